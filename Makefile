@@ -1,0 +1,40 @@
+# Everything that needs Python runs in .venv, which the first target builds from nothing but python3 and pip.
+PYTHON ?= python3
+BIN := .venv/bin
+
+# Torch comes first and pinned: a range with no torch installed makes pip fetch gigabytes of CUDA packages.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt --editable .
+	@touch $@
+
+.venv/installed-dev: .venv/installed
+	$(BIN)/pip install --quiet -c constraints.txt --editable '.[dev]'
+	@touch $@
+
+.PHONY: install install-dev run check test test-long reproduce bench clean
+install: .venv/installed
+install-dev: .venv/installed-dev
+
+# The main job: adaptive federated optimisers on the shipped digits, 20 clients with unlike data.
+run: .venv/installed
+	$(BIN)/laconic compare fed_avg fed_adagrad fed_adam fed_yogi fed_amsgrad fed_ams \
+	  --dataset digits --partition dirichlet:0.3 --clients 20 --participants 10 --rounds 60 --out runs
+
+check: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/pytest
+
+test-long: .venv/installed-dev
+	$(BIN)/pytest -m long
+
+bench: .venv/installed-dev
+	$(BIN)/python benchmarks/simulation.py
+
+clean:
+	rm -rf .venv build dist *.egg-info

@@ -1,0 +1,47 @@
+"""Laconic: federated learning that says little.
+
+Every algorithm is four parts: what clients compute, how updates travel, how the server moves, how the model travels back.
+Every byte that crosses the network is counted.
+"""
+
+from laconic import data, models
+from laconic.algorithm import Algorithm
+from laconic.api import simulate
+from laconic.client.local_sgd import LocalSGD
+from laconic.client.own_training import OwnTraining
+from laconic.errors import ConfigError, DataError, LaconicError, PacketError
+from laconic.layout import Layout
+from laconic.recipes import fed_adagrad, fed_adam, fed_ams, fed_amsgrad, fed_avg, fed_sgd, fed_yogi
+from laconic.run.settings import Settings
+from laconic.run.simulation import Result, Simulation
+from laconic.task import Task, classification, next_token, regression
+from laconic.version import __version__
+
+__all__ = [
+    "Algorithm",
+    "ConfigError",
+    "DataError",
+    "LaconicError",
+    "Layout",
+    "LocalSGD",
+    "OwnTraining",
+    "PacketError",
+    "Result",
+    "Settings",
+    "Simulation",
+    "Task",
+    "__version__",
+    "classification",
+    "data",
+    "fed_adagrad",
+    "fed_adam",
+    "fed_ams",
+    "fed_amsgrad",
+    "fed_avg",
+    "fed_sgd",
+    "fed_yogi",
+    "models",
+    "next_token",
+    "regression",
+    "simulate",
+]

@@ -1,0 +1,91 @@
+"""An algorithm is four parts, and a round takes them in order.
+
+    Method      what a client computes from the model and its data
+    Uplink      how a client's vector becomes bytes, and what it remembers about what it did not send
+    Optimizer   how the mean update moves the server's model
+    Downlink    how the model becomes bytes on its way to a client
+
+Parts never know which algorithm they are in, so any combination is an algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from laconic.client.messages import Instruction, Reply
+from laconic.client.method import Method
+from laconic.errors import ConfigError, unknown_name
+from laconic.link.downlink import DenseDownlink, Downlink
+from laconic.link.uplink import DenseUplink, Uplink
+from laconic.parts import SLOTS, Part
+from laconic.server.optimizers import SGD, Optimizer
+
+if TYPE_CHECKING:
+    from laconic.run.ledger import RoundCosts
+    from laconic.server.server import Server
+
+
+class Engine(Protocol):
+    """Who runs the clients: in this process, on a cluster, or on machines of their own."""
+
+    def run(self, instructions: Sequence[Instruction]) -> Iterable[Reply]:
+        """The replies, in the order of the instructions; whoever does not answer is left out."""
+        ...
+
+
+def run_round(server: Server, engine: Engine) -> RoundCosts:
+    """One round: who takes part -> model out -> local work -> updates in -> mean -> new model."""
+    instructions = server.invite()
+    for reply in engine.run(instructions):
+        server.fold(reply)
+    return server.close()
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """Four parts, and the name they go by.
+
+    >>> from laconic.recipes import fed_ams
+    >>> fed_ams(server_lr=0.1).optimizer.server_lr
+    0.1
+    """
+
+    method: Method
+    uplink: Uplink = DenseUplink()
+    optimizer: Optimizer = SGD()
+    downlink: Downlink = DenseDownlink()
+    name: str = "custom"
+
+    def parts(self) -> dict[str, Part]:
+        """The parts by slot."""
+        return {slot: getattr(self, slot) for slot in SLOTS}
+
+    def replace(self, **parameters: Any) -> Algorithm:
+        """Another setting of the same parts.
+
+        Each parameter goes to the part that has it; `uplink={"threshold": 0}` names the part, which is needed where two
+        parts have a parameter of the same name. A whole part may be given too.
+        """
+        changes: dict[str, dict[str, Any]] = {slot: {} for slot in SLOTS}
+        whole: dict[str, Part] = {}
+        for key, value in parameters.items():
+            if key in SLOTS and isinstance(value, Part):
+                whole[key] = value
+            elif key in SLOTS:
+                changes[key] |= value
+            else:
+                changes[self._owner(key)][key] = value
+        parts = self.parts() | whole
+        made: dict[str, Any] = {slot: part.replace(**changes[slot]) for slot, part in parts.items() if changes[slot]}
+        return replace(self, **(whole | made))
+
+    def _owner(self, key: str) -> str:
+        owners = [slot for slot, part in self.parts().items() if key in part.parameters()]
+        if not owners:
+            known = {name for part in self.parts().values() for name in part.parameters()}
+            raise unknown_name(f"parameter of {self.name}", key, known)
+        if len(owners) > 1:
+            raise ConfigError(f"{key}: both {' and '.join(owners)} have it; say which, as in {owners[0]}={{'{key}': …}}")
+        return owners[0]

@@ -1,0 +1,65 @@
+"""The short way in Python: one call from an algorithm, a model and data to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import ValidationError
+from torch import nn
+
+from laconic import data as data_sets
+from laconic import models
+from laconic.algorithm import Algorithm
+from laconic.data.federated import ClientData
+from laconic.errors import ConfigError
+from laconic.parts import explain
+from laconic.recipes import make
+from laconic.run.settings import Settings
+from laconic.run.simulation import Record, Result, Simulation, initial_module, make_task
+from laconic.task import Task
+
+
+def simulate(
+    algorithm: Algorithm | str,
+    model: Task | nn.Module | str,
+    data: ClientData | str,
+    *,
+    on_round: Callable[[Record], None] | None = None,
+    **settings: Any,
+) -> Result:
+    """Train one model over many clients in this process.
+
+    `algorithm` is a recipe or an `Algorithm`; `model` a `Task`, a module or a model's name; `data` a data set or its name.
+    Settings are those of `Settings`: rounds, participants, seed, eval_every, and so on.
+
+    >>> import laconic
+    >>> result = laconic.simulate("fed_avg", "logistic", "digits", rounds=3, participants=5)
+    >>> len(result.history), result.ledger.bytes("up")
+    (3, 39450)
+    """
+    try:
+        checked = Settings(**settings)
+    except ValidationError as error:
+        raise ConfigError(explain(error)) from None
+    clients = data_sets.load(data, seed=checked.seed) if isinstance(data, str) else data
+    recipe = make(algorithm) if isinstance(algorithm, str) else algorithm
+    simulation = Simulation(recipe, _task(model, clients, checked.seed), clients, checked)
+    history = []
+    try:
+        for record in simulation.rounds():
+            history.append(record)
+            if on_round:
+                on_round(record)
+        return simulation.result(history)
+    finally:
+        simulation.close()
+
+
+def _task(model: Task | nn.Module | str, clients: ClientData, seed: int) -> Task:
+    if isinstance(model, Task):
+        return model
+    if isinstance(model, str):
+        name, outputs = model, clients.classes or 1
+        model = initial_module(lambda: models.build(name, clients.input_shape, outputs), seed)
+    return make_task(model, clients)

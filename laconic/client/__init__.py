@@ -1,0 +1,1 @@
+"""The client's side: what it computes from the model and its data."""

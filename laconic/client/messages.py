@@ -1,0 +1,33 @@
+"""What passes between the server and one client in a round. Both are packets and a few numbers that travel beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """The server's invitation to one client."""
+
+    round: int
+    client: int
+    invited: int
+    """How many clients take part in this round."""
+    packets: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A client's answer."""
+
+    round: int
+    client: int
+    packets: tuple[bytes, ...]
+    examples: int
+    """How many examples the client has: its weight, where weights count."""
+    gradients: int
+    """Gradients of single examples as the papers count them."""
+    samples: int
+    """Gradients of single examples really computed."""
+    loss: float
+    """The mean training loss on the way."""

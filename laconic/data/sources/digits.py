@@ -1,0 +1,49 @@
+"""The 8x8 handwritten digits that come with Laconic: 1797 images, values 0..16, no download.
+
+The test part of "Optical Recognition of Handwritten Digits" (E. Alpaydin and C. Kaynak, 1998, UCI Machine
+Learning Repository, https://doi.org/10.24432/C50P49), licensed CC BY 4.0; the copy was taken from
+scikit-learn. A fixed fifth of each class, drawn once with a fixed seed and stored so, is the test set; the
+rest is divided among clients.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import numpy as np
+
+from laconic.data.files import Finder
+from laconic.data.sources.pool import DatasetInfo, Pool, Source, images, moments
+
+
+def read(finder: Finder) -> Pool:
+    """Read the shipped file; nothing is looked for or downloaded."""
+    shipped = resources.files("laconic.data") / "shipped" / "digits.npz"
+    with shipped.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    normalise = moments(arrays["train_images"])
+    return Pool(
+        images(arrays["train_images"], arrays["train_labels"], normalise),
+        images(arrays["test_images"], arrays["test_labels"], normalise),
+        "classification",
+        classes=10,
+    )
+
+
+DIGITS = Source(
+    DatasetInfo(
+        name="digits",
+        description="handwritten digits of 8x8 pixels; comes with Laconic",
+        train_size=1438,
+        test_size=359,
+        shape=(1, 8, 8),
+        classes=10,
+        natural_clients=None,
+        default_partition="iid",
+        default_clients=20,
+        licence="CC BY 4.0",
+        citation="Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998",
+        address="https://archive.ics.uci.edu/dataset/80",
+    ),
+    read,
+)

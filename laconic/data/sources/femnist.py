@@ -1,0 +1,117 @@
+"""FEMNIST: handwritten digits and letters by writer (Caldas et al., "LEAF: a benchmark for federated settings", 2018).
+
+Nobody hosts the prepared files: LEAF's script makes them from NIST's. Laconic reads its output,
+`train/*.json` and `test/*.json`, or one `femnist_leaf_sample.npz` (x_train, y_train, writer_train, x_test,
+y_test). LEAF has dark ink on white paper; the images are inverted to look like MNIST's.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from laconic.data.files import DataFile, Finder
+from laconic.data.sources.pool import DatasetInfo, Pool, Source, group_by, images, moments
+from laconic.errors import DataError
+
+SAMPLE = DataFile("femnist", "femnist_leaf_sample.npz")
+HOME = "https://github.com/TalwalkarLab/leaf"
+HOW_TO = (
+    f"make it with LEAF ({HOME}): in data/femnist run './preprocess.sh -s niid --sf 1.0 -k 0 -t sample', "
+    "then put data/train and data/test into a folder femnist in $LACONIC_DATA"
+)
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def read(finder: Finder) -> Pool:
+    """Every writer is a natural client; the test set is LEAF's share of each writer."""
+    for folder in finder.folders("femnist"):
+        for home in (folder, folder / "data"):
+            if any((home / "train").glob("*.json")):
+                return _pool(*_read_json(home / "train"), *_read_json(home / "test")[:2])
+    sample = finder.look(SAMPLE)
+    if sample is None:
+        places = ", ".join(str(place) for place in finder.places())
+        raise DataError(f"femnist is not on this machine (looked in {places}): {HOW_TO}")
+    return _pool(*_read_sample(sample))
+
+
+def _pool(train: Bytes, labels: Bytes, writers: npt.NDArray[np.integer], test: Bytes, test_labels: Bytes) -> Pool:
+    train, test = 255 - train, 255 - test
+    normalise = moments(train)
+    return Pool(
+        images(train, labels, normalise),
+        images(test, test_labels, normalise),
+        "classification",
+        classes=62,
+        groups=group_by(writers),
+    )
+
+
+def _read_sample(path: Path) -> tuple[Bytes, Bytes, npt.NDArray[np.integer], Bytes, Bytes]:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            names = ("x_train", "y_train", "writer_train", "x_test", "y_test")
+            x_train, y_train, writer, x_test, y_test = (stored[name] for name in names)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    return x_train, y_train, writer, x_test, y_test
+
+
+def _read_json(folder: Path) -> tuple[Bytes, Bytes, npt.NDArray[np.integer]]:
+    """All of LEAF's files in a folder, writer after writer: white 1.0, ink 0.0, 784 numbers an image."""
+    pictures: list[Bytes] = []
+    labels: list[Bytes] = []
+    writers: list[int] = []
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise DataError(f"{folder} has no *.json files; LEAF writes train and test together")
+    for path in paths:
+        try:
+            for user in _users(path):
+                pictures.append(_pixels(user["x"]))
+                labels.append(np.asarray(user["y"], dtype=np.uint8))
+                if pictures[-1].shape != (len(labels[-1]), 28, 28):
+                    raise ValueError(f"{len(labels[-1])} labels for {len(pictures[-1])} images")
+                writers.append(len(labels[-1]))
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise DataError(f"{path} is not a LEAF file of FEMNIST: {type(error).__name__}: {error}") from error
+    return np.concatenate(pictures), np.concatenate(labels), np.repeat(np.arange(len(writers)), writers)
+
+
+def _users(path: Path) -> list[dict[str, Any]]:
+    """The writers of one file that have images, in LEAF's order."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return [content["user_data"][name] for name in content["users"] if len(content["user_data"][name]["y"])]
+
+
+def _pixels(rows: list[list[float]]) -> Bytes:
+    values = np.asarray(rows, dtype=np.float64).reshape(len(rows), 28, 28)
+    if not (values.min() >= 0 and values.max() <= 1):
+        raise ValueError("pixels must lie between 0 and 1")
+    return np.rint(values * 255).astype(np.uint8)
+
+
+FEMNIST = Source(
+    DatasetInfo(
+        name="femnist",
+        description="handwritten digits and letters, one client per writer (817851 images); made with LEAF",
+        train_size=None,
+        test_size=None,
+        shape=(1, 28, 28),
+        classes=62,
+        natural_clients=3_597,
+        default_partition="natural",
+        default_clients=None,
+        licence="US government work (NIST Special Database 19); LEAF BSD 2-Clause",
+        citation="Caldas et al., LEAF: a benchmark for federated settings, 2018",
+        address=HOME,
+    ),
+    read,
+)

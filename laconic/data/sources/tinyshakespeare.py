@@ -1,0 +1,94 @@
+"""Tiny Shakespeare: 40000 lines from the plays, one client per speaking role (Karpathy, char-rnn, 2015).
+
+LEAF (Caldas et al., 2018) divides Shakespeare by role in the same way. A role's speeches are joined in the
+order of the text; the first 90 % are for training, the rest for testing. Each part is cut into windows of
+80 characters whose target is the character that follows. 45 of the 299 roles are dropped, as their training
+part is shorter than one window and its target (81 characters).
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from laconic.data.federated import Examples, Indices
+from laconic.data.files import Checksum, DataFile, Finder
+from laconic.data.sources.pool import DatasetInfo, Pool, Source
+
+FILE = DataFile(
+    "tinyshakespeare",
+    "input.txt",
+    ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",),
+    Checksum("sha256", "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"),
+)
+WINDOW = 80
+TEST_SHARE = 0.1
+
+Tokens = npt.NDArray[np.uint8]
+
+
+def speeches(text: str) -> dict[str, str]:
+    """What each role says, in the order of first appearance; a name that no speech follows is not a role.
+
+    >>> speeches("All:\\nSpeak, speak.\\n\\nFirst Citizen:\\nNo.\\n\\nGhost:\\n\\nAll:\\nWe know't.")
+    {'All': "Speak, speak.\\nWe know't.\\n", 'First Citizen': 'No.\\n'}
+    """
+    said: dict[str, list[str]] = {}
+    for block in re.split(r"\n\n+", text):
+        opening = re.match(r"([^\n:]+):\n", block)
+        if opening:
+            said.setdefault(opening[1], []).append(block[opening.end() :].rstrip("\n") + "\n")
+    return {role: "".join(parts) for role, parts in said.items()}
+
+
+def windows(tokens: Tokens) -> tuple[Tokens, Tokens]:
+    """Consecutive windows and, for each, the same window one character later; a shorter rest is left out."""
+    count = max(0, (len(tokens) - 1) // WINDOW)
+    end = count * WINDOW
+    return tokens[:end].reshape(count, WINDOW), tokens[1 : end + 1].reshape(count, WINDOW)
+
+
+def read(finder: Finder) -> Pool:
+    """The vocabulary is every character of the file, sorted."""
+    text = finder.read(FILE).decode("utf-8")
+    vocabulary = {character: number for number, character in enumerate(sorted(set(text)))}
+    train: list[tuple[Tokens, Tokens]] = []
+    test: list[tuple[Tokens, Tokens]] = []
+    for said in speeches(text).values():
+        tokens = np.array([vocabulary[character] for character in said], dtype=np.uint8)
+        held_out = int(len(tokens) * TEST_SHARE)
+        cut = len(tokens) - held_out
+        own = windows(tokens[:cut])
+        if len(own[0]):
+            train.append(own)
+            test.append(windows(tokens[cut:]))
+    ends = np.cumsum([len(own) for own, _ in train])
+    groups: list[Indices] = np.split(np.arange(ends[-1], dtype=np.int64), ends[:-1])
+    return Pool(_examples(train), _examples(test), "next_token", len(vocabulary), groups)
+
+
+def _examples(parts: list[tuple[Tokens, Tokens]]) -> Examples:
+    inputs, targets = (np.concatenate(side) for side in zip(*parts, strict=True))
+    return Examples(torch.from_numpy(inputs), torch.from_numpy(targets))
+
+
+TINYSHAKESPEARE = Source(
+    DatasetInfo(
+        name="tinyshakespeare",
+        description="next character in windows of 80, one client per speaking role",
+        train_size=11_423,
+        test_size=1_168,
+        shape=(WINDOW,),
+        classes=65,
+        natural_clients=254,
+        default_partition="natural",
+        default_clients=None,
+        licence="public domain",
+        citation="Karpathy, char-rnn, 2015; division by role as in LEAF (Caldas et al., 2018)",
+        address=FILE.addresses[0],
+    ),
+    read,
+)

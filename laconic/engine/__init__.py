@@ -1,0 +1,1 @@
+"""Who runs the clients, and how gradients are computed."""

@@ -1,0 +1,203 @@
+"""One gradient call for a chunk of clients: `G = gradients(W, batches)` (design rule 2).
+
+Two strategies compute the same thing to rounding. `LoopGradients` takes one row after the other through an ordinary
+backward pass with channels-last images, best for convolutions. `VmapGradients` batches the rows, best for small linear
+layers. Each object owns a copy of the module, so each thread needs its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from laconic.engine.draws import NamedDraws, Stochastic
+from laconic.engine.numerics import Numerics
+from laconic.errors import ConfigError
+from laconic.layout import Layout
+from laconic.task import Batch, Task
+
+_SERIAL = Lock()
+
+
+class Gradients(Protocol):
+    """Gradients of the loss for every row of `models`, each on its own batch.
+
+    A row whose batch is None has nothing to do: its gradient is zero and its loss NaN. `buffers` [C, b] is updated in
+    place. `seeds` gives each row the seed of its dropout masks.
+    """
+
+    def __call__(
+        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seeds: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """G [C, d], and the losses [C]."""
+        ...
+
+
+def make_gradients(task: Task, layout: Layout, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> Gradients:
+    """A gradient function with its own copy of the module, for one thread."""
+    module = copy.deepcopy(task.module).train()
+    if frozen:
+        for child in module.modules():
+            if isinstance(child, nn.modules.batchnorm._NormBase):
+                child.eval()
+    if numerics.strategy == "vmap":
+        return VmapGradients(module, task, layout, numerics.vmap_width, stochastic)
+    return LoopGradients(module, task, layout, stochastic)
+
+
+class LoopGradients:
+    """One row at a time; the module's tensors are views of one vector, so a row is loaded by one copy."""
+
+    def __init__(self, module: nn.Module, task: Task, layout: Layout, stochastic: Stochastic) -> None:
+        device = next(module.parameters()).device
+        self.module, self.loss, self.stochastic = module, task.loss, stochastic
+        self.vector = torch.empty(layout.size, dtype=layout.dtype, device=device)
+        self.buffers = torch.empty(layout.buffer_size, dtype=layout.dtype, device=device)
+        self.parameters = layout.adopt(module, self.vector, self.buffers)
+
+    def __call__(
+        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seeds: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """A backward pass per row."""
+        result = torch.empty_like(models)
+        losses = models.new_full((len(models),), torch.nan)
+        for row, batch in enumerate(batches):
+            if batch is None:
+                result[row].zero_()
+                continue
+            self.vector.copy_(models[row])
+            self.buffers.copy_(buffers[row])
+            with _draws(self.stochastic, seeds[row], self.vector.device), _one_example_hint():
+                loss = self.loss(self.module, tuple(map(_channels_last, batch)))
+                parts = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+            torch.cat([part.reshape(-1) for part in parts], out=result[row])
+            losses[row] = loss.detach()
+            buffers[row].copy_(self.buffers)
+        return result, losses
+
+
+class VmapGradients:
+    """Rows with batches of equal size in one call, padded to a fixed width."""
+
+    def __init__(self, module: nn.Module, task: Task, layout: Layout, width: int, stochastic: Stochastic) -> None:
+        if stochastic == "serial":
+            raise ConfigError("numerics.strategy = 'vmap': this model draws random numbers that only 'loop' can name")
+        self.layout, self.width, self.stochastic = layout, width, stochastic
+        self.wrapper = _LossModule(module, task)
+        self.rows = torch.arange(width, device=next(module.parameters()).device)
+        self.generators: list[torch.Generator] = []
+        self.call = vmap(grad_and_value(self._loss), in_dims=(0, 0, 0, 0), randomness="error")
+
+    def _loss(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: Batch, row: Tensor) -> Tensor:
+        named: AbstractContextManager[Any] = nullcontext()
+        if self.stochastic == "named":
+            named = NamedDraws(self.generators, row)
+        with named:
+            value: Tensor = functional_call(self.wrapper, (parameters, buffers), (batch,))
+        return value
+
+    def __call__(
+        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seeds: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """One call per batch size and `width` rows."""
+        result = torch.zeros_like(models)
+        losses = models.new_full((len(models),), torch.nan)
+        groups: dict[int, list[int]] = defaultdict(list)
+        for row, batch in enumerate(batches):
+            if batch is not None:
+                groups[len(batch[0])].append(row)
+        for rows in groups.values():
+            for start in range(0, len(rows), self.width):
+                self._group(rows[start : start + self.width], models, buffers, batches, seeds, result, losses)
+        return result, losses
+
+    def _group(
+        self,
+        rows: list[int],
+        models: Tensor,
+        buffers: Tensor,
+        batches: Sequence[Batch | None],
+        seeds: Sequence[int],
+        result: Tensor,
+        losses: Tensor,
+    ) -> None:
+        padded = rows + rows[:1] * (self.width - len(rows))
+        chosen = [batch for row in padded if (batch := batches[row]) is not None]
+        stacked = tuple(torch.stack(parts) for parts in zip(*chosen, strict=True))
+        if self.stochastic == "named":
+            self.generators = [torch.Generator(models.device).manual_seed(seeds[row]) for row in padded]
+        index = torch.tensor(padded, device=models.device)
+        parameters = {f"module.{name}": view for name, view in self.layout.views(models[index]).items()}
+        chunk = buffers[index]
+        statistics = {f"module.{name}": view for name, view in self.layout.buffer_views(chunk).items()}
+        with _one_example_hint():
+            gradients, values = self.call(parameters, statistics, stacked, self.rows)
+        flat = torch.cat([gradients[f"module.{s.name}"].flatten(1) for s in self.layout.parameters], dim=1)
+        kept = index[: len(rows)]
+        result[kept] = flat[: len(rows)]
+        losses[kept] = values[: len(rows)]
+        buffers[kept] = chunk[: len(rows)]
+
+
+class _LossModule(nn.Module):
+    """The loss as a module's forward, since functional_call replaces the parameters of a module."""
+
+    def __init__(self, module: nn.Module, task: Task) -> None:
+        super().__init__()
+        self.module, self.loss = module, task.loss
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.loss(self.module, batch)
+
+
+class _one_example_hint:  # noqa: N801 - a context manager, used as a function
+    """Says in one line what torch's complaint about batch norm on one example means here."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ValueError) and "more than 1 value per channel" in str(error):
+            raise ConfigError(
+                "batch_size: a batch of one example cannot pass this model's batch norm; choose a size that does not leave "
+                "one example over, or local_steps instead of local_epochs"
+            ) from error
+
+
+def _draws(stochastic: Stochastic, seed: int, device: torch.device) -> AbstractContextManager[Any]:
+    if stochastic == "named":
+        return NamedDraws([torch.Generator(device).manual_seed(seed)])
+    if stochastic == "serial":
+        return _SeededAlone(seed)
+    return nullcontext()
+
+
+class _SeededAlone:
+    """Torch's own generator, seeded for one call, with no other call beside it."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.fork = torch.random.fork_rng(devices=[])
+
+    def __enter__(self) -> None:
+        _SERIAL.acquire()
+        self.fork.__enter__()
+        torch.manual_seed(self.seed)
+
+    def __exit__(self, *details: Any) -> None:
+        self.fork.__exit__(*details)
+        _SERIAL.release()
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    if tensor.ndim == 4 and tensor.is_floating_point():
+        return tensor.contiguous(memory_format=torch.channels_last)
+    return tensor

@@ -1,0 +1,81 @@
+"""The inline engine: all clients in this process, chunk by chunk, on Python threads.
+
+Torch lets go of the interpreter inside its operators, so two threads with one operator thread each use two cores better
+than one call with two. Chunks come back in order, so nothing depends on which thread was faster.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import local
+from typing import TypeVar
+
+import torch
+
+from laconic.client.messages import Instruction, Reply
+from laconic.client.runtime import ClientRuntime
+from laconic.engine.draws import Stochastic
+from laconic.engine.gradients import make_gradients
+from laconic.engine.numerics import Numerics
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class InlineEngine:
+    """Runs a round's clients; `threads` and `chunk` change the speed and nothing else."""
+
+    def __init__(
+        self,
+        runtime: ClientRuntime,
+        numerics: Numerics,
+        stochastic: Stochastic,
+        *,
+        frozen_buffers: bool = False,
+        threads: int | None = None,
+        chunk: int | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.threads = 1 if runtime.algorithm.method.one_at_a_time else threads or os.cpu_count() or 1
+        self.chunk = chunk or (numerics.vmap_width if numerics.strategy == "vmap" else 1)
+        if runtime.algorithm.method.one_at_a_time:
+            self.chunk = 1
+        self._make = lambda: make_gradients(runtime.task, runtime.layout, numerics, stochastic, frozen_buffers)
+        self._local = local()
+        self._operator_threads = torch.get_num_threads()
+        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="laconic", initializer=self._start_thread)
+
+    def _start_thread(self) -> None:
+        if not self.runtime.algorithm.method.one_at_a_time:
+            torch.set_num_threads(1)
+        self._local.gradients = self._make()
+
+    def _run_chunk(self, instructions: Sequence[Instruction]) -> list[Reply]:
+        return self.runtime.run(instructions, self._local.gradients)
+
+    def run(self, instructions: Sequence[Instruction]) -> Iterator[Reply]:
+        """Replies in the order of the instructions, with a bounded number of chunks under way."""
+        under_way: deque[Future[list[Reply]]] = deque()
+        chunks = (instructions[start : start + self.chunk] for start in range(0, len(instructions), self.chunk))
+        try:
+            for piece in chunks:
+                under_way.append(self._pool.submit(self._run_chunk, piece))
+                if len(under_way) > 2 * self.threads:
+                    yield from under_way.popleft().result()
+            while under_way:
+                yield from under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()
+
+    def close(self) -> None:
+        """Stop the threads, and give the caller's operators their cores back."""
+        self._pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(self._operator_threads)
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Other work, such as evaluation, on the same threads; results in order."""
+        return self._pool.map(function, items)

@@ -1,0 +1,38 @@
+"""The errors that a person sees. Each is one line that names what was wrong and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LaconicError(Exception):
+    """Base of everything that Laconic raises on purpose; the command line prints it and exits with code 2."""
+
+
+class ConfigError(LaconicError):
+    """A setting that cannot work: it names the key, the value and what is allowed."""
+
+
+class DataError(LaconicError):
+    """Data that is missing, damaged or does not fit."""
+
+
+class PacketError(LaconicError):
+    """Bytes from outside that are refused (design rule 8); `reason` is a short machine-readable word."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+
+
+def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> ConfigError:
+    """A misspelt name, with the nearest one suggested.
+
+    >>> print(unknown_name("algorithm", "fed_agv", ["fed_avg", "fed_ams"]))
+    unknown algorithm 'fed_agv': did you mean 'fed_avg'? allowed: fed_ams, fed_avg
+    """
+    names = sorted(allowed)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    return ConfigError(f"unknown {kind} '{name}': {hint}allowed: {', '.join(names)}")

@@ -1,0 +1,1 @@
+"""What crosses the network, and what each side remembers about what did not."""

@@ -1,0 +1,94 @@
+"""Framing: how a vector's bytes are labelled on the wire (design.md, "The wire"; rule 8).
+
+A packet is a header of 30 bytes and a body. The header says what the body is, for which model it was made, and where it
+stands in the conversation between the server and one client:
+
+    magic 2 | version 1 | codec 1 | stream 1 | flags 1 | layout fingerprint 8 | sequence 4 | round 4 | length 4 | checksum 4
+
+`sequence` on the way up is the number of the client's update; on the way down it is the number of the last update of that
+client that the server has folded in, so that an acknowledgement costs nothing. Bytes from outside are hostile: `parse`
+checks all of it against what the receiver already knows, allocates nothing, and raises `PacketError` with a reason.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+from laconic.errors import ConfigError, PacketError
+from laconic.layout import Layout
+
+HEADER = struct.Struct("<2sBBBBQIIII")
+HEADER_BYTES = HEADER.size
+MAGIC = b"La"
+VERSION = 1
+_BEFORE_CHECKSUM = HEADER_BYTES - 4
+_MAXIMUM_BODY = 2**32 - 1
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Stream(IntEnum):
+    """Which vector of the conversation a packet carries."""
+
+    MODEL = 0
+    """Down: the model. Up: the client's update of it."""
+    BUFFERS = 1
+    """Floating buffers, such as batch-norm statistics."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """A vector in encoded form: the number of its codec, and the bytes."""
+
+    codec: int
+    data: Buffer = b""
+
+    @cached_property
+    def checksum(self) -> int:
+        """CRC-32 of the bytes, computed once however many headers the body goes out under."""
+        return zlib.crc32(self.data)
+
+
+@dataclass(frozen=True)
+class Packet:
+    """One vector on its way, with the header that labels it."""
+
+    body: Body
+    stream: int
+    fingerprint: int
+    sequence: int
+    round: int
+    flags: int = 0
+
+    def to_bytes(self) -> bytes:
+        """The packet as it crosses the network."""
+        data = self.body.data
+        if len(data) > _MAXIMUM_BODY:
+            raise ConfigError(f"a packet body of {len(data)} bytes is above the limit of {_MAXIMUM_BODY}")
+        fields = (MAGIC, VERSION, self.body.codec, self.stream, self.flags, self.fingerprint)
+        head = HEADER.pack(*fields, self.sequence, self.round, len(data), 0)[:_BEFORE_CHECKSUM]
+        return b"".join((head, zlib.crc32(head, self.body.checksum).to_bytes(4, "little"), data))
+
+    @classmethod
+    def parse(cls, data: Buffer, layout: Layout) -> Packet:
+        """Read one packet that fills `data` exactly and was made for `layout`."""
+        view = memoryview(data)
+        if len(view) < HEADER_BYTES:
+            raise PacketError("truncated", f"{len(view)} bytes, a header has {HEADER_BYTES}")
+        magic, version, codec, stream, flags, fingerprint, sequence, round_, length, expected = HEADER.unpack_from(view)
+        if magic != MAGIC:
+            raise PacketError("magic", "not a Laconic packet")
+        if version != VERSION:
+            raise PacketError("version", f"{version}, this side speaks {VERSION}")
+        if length != len(view) - HEADER_BYTES:
+            raise PacketError("length", f"body of {len(view) - HEADER_BYTES} bytes, header says {length}")
+        if fingerprint != layout.fingerprint:
+            raise PacketError("layout", "made for another model")
+        body = Body(codec, view[HEADER_BYTES:])
+        if zlib.crc32(view[:_BEFORE_CHECKSUM], body.checksum) != expected:
+            raise PacketError("checksum", "damaged on the way")
+        return cls(body, stream, fingerprint, sequence, round_, flags)

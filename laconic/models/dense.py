@@ -1,0 +1,24 @@
+"""Models of linear layers only. They flatten any input, so they serve images and tables alike."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+from laconic.models.shapes import Shape
+
+
+def logistic(input_shape: Shape, classes: int, sizes: tuple[int, ...]) -> nn.Module:
+    """Multinomial logistic regression; with one output, linear regression."""
+    return mlp(input_shape, classes, ())
+
+
+def mlp(input_shape: Shape, classes: int, sizes: tuple[int, ...]) -> nn.Module:
+    """Linear layers with ReLU between them; `sizes` are the hidden ones."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    width = math.prod(input_shape)
+    for size in sizes:
+        layers += [nn.Linear(width, size), nn.ReLU()]
+        width = size
+    return nn.Sequential(*layers, nn.Linear(width, classes))

@@ -1,0 +1,158 @@
+"""Models by name: `build("lenet5", (1, 28, 28), 10)`, `build("mlp:64", ...)`, `build("nets.py:net", ...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from laconic.errors import ConfigError, unknown_name
+from laconic.models import convolutional, dense, recurrent, residual
+from laconic.models.own import build_own, is_own
+from laconic.models.shapes import Shape, wrong_shape
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a person wants to know of a model before using it."""
+
+    name: str
+    description: str
+    citation: str
+    parameters: dict[str, str]
+    """The sizes that may follow the name after a colon, in order, with their defaults."""
+    reference_input: Shape
+    reference_classes: int
+    parameter_count: int
+    """Trainable parameters at the reference input."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    build: Callable[[Shape, int, tuple[int, ...]], nn.Module]
+    description: str
+    citation: str
+    reference_input: Shape = (1, 28, 28)
+    reference_classes: int = 10
+    sizes: tuple[tuple[str, int], ...] = ()
+    """Named sizes and their defaults; the ones left out at the end keep their default."""
+    hidden: tuple[int, ...] = ()
+    """The default of a list of any length, which replaces the named sizes."""
+
+    def defaults(self) -> tuple[int, ...]:
+        return self.hidden or tuple(default for _, default in self.sizes)
+
+    def parameters(self) -> dict[str, str]:
+        if self.hidden:
+            return {"hidden": ",".join(str(size) for size in self.hidden)}
+        return {name: str(default) for name, default in self.sizes}
+
+
+_ENTRIES: dict[str, _Entry] = {
+    "logistic": _Entry(dense.logistic, "logistic (one output: linear) regression", "Li and Li 2023 (Fed-EF), figure 5"),
+    "mlp": _Entry(
+        dense.mlp,
+        "linear layers with ReLU; mlp:64 or mlp:200,200 gives the hidden sizes",
+        "Haddadpour et al. 2021 (FedCOMGATE), supplement, figure 8",
+        hidden=(200, 200),
+    ),
+    "lenet5": _Entry(convolutional.lenet5, "LeNet-5 with max-pooling and ReLU", "Wu et al. 2023 (FedAMD), table 2"),
+    "cnn": _Entry(
+        convolutional.cnn,
+        "two 3x3 convolutions, max-pooling, dropout, two linear layers",
+        "Li and Li 2023 (Fed-EF), section 5",
+    ),
+    "cnn_mnist": _Entry(
+        convolutional.cnn_mnist,
+        "two 5x5 convolutions of 10 and 20 channels, dropout, two linear layers",
+        "published code of Wang et al. 2022 (FedCAMS)",
+    ),
+    "cnn_fashion": _Entry(
+        convolutional.cnn_fashion,
+        "two 5x5 convolutions of 16 and 32 channels with batch normalisation, one linear layer",
+        "published code of Wang et al. 2022 (FedCAMS)",
+    ),
+    "char_gru": _Entry(
+        recurrent.char_gru,
+        "next-character model: embedding, GRU, linear; char_gru:128 gives the hidden size",
+        "Cho et al. 2014 (GRU)",
+        reference_input=(80,),
+        reference_classes=65,
+        sizes=(("hidden", 128), ("embedding", 8)),
+    ),
+    "resnet18": _Entry(
+        residual.resnet18,
+        "ResNet-18 in its CIFAR form: 3x3 stem, no max-pooling",
+        "He et al. 2016; Wang et al. 2022 (FedCAMS), section 5",
+        reference_input=(3, 32, 32),
+    ),
+    "convmixer_256_8": _Entry(
+        residual.convmixer_256_8,
+        "ConvMixer of width 256 and depth 8; convmixer_256_8:1,9 gives patch and kernel",
+        "Trockman and Kolter 2022; Wang et al. 2022 (FedCAMS), section 5",
+        reference_input=(3, 32, 32),
+        sizes=(("patch", 2), ("kernel", 5)),
+    ),
+}
+
+
+def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The model of that name for one input's shape (without the batch) and a number of outputs.
+
+    The name is a listed one (`models()`), with sizes if it takes any (`mlp:200,200`), or a person's own:
+    `module:function` or `path/to/file.py:function`. Regression uses `classes=1`.
+
+    >>> build("mlp:64", (1, 28, 28), 10)[-1]
+    Linear(in_features=64, out_features=10, bias=True)
+    """
+    head, colon, arguments = name.partition(":")
+    if not input_shape or min(input_shape) < 1:
+        raise wrong_shape(name, input_shape, "positive sizes")
+    if classes < 1:
+        raise ConfigError(f"model '{name}' cannot have {classes} outputs: it needs at least 1")
+    if head in _ENTRIES:
+        sizes = _sizes(name, arguments, _ENTRIES[head]) if colon else _ENTRIES[head].defaults()
+        return _ENTRIES[head].build(tuple(input_shape), classes, sizes)
+    if is_own(name):
+        return build_own(name, tuple(input_shape), classes)
+    raise unknown_name("model", head if colon else name, [*_ENTRIES, "module:function"])
+
+
+def models() -> list[ModelInfo]:
+    """Every named model, with its parameter count at its reference input."""
+    return [_describe(name, entry) for name, entry in _ENTRIES.items()]
+
+
+def _describe(name: str, entry: _Entry) -> ModelInfo:
+    # The meta device has shapes without storage: counting 11 million parameters costs and draws nothing.
+    with torch.device("meta"):
+        module = entry.build(entry.reference_input, entry.reference_classes, entry.defaults())
+    return ModelInfo(
+        name=name,
+        description=entry.description,
+        citation=entry.citation,
+        parameters=entry.parameters(),
+        reference_input=entry.reference_input,
+        reference_classes=entry.reference_classes,
+        parameter_count=sum(each.numel() for each in module.parameters() if each.requires_grad),
+    )
+
+
+def _sizes(name: str, arguments: str, entry: _Entry) -> tuple[int, ...]:
+    """The numbers after the colon, completed with the defaults."""
+    defaults = entry.defaults()
+    if not defaults:
+        raise ConfigError(f"model '{name}': '{name.partition(':')[0]}' takes no sizes")
+    words = arguments.split(",")
+    if not all(word.strip().isascii() and word.strip().isdigit() and int(word) > 0 for word in words):
+        allowed = ", ".join(f"{key}={value}" for key, value in entry.parameters().items())
+        raise ConfigError(f"model '{name}': sizes must be positive whole numbers split by commas; default: {allowed}")
+    given = tuple(int(word) for word in words)
+    if entry.hidden:
+        return given
+    if len(given) > len(defaults):
+        names = ", ".join(entry.parameters())
+        raise ConfigError(f"model '{name}': {len(given)} sizes given, at most {len(defaults)} allowed: {names}")
+    return given + defaults[len(given) :]

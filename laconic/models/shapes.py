@@ -1,0 +1,33 @@
+"""What a model asks of its input, said in one way."""
+
+from __future__ import annotations
+
+from laconic.errors import ConfigError
+
+Shape = tuple[int, ...]
+
+
+def shape_text(shape: Shape) -> str:
+    """A shape as people write it.
+
+    >>> shape_text((1, 28, 28))
+    '1x28x28'
+    """
+    return "x".join(str(size) for size in shape) or "(none)"
+
+
+def wrong_shape(model: str, shape: Shape, needed: str) -> ConfigError:
+    """The one line for an input that a model cannot take.
+
+    >>> print(wrong_shape("char_gru", (1, 28, 28), "a sequence length"))
+    model 'char_gru' cannot take input of shape 1x28x28: it needs a sequence length
+    """
+    return ConfigError(f"model '{model}' cannot take input of shape {shape_text(shape)}: it needs {needed}")
+
+
+def image_shape(model: str, shape: Shape, smallest: int) -> tuple[int, int, int]:
+    """The channels, height and width of an image; `smallest` is the least side that the layers allow."""
+    if len(shape) != 3 or min(shape[1:]) < smallest:
+        raise wrong_shape(model, shape, f"channels x height x width, each side at least {smallest}")
+    channels, height, width = shape
+    return channels, height, width

@@ -1,0 +1,94 @@
+"""What the four slots have in common: a part is a frozen set of named parameters, checked when it is made.
+
+A part keeps nothing else: what changes in training is its *state*, a flat dict of tensors that is handed in and returned
+(design rule 3), so it can be checkpointed, hashed, compared and sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+from pydantic import ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
+from torch import Tensor
+
+from laconic.errors import ConfigError, unknown_name
+
+State = dict[str, Tensor]
+"""The state of one part: tensors by name."""
+
+P = TypeVar("P", bound="Part")
+
+SLOTS: dict[str, dict[str, type[Part]]] = {"method": {}, "uplink": {}, "optimizer": {}, "downlink": {}}
+"""Every part that can be named in a config, by slot and name."""
+
+
+class Part:
+    """Something that fills one of the four slots of an `Algorithm`."""
+
+    slot: ClassVar[str]
+    name: ClassVar[str]
+
+    def parameters(self) -> dict[str, Any]:
+        """The part's settings, by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def replace(self: P, **changes: Any) -> P:
+        """The same part with other parameters; an unknown one fails with the nearest name."""
+        return make_part(type(self), {**self.parameters(), **changes})
+
+    def table(self) -> dict[str, Any]:
+        """The part as a config table: its name, and every parameter that is set."""
+        return {"name": self.name} | {key: value for key, value in self.parameters().items() if value is not None}
+
+
+@dataclass_transform(frozen_default=True)
+def checked(cls: type[P]) -> type[P]:
+    """Class decorator: a frozen dataclass whose values are checked against their types when it is made."""
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    return checked_dataclass(frozen=True, config=config)(cls)  # type: ignore[return-value]
+
+
+@dataclass_transform(frozen_default=True)
+def part(slot: str, name: str) -> Callable[[type[P]], type[P]]:
+    """Class decorator: `checked`, and entered in `SLOTS` under its name."""
+
+    def register(cls: type[P]) -> type[P]:
+        cls.slot, cls.name = slot, name
+        made = checked(cls)
+        SLOTS[slot][name] = made
+        return made
+
+    return register
+
+
+def find_part(slot: str, name: str) -> type[Part]:
+    """The part with that name; a misspelt one fails with a suggestion."""
+    try:
+        return SLOTS[slot][name]
+    except KeyError:
+        raise unknown_name(slot, name, SLOTS[slot]) from None
+
+
+def make_part(cls: type[P], parameters: Mapping[str, Any]) -> P:
+    """Build a part, turning every complaint into one line that names key, value and what is allowed."""
+    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    for key in parameters:
+        if key not in known:
+            raise unknown_name(f"parameter of {cls.slot} '{cls.name}'", key, known)
+    try:
+        return cls(**parameters)
+    except ValidationError as error:
+        raise ConfigError(explain(error, f"{cls.slot}.")) from None
+
+
+def explain(error: ValidationError, prefix: str = "") -> str:
+    """The first complaint of pydantic as one line: key, value, what is allowed."""
+    first = error.errors()[0]
+    key = ".".join(str(piece) for piece in first["loc"] if not str(piece).startswith(("function-", "constrained-")))
+    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    if not key:
+        return f"{prefix.rstrip('.')}: {message}"
+    return f"{prefix}{key} = {first['input']!r}: {message}"

@@ -1,0 +1,147 @@
+"""A run on disk: config.toml, metrics.jsonl, model.safetensors, checkpoint.safetensors.
+
+Whatever must be whole is written beside its place and moved there, so a process that is killed at any moment leaves a
+directory that can be resumed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from laconic.errors import ConfigError
+from laconic.layout import Layout
+from laconic.run.simulation import Record, Simulation
+
+# A checkpoint is due when the work since the last one is worth this many times what a checkpoint costs.
+CHECKPOINT_SHARE = 20
+CHECKPOINT_SECONDS = 1.0
+
+
+class RunDirectory:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._written = time.perf_counter()
+        self._cost = 0.0
+
+    @property
+    def config(self) -> Path:
+        """The full resolved config: running it again gives the same model."""
+        return self.path / "config.toml"
+
+    @property
+    def metrics(self) -> Path:
+        """One line per round."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def model(self) -> Path:
+        """The trained model."""
+        return self.path / "model.safetensors"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where to continue."""
+        return self.path / "checkpoint.safetensors"
+
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return self.config.exists()
+
+    def create(self, config: str) -> None:
+        """Begin a new run; an old one is never overwritten."""
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise ConfigError(f"out = '{self.path}': exists already; continue it with --resume, or choose another --out")
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.config, config.encode())
+
+    def resume(self, simulation: Simulation) -> list[Record]:
+        """Put a simulation back to the last checkpoint; returns the records up to there."""
+        done = 0
+        if self.checkpoint.exists():
+            tensors, numbers = load_tensors(self.checkpoint)
+            simulation.restore(tensors, numbers)
+            done = simulation.server.round
+        history = [record for record in read_metrics(self.metrics) if record["round"] <= done]
+        if [record["round"] for record in history] != list(range(1, done + 1)):
+            raise ConfigError(f"'{self.metrics}' does not match the checkpoint of round {done}: it was changed by hand")
+        write_atomically(self.metrics, b"".join(_line(record) for record in history))
+        return history
+
+    def append(self, record: Record) -> None:
+        """Enter a round."""
+        with self.metrics.open("ab") as file:
+            file.write(_line(record))
+
+    def checkpoint_due(self) -> bool:
+        """Whether enough work would be lost to be worth a checkpoint."""
+        return time.perf_counter() - self._written > max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * self._cost)
+
+    def save_checkpoint(self, simulation: Simulation) -> None:
+        """Make everything up to now durable."""
+        started = time.perf_counter()
+        with self.metrics.open("ab") as file:
+            os.fsync(file.fileno())
+        save_tensors(self.checkpoint, *simulation.snapshot())
+        self._written = time.perf_counter()
+        self._cost = self._written - started
+
+    def save_model(self, simulation: Simulation) -> None:
+        """The trained model under its own parameters' names, readable by anything that reads safetensors."""
+        layout: Layout = simulation.layout
+        tensors = layout.views(simulation.server.model) | layout.buffer_views(simulation.server.buffers)
+        save_tensors(self.model, tensors, {"sha256": simulation.model_sha256(), "round": simulation.server.round})
+
+
+def read_metrics(path: Path) -> list[Record]:
+    """The records of a metrics file; a last line that was cut off in the middle is left out."""
+    if not path.exists():
+        return []
+    records = []
+    for line in path.read_text().splitlines():
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return records
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+    """Tensors and plain numbers in one file, atomically."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomically(path, save(plain, {"laconic": json.dumps(numbers)}))
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The inverse of `save_tensors`."""
+    with safe_open(path, "pt") as file:
+        numbers = json.loads(file.metadata()["laconic"])
+        return {name: file.get_tensor(name) for name in file.keys()}, numbers  # noqa: SIM118 - not a dict
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The whole file or none of it, even when the power fails."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _line(record: Record) -> bytes:
+    return json.dumps(record).encode() + b"\n"

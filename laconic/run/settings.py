@@ -1,0 +1,35 @@
+"""The settings of a run that belong to no part of the algorithm."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from laconic.engine.numerics import Numerics
+from laconic.server.aggregate import Weighting
+from laconic.server.sampling import Sampling
+
+
+class Settings(BaseModel):
+    """How long, how many, on what. The last three change nothing in the result."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rounds: int = Field(100, ge=1)
+    participants: int | None = Field(None, ge=1)
+    """Clients per round; all of them when not given."""
+    seed: int = Field(0, ge=0)
+    eval_every: int = Field(5, ge=1)
+    """Rounds between two evaluations; the last round is always evaluated."""
+    sampling: Sampling = "uniform"
+    weighting: Weighting = "uniform"
+    """A client's weight in the mean: 1, or its number of examples."""
+    buffers: Literal["mean", "frozen"] = "mean"
+    """Batch-norm statistics: averaged and sent with every update, or left as they are and never sent."""
+    numerics: Numerics = Numerics()
+    device: str = "cpu"
+    threads: int | None = Field(None, ge=1)
+    """Python threads over clients; one per core when not given."""
+    chunk: int | None = Field(None, ge=1)
+    """Clients handled together by one thread."""

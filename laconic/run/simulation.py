@@ -1,0 +1,233 @@
+"""A whole federated training in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from laconic.algorithm import Algorithm, run_round
+from laconic.client.runtime import ClientRuntime
+from laconic.data.federated import ClientData
+from laconic.engine.draws import stochastic
+from laconic.engine.inline import InlineEngine
+from laconic.errors import ConfigError, LaconicError
+from laconic.layout import Layout
+from laconic.parts import State
+from laconic.randomness import Randomness
+from laconic.run.evaluate import evaluate
+from laconic.run.ledger import Ledger
+from laconic.run.settings import Settings
+from laconic.run.store import MemoryStore
+from laconic.server.server import Server
+from laconic.task import TASKS, Task
+
+Record = dict[str, Any]
+"""One round as plain numbers: a line of metrics.jsonl. Costs are totals since the start."""
+
+
+@dataclass
+class Result:
+    """What a run leaves behind."""
+
+    algorithm: Algorithm
+    settings: Settings
+    history: list[Record]
+    model: nn.Module
+    ledger: Ledger
+    model_sha256: str
+    seconds: float
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last evaluation."""
+        evaluated = [record for record in self.history if "loss" in record]
+        names = ("accuracy", "absolute_error", "loss")
+        return {name: evaluated[-1][name] for name in names if evaluated and name in evaluated[-1]}
+
+    @property
+    def accuracy(self) -> float | None:
+        """The accuracy of the last evaluation, if the task has one."""
+        return self.metrics.get("accuracy")
+
+    @property
+    def loss(self) -> float | None:
+        """The loss of the last evaluation."""
+        return self.metrics.get("loss")
+
+    def __repr__(self) -> str:
+        costs = self.ledger.totals()
+        shown = " ".join(f"{name}={value:.4f}" for name, value in self.metrics.items())
+        traffic = f"up={costs['bytes_up']:,}B down={costs['bytes_down']:,}B"
+        return f"<{self.algorithm.name}: {len(self.history)} rounds, {shown}, {traffic}, {self.seconds:.1f} s>"
+
+
+class Simulation:
+    """The server, its clients and an engine, ready to run; everything is checked here, before any work."""
+
+    def __init__(self, algorithm: Algorithm, task: Task, data: ClientData, settings: Settings) -> None:
+        device = _device(settings.device)
+        dtype: torch.dtype = getattr(torch, settings.numerics.dtype)
+        participants = settings.participants or len(data)
+        if participants > len(data):
+            raise ConfigError(f"participants = {participants}: there are only {len(data)} clients")
+        self.algorithm, self.data = algorithm, data
+        self.task = task.to(device, dtype)
+        self.layout = Layout.of(self.task.module)
+        example = data.batch(0, np.arange(min(2, data.size(0))), dtype)
+        batch = tuple(part.to(device) for part in example)
+        self.task.check(batch)
+        check_labels(self.task, data, batch)
+        numerics = settings.numerics.resolve(self.task.module)
+        self.settings = settings.model_copy(update={"numerics": numerics, "participants": participants})
+        self.randomness = Randomness(settings.seed)
+        self.store = MemoryStore()
+        frozen = settings.buffers == "frozen"
+        buffers = self.layout.flatten_buffers(self.task.module)
+        self.server = Server(
+            algorithm,
+            self.layout,
+            self.layout.flatten(self.task.module),
+            buffers.to(device),
+            data,
+            self.randomness,
+            participants=participants,
+            sampling=settings.sampling,
+            weighting=settings.weighting,
+            send_buffers=not frozen,
+        )
+        runtime = ClientRuntime(
+            algorithm, self.task, self.layout, buffers, data, self.randomness, self.store, device
+        )
+        self.engine = InlineEngine(
+            runtime,
+            numerics,
+            stochastic(self.task, batch),
+            frozen_buffers=frozen,
+            threads=settings.threads,
+            chunk=settings.chunk,
+        )
+        self.ledger = Ledger()
+        self.seconds = 0.0
+
+    def rounds(self) -> Iterator[Record]:
+        """Run the rounds that are left; one record each."""
+        before = torch.get_num_threads()
+        # Reductions of the server must not depend on how many cores there are.
+        torch.set_num_threads(1)
+        try:
+            while self.server.round < self.settings.rounds:
+                started = time.perf_counter()
+                self.ledger.add(run_round(self.server, self.engine))
+                record = self._record()
+                self.seconds += time.perf_counter() - started
+                record["seconds"] = round(self.seconds, 3)
+                yield record
+        finally:
+            torch.set_num_threads(before)
+
+    def _record(self) -> Record:
+        server = self.server
+        record: Record = {"round": server.round, "participants": server.costs.folded}
+        if not bool(torch.isfinite(server.model).all()):
+            raise Diverged(f"the model has become infinite in round {server.round}: try a smaller local_lr or server_lr")
+        loss = server.training_loss()
+        record["training_loss"] = loss if loss == loss else None
+        last = server.round == self.settings.rounds
+        if last or server.round % self.settings.eval_every == 0:
+            record |= self.evaluate()
+        record |= self.ledger.totals()
+        record["streams"] = {key: traffic.bytes for key, traffic in server.costs.streams.items()}
+        return record
+
+    def evaluate(self) -> dict[str, float]:
+        """The metrics of the server's model on the test examples; the clients' training loss where there are none."""
+        if self.data.test is None:
+            return {"loss": self.server.training_loss()}
+        return evaluate(
+            self.engine, self.task, self.layout, self.server.model, self.server.buffers, self.data.test
+        )
+
+    def snapshot(self) -> tuple[State, dict[str, Any]]:
+        """All that is needed to continue, as tensors and as plain numbers."""
+        clients, numbers = self.store.snapshot()
+        tensors = {f"server/{name}": value for name, value in self.server.state().items()}
+        tensors |= {f"clients/{name}": value for name, value in clients.items()}
+        return tensors, {"ledger": self.ledger.table(), "clients": numbers, "seconds": self.seconds}
+
+    def restore(self, tensors: State, numbers: dict[str, Any]) -> None:
+        """Continue from a snapshot, bit for bit."""
+        sections: dict[str, State] = {"server": {}, "clients": {}}
+        for key, value in tensors.items():
+            section, name = key.split("/", 1)
+            sections[section][name] = value
+        self.server.restore(sections["server"])
+        self.store.restore(sections["clients"], numbers["clients"])
+        self.ledger = Ledger.from_table(numbers["ledger"])
+        self.seconds = numbers["seconds"]
+
+    def trained(self) -> nn.Module:
+        """The module with the server's present model."""
+        module = self.task.to(self.server.model.device, self.layout.dtype).module
+        self.layout.write(module, self.server.model, self.server.buffers)
+        return module.eval()
+
+    def model_sha256(self) -> str:
+        """The hash of every parameter and floating buffer, bit for bit."""
+        digest = sha256()
+        for vector in (self.server.model, self.server.buffers):
+            digest.update(vector.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def result(self, history: list[Record]) -> Result:
+        """What to hand to a person at the end."""
+        settings, ledger = self.settings, self.ledger
+        return Result(
+            self.algorithm, settings, history, self.trained(), ledger, self.model_sha256(), self.seconds
+        )
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self.engine.close()
+
+
+class Diverged(LaconicError):
+    """Training has left the finite numbers."""
+
+
+def initial_module(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Build a module whose initial weights follow from the seed, so that every side can make them for itself."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(Randomness(seed).integer("initial model"))
+        return build()
+
+
+def make_task(module: nn.Module, data: ClientData) -> Task:
+    """The ready-made task for a kind of data."""
+    return TASKS[data.kind](module)
+
+
+def check_labels(task: Task, data: ClientData, batch: tuple[torch.Tensor, ...]) -> None:
+    """A ready-made classifier must have an output for every label."""
+    if data.classes is None or task.loss is not TASKS["classification"](task.module).loss:
+        return
+    with torch.no_grad():
+        outputs = task.module.eval()(batch[0]).shape[-1]
+    if outputs < data.classes:
+        raise ConfigError(f"model has {outputs} outputs, but the labels go from 0 to {data.classes - 1}")
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        line = str(error).strip().splitlines()[0]
+        raise ConfigError(f"device = '{name}': not usable here: {line}") from error
+    return device

@@ -1,0 +1,80 @@
+"""Where clients' states live: a committed one, and a pending one until the server has acknowledged it (design rule 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from laconic.parts import State
+
+
+class ClientStore(Protocol):
+    """Transactional state of many clients; a client that was never heard of has none."""
+
+    def settle(self, client: int, acknowledged: int) -> State | None:
+        """Commit the pending state if its number is `acknowledged`, else drop it; return the committed state."""
+        ...
+
+    def propose(self, client: int, acknowledged: int, state: State) -> int:
+        """Keep `state` as pending, durably, and return the number of the update that goes with it."""
+        ...
+
+
+@dataclass
+class _Record:
+    committed: State | None = None
+    pending: State | None = None
+    number: int = 0
+    """The highest number given out, so that an update that was lost never shares its number with the next."""
+
+
+class MemoryStore:
+    """States in a dict: what the inline engine uses."""
+
+    def __init__(self) -> None:
+        self._records: dict[int, _Record] = {}
+
+    def settle(self, client: int, acknowledged: int) -> State | None:
+        """See `ClientStore`."""
+        record = self._records.get(client)
+        if record is None:
+            return None
+        if record.pending is not None and record.number == acknowledged:
+            record.committed = record.pending
+        record.pending = None
+        return record.committed
+
+    def propose(self, client: int, acknowledged: int, state: State) -> int:
+        """See `ClientStore`."""
+        record = self._records.setdefault(client, _Record())
+        record.number = max(record.number, acknowledged) + 1
+        record.pending = state
+        return record.number
+
+    def snapshot(self) -> tuple[State, dict[str, dict[str, int]]]:
+        """Everything as a flat dict of tensors and a table of numbers, for a checkpoint."""
+        tensors: State = {}
+        numbers: dict[str, dict[str, int]] = {}
+        for client, record in self._records.items():
+            entry = {"number": record.number}
+            for kind, state in (("committed", record.committed), ("pending", record.pending)):
+                if state is not None:
+                    entry[kind] = 1
+                    tensors |= {f"{client}/{kind}/{name}": value for name, value in state.items()}
+            numbers[str(client)] = entry
+        return tensors, numbers
+
+    def restore(self, tensors: State, numbers: dict[str, dict[str, int]]) -> None:
+        """Take everything back from a checkpoint."""
+        self._records = {
+            int(client): _Record(
+                committed={} if "committed" in entry else None,
+                pending={} if "pending" in entry else None,
+                number=entry["number"],
+            )
+            for client, entry in numbers.items()
+        }
+        for key, value in tensors.items():
+            client, kind, name = key.split("/", 2)
+            state: State = getattr(self._records[int(client)], kind)
+            state[name] = value

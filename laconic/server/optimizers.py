@@ -1,0 +1,167 @@
+"""How the mean update moves the server's model (algorithms.md, "Optimisers").
+
+An optimiser is `init(model) -> state` and `step(mean, state) -> (step, state)`; the server *adds* the step. The mean
+update y plays the part of a negative gradient: y = mean of (end - start).
+
+[C] is FedAMS/FedCAMS (Wang, Lin and Chen, 2022), [R] Adaptive Federated Optimization (Reddi et al., 2021),
+[E] Fed-EF (Li and Li, 2023).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from laconic.parts import Part, State, checked, part
+
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Optimizer(Part):
+    """Base of the optimisers; `server_lr` is the server's learning rate, b."""
+
+    server_lr: Rate
+
+    def init(self, model: Tensor) -> State:
+        """The state before round 0."""
+        raise NotImplementedError
+
+    def step(self, mean: Tensor, state: State) -> tuple[Tensor, State]:
+        """What to add to the model, and the new state."""
+        raise NotImplementedError
+
+
+@part("optimizer", "sgd")
+class SGD(Optimizer):
+    """w += b y, with heavy-ball momentum when asked: u = momentum u + y, w += b u."""
+
+    server_lr: Rate = 1.0
+    momentum: Decay = 0.0
+
+    def init(self, model: Tensor) -> State:
+        """Nothing without momentum."""
+        return {"momentum": torch.zeros_like(model)} if self.momentum else {}
+
+    def step(self, mean: Tensor, state: State) -> tuple[Tensor, State]:
+        """b y, or b u."""
+        if not self.momentum:
+            return self.server_lr * mean, state
+        velocity = self.momentum * state["momentum"] + mean
+        return self.server_lr * velocity, {"momentum": velocity}
+
+
+@checked
+class Adaptive(Optimizer):
+    """m = b1 m + (1 - b1) y; v by the rule of the subclass; step b m / (sqrt(v) + eps), eps outside the root.
+
+    No bias correction unless asked (`bias_correction=True` is what the code of [C] does): the papers print none.
+    """
+
+    server_lr: Rate = 0.03
+    beta1: Decay = 0.9
+    epsilon: Annotated[float, Field(ge=0)] = 1e-3
+    bias_correction: bool = False
+
+    def init(self, model: Tensor) -> State:
+        """m_0 = v_0 = 0."""
+        state = {"m": torch.zeros_like(model), "v": torch.zeros_like(model)}
+        if self.bias_correction:
+            state["t"] = torch.zeros((), dtype=torch.int64)
+        return state
+
+    def step(self, mean: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step of the family; `second_moment` and `denominator` are what differs."""
+        new = {"m": torch.lerp(mean, state["m"], self.beta1), "v": self.second_moment(state["v"], mean)}
+        rate, correction = self.server_lr, 1.0
+        if self.bias_correction:
+            new["t"] = state["t"] + 1
+            rate /= 1 - self.beta1 ** int(new["t"])
+            correction = (1 - self.second_decay ** int(new["t"])) ** -0.5
+        return rate * new["m"] / self.denominator(new, state, correction), new
+
+    @property
+    def second_decay(self) -> float:
+        """b2 for bias correction; Adagrad sums, so it has none."""
+        return 0.0
+
+    def second_moment(self, v: Tensor, mean: Tensor) -> Tensor:
+        """The new v."""
+        raise NotImplementedError
+
+    def denominator(self, new: State, old: State, correction: float) -> Tensor:
+        """sqrt(v) + eps; subclasses with a maximum keep it in `new`."""
+        return new["v"].sqrt().mul_(correction).add_(self.epsilon)
+
+
+@part("optimizer", "adagrad")
+class Adagrad(Adaptive):
+    """FedAdagrad [R, Algorithm 2]: v += y^2."""
+
+    def second_moment(self, v: Tensor, mean: Tensor) -> Tensor:
+        """V + y^2."""
+        return v + mean.square()
+
+
+@part("optimizer", "adam")
+class Adam(Adaptive):
+    """FedAdam [R, Algorithm 2]: v = b2 v + (1 - b2) y^2."""
+
+    beta2: Decay = 0.99
+
+    @property
+    def second_decay(self) -> float:
+        """b2."""
+        return self.beta2
+
+    def second_moment(self, v: Tensor, mean: Tensor) -> Tensor:
+        """b2 v + (1 - b2) y^2."""
+        return torch.lerp(mean.square(), v, self.beta2)
+
+
+@part("optimizer", "yogi")
+class Yogi(Adam):
+    """FedYogi [R, Algorithm 2]: v -= (1 - b2) sign(v - y^2) y^2."""
+
+    def second_moment(self, v: Tensor, mean: Tensor) -> Tensor:
+        """V - (1 - b2) sign(v - y^2) y^2."""
+        square = mean.square()
+        return v - (1 - self.beta2) * torch.sign(v - square) * square
+
+
+@part("optimizer", "amsgrad")
+class AMSGrad(Adam):
+    """FedAMSGrad [C, Algorithm 1, option 2]: vhat = max(vhat, v), step b m / (sqrt(vhat) + eps).
+
+    Fed-EF-AMS [E, Algorithm 1] puts eps inside the root: `epsilon_inside=True`.
+    """
+
+    epsilon_inside: bool = False
+
+    def init(self, model: Tensor) -> State:
+        """Also vhat_0 = 0."""
+        return super().init(model) | {"vhat": torch.zeros_like(model)}
+
+    def denominator(self, new: State, old: State, correction: float) -> Tensor:
+        """sqrt(vhat) + eps, or sqrt(vhat + eps)."""
+        new["vhat"] = torch.maximum(old["vhat"], new["v"])
+        if self.epsilon_inside:
+            return (new["vhat"] + self.epsilon).sqrt_().mul_(correction)
+        return new["vhat"].sqrt().mul_(correction).add_(self.epsilon)
+
+
+@part("optimizer", "ams")
+class AMS(Adam):
+    """FedAMS [C, Algorithm 1, option 1], max stabilisation: vhat = max(vhat, v, eps), step b m / sqrt(vhat)."""
+
+    def init(self, model: Tensor) -> State:
+        """vhat_0 = eps is the same as taking eps into every maximum, since vhat never falls."""
+        return super().init(model) | {"vhat": torch.full_like(model, self.epsilon)}
+
+    def denominator(self, new: State, old: State, correction: float) -> Tensor:
+        """sqrt(vhat)."""
+        new["vhat"] = torch.maximum(old["vhat"], new["v"])
+        return new["vhat"].sqrt().mul_(correction)

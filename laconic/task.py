@@ -1,0 +1,120 @@
+"""A task is what is trained: the module, the loss and the metrics.
+
+The loss is any function of module and batch, so a task of one's own is two small functions. A batch is a tuple of tensors,
+usually (inputs, targets).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from laconic.errors import ConfigError, LaconicError
+
+Batch = tuple[Tensor, ...]
+Loss = Callable[[nn.Module, Batch], Tensor]
+Metrics = Callable[[nn.Module, Batch], dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained.
+
+    `loss(module, batch)` is the mean over the batch; `metrics(module, batch)` gives means over the batch, each weighted by
+    the batch's length when batches are put together, and should have "loss" and, where it makes sense, "accuracy".
+    """
+
+    module: nn.Module
+    loss: Loss
+    metrics: Metrics
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Task:
+        """A copy on a device, with parameters and floating buffers of one type."""
+        return Task(copy.deepcopy(self.module).to(device=device, dtype=dtype), self.loss, self.metrics)
+
+    def check(self, batch: Batch) -> None:
+        """Run the loss once, so that a model that does not fit the data fails before any work, in one line."""
+        module = copy.deepcopy(self.module)
+        try:
+            # Two passes on the same examples, in the mode of the metrics: batch statistics need no second example.
+            with torch.no_grad():
+                module.eval()
+                value = self.loss(module, batch)
+                self.metrics(module, batch)
+        except LaconicError:
+            raise
+        except Exception as error:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in batch)
+            line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise ConfigError(f"model does not fit the data (a batch has shapes {shapes}): {line}") from error
+        if value.ndim != 0:
+            raise ConfigError(f"loss must be one number, the mean over the batch; it has shape {tuple(value.shape)}")
+
+
+def classification(module: nn.Module) -> Task:
+    """Cross-entropy, and accuracy."""
+    return Task(module, _classification_loss, _classification_metrics)
+
+
+def next_token(module: nn.Module) -> Task:
+    """Predict every next token: the module gives logits [batch, time, vocabulary] for tokens [batch, time]."""
+    return Task(module, _classification_loss, _classification_metrics)
+
+
+def regression(module: nn.Module) -> Task:
+    """Squared error; its metrics are the loss and the mean absolute error."""
+    return Task(module, _regression_loss, _regression_metrics)
+
+
+TASKS: dict[str, Callable[[nn.Module], Task]] = {
+    "classification": classification,
+    "next_token": next_token,
+    "regression": regression,
+}
+
+
+def _logits(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    inputs, targets = batch
+    logits = module(inputs)
+    if logits.shape[:-1] != targets.shape:
+        raise ConfigError(
+            f"model's output has shape {tuple(logits.shape)}, which does not fit labels of shape {tuple(targets.shape)}: "
+            "it must be the labels' shape and one more dimension, the classes"
+        )
+    return logits.flatten(0, -2), targets.flatten()
+
+
+def _classification_loss(module: nn.Module, batch: Batch) -> Tensor:
+    return F.cross_entropy(*_logits(module, batch))
+
+
+def _classification_metrics(module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    logits, targets = _logits(module, batch)
+    right = (logits.argmax(-1) == targets).to(logits.dtype).mean()
+    return {"loss": F.cross_entropy(logits, targets), "accuracy": right}
+
+
+def _predictions(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    inputs, targets = batch
+    outputs = module(inputs)
+    if outputs.shape != targets.shape:
+        outputs = outputs.squeeze(-1)
+    if outputs.shape != targets.shape:
+        raise ConfigError(
+            f"model's output has shape {tuple(outputs.shape)}, which does not fit targets of shape {tuple(targets.shape)}"
+        )
+    return outputs, targets
+
+
+def _regression_loss(module: nn.Module, batch: Batch) -> Tensor:
+    return F.mse_loss(*_predictions(module, batch))
+
+
+def _regression_metrics(module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    outputs, targets = _predictions(module, batch)
+    return {"loss": F.mse_loss(outputs, targets), "absolute_error": F.l1_loss(outputs, targets)}

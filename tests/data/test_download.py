@@ -1,0 +1,166 @@
+"""Downloads against a real HTTP server that misbehaves in the ways that servers do."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from laconic.data import files
+from laconic.data.files import Checksum, DataFile, Finder
+from laconic.errors import DataError
+
+CONTENT = np.random.default_rng(0).integers(0, 256, 300_000, dtype=np.uint8).tobytes()
+SUM = Checksum("sha256", hashlib.sha256(CONTENT).hexdigest())
+
+
+def wanted(site, *paths: str, name: str = "thing.bin") -> DataFile:
+    return DataFile("some", name, tuple(site.url(path) for path in paths), SUM)
+
+
+def target() -> Path:
+    return files.cache() / "some" / "thing.bin"
+
+
+def test_a_file_arrives_once_and_is_kept(site, capsys):
+    site.contents["/a"] = CONTENT
+    file = wanted(site, "/a")
+    assert Finder().find(file).read_bytes() == CONTENT
+    assert Finder().read(file) == CONTENT
+    assert site.requests == [("/a", None)]
+    assert [path.name for path in target().parent.iterdir() if path.suffix != ".lock"] == ["thing.bin"]
+    assert capsys.readouterr().err == f"downloading thing.bin (0.3 MB) from {site.url('/a')}\n"
+
+
+def test_only_the_rest_is_requested_after_a_broken_transfer(site):
+    site.contents["/a"] = CONTENT
+    site.faults["/a"] = ["break off"]
+    assert Finder().read(wanted(site, "/a")) == CONTENT
+    assert site.requests == [("/a", None), ("/a", "bytes=150000-")]
+    assert site.sent == [150_000, 150_000]
+
+
+def test_a_transfer_is_resumed_by_a_later_run(site):
+    site.contents["/a"] = CONTENT
+    site.faults["/a"] = ["break off", "503", "503", "503"]
+    with pytest.raises(DataError, match="could not download thing.bin: .*status 503"):
+        Finder().read(wanted(site, "/a"))
+    assert target().with_name("thing.bin.part").stat().st_size == 150_000
+    assert not target().exists()
+    site.requests.clear()
+    assert Finder().read(wanted(site, "/a")) == CONTENT
+    assert site.requests == [("/a", "bytes=150000-")]
+
+
+@pytest.mark.parametrize("fault", ["ignore range", "wrong range"])
+def test_servers_that_do_not_continue_properly(site, fault):
+    site.contents["/a"] = CONTENT
+    site.faults["/a"] = ["break off", fault]
+    assert Finder().read(wanted(site, "/a")) == CONTENT
+
+
+def test_a_complete_part_is_recognised(site):
+    site.contents["/a"] = CONTENT
+    target().parent.mkdir(parents=True)
+    target().with_name("thing.bin.part").write_bytes(CONTENT)
+    assert Finder().read(wanted(site, "/a")) == CONTENT
+    assert site.sent == []
+
+
+def test_a_part_longer_than_the_file_is_thrown_away(site):
+    site.contents["/a"] = CONTENT
+    target().parent.mkdir(parents=True)
+    target().with_name("thing.bin.part").write_bytes(CONTENT + b"more")
+    assert Finder().read(wanted(site, "/a")) == CONTENT
+    assert site.requests == [("/a", "bytes=300004-"), ("/a", None)]
+
+
+def test_a_part_of_something_else_leads_to_one_fresh_start(site):
+    site.contents["/a"] = CONTENT
+    target().parent.mkdir(parents=True)
+    target().with_name("thing.bin.part").write_bytes(b"from another file")
+    assert Finder().read(wanted(site, "/a")) == CONTENT
+    assert site.requests == [("/a", "bytes=17-"), ("/a", None)]
+
+
+def test_wrong_bytes_are_deleted_and_named(site):
+    site.contents["/a"] = b"not it"
+    with pytest.raises(DataError) as caught:
+        Finder().read(wanted(site, "/a"))
+    message = str(caught.value)
+    assert "\n" not in message and "deleted" in message
+    assert SUM.value in message and hashlib.sha256(b"not it").hexdigest() in message
+    assert not target().exists() and not target().with_name("thing.bin.part").exists()
+
+
+def test_the_next_mirror_is_asked(site):
+    site.contents |= {"/good": CONTENT, "/bad": b"bad"}
+    assert Finder().read(wanted(site, "/missing", "/bad", "/good")) == CONTENT
+    assert [path for path, _ in site.requests] == ["/missing", "/bad", "/good"]
+
+
+def test_every_address_is_named_when_all_fail(site):
+    with pytest.raises(DataError) as caught:
+        Finder().find(wanted(site, "/x", "/y"))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert f"{site.url('/x')}: status 404; {site.url('/y')}: status 404" in message
+    assert len(site.requests) == 2, "a 404 is not worth another try"
+
+
+def test_nobody_listening(unused_port):
+    file = DataFile("some", "thing.bin", (f"http://127.0.0.1:{unused_port}/a",), SUM)
+    with pytest.raises(DataError, match=r"could not download thing\.bin: http://127"):
+        Finder().find(file)
+
+
+@pytest.fixture
+def unused_port() -> int:
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_the_sum_of_a_gzip_file_is_of_its_content(site):
+    site.contents["/a.gz"] = gzip.compress(CONTENT, compresslevel=1, mtime=12345)
+    assert Finder().read(wanted(site, "/a.gz", name="thing.gz")) == CONTENT
+
+
+def test_downloads_can_be_forbidden(site, monkeypatch, tmp_path):
+    site.contents["/a"] = CONTENT
+    with pytest.raises(DataError) as caught:
+        Finder(tmp_path, download=False).find(wanted(site, "/a"))
+    message = str(caught.value)
+    assert "switched off" in message and "\n" not in message
+    for place in (tmp_path, files.SYSTEM_PLACE, files.cache()):
+        assert str(place) in message
+    monkeypatch.setenv("LACONIC_OFFLINE", "1")
+    with pytest.raises(DataError, match="switched off"):
+        Finder().find(wanted(site, "/a"))
+    assert site.requests == []
+
+
+def test_two_at_once_download_once(site):
+    site.contents["/a"] = CONTENT
+    results: list[bytes] = []
+    threads = [threading.Thread(target=lambda: results.append(Finder().read(wanted(site, "/a")))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [CONTENT] * 4
+    assert len(site.requests) == 1
+
+
+def test_a_cache_that_cannot_be_written(site, monkeypatch, tmp_path):
+    site.contents["/a"] = CONTENT
+    (tmp_path / "taken").write_text("a file where a folder should be")
+    monkeypatch.setattr(files, "cache", lambda: tmp_path / "taken")
+    with pytest.raises(DataError, match="cannot write"):
+        Finder().find(wanted(site, "/a"))

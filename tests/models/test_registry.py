@@ -1,0 +1,131 @@
+import pytest
+import torch
+
+from laconic.errors import ConfigError
+from laconic.models import build, models
+
+IMAGE = (1, 28, 28)
+
+# Counted by hand from the layers that the papers and readings describe.
+COUNTS = [
+    ("logistic", IMAGE, 10, 784 * 10 + 10),
+    ("mlp", IMAGE, 10, 199_210),
+    ("mlp:200,200", IMAGE, 10, 199_210),
+    ("mlp:64", IMAGE, 10, 50_890),
+    ("mlp:100", IMAGE, 10, 79_510),
+    ("mlp:200", IMAGE, 10, 159_010),
+    ("lenet5", IMAGE, 10, 44_426),
+    ("cnn", IMAGE, 10, 1_199_882),
+    ("cnn_mnist", IMAGE, 10, 21_840),
+    ("cnn_fashion", IMAGE, 10, 29_034),
+    ("char_gru", (80,), 65, 65 * 8 + 3 * 128 * (8 + 128 + 2) + 129 * 65),
+    ("char_gru:32", (80,), 65, 65 * 8 + 3 * 32 * (8 + 32 + 2) + 33 * 65),
+    ("char_gru:32,4", (80,), 65, 65 * 4 + 3 * 32 * (4 + 32 + 2) + 33 * 65),
+    ("resnet18", (3, 32, 32), 10, 11_173_962),
+    ("convmixer_256_8", (3, 32, 32), 10, 594_186),
+    ("convmixer_256_8:1,9", (3, 32, 32), 10, 706_570),
+]
+
+
+def count(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+
+
+@pytest.mark.parametrize(("name", "shape", "classes", "expected"), COUNTS)
+def test_parameter_counts(name: str, shape: tuple[int, ...], classes: int, expected: int) -> None:
+    assert count(build(name, shape, classes)) == expected
+
+
+def test_listing_agrees_with_the_models() -> None:
+    listed = {info.name: info for info in models()}
+    expected = {name: number for name, _, _, number in COUNTS if ":" not in name}
+    assert {name: info.parameter_count for name, info in listed.items()} == expected
+    assert listed["mlp"].parameters == {"hidden": "200,200"}
+    assert listed["char_gru"].parameters == {"hidden": "128", "embedding": "8"}
+    assert listed["lenet5"].parameters == {}
+    assert all(info.description and info.citation for info in listed.values())
+
+
+def test_listing_leaves_the_random_numbers_alone() -> None:
+    before = torch.random.get_rng_state()
+    models()
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+SHAPES = [
+    ("logistic", (13,)),
+    ("mlp:8", (4, 5)),
+    ("lenet5", (3, 32, 32)),
+    ("lenet5", (1, 16, 20)),
+    ("cnn", (3, 32, 32)),
+    ("cnn", (1, 6, 7)),
+    ("cnn_mnist", (3, 32, 32)),
+    ("cnn_fashion", (3, 32, 32)),
+    ("cnn_fashion", (1, 4, 4)),
+    ("resnet18", (1, 28, 28)),
+    ("convmixer_256_8:4,3", (1, 28, 28)),
+]
+
+
+@pytest.mark.parametrize(("name", "shape"), SHAPES)
+def test_inputs_of_other_shapes(name: str, shape: tuple[int, ...]) -> None:
+    output = build(name, shape, 7)(torch.randn(2, *shape))
+    assert output.shape == (2, 7)
+    output.sum().backward()
+
+
+def test_regression_has_one_output() -> None:
+    assert build("mlp:8", (13,), 1)(torch.randn(5, 13)).shape == (5, 1)
+
+
+def test_characters_get_logits_at_every_position() -> None:
+    module = build("char_gru:16", (20,), 65)
+    tokens = torch.randint(65, (3, 20))
+    logits = module(tokens)
+    assert logits.shape == (3, 20, 65)
+    tokens[:, 10:] = 0
+    # A position may not see the characters after it.
+    torch.testing.assert_close(module(tokens)[:, :10], logits[:, :10])
+
+
+@pytest.mark.parametrize("name", ["mlp:16", "lenet5", "cnn_fashion"])
+def test_the_seed_decides_the_weights(name: str) -> None:
+    def weights(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return torch.cat([each.flatten() for each in build(name, IMAGE, 10).parameters()])
+
+    assert torch.equal(weights(3), weights(3))
+    assert not torch.equal(weights(3), weights(4))
+
+
+ERRORS = [
+    ("lenet", IMAGE, "unknown model 'lenet': did you mean 'lenet5'?"),
+    ("mlq:64", IMAGE, "unknown model 'mlq': did you mean 'mlp'?"),
+    ("", IMAGE, "unknown model ''"),
+    ("lenet5", (784,), "model 'lenet5' cannot take input of shape 784: it needs channels x height x width"),
+    ("lenet5", (1, 15, 28), "model 'lenet5' cannot take input of shape 1x15x28: .* at least 16"),
+    ("cnn", (1, 5, 5), "at least 6"),
+    ("resnet18", (3, 32), "model 'resnet18' cannot take input of shape 3x32"),
+    ("convmixer_256_8:3,5", (3, 32, 32), "multiples of the patch size 3"),
+    ("char_gru", IMAGE, "model 'char_gru' cannot take input of shape 1x28x28: it needs a sequence length"),
+    ("mlp", (), "model 'mlp' cannot take input of shape"),
+    ("mlp", (0, 3), "positive sizes"),
+    ("mlp:", IMAGE, "positive whole numbers"),
+    ("mlp:a,2", IMAGE, "positive whole numbers"),
+    ("mlp:0", IMAGE, "positive whole numbers"),
+    ("mlp:64,", IMAGE, "positive whole numbers"),
+    ("lenet5:3", IMAGE, "'lenet5' takes no sizes"),
+    ("char_gru:1,2,3", (80,), "3 sizes given, at most 2 allowed: hidden, embedding"),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "message"), ERRORS)
+def test_errors_are_one_line(name: str, shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        build(name, shape, 10)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_outputs_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="cannot have 0 outputs"):
+        build("mlp", IMAGE, 0)

@@ -1,0 +1,128 @@
+"""The whole training loop of every algorithm that is local SGD plus links plus a server optimiser."""
+
+from __future__ import annotations
+
+from .compressors import Compress
+from .links import Accelerated, Broadcast, Downlink, ErrorFeedback, Lazy, Mirrored, Plain, Threshold, Uplink
+from .optimizers import AMS, SGD, FedEFAMSGrad, Optimizer
+from .problem import History, Problem, local_update, mean, snapshot
+
+
+def train(problem: Problem, uplink: Uplink, optimizer: Optimizer, downlink: Downlink | None = None) -> History:
+    """Down, K local steps, up, mean, optimiser step, every round; a round without replies changes nothing."""
+    downlink = downlink or Downlink()
+    history = History()
+    w = problem.initial.copy()
+    for t in range(len(problem.participants)):
+        updates = {}
+        used = {}
+        for client in problem.participants[t]:
+            start = downlink.start(t, client, w)
+            updates[client] = local_update(problem, t, client, start)
+            used[client] = uplink.send(t, client, updates[client])
+        if used:
+            step = optimizer.increment(mean(problem, used))
+            w = w + downlink.advance(t, step)
+        history.models.append(w.copy())
+        history.updates.append(updates)
+        history.used.append(used)
+        history.memories.append(snapshot(uplink.memory))
+        history.references.append(snapshot(uplink.reference))
+        history.skips.append([client for round, client in uplink.fired if round == t])
+        history.mirrors.append(snapshot(downlink.mirrors))
+        if downlink.phi is not None:
+            history.server_memory.append(downlink.phi.copy())
+    return history
+
+
+def fed_cams(problem: Problem, compress: Compress, optimizer: Optimizer | None = None) -> History:
+    """FedCAMS (Wang et al. 2022, Algorithm 2)."""
+    return train(problem, ErrorFeedback(compress), optimizer or AMS())
+
+
+def fed_ef_sgd(
+    problem: Problem,
+    compress: Compress,
+    server_rate: float = 1.0,
+    restart_after: int | None = None,
+    restart_from: int = 0,
+    broadcast: Compress | None = None,
+) -> History:
+    """Fed-EF-SGD (Li and Li 2023, Algorithm 1); with `broadcast` the two-way form (Algorithm 3)."""
+    uplink = ErrorFeedback(compress, restart_after, restart_from)
+    return train(problem, uplink, SGD(server_rate), Broadcast(broadcast) if broadcast else None)
+
+
+def fed_ef_ams(
+    problem: Problem,
+    compress: Compress,
+    server_rate: float = 0.03,
+    restart_after: int | None = None,
+    restart_from: int = 0,
+    broadcast: Compress | None = None,
+) -> History:
+    """Fed-EF-AMS (Li and Li 2023, Algorithm 1); with `broadcast` the two-way form (Algorithm 3)."""
+    uplink = ErrorFeedback(compress, restart_after, restart_from)
+    return train(problem, uplink, FedEFAMSGrad(server_rate), Broadcast(broadcast) if broadcast else None)
+
+
+def fed_com(problem: Problem, compress: Compress, server_rate: float = 1.0) -> History:
+    """FedCOM (Haddadpour et al. 2021, Algorithm 1); with server_rate 1 it is FedPAQ."""
+    return train(problem, Plain(compress), SGD(server_rate))
+
+
+def fed_nlaa(problem: Problem, threshold: Threshold, optimizer: Optimizer | None = None) -> History:
+    """FedNLAA (FedBNLACA's paper, Algorithm 1 with NLA)."""
+    return train(problem, Lazy(Plain(), threshold), optimizer or AMS())
+
+
+def fed_aa(problem: Problem, threshold: Threshold, optimizer: Optimizer | None = None) -> History:
+    """FedAA (FedBNLACA's paper, Algorithm 1 with AA)."""
+    return train(problem, Accelerated(Plain(), threshold), optimizer or AMS())
+
+
+def fed_nlaca(
+    problem: Problem, compress: Compress, threshold: Threshold, optimizer: Optimizer | None = None
+) -> History:
+    """FedNLACA (FedBNLACA's paper, Algorithm 3 with NLA)."""
+    return train(problem, Lazy(ErrorFeedback(compress), threshold), optimizer or AMS())
+
+
+def fed_aca(
+    problem: Problem,
+    compress: Compress,
+    threshold: Threshold,
+    optimizer: Optimizer | None = None,
+    feedback: str = "sent",
+) -> History:
+    """FedACA (FedBNLACA's paper, Algorithm 3 with AA)."""
+    return train(problem, Accelerated(ErrorFeedback(compress), threshold, feedback), optimizer or AMS())
+
+
+def fed_bnlaca(
+    problem: Problem,
+    compress: Compress,
+    threshold: Threshold,
+    down_compress: Compress,
+    down_threshold: Threshold | None = None,
+    optimizer: Optimizer | None = None,
+    literal: bool = False,
+) -> History:
+    """FedBNLACA (Algorithm 2 with NLA): lazy both ways."""
+    downlink = Mirrored(problem.initial, down_compress, down_threshold, literal)
+    return train(problem, Lazy(ErrorFeedback(compress), threshold), optimizer or AMS(), downlink)
+
+
+def fed_baca(
+    problem: Problem,
+    compress: Compress,
+    threshold: Threshold,
+    down_compress: Compress,
+    optimizer: Optimizer | None = None,
+    feedback: str = "sent",
+    literal: bool = False,
+) -> History:
+    """FedBACA (Algorithm 2 with AA): AA on the uplink only; on a model (Example 6) it would double weights."""
+    downlink = Mirrored(problem.initial, down_compress, literal=literal)
+    uplink = Accelerated(ErrorFeedback(compress), threshold, feedback)
+    return train(problem, uplink, optimizer or AMS(), downlink)
