@@ -87,5 +87,7 @@ class Algorithm:
             known = {name for part in self.parts().values() for name in part.parameters()}
             raise unknown_name(f"parameter of {self.name}", key, known)
         if len(owners) > 1:
-            raise ConfigError(f"{key}: both {' and '.join(owners)} have it; say which, as in {owners[0]}={{'{key}': …}}")
+            raise ConfigError(
+                f"{key}: both {' and '.join(owners)} have it; say which, as in {owners[0]}={{'{key}': …}}"
+            )
         return owners[0]

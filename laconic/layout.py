@@ -7,7 +7,7 @@ vector; integer buffers stay where they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -123,14 +123,14 @@ class Layout:
         return adopted
 
 
-def _slots(tensors: dict[str, Tensor]) -> Iterator[Slot]:
+def _slots(tensors: Mapping[str, Tensor]) -> Iterator[Slot]:
     offset = 0
     for name, tensor in tensors.items():
         yield Slot(name, tuple(tensor.shape), offset)
         offset += tensor.numel()
 
 
-def _gather(tensors: dict[str, Tensor], slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
+def _gather(tensors: Mapping[str, Tensor], slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
     if not slots:
         return torch.zeros(0, dtype=dtype)
     return torch.cat([tensors[slot.name].detach().reshape(-1).to(dtype) for slot in slots])

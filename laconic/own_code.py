@@ -27,12 +27,12 @@ def is_own(spelling: str) -> bool:
 def load_function(spelling: str, key: str) -> Callable[..., Any]:
     """The function of that spelling; every failure is one line that begins with the config's `key`."""
     if not is_own(spelling):
-        raise ConfigError(f"{key} = '{spelling}': write path/to/file.py:function or module:function")
+        raise ConfigError(f"{key}: '{spelling}': write path/to/file.py:function or module:function")
     source, _, name = spelling.rpartition(":")
     module = load_file(Path(source), key) if source.endswith(".py") else _load_module(source, key)
     function = getattr(module, name, None)
     if not callable(function):
-        raise ConfigError(f"{key} = '{spelling}': '{source}' has no function '{name}'")
+        raise ConfigError(f"{key}: '{source}' has no function '{name}'")
     return function  # type: ignore[no-any-return]
 
 

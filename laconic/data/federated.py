@@ -62,17 +62,23 @@ class Examples:
             return inputs.to(dtype if inputs.is_floating_point() else torch.int64)
         # Half precision has too few bits for the two steps; it is rounded once, at the end.
         working = dtype if dtype.itemsize >= 4 else torch.float32
-        scale, shift = self._scale_and_shift
-        return inputs.to(working).mul_(scale.to(working)).add_(shift.to(working)).to(dtype)
+        if working not in self._affine:
+            self._affine[working] = self._scale_and_shift(self.normalise, working)
+        scale, shift = self._affine[working]
+        ready = inputs.to(working).mul_(scale).add_(shift)
+        return ready if working == dtype else ready.to(dtype)
 
     @cached_property
-    def _scale_and_shift(self) -> tuple[Tensor, Tensor]:
+    def _affine(self) -> dict[torch.dtype, tuple[Tensor, Tensor]]:
+        return {}
+
+    def _scale_and_shift(self, normalise: Normalise, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """(x/255 - mean)/std as one multiplication and one addition per channel."""
-        assert self.normalise is not None
-        mean, deviation = (torch.tensor(values, dtype=torch.float64) for values in self.normalise)
+        mean, deviation = (torch.tensor(values, dtype=torch.float64) for values in normalise)
         shape = (-1, *[1] * (self.inputs.ndim - 2))
+        scale, shift = 1 / (255 * deviation), -mean / deviation
         device = self.inputs.device
-        return (1 / (255 * deviation)).view(shape).to(device), (-mean / deviation).view(shape).to(device)
+        return scale.view(shape).to(device, dtype), shift.view(shape).to(device, dtype)
 
 
 def _target_dtype(targets: Tensor, dtype: torch.dtype) -> torch.dtype:

@@ -79,9 +79,9 @@ def _alpha_dropout(
 ) -> Tensor:
     if not training or p == 0:
         return input
-    # Klambauer et al. (2017), section "Alpha dropout": dropped units take SELU's lower limit; the affine map restores moments.
+    # Klambauer et al. (2017): dropped units take SELU's lower limit; the affine map restores mean and variance.
     limit = -1.7580993408473766
-    scale = ((1 - p) * (1 + p * limit**2)) ** -0.5
+    scale: float = ((1 - p) * (1 + p * limit**2)) ** -0.5
     mask = mode.keep(input.shape, p, input)
     return scale * (input * mask + limit * (1 - mask)) - scale * p * limit
 

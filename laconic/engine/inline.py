@@ -7,10 +7,10 @@ than one call with two. Chunks come back in order, so nothing depends on which t
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import local
 from typing import TypeVar
 
 import torch
@@ -43,15 +43,15 @@ class InlineEngine:
         self.chunk = chunk or (numerics.vmap_width if numerics.strategy == "vmap" else 1)
         if runtime.algorithm.method.one_at_a_time:
             self.chunk = 1
-        self._make = lambda: make_gradients(runtime.task, runtime.layout, numerics, stochastic, frozen_buffers)
-        self._local = local()
+        self._how = (runtime.task, runtime.layout, numerics, stochastic, frozen_buffers)
+        self._local = threading.local()
         self._operator_threads = torch.get_num_threads()
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="laconic", initializer=self._start_thread)
 
     def _start_thread(self) -> None:
         if not self.runtime.algorithm.method.one_at_a_time:
             torch.set_num_threads(1)
-        self._local.gradients = self._make()
+        self._local.gradients = make_gradients(*self._how)
 
     def _run_chunk(self, instructions: Sequence[Instruction]) -> list[Reply]:
         return self.runtime.run(instructions, self._local.gradients)

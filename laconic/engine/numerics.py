@@ -15,7 +15,7 @@ class Numerics(BaseModel):
 
     strategy: Literal["auto", "vmap", "loop"] = "auto"
     """vmap: `vmap_width` clients in one call; loop: one client a call, with channels-last images."""
-    vmap_width: int = Field(25, ge=1)
+    vmap_width: int = Field(default=25, ge=1)
     """Calls are padded to this width even for one client, so that a row's bits do not depend on its company."""
     dtype: Literal["float32", "float64"] = "float32"
 

@@ -1,7 +1,7 @@
 """How a vector becomes a packet's body and back (algorithms.md, "Compressors").
 
-A body names its codec, so `decode` needs nothing else but the length that the receiver already knows. Error feedback and aggregation use what `decode` returns, never the encoder's
-own idea (design rule 4).
+A body names its codec, so `decode` needs nothing else but the length that the receiver already knows. Error feedback and
+aggregation use what `decode` returns, never the encoder's own idea (design rule 4).
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """The config of a run: a TOML file, options that override it, and the resolved form that a run directory keeps.
 
-    algorithm = "fed_ams"
-    dataset = "digits"
-    rounds = 60
+algorithm = "fed_ams"
+dataset = "digits"
+rounds = 60
 
-    [method]
-    local_lr = 0.1
+[method]
+local_lr = 0.1
 
-    [optimizer]
-    name = "yogi"          # another part in this slot
-    server_lr = 0.05
+[optimizer]
+name = "yogi"          # another part in this slot
+server_lr = 0.05
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ SHORT_NAMES = {
     "vmap_width": "numerics.vmap_width",
 }
 """Parameters of parts that are common enough to stand at the top of a config, or to be options."""
+
+
+_FIRST = ("algorithm", "dataset", "partition", "clients", "model")
 
 
 class RunConfig(Settings):
@@ -97,13 +100,15 @@ class RunConfig(Settings):
         parts = {slot: part.table() for slot, part in simulation.algorithm.parts().items()}
         settings = {name: getattr(simulation.settings, name) for name in Settings.model_fields}
         clients = simulation.data
-        partition = self.partition or data.default_partition(self.dataset)
+        partition = self.partition or _default_partition(self.dataset)
         own = {"clients": len(clients), "partition": partition, "model": self.model or default_model(clients)}
         return self.model_copy(update=parts | settings | own)
 
     def to_toml(self) -> str:
         """The config as a file's text; what is not set is left out."""
-        return tomli_w.dumps(self.model_dump(exclude_none=True))
+        table = self.model_dump(exclude_none=True)
+        order = [*_FIRST, *(key for key in table if key not in _FIRST)]
+        return tomli_w.dumps({key: table[key] for key in order if key in table and table[key] != {}})
 
 
 def default_model(clients: ClientData) -> str:
@@ -113,6 +118,10 @@ def default_model(clients: ClientData) -> str:
     if len(clients.input_shape) == 3 and min(clients.input_shape[1:]) >= 28:
         return "lenet5"
     return "mlp:64" if clients.kind == "classification" else "mlp"
+
+
+def _default_partition(dataset: str) -> str | None:
+    return next((info.default_partition for info in data.datasets() if info.name == dataset), None)
 
 
 def load_config(path: Path | None, options: Mapping[str, Any]) -> RunConfig:

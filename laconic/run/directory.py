@@ -60,7 +60,9 @@ class RunDirectory:
     def create(self, config: str) -> None:
         """Begin a new run; an old one is never overwritten."""
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise ConfigError(f"out = '{self.path}': exists already; continue it with --resume, or choose another --out")
+            raise ConfigError(
+                f"out = '{self.path}': exists already; continue it with --resume, or choose another --out"
+            )
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.config, config.encode())
 

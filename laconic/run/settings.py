@@ -27,7 +27,7 @@ class Settings(BaseModel):
     """A client's weight in the mean: 1, or its number of examples."""
     buffers: Literal["mean", "frozen"] = "mean"
     """Batch-norm statistics: averaged and sent with every update, or left as they are and never sent."""
-    numerics: Numerics = Numerics()
+    numerics: Numerics = Field(default_factory=Numerics)
     device: str = "cpu"
     threads: int | None = Field(None, ge=1)
     """Python threads over clients; one per core when not given."""

@@ -17,7 +17,7 @@ from laconic.client.runtime import ClientRuntime
 from laconic.data.federated import ClientData
 from laconic.engine.draws import stochastic
 from laconic.engine.inline import InlineEngine
-from laconic.errors import ConfigError, LaconicError
+from laconic.errors import ConfigError, LaconicError, PacketError
 from laconic.layout import Layout
 from laconic.parts import State
 from laconic.randomness import Randomness
@@ -102,9 +102,7 @@ class Simulation:
             weighting=settings.weighting,
             send_buffers=not frozen,
         )
-        runtime = ClientRuntime(
-            algorithm, self.task, self.layout, buffers, data, self.randomness, self.store, device
-        )
+        runtime = ClientRuntime(algorithm, self.task, self.layout, buffers, data, self.randomness, self.store, device)
         self.engine = InlineEngine(
             runtime,
             numerics,
@@ -124,7 +122,7 @@ class Simulation:
         try:
             while self.server.round < self.settings.rounds:
                 started = time.perf_counter()
-                self.ledger.add(run_round(self.server, self.engine))
+                self.ledger.add(self._round())
                 record = self._record()
                 self.seconds += time.perf_counter() - started
                 record["seconds"] = round(self.seconds, 3)
@@ -132,11 +130,20 @@ class Simulation:
         finally:
             torch.set_num_threads(before)
 
+    def _round(self) -> Ledger:
+        try:
+            costs = run_round(self.server, self.engine)
+        except PacketError as error:
+            if error.reason != "not finite":
+                raise
+            raise Diverged(f"a client's update is not finite in round {self.server.round + 1}: {_SMALLER}") from error
+        if not bool(torch.isfinite(self.server.model).all()):
+            raise Diverged(f"the model is not finite after round {self.server.round}: {_SMALLER}")
+        return costs
+
     def _record(self) -> Record:
         server = self.server
         record: Record = {"round": server.round, "participants": server.costs.folded}
-        if not bool(torch.isfinite(server.model).all()):
-            raise Diverged(f"the model has become infinite in round {server.round}: try a smaller local_lr or server_lr")
         loss = server.training_loss()
         record["training_loss"] = loss if loss == loss else None
         last = server.round == self.settings.rounds
@@ -150,9 +157,7 @@ class Simulation:
         """The metrics of the server's model on the test examples; the clients' training loss where there are none."""
         if self.data.test is None:
             return {"loss": self.server.training_loss()}
-        return evaluate(
-            self.engine, self.task, self.layout, self.server.model, self.server.buffers, self.data.test
-        )
+        return evaluate(self.engine, self.task, self.layout, self.server.model, self.server.buffers, self.data.test)
 
     def snapshot(self) -> tuple[State, dict[str, Any]]:
         """All that is needed to continue, as tensors and as plain numbers."""
@@ -188,13 +193,14 @@ class Simulation:
     def result(self, history: list[Record]) -> Result:
         """What to hand to a person at the end."""
         settings, ledger = self.settings, self.ledger
-        return Result(
-            self.algorithm, settings, history, self.trained(), ledger, self.model_sha256(), self.seconds
-        )
+        return Result(self.algorithm, settings, history, self.trained(), ledger, self.model_sha256(), self.seconds)
 
     def close(self) -> None:
         """Stop the engine."""
         self.engine.close()
+
+
+_SMALLER = "training has diverged; try a smaller local_lr or server_lr"
 
 
 class Diverged(LaconicError):

@@ -52,7 +52,12 @@ class Server:
     def invite(self) -> list[Instruction]:
         """Choose who takes part, and address the model to each of them."""
         chosen = participants(
-            self.sampling, len(self.data), self.count, self.round, self.randomness, lambda: np.asarray(self.data.sizes())
+            self.sampling,
+            len(self.data),
+            self.count,
+            self.round,
+            self.randomness,
+            self._sizes,
         )
         self.costs = RoundCosts(invited=len(chosen))
         self.losses = []
@@ -62,6 +67,9 @@ class Server:
         model_for = self.algorithm.downlink.publish(self.model, self.downlink_state)
         buffers = Dense().encode(self.buffers) if self.send_buffers else None
         return [self._instruction(client, len(chosen), model_for(client), buffers) for client in chosen]
+
+    def _sizes(self) -> np.ndarray:
+        return np.array([self.data.size(client) for client in range(len(self.data))])
 
     def _instruction(self, client: int, invited: int, model: Body, buffers: Body | None) -> Instruction:
         bodies = {Stream.MODEL: model} | ({Stream.BUFFERS: buffers} if buffers else {})

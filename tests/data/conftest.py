@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -29,10 +29,15 @@ def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture
-def real_data() -> Path:
-    if not REAL_DATA.is_dir():
-        pytest.skip("the real data sets are not here: set LACONIC_DATA to their folder")
-    return REAL_DATA
+def real_data() -> Callable[[str], Path]:
+    """The folder of the real data sets, once it is clear that it holds the one that a test needs."""
+
+    def place(name: str) -> Path:
+        if not (REAL_DATA / name).is_dir():
+            pytest.skip(f"the real {name} is not here: set LACONIC_DATA to a folder with {name}/")
+        return REAL_DATA
+
+    return place
 
 
 @dataclass

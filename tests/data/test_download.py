@@ -47,7 +47,7 @@ def test_only_the_rest_is_requested_after_a_broken_transfer(site):
 def test_a_transfer_is_resumed_by_a_later_run(site):
     site.contents["/a"] = CONTENT
     site.faults["/a"] = ["break off", "503", "503", "503"]
-    with pytest.raises(DataError, match="could not download thing.bin: .*status 503"):
+    with pytest.raises(DataError, match=r"could not download thing\.bin: .*status 503"):
         Finder().read(wanted(site, "/a"))
     assert target().with_name("thing.bin.part").stat().st_size == 150_000
     assert not target().exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -72,11 +73,11 @@ def moments(pixels: Array) -> Normalise:
     counts = np.zeros(256, dtype=np.int64)
     for block in np.array_split(pixels, max(1, len(pixels) // 10_000)):
         counts += np.bincount(block.ravel(), minlength=256)
-    values = np.arange(256) / 255
-    share = counts / counts.sum()
-    mean = float(share @ values)
-    deviation = float(np.sqrt(share @ (values - mean) ** 2))
-    return (mean,), (deviation,)
+    # Whole numbers up to the last step: the result, and the data's fingerprint with it, is the same everywhere.
+    count = int(counts.sum())
+    total = sum(value * int(times) for value, times in enumerate(counts))
+    squares = sum(value * value * int(times) for value, times in enumerate(counts))
+    return (total / (255 * count),), (math.sqrt((count * squares - total * total) / (255 * count) ** 2),)
 
 
 def group_by(owners: npt.NDArray[np.integer]) -> list[Indices]:

@@ -1,0 +1,222 @@
+"""The commands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from laconic.cli import tables
+from laconic.cli.options import read_config, with_config
+from laconic.cli.view import LiveView
+from laconic.engine.tune import tune as measure_strategies
+from laconic.errors import ConfigError, LaconicError
+from laconic.run.config import RunConfig, load_config, parse_setting
+from laconic.run.directory import RunDirectory, write_atomically
+from laconic.run.driver import Finished, Interrupted, drive
+from laconic.run.simulation import Diverged
+from laconic.version import __version__
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Federated learning that says little: communication-efficient algorithms with every byte measured.",
+)
+# Progress and complaints go to stderr, so that stdout holds results only.
+stderr = Console(stderr=True)
+# Where nobody looks (a pipe, a file), a table is as wide as it needs to be.
+stdout = Console() if Console().is_terminal else Console(width=200)
+
+Out = Annotated[Path | None, typer.Option("--out", help="The run's directory; a new one below runs/ when not given.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue where the run in --out was stopped.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+Target = Annotated[
+    float | None,
+    typer.Option("--target", help="Accuracy (0.75 or 75) to report the costs of: the mean of 5 evaluations is there."),
+]
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.command()
+@with_config
+def run(
+    config: Annotated[Path | None, typer.Argument(help="A TOML file, or the directory of an earlier run.")] = None,
+    algorithm: Annotated[str | None, typer.Option("--algorithm", help="See `laconic algorithms`.")] = None,
+    target: Target = None,
+    out: Out = None,
+    resume: Resume = False,
+    as_json: Json = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Train with one algorithm."""
+    if config is not None and config.is_dir():
+        out = out or (config if resume else None)
+        config = RunDirectory(config).config
+    if resume and out is None:
+        raise ConfigError("--resume: name the run, as in `laconic run runs/NAME --resume`, or give its --out")
+    if resume and config is None and out is not None and RunDirectory(out).exists():
+        config = RunDirectory(out).config
+    wanted = read_config(config, options | {"algorithm": algorithm})
+    directory = out or _new_directory(wanted.algorithm, wanted.dataset)
+    finished = drive(wanted, directory, LiveView(stderr), resume=resume, target=_fraction(target))
+    stderr.print(f"written to {directory}", highlight=False, soft_wrap=True)
+    if as_json:
+        _print_json(finished.summary())
+    else:
+        stdout.print(tables.outcome([finished]))
+
+
+@app.command()
+@with_config
+def compare(
+    algorithms: Annotated[
+        list[str],
+        typer.Argument(metavar="ALGORITHM…", help="Names; settings of one of them as NAME:key=value,key=value."),
+    ],
+    config: Annotated[Path | None, typer.Option("--config", help="A TOML file with what they have in common.")] = None,
+    target: Target = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A directory for the runs; below runs/ if not given.")
+    ] = None,
+    resume: Resume = False,
+    as_json: Json = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Train with several algorithms on the same data, seed and initial model, and rank them."""
+    if resume and out is None:
+        raise ConfigError("--resume: give the --out of the comparison")
+    configs = {label: _variant(label, config, options) for label in dict.fromkeys(algorithms)}
+    for wanted in configs.values():
+        wanted.build_algorithm()
+    first = next(iter(configs.values()))
+    directory = out or _new_directory("compare", first.dataset)
+    data = first.load_data()
+    finished: list[Finished] = []
+    failed: dict[str, str] = {}
+    for label, wanted in configs.items():
+        folder = directory / re.sub(r"[^\w.+-]+", "_", label)
+        try:
+            view = LiveView(stderr)
+            own = data if _same_data(wanted, first) else None
+            finished.append(drive(wanted, folder, view, resume=resume, label=label, target=_fraction(target), data=own))
+        except Diverged as error:
+            failed[label] = str(error)
+            stderr.print(f"[red]{escape(label)}: {escape(str(error))}[/red]", highlight=False, soft_wrap=True)
+    if as_json:
+        runs = [run.summary() for run in tables.ranked(finished)]
+        runs += [
+            {"algorithm": label.partition(":")[0], "label": label, "error": text} for label, text in failed.items()
+        ]
+        _print_json({"runs": runs})
+        return
+    if finished:
+        stdout.print(tables.outcome(finished))
+    for label in failed:
+        stdout.print(f"{label}: diverged", highlight=False, markup=False)
+    stdout.print(f"Runs are in {directory}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+@with_config
+def tune(
+    config: Annotated[Path | None, typer.Argument(help="A TOML file.")] = None,
+    algorithm: Annotated[str | None, typer.Option("--algorithm", help="See `laconic algorithms`.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="The config to write, with the fastest numerics.")] = Path(
+        "tuned.toml"
+    ),
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Measure how gradients are computed fastest here, and write that choice into a config."""
+    wanted = read_config(config, options | {"algorithm": algorithm})
+    trials = measure_strategies(wanted)
+    stdout.print(tables.trials(trials))
+    best = trials[0]
+    chosen = wanted.model_copy(update={"numerics": best.numerics, "threads": best.threads})
+    write_atomically(out, chosen.to_toml().encode())
+    stdout.print(f"Fastest: {best}. Written to {out}; use it with: laconic run {out}", highlight=False, soft_wrap=True)
+
+
+@app.command("algorithms")
+def list_algorithms() -> None:
+    """What algorithms there are, where they come from, their parts and defaults."""
+    stdout.print(tables.algorithms())
+
+
+@app.command("datasets")
+def list_datasets() -> None:
+    """What data sets there are."""
+    stdout.print(tables.datasets())
+
+
+@app.command("models")
+def list_models() -> None:
+    """What models there are."""
+    stdout.print(tables.known_models())
+
+
+def _variant(label: str, config: Path | None, options: dict[str, Any]) -> RunConfig:
+    """`fed_ams:server_lr=0.1,beta2=0.9` as a config; what it says wins over the shared options."""
+    name, _, rest = label.partition(":")
+    own = dict(parse_setting(text) for text in re.split(r",(?=[\w.]+=)", rest)) if rest else {}
+    return load_config(config, options | {"algorithm": name} | own)
+
+
+def _same_data(one: RunConfig, other: RunConfig) -> bool:
+    keys = ("dataset", "partition", "clients", "seed", "data_dir")
+    return all(getattr(one, key) == getattr(other, key) for key in keys)
+
+
+def _fraction(target: float | None) -> float | None:
+    if target is None:
+        return None
+    fraction = target / 100 if target > 1 else target
+    if not 0 < fraction <= 1:
+        raise ConfigError(f"--target {target:g}: an accuracy between 0 and 1, or in per cent, is allowed")
+    return fraction
+
+
+def _new_directory(what: str, dataset: str) -> Path:
+    source = Path(dataset.partition(":")[0]).stem if ".py" in dataset else dataset
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    base = Path("runs") / f"{stamp}-{what}-{source}"
+    number = 2
+    path = base
+    while path.exists():
+        path, number = base.with_name(f"{base.name}-{number}"), number + 1
+    return path
+
+
+def _print_json(table: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(table) + "\n")
+
+
+def main() -> None:
+    """Run the command line; every error that has a message is one line and exit code 2."""
+    try:
+        app()
+    except Interrupted as stop:
+        again = f"laconic run {shlex.quote(str(stop.directory))} --resume"
+        stderr.print(f"Stopped after round {stop.done}; saved. Continue with: {again}", highlight=False, soft_wrap=True)
+        sys.exit(130)
+    except LaconicError as error:
+        stderr.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(2)

@@ -1,0 +1,83 @@
+"""The options that run, compare and tune share, said once."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from laconic.errors import ConfigError
+from laconic.run.config import RunConfig, load_config, parse_setting
+
+# Name, type and help of each option that stands for a key of the config.
+_KEYS: list[tuple[str, type, str]] = [
+    ("dataset", str, "Data set by name (see `laconic datasets`), or file.py[:function] that returns clients."),
+    ("partition", str, "iid, shards:S, pairs, dirichlet:ALPHA or natural."),
+    ("model", str, "Model by name (see `laconic models`), or module:function of your own."),
+    ("clients", int, "How many clients the data is split over."),
+    ("participants", int, "Clients per round; all when not given."),
+    ("rounds", int, "Rounds of training."),
+    ("local_steps", int, "Local steps per round."),
+    ("local_epochs", int, "Local passes over the client's data, instead of steps."),
+    ("batch_size", int, "Examples per local step."),
+    ("batch_order", str, "shuffled, or fixed: the order of the client's data, the same every round."),
+    ("local_lr", float, "The clients' learning rate."),
+    ("server_lr", float, "The server's learning rate."),
+    ("sampling", str, "How participants are drawn: uniform, or weighted by their number of examples."),
+    ("weighting", str, "A client's weight in the mean: uniform, or size."),
+    ("seed", int, "Everything random follows from it."),
+    ("eval_every", int, "Rounds between two evaluations."),
+    ("device", str, "cpu, cuda, cuda:1, …"),
+    ("dtype", str, "float32 or float64."),
+    ("strategy", str, "How gradients are computed: auto, vmap or loop."),
+    ("threads", int, "Python threads over clients; changes the speed only."),
+    ("chunk", int, "Clients handled together by one thread; changes the speed only."),
+    ("data_dir", str, "Where to look for data sets first."),
+]
+
+Command = Callable[..., None]
+
+
+def with_config(function: Command) -> Command:
+    """Give a command the shared options; it gets what was said as `options`, a dict of config keys."""
+    own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.name != "options"]
+    shared = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[kind | None, typer.Option(f"--{name.replace('_', '-')}", help=text)],
+        )
+        for name, kind, text in _KEYS
+    ]
+    setting = inspect.Parameter(
+        "set",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            list[str] | None,
+            typer.Option("--set", metavar="PART.PARAMETER=VALUE", help="Any other setting, as in optimizer.beta2=0.9."),
+        ],
+    )
+
+    @functools.wraps(function)
+    def command(**arguments: Any) -> None:
+        options = {name: arguments.pop(name) for name, _, _ in _KEYS}
+        settings = dict(parse_setting(text) for text in arguments.pop("set") or [])
+        function(**arguments, options=options | settings)
+
+    parameters = [*own, *shared, setting]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+def read_config(path: Path | None, options: dict[str, Any]) -> RunConfig:
+    """The config of a command."""
+    if options.get("local_steps") is not None and options.get("local_epochs") is not None:
+        raise ConfigError("--local-steps and --local-epochs: only one of the two is allowed")
+    return load_config(path, options)

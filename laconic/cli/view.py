@@ -1,0 +1,86 @@
+"""What a person sees while a run goes on: a live line on a terminal, a plain line per evaluation elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from laconic.run.config import RunConfig
+from laconic.run.simulation import Record, Simulation
+
+
+def size(count: float) -> str:
+    """Bytes for people.
+
+    >>> size(999), size(1_234_567), size(45_600_000_000)
+    ('999 B', '1.23 MB', '45.6 GB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+class LiveView:
+    """Shows runs one after the other on a console."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress: Progress | None = None
+        self.task: TaskID | None = None
+        self.shown: dict[str, Any] = {}
+
+    def start(self, label: str, config: RunConfig, simulation: Simulation, done: int) -> None:
+        """See `Watcher`."""
+        settings = simulation.settings
+        self.label, self.rounds, self.first, self.began = label, settings.rounds, done, time.perf_counter()
+        self.shown = {}
+        head = f"[bold]{label}[/bold] on {config.dataset} ({config.partition or 'its own clients'})"
+        counts = f"{settings.participants} of {len(simulation.data)} clients a round"
+        again = f", going on after round {done}" if done else ""
+        model = f"{config.model} with {simulation.layout.size:,} parameters"
+        self.console.print(f"{head}: {counts}, {model}{again}", highlight=False, soft_wrap=True)
+        if self.console.is_terminal:
+            self.progress = Progress(
+                TextColumn("round {task.completed}/{task.total}"),
+                BarColumn(bar_width=20),
+                TextColumn("{task.fields[line]}"),
+                TimeRemainingColumn(compact=True),
+                console=self.console,
+                transient=True,
+            )
+            self.progress.start()
+            self.task = self.progress.add_task("", total=self.rounds, completed=done, line="")
+
+    def update(self, record: Record) -> None:
+        """See `Watcher`."""
+        self.shown |= {name: record[name] for name in ("accuracy", "absolute_error", "loss") if name in record}
+        line = self._line(record)
+        if self.progress is not None and self.task is not None:
+            self.progress.update(self.task, completed=record["round"], line=line)
+        elif "loss" in record:
+            self.console.print(f"  round {record['round']}/{self.rounds}  {line}", highlight=False, soft_wrap=True)
+
+    def _line(self, record: Record) -> str:
+        metrics = "  ".join(f"{name.replace('_', ' ')} {_number(name, value)}" for name, value in self.shown.items())
+        traffic = f"up {size(record['bytes_up'])}  down {size(record['bytes_down'])}"
+        rate = (record["round"] - self.first) / max(time.perf_counter() - self.began, 1e-9)
+        return f"{metrics}  {traffic}  {rate:.3g} rounds/s".lstrip()
+
+    def stopping(self) -> None:
+        """See `Watcher`."""
+        self.console.print("finishing this round, then saving; Ctrl-C again stops at once", highlight=False)
+
+    def finish(self) -> None:
+        """See `Watcher`."""
+        if self.progress is not None:
+            self.progress.stop()
+            self.progress = None
+
+
+def _number(name: str, value: float) -> str:
+    return f"{100 * value:.2f} %" if name == "accuracy" else f"{value:.4f}"

@@ -1,0 +1,67 @@
+"""Measures which numerics are fastest on this machine for a given run."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from laconic.data.federated import ClientData
+from laconic.engine.numerics import Numerics
+from laconic.errors import ConfigError
+
+if TYPE_CHECKING:
+    from laconic.run.config import RunConfig
+
+WIDTHS = (10, 25, 50)
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way of computing gradients, and how long a round took with it."""
+
+    numerics: Numerics
+    threads: int
+    seconds_per_round: float
+
+    def __str__(self) -> str:
+        width = f" of width {self.numerics.vmap_width}" if self.numerics.strategy == "vmap" else ""
+        return f"{self.numerics.strategy}{width} on {self.threads} threads, {self.seconds_per_round:.3g} s a round"
+
+
+def tune(config: RunConfig) -> list[Trial]:
+    """Short runs of every candidate, fastest first; a strategy that the model does not allow is left out."""
+    data = config.load_data()
+    cores = os.cpu_count() or 1
+    base = config.numerics
+    candidates = [base.model_copy(update={"strategy": "loop"})]
+    candidates += [base.model_copy(update={"strategy": "vmap", "vmap_width": width}) for width in WIDTHS]
+    trials = []
+    for numerics in candidates:
+        for threads in sorted({1, cores}):
+            changes = {"numerics": numerics, "threads": threads, "rounds": ROUNDS + 2, "eval_every": ROUNDS + 2}
+            try:
+                seconds = _time(config.model_copy(update=changes), data)
+            except (RuntimeError, ConfigError):
+                continue
+            trials.append(Trial(numerics, threads, seconds))
+    if not trials:
+        raise ConfigError("tune: no strategy runs this model; `laconic run` says why")
+    return sorted(trials, key=lambda trial: trial.seconds_per_round)
+
+
+def _time(config: RunConfig, data: ClientData) -> float:
+    simulation = config.build(data)
+    try:
+        rounds = simulation.rounds()
+        next(rounds)
+        times = []
+        for _ in range(ROUNDS):
+            started = time.perf_counter()
+            next(rounds)
+            times.append(time.perf_counter() - started)
+        return min(times)
+    finally:
+        simulation.close()

@@ -1,0 +1,159 @@
+"""A run from its config to its directory: started, watched, interrupted, resumed, finished."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from laconic.data.federated import ClientData
+from laconic.errors import ConfigError
+from laconic.run.config import RunConfig, load_config
+from laconic.run.directory import RunDirectory
+from laconic.run.simulation import Record, Result, Simulation
+from laconic.run.target import Reached, reached
+
+FREE_TO_CHANGE = {"rounds", "eval_every", "threads", "chunk", "data_dir", "device"}
+"""What may differ when a run is resumed: none of it changes a round that was already run."""
+
+
+class Interrupted(Exception):
+    """A person asked to stop; everything is saved."""
+
+    def __init__(self, directory: Path, done: int) -> None:
+        super().__init__(f"stopped after round {done}")
+        self.directory, self.done = directory, done
+
+
+class Watcher(Protocol):
+    """Whoever shows a run while it goes on."""
+
+    def start(self, label: str, config: RunConfig, simulation: Simulation, done: int) -> None:
+        """A run is about to start, or to go on after `done` rounds."""
+
+    def update(self, record: Record) -> None:
+        """A round is over."""
+
+    def stopping(self) -> None:
+        """A person has asked to stop: the round at hand is still finished."""
+
+    def finish(self) -> None:
+        """The run is over, or was broken off."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has come to its end."""
+
+    label: str
+    config: RunConfig
+    result: Result
+    directory: Path
+    target: float | None = None
+
+    @property
+    def reached(self) -> Reached | None:
+        """When the target was reached, if there is one and it was."""
+        return None if self.target is None else reached(self.result.history, self.target)
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers of the run under the names that `--json` promises."""
+        result, at = self.result, self.reached
+        return {
+            "algorithm": self.config.algorithm,
+            "label": self.label,
+            "dataset": self.config.dataset,
+            "model": self.config.model,
+            "rounds": len(result.history),
+            "accuracy": result.accuracy,
+            "loss": result.loss,
+            **result.ledger.totals(),
+            "seconds": round(result.seconds, 3),
+            "model_sha256": result.model_sha256,
+            "run_dir": str(self.directory),
+            "target": self.target,
+            "rounds_to_target": at and at.rounds,
+            "bytes_to_target": at and at.bytes,
+            "seconds_to_target": at and at.seconds,
+        }
+
+
+def drive(
+    config: RunConfig,
+    directory: Path,
+    watcher: Watcher,
+    *,
+    resume: bool = False,
+    label: str | None = None,
+    target: float | None = None,
+    data: ClientData | None = None,
+) -> Finished:
+    """Run a config to its end in a directory of its own; nothing is written before everything is checked."""
+    folder = RunDirectory(directory)
+    if resume and folder.exists():
+        _check_same(config, load_config(folder.config, {}), directory)
+    simulation = config.build(data)
+    try:
+        resolved = config.resolved(simulation)
+        if resume and folder.exists():
+            history = folder.resume(simulation)
+        else:
+            folder.create(resolved.to_toml())
+            history = []
+        watcher.start(label or config.algorithm, resolved, simulation, len(history))
+        with _polite_stop(watcher) as stopping:
+            for record in simulation.rounds():
+                history.append(record)
+                folder.append(record)
+                watcher.update(record)
+                if stopping() and record["round"] < config.rounds:
+                    folder.save_checkpoint(simulation)
+                    raise Interrupted(directory, record["round"])
+                if folder.checkpoint_due():
+                    folder.save_checkpoint(simulation)
+        folder.save_checkpoint(simulation)
+        folder.save_model(simulation)
+        return Finished(label or config.algorithm, resolved, simulation.result(history), directory, target)
+    finally:
+        watcher.finish()
+        simulation.close()
+
+
+def _check_same(wanted: RunConfig, stored: RunConfig, directory: Path) -> None:
+    """What was said again must be what the run was started with; what was not said is taken from it."""
+    said = wanted.model_fields_set - FREE_TO_CHANGE
+    for name in sorted(said):
+        now, then = getattr(wanted, name), getattr(stored, name)
+        if isinstance(now, dict):
+            differs = any(then.get(key) != value for key, value in now.items())
+        else:
+            differs = now != then
+        if differs:
+            raise ConfigError(f"resume: {name} = {now!r}, but the run in '{directory}' was started with {then!r}")
+
+
+@contextmanager
+def _polite_stop(watcher: Watcher) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C asks for a stop after the round at hand; a second one stops at once."""
+    asked = False
+
+    def ask(number: int, frame: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        watcher.stopping()
+
+    try:
+        before = signal.signal(signal.SIGINT, ask)
+    except ValueError:
+        # Not in the main thread: whoever runs us there handles signals.
+        yield lambda: False
+        return
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)

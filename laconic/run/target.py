@@ -1,0 +1,35 @@
+"""When a run has reached a target accuracy, and what it had cost by then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+WINDOW = 5
+"""Evaluations whose mean must be there, so that one lucky round does not count."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The costs at the first evaluation where the mean of the last five is at the target."""
+
+    rounds: int
+    bytes: int
+    seconds: float
+
+
+def reached(history: Sequence[dict[str, Any]], target: float) -> Reached | None:
+    """The first evaluation at which the mean accuracy of the last five reaches the target; None if none does.
+
+    >>> records = [{"round": r, "accuracy": r / 10, "bytes_up": r, "bytes_down": r, "seconds": r} for r in range(1, 9)]
+    >>> reached(records, 0.5)
+    Reached(rounds=7, bytes=14, seconds=7)
+    """
+    evaluated = [record for record in history if record.get("accuracy") is not None]
+    for end in range(WINDOW, len(evaluated) + 1):
+        window = evaluated[end - WINDOW : end]
+        if sum(record["accuracy"] for record in window) / WINDOW >= target:
+            last = window[-1]
+            return Reached(last["round"], last["bytes_up"] + last["bytes_down"], last["seconds"])
+    return None
