@@ -129,12 +129,12 @@ def _as_data(returned: object, name: str) -> ClientData:
             raise DataError(f"the dictionary has {fault}; allowed: {', '.join(allowed)}")
         options |= returned
         returned = options.pop("clients")
+        test = options.get("test")
+        options["test"] = test if test is None or _is_pair(test) else _stack("test", test)
     if isinstance(returned, Sequence) and len(returned):
         if all(_is_pair(client) for client in returned):
             return from_arrays(cast(Sequence[Pair], returned), **options)
         if all(hasattr(client, "__getitem__") and hasattr(client, "__len__") for client in returned):
-            test = options.get("test")
-            options["test"] = _stack("test", test) if test is not None and not _is_pair(test) else test
             pairs = [_stack(f"client {client}", dataset) for client, dataset in enumerate(returned)]
             return from_arrays(pairs, **options)
     raise DataError(

@@ -94,15 +94,24 @@ class VmapGradients:
         self.wrapper = _LossModule(module, task)
         self.rows = torch.arange(width, device=next(module.parameters()).device)
         self.generators: list[torch.Generator] = []
-        self.call = vmap(grad_and_value(self._loss), in_dims=(0, 0, 0, 0), randomness="error")
+        # Integer buffers (batch norm's count of batches) are written to, so a call needs copies; they do not travel.
+        self.counters = {
+            f"module.{name}": buffer.repeat(width, *[1] * buffer.ndim)
+            for name, buffer in module.named_buffers()
+            if not buffer.is_floating_point()
+        }
+        # "same": the only draws are those of NamedDraws, which hands every row its own.
+        self.call = vmap(grad_and_value(self._loss, has_aux=True), in_dims=(0, 0, 0, 0), randomness="same")
 
-    def _loss(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: Batch, row: Tensor) -> Tensor:
+    def _loss(
+        self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: Batch, row: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
         named: AbstractContextManager[Any] = nullcontext()
         if self.stochastic == "named":
             named = NamedDraws(self.generators, row)
         with named:
             value: Tensor = functional_call(self.wrapper, (parameters, buffers), (batch,))
-        return value
+        return value, [buffers[f"module.{slot.name}"] for slot in self.layout.buffers]
 
     def __call__(
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seeds: Sequence[int]
@@ -136,15 +145,18 @@ class VmapGradients:
             self.generators = [torch.Generator(models.device).manual_seed(seeds[row]) for row in padded]
         index = torch.tensor(padded, device=models.device)
         parameters = {f"module.{name}": view for name, view in self.layout.views(models[index]).items()}
-        chunk = buffers[index]
-        statistics = {f"module.{name}": view for name, view in self.layout.buffer_views(chunk).items()}
+        # Batch norm's rule for vmap writes into a copy, and so into nothing, unless the statistics are contiguous.
+        pieces = self.layout.buffer_views(buffers[index]).items()
+        statistics = {f"module.{name}": view.contiguous() for name, view in pieces}
+        statistics |= {name: counter.clone() for name, counter in self.counters.items()}
         with _one_example_hint():
-            gradients, values = self.call(parameters, statistics, stacked, self.rows)
+            gradients, (values, written) = self.call(parameters, statistics, stacked, self.rows)
         flat = torch.cat([gradients[f"module.{s.name}"].flatten(1) for s in self.layout.parameters], dim=1)
         kept = index[: len(rows)]
         result[kept] = flat[: len(rows)]
         losses[kept] = values[: len(rows)]
-        buffers[kept] = chunk[: len(rows)]
+        if written:
+            buffers[kept] = torch.cat([part.flatten(1) for part in written], dim=1)[: len(rows)]
 
 
 class _LossModule(nn.Module):

@@ -131,6 +131,10 @@ class Yogi(Adam):
         square = mean.square()
         return v - (1 - self.beta2) * torch.sign(v - square) * square
 
+    def denominator(self, new: State, old: State, correction: float) -> Tensor:
+        """sqrt(v) + eps; the code of [C] corrects the whole of it here, not the root alone."""
+        return new["v"].sqrt().add_(self.epsilon).mul_(correction)
+
 
 @part("optimizer", "amsgrad")
 class AMSGrad(Adam):

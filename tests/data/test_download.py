@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import sys
 import threading
 from pathlib import Path
 
@@ -34,6 +35,15 @@ def test_a_file_arrives_once_and_is_kept(site, capsys):
     assert site.requests == [("/a", None)]
     assert [path.name for path in target().parent.iterdir() if path.suffix != ".lock"] == ["thing.bin"]
     assert capsys.readouterr().err == f"downloading thing.bin (0.3 MB) from {site.url('/a')}\n"
+
+
+def test_a_person_at_a_terminal_sees_a_bar(site, capsys, monkeypatch):
+    site.contents["/a"] = CONTENT
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    Finder().find(wanted(site, "/a"))
+    captured = capsys.readouterr()
+    assert "thing.bin" in captured.err and "300.0/300.0 kB" in captured.err
+    assert captured.out == ""
 
 
 def test_only_the_rest_is_requested_after_a_broken_transfer(site):

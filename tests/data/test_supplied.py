@@ -107,6 +107,19 @@ def test_what_a_file_may_return(tmp_path, body):
     assert data.batch(3, np.array([0, 1]))[0].tolist() == [[3.0] * 3] * 2
 
 
+@pytest.mark.parametrize("clients", [PAIRS, "[TensorDataset(torch.zeros(2, 3), torch.tensor([0, 1]))]"])
+def test_the_test_part_may_be_a_torch_data_set(tmp_path, clients):
+    body = (
+        "from torch.utils.data import TensorDataset\n"
+        "def clients():\n"
+        "    test = TensorDataset(torch.full((4, 3), 9.0), torch.tensor([0, 1, 1, 2]))\n"
+        f"    return {{'clients': {clients}, 'test': test, 'classes': 5}}\n"
+    )
+    data = from_file(write(tmp_path, body))
+    assert data.classes == 5
+    assert data.test is not None and data.test.targets.tolist() == [0, 1, 1, 2]
+
+
 def test_a_file_may_generate_clients_on_demand(tmp_path):
     body = (
         "from laconic.data import GeneratedData\n"

@@ -1,0 +1,176 @@
+"""Both gradient strategies give the same, whatever the model, and no row depends on its company."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import laconic
+from laconic import models
+from laconic.engine.draws import stochastic
+from laconic.engine.gradients import make_gradients
+from laconic.engine.numerics import Numerics
+from laconic.layout import Layout
+from laconic.task import Batch, Task
+
+
+class FunctionalDropout(nn.Module):
+    """Dropout called as a function, the way that a search for nn.Dropout modules would miss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(F.dropout(inputs, 0.5, self.training) + 0.1 * torch.randn_like(inputs))
+
+
+class RecurrentDropout(nn.Module):
+    """Dropout inside a recurrent layer, which torch draws out of reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.GRU(8, 4, num_layers=2, dropout=0.5, batch_first=True)
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(self.recurrent(inputs.unsqueeze(1))[0][:, -1])
+
+
+BUILDERS = {
+    "linear": lambda: nn.Linear(8, 3),
+    "mlp": lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)),
+    "dropout": lambda: nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.4), nn.Linear(16, 3)),
+    "alpha dropout": lambda: nn.Sequential(nn.Linear(8, 16), nn.SELU(), nn.AlphaDropout(0.4), nn.Linear(16, 3)),
+    "functional dropout": FunctionalDropout,
+    "batch norm": lambda: nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)),
+    "unused parameter": lambda: nn.ModuleDict({"used": nn.Linear(8, 3), "unused": nn.Linear(2, 2)}),
+}
+
+
+def make_task(name: str) -> Task:
+    torch.manual_seed(0)
+    module = BUILDERS[name]()
+    if name == "unused parameter":
+        return Task(module, lambda m, b: F.cross_entropy(m["used"](b[0]), b[1]), lambda m, b: {})
+    return laconic.classification(module)
+
+
+def make_batches(count: int, shape: tuple[int, ...] = (8,)) -> list[Batch | None]:
+    """Unequal batches, and one client that has finished."""
+    generator = torch.Generator().manual_seed(1)
+    sizes = [5, 7, 5, 0, 6, 7, 5][:count]
+    return [
+        (torch.randn(n, *shape, generator=generator), torch.randint(3, (n,), generator=generator)) if n else None
+        for n in sizes
+    ]
+
+
+def call(task: Task, strategy: str, batches: list[Batch | None], models_: Tensor, width: int = 4) -> list[Tensor]:
+    layout = Layout.of(task.module)
+    example = next(batch for batch in batches if batch is not None)
+    numerics = Numerics(strategy=strategy, vmap_width=width)
+    function = make_gradients(task, layout, numerics, stochastic(task, example), frozen=False)
+    buffers = layout.flatten_buffers(task.module).repeat(len(batches), 1)
+    gradients, losses = function(models_, buffers, batches, seeds=list(range(len(batches))))
+    return [gradients, losses, buffers]
+
+
+def rows(task: Task, count: int) -> Tensor:
+    layout = Layout.of(task.module)
+    noise = torch.randn(count, layout.size, generator=torch.Generator().manual_seed(2))
+    return layout.flatten(task.module) + 0.1 * noise
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_vmap_and_loop_agree(name: str) -> None:
+    task, batches = make_task(name), make_batches(7)
+    loop, vmap = (call(task, strategy, batches, rows(task, 7)) for strategy in ("loop", "vmap"))
+    for one, other in zip(loop, vmap, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6, equal_nan=True)
+    assert torch.equal(loop[0][3], torch.zeros_like(loop[0][3]))
+    assert bool(loop[1][3].isnan())
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_row_is_the_same_to_the_bit_in_any_company(name: str, strategy: str) -> None:
+    task, batches = make_task(name), make_batches(7)
+    together = call(task, strategy, batches, rows(task, 7))
+    for row in (0, 2, 6):
+        seeds_before = [None] * row
+        alone = call(task, strategy, [*seeds_before, batches[row]], rows(task, 7)[: row + 1])
+        assert torch.equal(alone[0][row], together[0][row])
+        assert torch.equal(alone[2][row], together[2][row])
+
+
+def test_gradient_is_that_of_plain_autograd() -> None:
+    task, batches = make_task("mlp"), make_batches(1)
+    task.loss(task.module, batches[0]).backward()
+    expected = torch.cat([p.grad.reshape(-1) for p in task.module.parameters()])
+    layout = Layout.of(task.module)
+    for strategy in ("loop", "vmap"):
+        ours = call(task, strategy, batches, layout.flatten(task.module)[None])[0][0]
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_dropout_masks_follow_the_seed_and_keep_the_right_share() -> None:
+    task = laconic.classification(nn.Sequential(nn.Dropout(0.25), nn.Linear(1000, 3)))
+    batch = (torch.ones(64, 1000), torch.zeros(64, dtype=torch.int64))
+    layout = Layout.of(task.module)
+    function = make_gradients(task, layout, Numerics(strategy="loop"), "named", frozen=False)
+    zero = torch.zeros(1, layout.size)
+    first, again, other = (function(zero, torch.zeros(1, 0), [batch], [seed])[0] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    # At zero weights class 0's gradient is -2/3 of the mean input, whose expectation dropout leaves at 1.
+    mean_input = first[0, :1000].mean() / (-2 / 3)
+    assert abs(float(mean_input) - 1) < 0.01
+
+
+def test_randomness_that_cannot_be_named_is_still_reproducible() -> None:
+    torch.manual_seed(0)
+    task = laconic.classification(RecurrentDropout())
+    batches = make_batches(3)
+    assert stochastic(task, batches[0]) == "serial"
+    state = torch.get_rng_state()
+    one, two = (call(task, "loop", batches, rows(task, 3)) for _ in range(2))
+    assert torch.equal(one[0], two[0])
+    assert torch.equal(state, torch.get_rng_state()), "the caller's generator must not move"
+    with pytest.raises(laconic.ConfigError, match="only 'loop'"):
+        call(task, "vmap", batches, rows(task, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [("lenet5", (1, 28, 28), "loop"), ("mlp:20", (1, 8, 8), "vmap"), ("cnn_fashion", (1, 28, 28), "loop")],
+)
+def test_auto_is_a_fixed_rule_from_the_module(name: str, shape: tuple[int, ...], expected: str) -> None:
+    assert Numerics().resolve(models.build(name, shape, 10)).strategy == expected
+    other = "vmap" if expected == "loop" else "loop"
+    assert Numerics(strategy=other).resolve(models.build(name, shape, 10)).strategy == other
+
+
+def test_one_example_and_batch_norm_is_explained() -> None:
+    task = make_task("batch norm")
+    batch = (torch.randn(1, 8), torch.zeros(1, dtype=torch.int64))
+    layout = Layout.of(task.module)
+    function = make_gradients(task, layout, Numerics(strategy="loop"), "no", frozen=False)
+    with pytest.raises(laconic.ConfigError, match="batch of one example"):
+        function(rows(task, 1), layout.flatten_buffers(task.module)[None], [batch], [0])
+
+
+def test_channels_last_does_not_change_what_a_convolution_learns() -> None:
+    torch.manual_seed(0)
+    task = laconic.classification(models.build("lenet5", (1, 28, 28), 3))
+    batches = [(torch.randn(4, 1, 28, 28), torch.tensor([0, 1, 2, 0]))]
+    layout = Layout.of(task.module)
+    loop = call(task, "loop", batches, layout.flatten(task.module)[None])[0]
+    vmap = call(task, "vmap", batches, layout.flatten(task.module)[None], width=2)[0]
+    task.loss(task.module, batches[0]).backward()
+    plain = torch.cat([p.grad.reshape(-1) for p in task.module.parameters()])
+    np.testing.assert_allclose(loop[0], plain, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(vmap[0], plain, rtol=1e-4, atol=1e-6)
