@@ -31,7 +31,9 @@ def client_arrays() -> list[tuple[np.ndarray, np.ndarray]]:
     arrays = []
     for size in SIZES:
         # Each client sees the features through a shift and a scale of its own, so local optima differ.
-        inputs = generator.normal(loc=generator.normal(size=FEATURES), scale=generator.uniform(0.5, 2), size=(size, FEATURES))
+        inputs = generator.normal(
+            loc=generator.normal(size=FEATURES), scale=generator.uniform(0.5, 2), size=(size, FEATURES)
+        )
         # Features are stored as float32; the oracle must see the same numbers.
         inputs = inputs.astype(np.float32).astype(np.float64)
         labels = (inputs @ truth.T + generator.normal(size=(size, CLASSES))).argmax(1)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from laconic.cli import tables
-from laconic.cli.options import read_config, with_config
+from laconic.cli.options import check_options, read_config, with_config
 from laconic.cli.view import LiveView
 from laconic.engine.tune import tune as measure_strategies
 from laconic.errors import ConfigError, LaconicError
@@ -103,12 +103,14 @@ def compare(
     """Train with several algorithms on the same data, seed and initial model, and rank them."""
     if resume and out is None:
         raise ConfigError("--resume: give the --out of the comparison")
+    check_options(options)
     configs = {label: _variant(label, config, options) for label in dict.fromkeys(algorithms)}
     for wanted in configs.values():
         wanted.build_algorithm()
     first = next(iter(configs.values()))
     directory = out or _new_directory("compare", first.dataset)
-    data = first.load_data()
+    # A run that is resumed takes its data from its own config, not from what was said now.
+    data = None if resume else first.load_data()
     finished: list[Finished] = []
     failed: dict[str, str] = {}
     for label, wanted in configs.items():
@@ -209,6 +211,10 @@ def _print_json(table: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(table) + "\n")
 
 
+def _reason(error: OSError) -> str:
+    return f"'{error.filename}': {error.strerror}" if error.filename else str(error)
+
+
 def main() -> None:
     """Run the command line; every error that has a message is one line and exit code 2."""
     try:
@@ -219,4 +225,7 @@ def main() -> None:
         sys.exit(130)
     except LaconicError as error:
         stderr.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except OSError as error:
+        stderr.print(f"[red]error:[/red] {escape(_reason(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)

@@ -78,6 +78,11 @@ def with_config(function: Command) -> Command:
 
 def read_config(path: Path | None, options: dict[str, Any]) -> RunConfig:
     """The config of a command."""
+    check_options(options)
+    return load_config(path, options)
+
+
+def check_options(options: dict[str, Any]) -> None:
+    """Refuse what only a file and an option may say differently."""
     if options.get("local_steps") is not None and options.get("local_epochs") is not None:
         raise ConfigError("--local-steps and --local-epochs: only one of the two is allowed")
-    return load_config(path, options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +17,9 @@ from laconic.layout import Layout
 from laconic.randomness import Randomness
 from laconic.task import Batch, Task
 
+GATHERED = 1024
+"""Examples of one client that are brought together at a time."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -22,11 +27,6 @@ class Step:
 
     number: int
     batches: list[Batch | None]
-
-    @property
-    def examples(self) -> list[int]:
-        """How many examples each client uses."""
-        return [0 if batch is None else len(batch[0]) for batch in self.batches]
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Cohort:
 
     def __post_init__(self) -> None:
         self.samples = np.zeros(len(self.clients), dtype=np.int64)
-        self._loss_sums = torch.zeros(len(self.clients), dtype=torch.float64)
+        self._seen: list[tuple[Tensor, np.ndarray]] = []
 
     @property
     def sizes(self) -> list[int]:
@@ -59,16 +59,16 @@ class Cohort:
     def steps(self, positions: Callable[[int, np.random.Generator], Iterator[np.ndarray]]) -> Iterator[Step]:
         """Local steps until every client has finished; `positions(size, generator)` plans one client's batches."""
         plans = [
-            positions(self.data.size(client), self.randomness.numpy("batches", self.round, client))
+            self._batches(
+                client, positions(self.data.size(client), self.randomness.numpy("batches", self.round, client))
+            )
             for client in self.clients
         ]
-        number = 0
-        while True:
-            chosen = [next(plan, None) for plan in plans]
-            if all(choice is None for choice in chosen):
+        for number in itertools.count():
+            batches = [next(plan, None) for plan in plans]
+            if all(batch is None for batch in batches):
                 return
-            yield Step(number, [self._fetch(c, p) for c, p in zip(self.clients, chosen, strict=True)])
-            number += 1
+            yield Step(number, batches)
 
     def gradients(self, models: Tensor, step: Step) -> Tensor:
         """G [C, d]: each client's gradient at its row of `models`, on its batch of this step.
@@ -76,24 +76,37 @@ class Cohort:
         Called twice in one step it uses the same batches and the same dropout masks.
         """
         purpose = f"dropout/{step.number}"
-        seeds = [self.randomness.integer(purpose, self.round, client) for client in self.clients]
-        result, losses = self._gradients(models, self.buffers, step.batches, seeds)
-        examples = np.array(step.examples)
+
+        def seed(row: int) -> int:
+            return self.randomness.integer(purpose, self.round, self.clients[row])
+
+        result, losses = self._gradients(models, self.buffers, step.batches, seed)
+        examples = np.array([0 if batch is None else len(batch[0]) for batch in step.batches])
         self.samples += examples
-        self._loss_sums += torch.nan_to_num(losses.double().cpu()) * torch.from_numpy(examples)
+        self._seen.append((losses, examples))
         return result
 
     def report(self, row: int, examples: int, loss: float) -> None:
         """Enter work that was done without `gradients`: examples used, and their mean loss (NaN if unknown)."""
-        self.samples[row] += examples
-        self._loss_sums[row] += loss * examples
+        counts = np.zeros_like(self.samples)
+        counts[row] = examples
+        self.samples += counts
+        self._seen.append((torch.full((len(self.clients),), loss), counts))
 
     def mean_losses(self) -> list[float]:
         """The training loss of each client, averaged over the examples of all its gradient calls."""
-        return (self._loss_sums / torch.from_numpy(self.samples).clamp(min=1)).tolist()
+        if not self._seen:
+            return [math.nan] * len(self.clients)
+        losses = torch.stack([losses for losses, _ in self._seen]).cpu().double().numpy()
+        examples = np.stack([counts for _, counts in self._seen])
+        sums = np.where(examples > 0, losses * examples, 0.0).sum(0)
+        return [float(total / count) if count else math.nan for total, count in zip(sums, self.samples, strict=True)]
 
-    def _fetch(self, client: int, positions: np.ndarray | None) -> Batch | None:
-        if positions is None:
-            return None
-        batch = self.data.batch(client, positions, self.models.dtype)
-        return tuple(part.to(self.models.device) for part in batch)
+    def _batches(self, client: int, plan: Iterator[np.ndarray]) -> Iterator[Batch]:
+        """The planned batches of one client, several gathered at a time: a gather costs more than what it gathers."""
+        for first in plan:
+            block = [first, *itertools.islice(plan, GATHERED // len(first) - 1 if len(first) < GATHERED else 0)]
+            together = self.data.batch(client, np.concatenate(block), self.models.dtype)
+            lengths = [len(positions) for positions in block]
+            pieces = [torch.split(part.to(self.models.device), lengths) for part in together]
+            yield from zip(*pieces, strict=True)

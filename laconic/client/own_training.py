@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from laconic.client.cohort import Cohort
 from laconic.client.method import Method
 from laconic.data.federated import ClientData
 from laconic.errors import ConfigError
+from laconic.layout import Layout
 from laconic.own_code import load_function
 from laconic.parts import part
 
@@ -75,22 +77,33 @@ class OwnTraining(Method):
     function: Training | str
     one_at_a_time: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        wanted = _wanted(self.training)
+        if not 1 <= wanted <= 3:
+            raise ConfigError(f"method.function takes {wanted} arguments: (module, dataset[, visit]) is allowed")
+
+    @cached_property
+    def training(self) -> Training:
+        """The function itself; a person's file is found before any work, and run once."""
+        return load_function(self.function, "method.function") if isinstance(self.function, str) else self.function
+
     def local(self, cohort: Cohort) -> Tensor:
         """The difference that the function has made."""
-        function = load_function(self.function, "method.function") if isinstance(self.function, str) else self.function
-        return torch.stack([self._train(function, cohort, row) for row in range(len(cohort.clients))])
+        return torch.stack([self._train(cohort, row) for row in range(len(cohort.clients))])
 
-    def _train(self, function: Training, cohort: Cohort, row: int) -> Tensor:
+    def _train(self, cohort: Cohort, row: int) -> Tensor:
         client, layout = cohort.clients[row], cohort.layout
         module = copy.deepcopy(cohort.task.module).train()
         layout.write(module, cohort.models[row], cohort.buffers[row])
         dataset = ClientDataset(cohort.data, client, cohort.models.dtype)
         visit = Visit(cohort.round, client, cohort.randomness.integer("own training", cohort.round, client))
         with _seeded(visit.seed):
-            trained = function(*(module, dataset, visit)[: _wanted(function)])
+            trained = self.training(*(module, dataset, visit)[: _wanted(self.training)])
         trained = module if trained is None else trained
         if not isinstance(trained, nn.Module):
             raise ConfigError(f"method.function returned {type(trained).__name__}: a module, or None, is allowed")
+        if not _has_form(trained, layout):
+            raise ConfigError("method.function returned a module of another form: the one it was given is allowed")
         cohort.report(row, dataset.taken, float(np.mean(visit.losses)) if visit.losses else float("nan"))
         cohort.buffers[row].copy_(layout.flatten_buffers(trained))
         return layout.flatten(trained).to(cohort.models) - cohort.models[row]
@@ -111,6 +124,11 @@ def _wanted(function: Training) -> int:
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return 3
     return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty for p in parameters)
+
+
+def _has_form(module: nn.Module, layout: Layout) -> bool:
+    shapes = {name: tuple(tensor.shape) for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+    return all(shapes.get(slot.name) == slot.shape for slot in (*layout.parameters, *layout.buffers))
 
 
 def _spelling(function: Training) -> str:

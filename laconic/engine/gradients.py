@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
 from typing import Any, Protocol
@@ -25,17 +25,19 @@ from laconic.layout import Layout
 from laconic.task import Batch, Task
 
 _SERIAL = Lock()
+Seed = Callable[[int], int]
+"""The seed of a row's random draws; a function, since few models need it."""
 
 
 class Gradients(Protocol):
     """Gradients of the loss for every row of `models`, each on its own batch.
 
     A row whose batch is None has nothing to do: its gradient is zero and its loss NaN. `buffers` [C, b] is updated in
-    place. `seeds` gives each row the seed of its dropout masks.
+    place. `seed(row)` is the seed of a row's dropout masks.
     """
 
     def __call__(
-        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seeds: Sequence[int]
+        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
     ) -> tuple[Tensor, Tensor]:
         """G [C, d], and the losses [C]."""
         ...
@@ -64,7 +66,7 @@ class LoopGradients:
         self.parameters = layout.adopt(module, self.vector, self.buffers)
 
     def __call__(
-        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seeds: Sequence[int]
+        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
     ) -> tuple[Tensor, Tensor]:
         """A backward pass per row."""
         result = torch.empty_like(models)
@@ -75,7 +77,7 @@ class LoopGradients:
                 continue
             self.vector.copy_(models[row])
             self.buffers.copy_(buffers[row])
-            with _draws(self.stochastic, seeds[row], self.vector.device), _one_example_hint():
+            with _draws(self.stochastic, seed, row, self.vector.device), _one_example_hint():
                 loss = self.loss(self.module, tuple(map(_channels_last, batch)))
                 parts = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
             torch.cat([part.reshape(-1) for part in parts], out=result[row])
@@ -114,7 +116,7 @@ class VmapGradients:
         return value, [buffers[f"module.{slot.name}"] for slot in self.layout.buffers]
 
     def __call__(
-        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seeds: Sequence[int]
+        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
     ) -> tuple[Tensor, Tensor]:
         """One call per batch size and `width` rows."""
         result = torch.zeros_like(models)
@@ -125,7 +127,7 @@ class VmapGradients:
                 groups[len(batch[0])].append(row)
         for rows in groups.values():
             for start in range(0, len(rows), self.width):
-                self._group(rows[start : start + self.width], models, buffers, batches, seeds, result, losses)
+                self._group(rows[start : start + self.width], models, buffers, batches, seed, result, losses)
         return result, losses
 
     def _group(
@@ -134,7 +136,7 @@ class VmapGradients:
         models: Tensor,
         buffers: Tensor,
         batches: Sequence[Batch | None],
-        seeds: Sequence[int],
+        seed: Seed,
         result: Tensor,
         losses: Tensor,
     ) -> None:
@@ -142,7 +144,7 @@ class VmapGradients:
         chosen = [batch for row in padded if (batch := batches[row]) is not None]
         stacked = tuple(torch.stack(parts) for parts in zip(*chosen, strict=True))
         if self.stochastic == "named":
-            self.generators = [torch.Generator(models.device).manual_seed(seeds[row]) for row in padded]
+            self.generators = [torch.Generator(models.device).manual_seed(seed(row)) for row in padded]
         index = torch.tensor(padded, device=models.device)
         parameters = {f"module.{name}": view for name, view in self.layout.views(models[index]).items()}
         # Batch norm's rule for vmap writes into a copy, and so into nothing, unless the statistics are contiguous.
@@ -184,11 +186,11 @@ class _one_example_hint:  # noqa: N801 - a context manager, used as a function
             ) from error
 
 
-def _draws(stochastic: Stochastic, seed: int, device: torch.device) -> AbstractContextManager[Any]:
+def _draws(stochastic: Stochastic, seed: Seed, row: int, device: torch.device) -> AbstractContextManager[Any]:
     if stochastic == "named":
-        return NamedDraws([torch.Generator(device).manual_seed(seed)])
+        return NamedDraws([torch.Generator(device).manual_seed(seed(row))])
     if stochastic == "serial":
-        return _SeededAlone(seed)
+        return _SeededAlone(seed(row))
     return nullcontext()
 
 

@@ -127,11 +127,11 @@ def _default_partition(dataset: str) -> str | None:
 def load_config(path: Path | None, options: Mapping[str, Any]) -> RunConfig:
     """A file, overridden by options given as "key" or "part.parameter"."""
     table = _read(path) if path else {}
+    for key in [key for key in table if key in SHORT_NAMES]:
+        _assign(table, SHORT_NAMES[key], table.pop(key))
     for key, value in options.items():
         if value is not None:
             _assign(table, SHORT_NAMES.get(key, key), value)
-    for key in [key for key in table if key in SHORT_NAMES]:
-        _assign(table, SHORT_NAMES[key], table.pop(key))
     for key in table:
         if key not in RunConfig.model_fields:
             raise unknown_name("key", key, [*RunConfig.model_fields, *SHORT_NAMES])

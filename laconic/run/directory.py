@@ -59,24 +59,32 @@ class RunDirectory:
 
     def create(self, config: str) -> None:
         """Begin a new run; an old one is never overwritten."""
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if self.path.exists() and (not self.path.is_dir() or any(not _unfinished(p) for p in self.path.iterdir())):
             raise ConfigError(
                 f"out = '{self.path}': exists already; continue it with --resume, or choose another --out"
             )
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.config, config.encode())
 
-    def resume(self, simulation: Simulation) -> list[Record]:
+    def resume(self, simulation: Simulation, config: str) -> list[Record]:
         """Put a simulation back to the last checkpoint; returns the records up to there."""
         done = 0
         if self.checkpoint.exists():
             tensors, numbers = load_tensors(self.checkpoint)
             simulation.restore(tensors, numbers)
             done = simulation.server.round
+        if done > simulation.settings.rounds:
+            raise ConfigError(
+                f"resume: rounds = {simulation.settings.rounds}, but '{self.path}' has done {done} already"
+            )
         history = [record for record in read_metrics(self.metrics) if record["round"] <= done]
         if [record["round"] for record in history] != list(range(1, done + 1)):
             raise ConfigError(f"'{self.metrics}' does not match the checkpoint of round {done}: it was changed by hand")
+        for left in filter(_unfinished, self.path.iterdir()):
+            left.unlink(missing_ok=True)
         write_atomically(self.metrics, b"".join(_line(record) for record in history))
+        # More rounds than at first may have been asked for: the config stays the one that gives this model.
+        write_atomically(self.config, config.encode())
         return history
 
     def append(self, record: Record) -> None:
@@ -143,6 +151,11 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _unfinished(path: Path) -> bool:
+    """Whether a file is what `write_atomically` leaves when it is killed."""
+    return path.name.startswith(".") and path.suffix[1:].isdigit()
 
 
 def _line(record: Record) -> bytes:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from laconic.data.federated import ClientData
+from laconic.engine.numerics import Numerics
 from laconic.errors import ConfigError
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
@@ -94,12 +95,12 @@ def drive(
     """Run a config to its end in a directory of its own; nothing is written before everything is checked."""
     folder = RunDirectory(directory)
     if resume and folder.exists():
-        _check_same(config, load_config(folder.config, {}), directory)
+        config = _continued(config, load_config(folder.config, {}), directory)
     simulation = config.build(data)
     try:
         resolved = config.resolved(simulation)
         if resume and folder.exists():
-            history = folder.resume(simulation)
+            history = folder.resume(simulation, resolved.to_toml())
         else:
             folder.create(resolved.to_toml())
             history = []
@@ -122,17 +123,23 @@ def drive(
         simulation.close()
 
 
-def _check_same(wanted: RunConfig, stored: RunConfig, directory: Path) -> None:
+def _continued(wanted: RunConfig, stored: RunConfig, directory: Path) -> RunConfig:
     """What was said again must be what the run was started with; what was not said is taken from it."""
-    said = wanted.model_fields_set - FREE_TO_CHANGE
-    for name in sorted(said):
-        now, then = getattr(wanted, name), getattr(stored, name)
-        if isinstance(now, dict):
-            differs = any(then.get(key) != value for key, value in now.items())
-        else:
-            differs = now != then
-        if differs:
-            raise ConfigError(f"resume: {name} = {now!r}, but the run in '{directory}' was started with {then!r}")
+    for name in sorted(wanted.model_fields_set - FREE_TO_CHANGE):
+        then = _settings(name, getattr(stored, name))
+        for key, now in _settings(name, getattr(wanted, name)).items():
+            if now != then.get(key):
+                started = f"the run in '{directory}' was started with {then.get(key)!r}"
+                raise ConfigError(f"resume: {key} = {now!r}, but {started}")
+    said = wanted.model_fields_set & FREE_TO_CHANGE
+    return stored.model_copy(update={name: getattr(wanted, name) for name in said})
+
+
+def _settings(name: str, value: Any) -> dict[str, Any]:
+    """A setting by its key, or those of a table by theirs; `auto` leaves the choice to the run."""
+    if isinstance(value, Numerics):
+        value = {key: each for key, each in value.model_dump(exclude_unset=True).items() if each != "auto"}
+    return {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
 
 
 @contextmanager

@@ -80,7 +80,8 @@ class Simulation:
         self.algorithm, self.data = algorithm, data
         self.task = task.to(device, dtype)
         self.layout = Layout.of(self.task.module)
-        example = data.batch(0, np.arange(min(2, data.size(0))), dtype)
+        # Two examples, the same one twice if need be: batch norm cannot be tried on one.
+        example = data.batch(0, np.arange(2) % data.size(0), dtype)
         batch = tuple(part.to(device) for part in example)
         self.task.check(batch)
         check_labels(self.task, data, batch)
@@ -156,7 +157,8 @@ class Simulation:
     def evaluate(self) -> dict[str, float]:
         """The metrics of the server's model on the test examples; the clients' training loss where there are none."""
         if self.data.test is None:
-            return {"loss": self.server.training_loss()}
+            loss = self.server.training_loss()
+            return {"loss": loss} if loss == loss else {}
         return evaluate(self.engine, self.task, self.layout, self.server.model, self.server.buffers, self.data.test)
 
     def snapshot(self) -> tuple[State, dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -125,9 +127,10 @@ class Server:
         return self.costs
 
     def training_loss(self) -> float:
-        """The clients' mean loss on the way through the last round."""
-        samples = sum(count for _, count in self.losses)
-        return sum(loss * count for loss, count in self.losses) / samples if samples else float("nan")
+        """The clients' mean loss on the way through the last round, of those that know theirs."""
+        known = [(loss, count) for loss, count in self.losses if not math.isnan(loss)]
+        samples = sum(count for _, count in known)
+        return sum(loss * count for loss, count in known) / samples if samples else math.nan
 
     def state(self) -> State:
         """Everything that the next round depends on, as a flat dict of tensors."""

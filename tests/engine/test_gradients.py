@@ -75,7 +75,7 @@ def call(task: Task, strategy: str, batches: list[Batch | None], models_: Tensor
     numerics = Numerics(strategy=strategy, vmap_width=width)
     function = make_gradients(task, layout, numerics, stochastic(task, example), frozen=False)
     buffers = layout.flatten_buffers(task.module).repeat(len(batches), 1)
-    gradients, losses = function(models_, buffers, batches, seeds=list(range(len(batches))))
+    gradients, losses = function(models_, buffers, batches, lambda row: row)
     return [gradients, losses, buffers]
 
 
@@ -101,8 +101,8 @@ def test_a_row_is_the_same_to_the_bit_in_any_company(name: str, strategy: str) -
     task, batches = make_task(name), make_batches(7)
     together = call(task, strategy, batches, rows(task, 7))
     for row in (0, 2, 6):
-        seeds_before = [None] * row
-        alone = call(task, strategy, [*seeds_before, batches[row]], rows(task, 7)[: row + 1])
+        before = [None] * row
+        alone = call(task, strategy, [*before, batches[row]], rows(task, 7)[: row + 1])
         assert torch.equal(alone[0][row], together[0][row])
         assert torch.equal(alone[2][row], together[2][row])
 
@@ -123,7 +123,7 @@ def test_dropout_masks_follow_the_seed_and_keep_the_right_share() -> None:
     layout = Layout.of(task.module)
     function = make_gradients(task, layout, Numerics(strategy="loop"), "named", frozen=False)
     zero = torch.zeros(1, layout.size)
-    first, again, other = (function(zero, torch.zeros(1, 0), [batch], [seed])[0] for seed in (1, 1, 2))
+    first, again, other = (function(zero, torch.zeros(1, 0), [batch], lambda row, s=s: s)[0] for s in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     # At zero weights class 0's gradient is -2/3 of the mean input, whose expectation dropout leaves at 1.
@@ -160,7 +160,7 @@ def test_one_example_and_batch_norm_is_explained() -> None:
     layout = Layout.of(task.module)
     function = make_gradients(task, layout, Numerics(strategy="loop"), "no", frozen=False)
     with pytest.raises(laconic.ConfigError, match="batch of one example"):
-        function(rows(task, 1), layout.flatten_buffers(task.module)[None], [batch], [0])
+        function(rows(task, 1), layout.flatten_buffers(task.module)[None], [batch], lambda row: row)
 
 
 def test_channels_last_does_not_change_what_a_convolution_learns() -> None:

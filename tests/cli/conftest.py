@@ -1,0 +1,86 @@
+"""The command line in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+# A small run: logistic regression on the shipped digits, a loop over rows (vmap takes a second to load).
+SMALL = ("--model", "logistic", "--strategy", "loop", "--participants", "3", "--local-steps", "2", "--threads", "1")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command has left on its way out."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    def json(self) -> dict:
+        """The object on the last line of stdout."""
+        return json.loads(self.stdout.rstrip("\n").splitlines()[-1])
+
+
+Laconic = Callable[..., Outcome]
+
+
+def clean_environment(home: Path) -> dict[str, str]:
+    """No terminal, no data sets of this machine, no network."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LACONIC", "COLUMNS"))}
+    return kept | {"LACONIC_OFFLINE": "1", "XDG_CACHE_HOME": str(home / "cache"), "NO_COLOR": "1", "TERM": "dumb"}
+
+
+@pytest.fixture
+def laconic(tmp_path: Path) -> Laconic:
+    """`python -m laconic …` in the test's own folder."""
+
+    def run(*arguments: object) -> Outcome:
+        done = subprocess.run(
+            [sys.executable, "-m", "laconic", *map(str, arguments)],
+            cwd=tmp_path,
+            env=clean_environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen]:
+    script = Path(__file__).with_name("zygote.py")
+    environment = clean_environment(tmp_path_factory.mktemp("home"))
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        yield process
+        process.stdin.close()
+
+
+@pytest.fixture
+def forked(zygote: subprocess.Popen, tmp_path: Path) -> Laconic:
+    """A command in a process forked from one that has Laconic loaded already."""
+
+    def run(*arguments: object, **environment: str) -> Outcome:
+        job = {"arguments": [*map(str, arguments)], "folder": str(tmp_path), "environment": environment}
+        zygote.stdin.write(json.dumps(job) + "\n")
+        zygote.stdin.flush()
+        return Outcome(**json.loads(zygote.stdout.readline()))
+
+    return run
+
+
+@pytest.fixture
+def small() -> tuple[str, ...]:
+    """Options of a run that takes milliseconds a round."""
+    return SMALL

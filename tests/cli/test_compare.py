@@ -1,0 +1,133 @@
+"""`laconic compare`, `laconic tune` and the listings."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from laconic import data, models
+from laconic.recipes import RECIPES
+
+
+def test_compare_ranks_runs_on_the_same_data_from_the_same_model(forked, small, tmp_path: Path) -> None:
+    tiny = "fed_avg:local_lr=0.000001"
+    command = ("compare", tiny, "fed_avg", "fed_adam", *small, "--rounds", 4, "--out", "all", "--json")
+    done = forked(*command)
+    assert done.code == 0, done.stderr
+    runs = done.json()["runs"]
+    assert {run["label"] for run in runs} == {tiny, "fed_avg", "fed_adam"}
+    assert {run["algorithm"] for run in runs} == {"fed_avg", "fed_adam"}
+    accuracies = [run["accuracy"] for run in runs]
+    assert accuracies == sorted(accuracies, reverse=True)
+    assert runs[-1]["label"] == tiny
+    configs = [tomllib.loads((tmp_path / run["run_dir"] / "config.toml").read_text()) for run in runs]
+    for key in ("dataset", "partition", "clients", "seed", "model", "participants"):
+        assert len({config[key] for config in configs}) == 1
+    # Alone and beside others a run is the same: same data, same draws, same initial model.
+    for run in runs:
+        alone = forked("run", tmp_path / run["run_dir"], "--out", f"alone-{run['model_sha256'][:8]}", "--json").json()
+        assert alone["model_sha256"] == run["model_sha256"]
+
+
+def test_compare_starts_all_from_the_same_model(forked, small, tmp_path: Path) -> None:
+    # A client rate that moves nothing in float32 leaves each run's model at its start.
+    labels = [f"{name}:local_lr=1e-30" for name in ("fed_avg", "fed_sgd", "fed_adagrad")]
+    runs = forked("compare", *labels, *small, "--rounds", 1, "--out", "all", "--json").json()["runs"]
+    assert len({run["model_sha256"] for run in runs}) == 1
+    other = forked("compare", *labels[:1], *small, "--rounds", 1, "--seed", 1, "--out", "b", "--json").json()["runs"]
+    assert other[0]["model_sha256"] != runs[0]["model_sha256"]
+
+
+def test_settings_of_one_algorithm_win_over_the_shared_ones(forked, small, tmp_path: Path) -> None:
+    label = "fed_ams:server_lr=0.5,optimizer.beta2=0.75,local_epochs=1"
+    done = forked("compare", "fed_ams", label, *small, "--server-lr", 0.1, "--rounds", 1, "--out", "all", "--json")
+    assert done.code == 0, done.stderr
+    configs = {
+        run["label"]: tomllib.loads((tmp_path / run["run_dir"] / "config.toml").read_text())
+        for run in done.json()["runs"]
+    }
+    assert configs["fed_ams"]["optimizer"]["server_lr"] == 0.1
+    assert configs["fed_ams"]["method"]["local_steps"] == 2
+    assert configs[label]["optimizer"]["server_lr"] == 0.5
+    assert configs[label]["optimizer"]["beta2"] == 0.75
+    assert configs[label]["method"]["local_epochs"] == 1 and "local_steps" not in configs[label]["method"]
+
+
+def test_the_table_of_a_comparison_names_every_run_and_the_target(forked, small) -> None:
+    done = forked("compare", "fed_avg", "fed_sgd", *small, "--rounds", 1, "--target", 0.99, "--out", "all")
+    assert done.code == 0
+    assert "bytes to 99 %" in done.stdout and "not reached" in done.stdout
+    assert "fed_avg" in done.stdout and "fed_sgd" in done.stdout
+    assert "Runs are in all" in done.stdout
+
+
+def test_a_run_that_diverges_is_reported_and_the_others_go_on(forked, small) -> None:
+    command = ("compare", "fed_avg:local_lr=1e38", "fed_avg", *small, "--rounds", 3, "--out", "all", "--json")
+    done = forked(*command)
+    assert done.code == 0, done.stderr
+    first, second = done.json()["runs"]
+    assert first["label"] == "fed_avg" and first["accuracy"] > 0
+    assert "diverged" in second["error"] and second["label"] == "fed_avg:local_lr=1e38"
+
+
+def test_an_interrupted_comparison_goes_on_with_its_own_settings(forked, small, tmp_path: Path) -> None:
+    settings = ("--seed", 7, "--clients", 6, "--partition", "dirichlet:0.5", "--dtype", "float64", "--eval-every", 1)
+    whole = forked("compare", "fed_avg", "fed_adam", *small, *settings, "--rounds", 3, "--out", "whole", "--json")
+    assert forked("compare", "fed_avg", *small, *settings, "--rounds", 2, "--out", "part").code == 0
+    done = forked("compare", "fed_avg", *small, *settings, "--rounds", 3, "--out", "part", "--resume", "--json")
+    assert done.code == 0, done.stderr
+    wanted = {run["label"]: run["model_sha256"] for run in whole.json()["runs"]}
+    assert done.json()["runs"][0]["model_sha256"] == wanted["fed_avg"]
+    # What is not said again is taken from the run, too.
+    assert forked("compare", "fed_avg", *small, *settings, "--rounds", 2, "--out", "brief").code == 0
+    done = forked("compare", "fed_avg", "--rounds", 3, "--out", "brief", "--resume", "--json")
+    assert done.code == 0, done.stderr
+    assert done.json()["runs"][0]["model_sha256"] == wanted["fed_avg"]
+
+
+def test_tune_writes_a_config_that_runs(forked, small, tmp_path: Path) -> None:
+    done = forked("tune", "--model", "logistic", "--participants", 3, "--rounds", 2, "--seed", 4, "--out", "tuned.toml")
+    assert done.code == 0, done.stderr
+    assert "laconic run tuned.toml" in done.stdout
+    tuned = tomllib.loads((tmp_path / "tuned.toml").read_text())
+    assert tuned["numerics"]["strategy"] in ("loop", "vmap")
+    assert (tuned["rounds"], tuned["seed"], tuned["participants"]) == (2, 4, 3)
+    ran = forked("run", "tuned.toml", "--out", "run", "--json")
+    assert ran.code == 0, ran.stderr
+    assert ran.json()["rounds"] == 2
+    assert tomllib.loads((tmp_path / "run/config.toml").read_text())["numerics"] == tuned["numerics"]
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("algorithms", [*RECIPES]),
+        ("datasets", [info.name for info in data.datasets()]),
+        ("models", [info.name for info in models.models()]),
+    ],
+)
+def test_listings_print_every_name(forked, command: str, names: list[str]) -> None:
+    done = forked(command)
+    assert done.code == 0
+    words = {word for line in done.stdout.splitlines() for word in line.split()[:1]}
+    assert set(names) <= words
+
+
+def test_the_algorithms_are_listed_with_paper_and_defaults(forked) -> None:
+    shown = " ".join(forked("algorithms").stdout.split())
+    for text in (
+        "McMahan et al.",
+        "Reddi et al., ICLR 2021, Algorithm 2",
+        "server_lr=0.03",
+        "beta2=0.99",
+        "local_lr=0.05",
+    ):
+        assert text in shown
+
+
+def test_json_of_a_comparison_is_the_last_line(forked, small) -> None:
+    done = forked("compare", "fed_avg", *small, "--rounds", 1, "--out", "all", "--json")
+    assert [*json.loads(done.stdout)] == ["runs"]
