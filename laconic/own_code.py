@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
@@ -29,41 +30,67 @@ def load_function(spelling: str, key: str) -> Callable[..., Any]:
     if not is_own(spelling):
         raise ConfigError(f"{key}: '{spelling}': write path/to/file.py:function or module:function")
     source, _, name = spelling.rpartition(":")
-    module = load_file(Path(source), key) if source.endswith(".py") else _load_module(source, key)
+    module = _load_file(Path(source), key) if source.endswith(".py") else _load_module(source, key)
     function = getattr(module, name, None)
     if not callable(function):
         raise ConfigError(f"{key}: '{source}' has no function '{name}'")
     return function  # type: ignore[no-any-return]
 
 
-def load_file(path: Path, key: str) -> ModuleType:
-    """Import a file by its path."""
+def _load_file(path: Path, key: str) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"{key}: there is no file '{path}'")
+    try:
+        with importable(path.parent):
+            return import_file(path)
+    except (Exception, SystemExit) as error:
+        raise failure(f"{key}: cannot load '{path}'{line_in(path, error)}", error) from error
+
+
+def import_file(path: Path) -> ModuleType:
+    """Run a file as a module; whatever it raises comes through."""
     # Two files of one name must not share a module, and classes need a registered module to be pickled.
     name = f"laconic_own_{path.stem}_{blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()}"
     specification = importlib.util.spec_from_file_location(name, path)
-    if specification is None or specification.loader is None:
-        raise ConfigError(f"{key}: '{path}' is not a Python file")
+    assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     before = sys.modules.get(name)
     sys.modules[name] = module
-    # Files next to it can be imported while it loads, as if it had been started by name.
-    sys.path.insert(0, str(path.resolve().parent))
     try:
         specification.loader.exec_module(module)
-    except Exception as error:
-        if before is None:
-            del sys.modules[name]
-        else:
+    except BaseException:
+        del sys.modules[name]
+        if before is not None:
             sys.modules[name] = before
-        raise failure(f"{key}: cannot load '{path}'", error) from error
-    finally:
-        sys.path.remove(str(path.resolve().parent))
+        raise
     return module
 
 
-def failure(what: str, error: Exception) -> ConfigError:
+@contextmanager
+def importable(folder: Path) -> Iterator[None]:
+    """Let a person's file import its neighbours, as it could if Python ran it."""
+    entry = str(folder.resolve())
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        if entry in sys.path:
+            sys.path.remove(entry)
+
+
+def line_in(path: Path, error: BaseException) -> str:
+    """The deepest line of the person's file that led to the error, as `:12`."""
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        return f":{error.lineno}"
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        if Path(trace.tb_frame.f_code.co_filename) == path:
+            found = f":{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+def failure(what: str, error: BaseException) -> ConfigError:
     """A person's exception as one line."""
     return ConfigError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}")
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -19,6 +15,7 @@ from torch.utils.data import Dataset
 
 from laconic.data.federated import ClientData, Examples, FederatedData, Kind, Normalise
 from laconic.errors import ConfigError, DataError, LaconicError
+from laconic.own_code import import_file, importable, line_in
 
 Array = Any
 """Whatever torch.as_tensor reads: NumPy arrays, tensors, lists of numbers."""
@@ -97,8 +94,8 @@ def from_file(name: str, seed: int = 0) -> ClientData:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     function_name = function_name or "clients"
-    with _importable(path.parent):
-        module = _run(path, "importing it", lambda: _import(path))
+    with importable(path.parent):
+        module = _run(path, "importing it", lambda: import_file(path))
         function = getattr(module, function_name, None)
         if not callable(function):
             raise ConfigError(f"{path} has no function '{function_name}'; write it, or name another: {path}:name")
@@ -184,48 +181,14 @@ def _stack(where: str, dataset: Any) -> tuple[Tensor, Tensor]:
         raise DataError(f"{where}: the samples differ in shape ({_first_line(error)})") from error
 
 
-def _import(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"laconic_data_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Registered under its name, so that classes defined in the file can be pickled to other processes.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    """Let a person's file import its neighbours, as it could if Python ran it."""
-    entry = str(folder.resolve())
-    sys.path.insert(0, entry)
-    try:
-        yield
-    finally:
-        if entry in sys.path:
-            sys.path.remove(entry)
-
-
 def _run(path: Path, action: str, call: Callable[[], Result]) -> Result:
     try:
         return call()
     except LaconicError as error:
         raise type(error)(f"{path}: {error}") from error
     except (Exception, SystemExit) as error:
-        line = _line_in(path, error)
+        line = line_in(path, error)
         raise DataError(f"{path}{line}: {action} raised {type(error).__name__}: {_first_line(error)}") from error
-
-
-def _line_in(path: Path, error: BaseException) -> str:
-    """The deepest line of the person's file that led to the error, as `:12`."""
-    if isinstance(error, SyntaxError) and error.lineno is not None:
-        return f":{error.lineno}"
-    found, trace = "", error.__traceback__
-    while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename) == path:
-            found = f":{trace.tb_lineno}"
-        trace = trace.tb_next
-    return found
 
 
 def _first_line(error: BaseException) -> str:
