@@ -2,33 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from torch import Tensor
 
 from laconic.layout import Layout
-from laconic.link.compressors import Dense, decode
+from laconic.link.compressors import Dense, decode, encode_dense
+from laconic.link.occasion import Occasion
 from laconic.link.packet import Body
 from laconic.parts import Part, State, part
 
+LOST = -1
+"""The version of a client that has lost its state: it must be sent the whole model."""
+
+
+class LostState(Exception):
+    """A client was sent what only the state that it has lost could make sense of."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the server knows of the model that a client has."""
+
+    version: int
+    """The number of the server's model that the client had when its last update was folded in; 0 is the initial one."""
+    peer: State
+    """What else the server keeps of this client."""
+
+
+@dataclass
+class Publication:
+    """The server's model in one round, and what was encoded of it already: many clients need the same."""
+
+    model: Tensor
+    state: State
+    layout: Layout
+    by_version: dict[int, Body] = field(default_factory=dict)
+    """Bodies that depend on nothing but the version that a client has."""
+
+    @cached_property
+    def whole(self) -> Body:
+        """The whole model."""
+        return encode_dense(self.model)
+
 
 class Downlink(Part):
-    """The server publishes its model once a round; each client receives what it does not have yet."""
+    """The server sends each client what it does not have yet; a client's model advances when its reply is folded."""
 
     def init(self, model: Tensor) -> State:
         """The server's state before round 0."""
+        return {}
+
+    def advance(self, model: Tensor, step: Tensor, state: State, occasion: Occasion) -> tuple[Tensor, State]:
+        """The server's new model, given the optimiser's step."""
+        return model + step, state
+
+    def version(self, state: State) -> int:
+        """The number of the server's present model."""
+        return 0
+
+    def send(self, publication: Publication, held: Held, occasion: Occasion) -> Body:
+        """What one client needs."""
         raise NotImplementedError
 
-    def advance(self, step: Tensor, state: State) -> tuple[Tensor, State]:
-        """What the server really adds to its model, given the optimiser's step."""
-        raise NotImplementedError
+    def confirmed(self, publication: Publication, held: Held, body: Body) -> State:
+        """The peer state once the client's reply to `body` is folded in."""
+        return {}
 
-    def publish(self, model: Tensor, state: State) -> Callable[[int], Body]:
-        """The body for each client of this round."""
-        raise NotImplementedError
+    def receive(
+        self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool
+    ) -> tuple[Tensor, State]:
+        """On the client: the model to start from, and the client's new state.
 
-    def receive(self, body: Body, state: State, layout: Layout) -> tuple[Tensor, State]:
-        """On the client: the model to start from, and the client's new state."""
+        `lost` says that the server takes the client to have a state that it does not have any more. Raises `LostState` if
+        the body cannot be read without it.
+        """
         raise NotImplementedError
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
@@ -40,23 +89,16 @@ class Downlink(Part):
 class DenseDownlink(Downlink):
     """The whole model, 32 d bits per participant."""
 
-    def init(self, model: Tensor) -> State:
-        """Nothing to remember."""
-        return {}
+    def send(self, publication: Publication, held: Held, occasion: Occasion) -> Body:
+        """Every entry, encoded and summed once for all."""
+        return publication.whole
 
-    def advance(self, step: Tensor, state: State) -> tuple[Tensor, State]:
-        """The step itself."""
-        return step, state
-
-    def publish(self, model: Tensor, state: State) -> Callable[[int], Body]:
-        """One body for everybody, encoded once."""
-        body = Dense().encode(model)
-        return lambda client: body
-
-    def receive(self, body: Body, state: State, layout: Layout) -> tuple[Tensor, State]:
+    def receive(
+        self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool
+    ) -> tuple[Tensor, State]:
         """The model as sent."""
-        return decode(body, layout.size, layout.dtype).dense(), state
+        return decode(body, layout).dense(), state
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """32 d."""
-        return Dense().paper_bits(layout.size)
+        return Dense().paper_bits(layout)

@@ -15,8 +15,11 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from functools import cached_property
+
+import torch
+from torch import Tensor
 
 from laconic.errors import ConfigError, PacketError
 from laconic.layout import Layout
@@ -40,6 +43,17 @@ class Stream(IntEnum):
     """Floating buffers, such as batch-norm statistics."""
 
 
+class Flag(IntFlag):
+    """What a client says beside its update."""
+
+    RESET = 1
+    """The client had lost its state and has started anew."""
+    LOST = 2
+    """The client has lost its state and cannot read what it was sent; there is no update."""
+    ACCELERATED = 4
+    """To be used together with the client's last update."""
+
+
 @dataclass(frozen=True)
 class Body:
     """A vector in encoded form: the number of its codec, and the bytes."""
@@ -52,6 +66,16 @@ class Body:
         """CRC-32 of the bytes, computed once however many headers the body goes out under."""
         return zlib.crc32(self.data)
 
+    def to_tensor(self) -> Tensor:
+        """The body as a tensor of bytes, to be kept in a state."""
+        return torch.frombuffer(bytearray([self.codec]) + bytearray(self.data), dtype=torch.uint8)
+
+    @classmethod
+    def from_tensor(cls, tensor: Tensor) -> Body:
+        """The inverse of `to_tensor`."""
+        data = tensor.cpu().numpy().tobytes()
+        return cls(data[0], memoryview(data)[1:])
+
 
 @dataclass(frozen=True)
 class Packet:
@@ -62,7 +86,7 @@ class Packet:
     fingerprint: int
     sequence: int
     round: int
-    flags: int = 0
+    flags: Flag = Flag(0)
 
     def to_bytes(self) -> bytes:
         """The packet as it crosses the network."""
@@ -91,4 +115,6 @@ class Packet:
         body = Body(codec, view[HEADER_BYTES:])
         if zlib.crc32(view[:_BEFORE_CHECKSUM], body.checksum) != expected:
             raise PacketError("checksum", "damaged on the way")
-        return cls(body, stream, fingerprint, sequence, round_, flags)
+        if flags not in Flag:
+            raise PacketError("flags", f"{flags} is not known")
+        return cls(body, stream, fingerprint, sequence, round_, Flag(flags))

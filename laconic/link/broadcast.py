@@ -1,0 +1,122 @@
+"""Two-way Fed-EF: the server compresses its own step with error memory, and all clients share one model.
+
+[E] is Li and Li (2023), Algorithm 3, in the reading that its proof needs: with s the optimiser's step, H = C(s + phi);
+phi += s - H; server and clients add H.
+
+Clients that were away get what they missed in the cheapest form: the packets one after the other, one packet with the
+server's present values wherever anything has changed, or the whole model. Values replace, they are not added, so that both
+sides agree to the bit.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from laconic.errors import PacketError
+from laconic.layout import Layout
+from laconic.link.catch_up import Form, frame, read
+from laconic.link.compressors import AnyCompressor, SparsePayload, decode, encode_sparse
+from laconic.link.downlink import LOST, Downlink, Held, LostState, Publication
+from laconic.link.occasion import Occasion
+from laconic.link.packet import Body
+from laconic.parts import State, part
+
+@part("downlink", "broadcast")
+class Broadcast(Downlink):
+    """H = C(s + phi); phi += s - H; everybody adds H [E, Algorithm 3]."""
+
+    compressor: AnyCompressor
+
+    def init(self, model: Tensor) -> State:
+        """phi_0 = 0; the initial model is version 0."""
+        return {"phi": torch.zeros_like(model), "version": torch.tensor(0)}
+
+    def version(self, state: State) -> int:
+        """How many steps were broadcast."""
+        return int(state["version"])
+
+    def advance(self, model: Tensor, step: Tensor, state: State, occasion: Occasion) -> tuple[Tensor, State]:
+        """One step, kept for those who are away as long as the whole model would cost more."""
+        target = step + state["phi"]
+        body = self.compressor.scaled_for_feedback().encode(target, occasion.layout, occasion.generator("downlink"))
+        payload = decode(body, occasion.layout)
+        payload.add_to(target, -1.0)
+        new_model = model.clone()
+        payload.add_to(new_model, 1.0)
+        version = self.version(state) + 1
+        log = {name: value for name, value in state.items() if name.startswith("step/")}
+        log[f"step/{version}"] = body.to_tensor()
+        # A client that missed more than a whole model's worth of steps is sent the model, so older steps can go.
+        size = sum(value.numel() for value in log.values())
+        for name in sorted(log, key=_number):
+            if size <= model.numel() * model.element_size():
+                break
+            size -= log.pop(name).numel()
+        return new_model, {"phi": target, "version": torch.tensor(version), **log}
+
+    def send(self, publication: Publication, held: Held, occasion: Occasion) -> Body:
+        """The cheapest of the three forms."""
+        if held.version not in publication.by_version:
+            publication.by_version[held.version] = self._cheapest(publication, held.version)
+        return publication.by_version[held.version]
+
+    def _cheapest(self, publication: Publication, since: int) -> Body:
+        now = self.version(publication.state)
+        forms = [frame(0, now, Form.WHOLE, [publication.whole])]
+        names = [f"step/{number}" for number in range(since + 1, now + 1)]
+        if since != LOST and all(name in publication.state for name in names):
+            steps = [Body.from_tensor(publication.state[name]) for name in names]
+            forms.append(frame(since, now, Form.STEPS, steps))
+            merged = _changed(publication, steps) if len(steps) > 1 else None
+            if merged is not None:
+                forms.append(frame(since, now, Form.VALUES, [merged]))
+        return min(forms, key=lambda body: len(body.data))
+
+    def receive(
+        self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool
+    ) -> tuple[Tensor, State]:
+        """The server's model, to the bit."""
+        since, now, form, items = read(body)
+        have = int(state["version"]) if "version" in state else 0
+        if form == Form.WHOLE:
+            model = decode(items[0], layout).dense()
+        elif have != since:
+            raise LostState
+        else:
+            model = state["model"].clone() if "model" in state else initial.clone()
+            for item in items:
+                payload = decode(item, layout)
+                if form == Form.STEPS:
+                    payload.add_to(model, 1.0)
+                elif isinstance(payload, SparsePayload):
+                    payload.write_to(model)
+                else:
+                    raise PacketError("form", "values without positions")
+        return model, {"model": model.clone(), "version": torch.tensor(now)}
+
+    def paper_bits(self, body: Body, layout: Layout) -> int:
+        """The compressor's count for every step; 64 per value with its position; 32 d for the whole."""
+        _, _, form, items = read(body)
+        if form == Form.STEPS:
+            return sum(self.compressor.paper_bits(layout) for item in items)
+        if form == Form.VALUES:
+            payload = decode(items[0], layout)
+            return 64 * payload.positions.numel() if isinstance(payload, SparsePayload) else 0
+        return 32 * layout.size
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix("step/"))
+
+
+def _changed(publication: Publication, steps: list[Body]) -> Body | None:
+    """The present values wherever any of the steps has written; None if a step wrote everywhere."""
+    written = []
+    for step in steps:
+        payload = decode(step, publication.layout)
+        if not isinstance(payload, SparsePayload):
+            return None
+        written.append(payload.positions)
+    positions = torch.unique(torch.cat(written))
+    return encode_sparse(positions, publication.model.cpu()[positions], publication.layout)
