@@ -21,6 +21,13 @@ State = dict[str, Tensor]
 
 P = TypeVar("P", bound="Part")
 
+
+def section(state: State, name: str) -> State:
+    """The entries of one part in a state that holds several, without their prefix."""
+    prefix = f"{name}/"
+    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+
+
 SLOTS: dict[str, dict[str, type[Part]]] = {"method": {}, "uplink": {}, "optimizer": {}, "downlink": {}}
 """Every part that can be named in a config, by slot and name."""
 
@@ -41,7 +48,8 @@ class Part:
 
     def table(self) -> dict[str, Any]:
         """The part as a config table: its name, and every parameter that is set."""
-        return {"name": self.name} | {key: value for key, value in self.parameters().items() if value is not None}
+        values = {key: value for key, value in self.parameters().items() if value is not None}
+        return {"name": self.name} | {key: str(v) if isinstance(v, Part) else v for key, v in values.items()}
 
 
 @dataclass_transform(frozen_default=True)

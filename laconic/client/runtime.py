@@ -2,7 +2,8 @@
 
 A client's round is a transaction (design rule 5). The instruction carries the number of the client's last update that the
 server has folded in: the pending state with that number is committed, any other is dropped, as if the client had not taken
-part. The new state is stored as pending before the reply leaves.
+part. The new state is stored as pending before the reply leaves. A client that has lost the state of an acknowledged update
+starts anew and says so; if it cannot read the model without that state it says only this, and is sent the whole model next.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from laconic.data.federated import ClientData
 from laconic.engine.gradients import Gradients
 from laconic.errors import PacketError
 from laconic.layout import Layout
-from laconic.link.compressors import Dense, decode
-from laconic.link.packet import Body, Packet, Stream
-from laconic.parts import State
+from laconic.link.compressors import Codec, decode_dense, encode_dense
+from laconic.link.downlink import LostState
+from laconic.link.occasion import Occasion
+from laconic.link.packet import Body, Flag, Packet, Stream
+from laconic.parts import State, section
 from laconic.randomness import Randomness
 from laconic.run.store import ClientStore
 from laconic.task import Task
@@ -35,6 +38,8 @@ class ClientRuntime:
     algorithm: Algorithm
     task: Task
     layout: Layout
+    initial_model: Tensor
+    """It follows from the seed, so a client has it before it hears anything."""
     initial_buffers: Tensor
     data: ClientData
     randomness: Randomness
@@ -42,11 +47,17 @@ class ClientRuntime:
     device: torch.device
 
     def run(self, instructions: Sequence[Instruction], gradients: Gradients) -> list[Reply]:
-        """One chunk of clients through their round."""
+        """One chunk of clients through their round; replies in the order of the instructions."""
         openings = [self._open(instruction) for instruction in instructions]
+        working = [opening for opening in openings if isinstance(opening, _Opening)]
+        finished = iter(self._work(working, gradients) if working else [])
+        return [next(finished) if isinstance(opening, _Opening) else opening for opening in openings]
+
+    def _work(self, openings: Sequence[_Opening], gradients: Gradients) -> list[Reply]:
+        clients = [opening.instruction.client for opening in openings]
         cohort = Cohort(
-            round=instructions[0].round,
-            clients=[instruction.client for instruction in instructions],
+            round=openings[0].instruction.round,
+            clients=clients,
             models=torch.stack([opening.model for opening in openings]).to(self.device),
             buffers=torch.stack([opening.buffers for opening in openings]).to(self.device),
             task=self.task,
@@ -59,50 +70,77 @@ class ClientRuntime:
         losses = cohort.mean_losses()
         return [
             Reply(
-                round=instruction.round,
-                client=instruction.client,
-                packets=self._close(instruction, opening, updates[row], cohort.buffers[row]),
-                examples=self.data.size(instruction.client),
-                gradients=self.algorithm.method.nominal_gradients(self.data.size(instruction.client)),
+                round=opening.instruction.round,
+                client=client,
+                packets=self._close(opening, updates[row], cohort.buffers[row]),
+                examples=self.data.size(client),
+                gradients=self.algorithm.method.nominal_gradients(self.data.size(client)),
                 samples=int(cohort.samples[row]),
                 loss=losses[row],
             )
-            for row, (instruction, opening) in enumerate(zip(instructions, openings, strict=True))
+            for row, (client, opening) in enumerate(zip(clients, openings, strict=True))
         ]
 
-    def _open(self, instruction: Instruction) -> _Opening:
-        """Settle the last round, and read what has come."""
+    def _open(self, instruction: Instruction) -> _Opening | Reply:
+        """Settle the last round, and read what has come; a reply if it cannot be read."""
         packets = {packet.stream: packet for packet in (Packet.parse(p, self.layout) for p in instruction.packets)}
         if Stream.MODEL not in packets:
             raise PacketError("stream", "an instruction without a model")
         acknowledged = packets[Stream.MODEL].sequence
-        state = self.store.settle(instruction.client, acknowledged)
-        if state is None:
-            state = self.algorithm.uplink.init(self.layout)
-        model, state = self.algorithm.downlink.receive(packets[Stream.MODEL].body, state, self.layout)
+        settled = self.store.settle(instruction.client, acknowledged)
+        state = settled.state or {}
+        try:
+            model, held = self.algorithm.downlink.receive(
+                packets[Stream.MODEL].body, section(state, "downlink"), self.initial_model, self.layout, settled.lost
+            )
+        except LostState:
+            return self._lost(instruction, acknowledged)
         buffers = self.initial_buffers
         if Stream.BUFFERS in packets:
             body = packets[Stream.BUFFERS].body
-            buffers = decode(body, self.layout.buffer_size, self.layout.dtype).dense()
-        return _Opening(acknowledged, state, model, buffers, Stream.BUFFERS in packets)
+            buffers = decode_dense(body, self.layout.buffer_size, self.layout.dtype).dense()
+        with_buffers = Stream.BUFFERS in packets
+        memory = section(state, "uplink") or self.algorithm.uplink.init(self.layout)
+        return _Opening(instruction, acknowledged, settled.lost, memory, held, model, buffers, with_buffers)
 
-    def _close(self, instruction: Instruction, opening: _Opening, update: Tensor, buffers: Tensor) -> tuple[bytes, ...]:
+    def _close(self, opening: _Opening, update: Tensor, buffers: Tensor) -> tuple[bytes, ...]:
         """Encode the update, keep the state as pending, and only then let the packets go."""
-        body, state = self.algorithm.uplink.encode(update, opening.state)
-        sequence = self.store.propose(instruction.client, opening.acknowledged, state)
-        bodies: dict[Stream, Body] = {Stream.MODEL: body}
-        if opening.with_buffers:
-            bodies[Stream.BUFFERS] = Dense().encode(buffers)
-        return tuple(
-            Packet(each, stream, self.layout.fingerprint, sequence, instruction.round).to_bytes()
-            for stream, each in bodies.items()
+        instruction = opening.instruction
+        occasion = Occasion(
+            self.layout,
+            self.randomness,
+            instruction.round,
+            instruction.client,
+            invited=instruction.invited,
+            population=len(self.data),
         )
+        encoded = self.algorithm.uplink.encode(update.cpu(), opening.memory, occasion)
+        state = {f"uplink/{name}": value for name, value in encoded.state.items()}
+        state |= {f"downlink/{name}": value for name, value in opening.held.items()}
+        sequence = self.store.propose(instruction.client, opening.acknowledged, state)
+        bodies: dict[Stream, Body] = {Stream.MODEL: encoded.body}
+        if opening.with_buffers:
+            bodies[Stream.BUFFERS] = encode_dense(buffers)
+        flags = encoded.flags | (Flag.RESET if opening.lost else Flag(0))
+        return tuple(self._packet(body, stream, sequence, instruction, flags) for stream, body in bodies.items())
+
+    def _lost(self, instruction: Instruction, acknowledged: int) -> Reply:
+        packet = self._packet(Body(Codec.SKIP), Stream.MODEL, acknowledged + 1, instruction, Flag.LOST)
+        return Reply(instruction.round, instruction.client, (packet,), 0, 0, 0, float("nan"))
+
+    def _packet(self, body: Body, stream: Stream, sequence: int, instruction: Instruction, flags: Flag) -> bytes:
+        return Packet(body, stream, self.layout.fingerprint, sequence, instruction.round, flags).to_bytes()
 
 
 @dataclass(frozen=True)
 class _Opening:
+    instruction: Instruction
     acknowledged: int
-    state: State
+    lost: bool
+    memory: State
+    """The uplink's state."""
+    held: State
+    """The downlink's new state."""
     model: Tensor
     buffers: Tensor
     with_buffers: bool

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from laconic.link.packet import HEADER_BYTES
 
 Direction = Literal["up", "down"]
+_COUNTS = ("gradients", "samples", "invited", "folded", "skipped", "lost")
 
 
 @dataclass
@@ -43,6 +44,14 @@ class RoundCosts:
     """Gradients of single examples really computed."""
     invited: int = 0
     folded: int = 0
+    skipped: int = 0
+    """Folded without a body: lazy clients that had nothing new to say."""
+    lost: int = 0
+    """Clients that had lost their state."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """Replies that were refused, by reason."""
+    refused_clients: list[int] = field(default_factory=list)
+    """Whose replies they were."""
 
     def count(self, direction: Direction, stream: str, size: int, paper_bits: int) -> None:
         """Enter one packet of `size` bytes, header included."""
@@ -53,10 +62,15 @@ class RoundCosts:
         """Sum up."""
         for key, traffic in other.streams.items():
             self.streams.setdefault(key, Traffic()).add(traffic)
-        self.gradients += other.gradients
-        self.samples += other.samples
-        self.invited += other.invited
-        self.folded += other.folded
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for reason, count in other.refused.items():
+            self.refused[reason] = self.refused.get(reason, 0) + count
+
+    def refuse(self, reason: str, client: int) -> None:
+        """Enter a reply that was refused."""
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+        self.refused_clients.append(client)
 
     def bytes(self, direction: Direction) -> int:
         """Bytes in one direction, headers included."""
@@ -80,8 +94,7 @@ class RoundCosts:
     def table(self) -> dict[str, Any]:
         """As plain numbers, for a checkpoint."""
         streams = {key: [t.packets, t.bytes, t.paper_bits] for key, t in self.streams.items()}
-        counts = {name: getattr(self, name) for name in ("gradients", "samples", "invited", "folded")}
-        return {"streams": streams, **counts}
+        return {"streams": streams, "refused": self.refused} | {name: getattr(self, name) for name in _COUNTS}
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> RoundCosts:

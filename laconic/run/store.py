@@ -58,13 +58,11 @@ class MemoryStore:
         record.pending = None
         # A committed state of another number is an old copy: using it would count some updates twice or not at all.
         lost = record.committed_number != acknowledged
-        if lost:
-            record.committed, record.committed_number = None, acknowledged
-        return Settled(record.committed, lost)
+        return Settled(None if lost else record.committed, lost)
 
     def propose(self, client: int, acknowledged: int, state: State) -> int:
         """See `ClientStore`."""
-        record = self._records.setdefault(client, _Record(committed_number=acknowledged))
+        record = self._records.setdefault(client, _Record())
         record.number = max(record.number, acknowledged) + 1
         record.pending = state
         return record.number

@@ -13,9 +13,11 @@ from laconic.client.messages import Instruction, Reply
 from laconic.data.federated import ClientData
 from laconic.errors import PacketError
 from laconic.layout import Layout
-from laconic.link.compressors import Dense, decode
-from laconic.link.packet import Body, Packet, Stream
-from laconic.parts import State
+from laconic.link.compressors import Codec, decode_dense, encode_dense
+from laconic.link.downlink import LOST, Held, Publication
+from laconic.link.occasion import Occasion
+from laconic.link.packet import Body, Flag, Packet, Stream
+from laconic.parts import State, section
 from laconic.randomness import Randomness
 from laconic.run.ledger import RoundCosts
 from laconic.server.aggregate import RunningMean, Weighting
@@ -23,7 +25,11 @@ from laconic.server.sampling import Sampling, participants
 
 
 class Server:
-    """The model, the optimiser's and the downlink's states, and 8 bytes per client: the number of its last folded update."""
+    """The model, the states of optimiser and downlink, and what is kept of clients.
+
+    Per client that is 16 bytes, the number of its last folded update and the version of the model it has, and what its
+    links need (`peers`): the last packet of a lazy client, the mirror of a mirrored one.
+    """
 
     def __init__(
         self,
@@ -48,32 +54,35 @@ class Server:
         self.optimizer_state = algorithm.optimizer.init(model)
         self.downlink_state = algorithm.downlink.init(model)
         self.folded = np.zeros(len(data), dtype=np.int64)
+        self.versions = np.zeros(len(data), dtype=np.int64)
+        self.peers: dict[int, State] = {}
         self.costs = RoundCosts()
         self.losses: list[tuple[float, int]] = []
 
     def invite(self) -> list[Instruction]:
-        """Choose who takes part, and address the model to each of them."""
+        """Choose who takes part, and address to each of them what it needs."""
         chosen = participants(
-            self.sampling,
-            len(self.data),
-            self.count,
-            self.round,
-            self.randomness,
-            self._sizes,
+            self.sampling, len(self.data), self.count, self.round, self.randomness, self._sizes
         )
         self.costs = RoundCosts(invited=len(chosen))
         self.losses = []
         self._mean = RunningMean(self.layout.size, self.layout.dtype, self.model.device)
         self._buffer_mean = RunningMean(self.layout.buffer_size, self.layout.dtype, self.model.device)
-        self._waiting = set(chosen)
-        model_for = self.algorithm.downlink.publish(self.model, self.downlink_state)
-        buffers = Dense().encode(self.buffers) if self.send_buffers else None
-        return [self._instruction(client, len(chosen), model_for(client), buffers) for client in chosen]
+        self._publication = Publication(self.model, self.downlink_state, self.layout)
+        self._offered: dict[int, Body] = {}
+        buffers = encode_dense(self.buffers) if self.send_buffers else None
+        return [self._instruction(client, len(chosen), buffers) for client in chosen]
 
     def _sizes(self) -> np.ndarray:
         return np.array([self.data.size(client) for client in range(len(self.data))])
 
-    def _instruction(self, client: int, invited: int, model: Body, buffers: Body | None) -> Instruction:
+    def _held(self, client: int) -> Held:
+        return Held(int(self.versions[client]), section(self.peers.get(client, {}), "downlink"))
+
+    def _instruction(self, client: int, invited: int, buffers: Body | None) -> Instruction:
+        occasion = Occasion(self.layout, self.randomness, self.round, client, invited, len(self.data))
+        model = self.algorithm.downlink.send(self._publication, self._held(client), occasion)
+        self._offered[client] = model
         bodies = {Stream.MODEL: model} | ({Stream.BUFFERS: buffers} if buffers else {})
         packets = []
         for stream, body in bodies.items():
@@ -83,31 +92,70 @@ class Server:
             self.costs.count("down", stream.name.lower(), len(packets[-1]), bits)
         return Instruction(self.round, client, invited, tuple(packets))
 
-    def fold(self, reply: Reply) -> None:
-        """Check a reply and add it to the mean; a reply that is refused changes nothing."""
+    def fold(self, reply: Reply) -> bool:
+        """Check a reply and add it to the mean; one that is refused changes nothing but the count of refusals."""
+        try:
+            self._fold(reply)
+        except PacketError as error:
+            self.costs.refuse(error.reason, reply.client)
+            return False
+        return True
+
+    def _fold(self, reply: Reply) -> None:
         packets = {packet.stream: packet for packet in (Packet.parse(p, self.layout) for p in reply.packets)}
-        if reply.client not in self._waiting or any(p.round != self.round for p in packets.values()):
-            raise PacketError("stale", f"client {reply.client} is not expected in round {self.round}")
-        expected = {Stream.MODEL} | ({Stream.BUFFERS} if self.send_buffers else set())
-        if set(packets) != expected or len(packets) != len(reply.packets):
+        if Stream.MODEL not in packets or len(packets) != len(reply.packets):
             raise PacketError("stream", f"client {reply.client} sent streams {sorted(packets)}")
-        number = packets[Stream.MODEL].sequence
-        if number <= self.folded[reply.client]:
-            raise PacketError("stale", f"update {number} of client {reply.client} was folded already")
-        update = self.algorithm.uplink.decode(packets[Stream.MODEL].body, self.layout)
-        weight = 1.0 if self.weighting == "uniform" else float(reply.examples)
+        number, flags = packets[Stream.MODEL].sequence, packets[Stream.MODEL].flags
+        if reply.client not in self._offered or any(p.round != self.round for p in packets.values()):
+            raise PacketError("stale", f"client {reply.client} is not expected in round {self.round}")
+        if number <= self.folded[reply.client] or any(p.sequence != number for p in packets.values()):
+            raise PacketError("stale", f"update {number} of client {reply.client} is not the next")
+        if Flag.LOST in flags:
+            self._forget(reply)
+            return
+        if set(packets) != {Stream.MODEL} | ({Stream.BUFFERS} if self.send_buffers else set()):
+            raise PacketError("stream", f"client {reply.client} sent streams {sorted(packets)}")
+        peer = {} if Flag.RESET in flags else section(self.peers.get(reply.client, {}), "uplink")
+        update, peer = self.algorithm.uplink.fold(packets[Stream.MODEL].body, flags, peer, self.layout)
+        statistics = None
         if self.send_buffers:
             body = packets[Stream.BUFFERS].body
-            self._buffer_mean.add(decode(body, self.layout.buffer_size, self.layout.dtype), weight)
+            statistics = decode_dense(body, self.layout.buffer_size, self.layout.dtype)
+        # Nothing has changed so far; from here on nothing can be refused.
+        weight = 1.0 if self.weighting == "uniform" else float(reply.examples)
         self._mean.add(update, weight)
-        self._waiting.discard(reply.client)
-        self.folded[reply.client] = number
+        if statistics is not None:
+            self._buffer_mean.add(statistics, weight)
+        self._confirm(reply.client, number, peer)
         self._enter(reply, packets)
+
+    def _confirm(self, client: int, number: int, uplink_peer: State) -> None:
+        """The client's round counts: its links move on."""
+        downlink = self.algorithm.downlink
+        held = self._held(client)
+        kept = {f"uplink/{name}": value for name, value in uplink_peer.items()}
+        moved = downlink.confirmed(self._publication, held, self._offered.pop(client))
+        kept |= {f"downlink/{name}": value for name, value in moved.items()}
+        if kept:
+            self.peers[client] = kept
+        self.versions[client] = downlink.version(self.downlink_state)
+        self.folded[client] = number
+
+    def _forget(self, reply: Reply) -> None:
+        """A client cannot read what it was sent: next time it gets the whole model."""
+        self.versions[reply.client] = LOST
+        self.peers.pop(reply.client, None)
+        self._offered.pop(reply.client)
+        self.costs.count("up", Stream.MODEL.name.lower(), sum(map(len, reply.packets)), 0)
+        self.costs.lost += 1
 
     def _enter(self, reply: Reply, packets: dict[int, Packet]) -> None:
         for raw, (stream, packet) in zip(reply.packets, packets.items(), strict=True):
             bits = self.algorithm.uplink.paper_bits(packet.body, self.layout) if stream == Stream.MODEL else 0
             self.costs.count("up", Stream(stream).name.lower(), len(raw), bits)
+        update = packets[Stream.MODEL]
+        self.costs.skipped += update.body.codec == Codec.SKIP
+        self.costs.lost += Flag.RESET in update.flags
         self.costs.gradients += reply.gradients
         self.costs.samples += reply.samples
         self.costs.folded += 1
@@ -118,8 +166,10 @@ class Server:
         mean = self._mean.mean()
         if mean is not None:
             step, self.optimizer_state = self.algorithm.optimizer.step(mean, self.optimizer_state)
-            step, self.downlink_state = self.algorithm.downlink.advance(step, self.downlink_state)
-            self.model = self.model + step
+            occasion = Occasion(self.layout, self.randomness, self.round, population=len(self.data))
+            self.model, self.downlink_state = self.algorithm.downlink.advance(
+                self.model, step, self.downlink_state, occasion
+            )
             statistics = self._buffer_mean.mean()
             if statistics is not None:
                 self.buffers = statistics
@@ -139,9 +189,13 @@ class Server:
             "model": self.model,
             "buffers": self.buffers,
             "folded": torch.from_numpy(self.folded),
+            "versions": torch.from_numpy(self.versions),
         }
         own |= {f"optimizer/{name}": value for name, value in self.optimizer_state.items()}
-        return own | {f"downlink/{name}": value for name, value in self.downlink_state.items()}
+        own |= {f"downlink/{name}": value for name, value in self.downlink_state.items()}
+        return own | {
+            f"peers/{client}/{name}": value for client, peer in self.peers.items() for name, value in peer.items()
+        }
 
     def restore(self, state: State) -> None:
         """Continue from `state()` of another time."""
@@ -149,9 +203,10 @@ class Server:
         self.round = int(state["round"])
         self.model, self.buffers = state["model"].to(device), state["buffers"].to(device)
         self.folded = state["folded"].cpu().numpy().copy()
-        self.optimizer_state = _section(state, "optimizer/", self.optimizer_state)
-        self.downlink_state = _section(state, "downlink/", self.downlink_state)
-
-
-def _section(state: State, prefix: str, like: State) -> State:
-    return {name: state[prefix + name].to(example.device) for name, example in like.items()}
+        self.versions = state["versions"].cpu().numpy().copy()
+        self.optimizer_state = {name: value.to(device) for name, value in section(state, "optimizer").items()}
+        self.downlink_state = {name: value.to(device) for name, value in section(state, "downlink").items()}
+        self.peers = {}
+        for key, value in section(state, "peers").items():
+            client, name = key.split("/", 1)
+            self.peers.setdefault(int(client), {})[name] = value
