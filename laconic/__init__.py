@@ -11,7 +11,26 @@ from laconic.client.local_sgd import LocalSGD
 from laconic.client.own_training import OwnTraining
 from laconic.errors import ConfigError, DataError, LaconicError, PacketError
 from laconic.layout import Layout
-from laconic.recipes import fed_adagrad, fed_adam, fed_ams, fed_amsgrad, fed_avg, fed_sgd, fed_yogi
+from laconic.recipes import (
+    fed_aa,
+    fed_aca,
+    fed_adagrad,
+    fed_adam,
+    fed_ams,
+    fed_amsgrad,
+    fed_avg,
+    fed_baca,
+    fed_bnlaca,
+    fed_cams,
+    fed_com,
+    fed_ef_ams,
+    fed_ef_sgd,
+    fed_nlaa,
+    fed_nlaca,
+    fed_paq,
+    fed_sgd,
+    fed_yogi,
+)
 from laconic.run.settings import Settings
 from laconic.run.simulation import Result, Simulation
 from laconic.task import Task, classification, next_token, regression
@@ -33,11 +52,22 @@ __all__ = [
     "__version__",
     "classification",
     "data",
+    "fed_aa",
+    "fed_aca",
     "fed_adagrad",
     "fed_adam",
     "fed_ams",
     "fed_amsgrad",
     "fed_avg",
+    "fed_baca",
+    "fed_bnlaca",
+    "fed_cams",
+    "fed_com",
+    "fed_ef_ams",
+    "fed_ef_sgd",
+    "fed_nlaa",
+    "fed_nlaca",
+    "fed_paq",
     "fed_sgd",
     "fed_yogi",
     "models",

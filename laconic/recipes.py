@@ -11,6 +11,10 @@ from typing import Any
 from laconic.algorithm import Algorithm
 from laconic.client.local_sgd import LocalSGD
 from laconic.errors import unknown_name
+from laconic.link.compressors import parse_compressor
+from laconic.link.lazy import Accelerated, Lazy
+from laconic.link.mirrored import Mirrored
+from laconic.link.uplink import Compressed, ErrorFeedback
 from laconic.server.optimizers import AMS, SGD, Adagrad, Adam, AMSGrad, Yogi
 
 Recipe = Callable[..., Algorithm]
@@ -69,3 +73,81 @@ def fed_amsgrad(**parameters: Any) -> Algorithm:
 def fed_ams(**parameters: Any) -> Algorithm:
     """FedAMS, max stabilisation: vhat = max(vhat, v, eps). Wang et al., ICML 2022, Algorithm 1, option 1."""
     return Algorithm(LocalSGD(), optimizer=AMS(), name="fed_ams").replace(**parameters)
+
+
+@_recipe
+def fed_cams(**parameters: Any) -> Algorithm:
+    """FedAMS with compressed updates and error feedback. Wang et al., ICML 2022, Algorithm 2."""
+    uplink = ErrorFeedback(parse_compressor("top_k:1/64@model"))
+    return Algorithm(LocalSGD(), uplink, AMS(), name="fed_cams").replace(**parameters)
+
+
+@_recipe
+def fed_ef_sgd(**parameters: Any) -> Algorithm:
+    """Error feedback per layer, SGD on the server. Li and Li, ICML 2023, Algorithm 1; two-way: `--downlink broadcast`."""
+    uplink = ErrorFeedback(parse_compressor("top_k:0.01@layer"))
+    return Algorithm(LocalSGD(), uplink, SGD(), name="fed_ef_sgd").replace(**parameters)
+
+
+@_recipe
+def fed_ef_ams(**parameters: Any) -> Algorithm:
+    """Error feedback per layer, AMSGrad with eps in the root. Li and Li, ICML 2023, Algorithm 1 (two-way: Algorithm 3)."""
+    uplink = ErrorFeedback(parse_compressor("top_k:0.01@layer"))
+    optimizer = AMSGrad(beta2=0.999, epsilon=1e-8, epsilon_inside=True)
+    return Algorithm(LocalSGD(), uplink, optimizer, name="fed_ef_ams").replace(**parameters)
+
+
+@_recipe
+def fed_com(**parameters: Any) -> Algorithm:
+    """Quantised updates, unbiased and without memory. Haddadpour et al., AISTATS 2021, Algorithm 1."""
+    uplink = Compressed(parse_compressor("uniform:8@layer"))
+    return Algorithm(LocalSGD(), uplink, SGD(), name="fed_com").replace(**parameters)
+
+
+@_recipe
+def fed_paq(**parameters: Any) -> Algorithm:
+    """FedCOM with server rate 1. Reisizadeh et al., AISTATS 2020, Algorithm 1."""
+    uplink = Compressed(parse_compressor("uniform:8@layer"))
+    return Algorithm(LocalSGD(), uplink, SGD(), name="fed_paq").replace(**parameters)
+
+
+@_recipe
+def fed_nlaa(**parameters: Any) -> Algorithm:
+    """FedAMS whose clients skip an update that is near their last one. FedBNLACA's paper, Algorithm 1 with NLA."""
+    return Algorithm(LocalSGD(), Lazy(), AMS(), name="fed_nlaa").replace(**parameters)
+
+
+@_recipe
+def fed_aa(**parameters: Any) -> Algorithm:
+    """FedAMS that uses an update near the last one together with it. FedBNLACA's paper, Algorithm 1 with AA."""
+    return Algorithm(LocalSGD(), Accelerated(), AMS(), name="fed_aa").replace(**parameters)
+
+
+@_recipe
+def fed_nlaca(**parameters: Any) -> Algorithm:
+    """FedCAMS with lazy clients. FedBNLACA's paper, Algorithm 3 with NLA."""
+    uplink = Lazy(parse_compressor("top_k:1/64@model"), memory=True)
+    return Algorithm(LocalSGD(), uplink, AMS(), name="fed_nlaca").replace(**parameters)
+
+
+@_recipe
+def fed_aca(**parameters: Any) -> Algorithm:
+    """FedCAMS with accelerated clients. FedBNLACA's paper, Algorithm 3 with AA."""
+    uplink = Accelerated(parse_compressor("top_k:1/64@model"), memory=True)
+    return Algorithm(LocalSGD(), uplink, AMS(), name="fed_aca").replace(**parameters)
+
+
+@_recipe
+def fed_bnlaca(**parameters: Any) -> Algorithm:
+    """Lazy and compressed both ways: the server sends C(w - v_i). FedBNLACA's paper, Algorithm 2 with NLA."""
+    top_k = parse_compressor("top_k:1/64@model")
+    downlink = Mirrored(top_k, threshold=0.0)
+    return Algorithm(LocalSGD(), Lazy(top_k, memory=True), AMS(), downlink, name="fed_bnlaca").replace(**parameters)
+
+
+@_recipe
+def fed_baca(**parameters: Any) -> Algorithm:
+    """Accelerated up, compressed both ways. FedBNLACA's paper, Algorithm 2 with AA."""
+    top_k = parse_compressor("top_k:1/64@model")
+    uplink = Accelerated(top_k, memory=True)
+    return Algorithm(LocalSGD(), uplink, AMS(), Mirrored(top_k), name="fed_baca").replace(**parameters)

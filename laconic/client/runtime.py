@@ -27,7 +27,7 @@ from laconic.link.occasion import Occasion
 from laconic.link.packet import Body, Flag, Packet, Stream
 from laconic.parts import State, section
 from laconic.randomness import Randomness
-from laconic.run.store import ClientStore
+from laconic.run.store import ClientStore, Settled
 from laconic.task import Task
 
 
@@ -52,6 +52,16 @@ class ClientRuntime:
         working = [opening for opening in openings if isinstance(opening, _Opening)]
         finished = iter(self._work(working, gradients) if working else [])
         return [next(finished) if isinstance(opening, _Opening) else opening for opening in openings]
+
+    def settle(self, instruction: Instruction) -> Settled:
+        """Commit or drop the pending state, as the instruction says."""
+        return self.store.settle(instruction.client, self._parse(instruction)[Stream.MODEL].sequence)
+
+    def _parse(self, instruction: Instruction) -> dict[int, Packet]:
+        packets = {packet.stream: packet for packet in (Packet.parse(p, self.layout) for p in instruction.packets)}
+        if Stream.MODEL not in packets:
+            raise PacketError("stream", "an instruction without a model")
+        return packets
 
     def _work(self, openings: Sequence[_Opening], gradients: Gradients) -> list[Reply]:
         clients = [opening.instruction.client for opening in openings]
@@ -83,9 +93,7 @@ class ClientRuntime:
 
     def _open(self, instruction: Instruction) -> _Opening | Reply:
         """Settle the last round, and read what has come; a reply if it cannot be read."""
-        packets = {packet.stream: packet for packet in (Packet.parse(p, self.layout) for p in instruction.packets)}
-        if Stream.MODEL not in packets:
-            raise PacketError("stream", "an instruction without a model")
+        packets = self._parse(instruction)
         acknowledged = packets[Stream.MODEL].sequence
         settled = self.store.settle(instruction.client, acknowledged)
         state = settled.state or {}

@@ -22,6 +22,7 @@ from laconic.link.occasion import Occasion
 from laconic.link.packet import Body
 from laconic.parts import State, part
 
+
 @part("downlink", "broadcast")
 class Broadcast(Downlink):
     """H = C(s + phi); phi += s - H; everybody adds H [E, Algorithm 3]."""
@@ -73,9 +74,7 @@ class Broadcast(Downlink):
                 forms.append(frame(since, now, Form.VALUES, [merged]))
         return min(forms, key=lambda body: len(body.data))
 
-    def receive(
-        self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool
-    ) -> tuple[Tensor, State]:
+    def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
         """The server's model, to the bit."""
         since, now, form, items = read(body)
         have = int(state["version"]) if "version" in state else 0

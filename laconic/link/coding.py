@@ -38,7 +38,7 @@ def packed_size(count: int, width: int) -> int:
 
 
 def pack(numbers: NDArray[Any], width: int) -> bytes:
-    """Whole numbers of `width` bits each: their whole bytes plane by plane, then eight remainders in as many bytes as bits."""
+    """Whole numbers of `width` bits: whole bytes plane by plane, then eight remainders in as many bytes as bits."""
     planes = [(numbers >> (8 * plane)).astype(np.uint8).tobytes() for plane in range(width // 8)]
     rest = width % 8
     if rest:

@@ -70,9 +70,7 @@ class Downlink(Part):
         """The peer state once the client's reply to `body` is folded in."""
         return {}
 
-    def receive(
-        self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool
-    ) -> tuple[Tensor, State]:
+    def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
         """On the client: the model to start from, and the client's new state.
 
         `lost` says that the server takes the client to have a state that it does not have any more. Raises `LostState` if
@@ -93,9 +91,7 @@ class DenseDownlink(Downlink):
         """Every entry, encoded and summed once for all."""
         return publication.whole
 
-    def receive(
-        self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool
-    ) -> tuple[Tensor, State]:
+    def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
         """The model as sent."""
         return decode(body, layout).dense(), state
 

@@ -50,28 +50,33 @@ def bit_model(ones: int, bits: int) -> Model:
     return model(powers[1, set_bits] * powers[0, 8 - set_bits])
 
 
-def table_of(symbols: Symbols, size: int) -> NDArray[np.uint8]:
-    """How often each of `size` symbols occurs, in one byte: the root of its share of the commonest, times 255.
-
-    The root spends the byte's precision where it matters: a share's error weighs as much as that of its root (Fisher).
-    """
-    counts = np.zeros(size, dtype=np.int64)
+def count_symbols(symbols: Symbols) -> NDArray[np.int64]:
+    """How often each symbol occurs, from 0 to the highest."""
+    counts = np.zeros(int(symbols.max(initial=0)) + 1, dtype=np.int64)
     for start, end in blocks(len(symbols)):
-        counts += np.bincount(symbols[start:end], minlength=size)
+        counts += np.bincount(symbols[start:end], minlength=len(counts))
+    return counts
+
+
+def table_of(counts: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Counts in one byte each: the root of a symbol's share of the commonest, times 255.
+
+    The root spends the byte's precision where it matters: an error of a share's root costs the same wherever it is (Fisher).
+    """
     roots = np.rint(255 * np.sqrt(counts / max(1, counts.max(initial=0))))
-    return np.maximum(roots, counts > 0).astype(np.uint8)
+    table: NDArray[np.uint8] = np.maximum(roots, counts > 0).astype(np.uint8)
+    return table
 
 
 def table_model(table: NDArray[np.uint8]) -> Model:
-    """The model that `table_of` describes; an empty share of everything is taken as equal shares."""
+    """The model that a table describes; one without any share is taken as equal shares."""
     return model(np.square(table.astype(np.float64)) if table.any() else np.ones(len(table)))
 
 
-def table_cost(symbols: Symbols, table: NDArray[np.uint8]) -> float:
-    """Bits that the symbols take under `table_model(table)`."""
-    weights = np.square(np.maximum(table, 1).astype(np.float64))
-    prices = np.log2(weights.sum()) - np.log2(weights)
-    return float(sum(prices[symbols[start:end]].sum() for start, end in blocks(len(symbols))))
+def table_cost(counts: NDArray[np.int64], table: NDArray[np.uint8]) -> float:
+    """Bits that symbols with these counts take under `table_model(table)`."""
+    weights = np.square(table[counts > 0].astype(np.float64))
+    return float((counts[counts > 0] * (np.log2(np.square(table.astype(np.float64)).sum()) - np.log2(weights))).sum())
 
 
 class SymbolWriter:
@@ -102,7 +107,7 @@ class SymbolReader:
             raise PacketError("size", f"{len(data)} bytes of entropy-coded words")
         words = np.frombuffer(data, dtype="<u4").astype(np.uint32)
         if len(words) and words[-1] == 0:
-            raise PacketError("entropy", "the last word is 0")
+            raise PacketError("size", "the last word is 0")
         self._coder = constriction.stream.stack.AnsCoder(words)
 
     def take(self, count: int, model: Model) -> NDArray[np.int32]:
@@ -113,4 +118,4 @@ class SymbolReader:
     def finish(self) -> None:
         """Everything must have been read: bytes that say nothing are refused."""
         if not self._coder.is_empty():
-            raise PacketError("entropy", "words are left over, or wrong")
+            raise PacketError("size", "bytes are left over, or wrong")

@@ -63,9 +63,7 @@ class Mirrored(Downlink):
         error = held.peer.get("error", torch.zeros_like(moved))
         return {"mirror": moved, "error": publication.model + error - moved}
 
-    def receive(
-        self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool
-    ) -> tuple[Tensor, State]:
+    def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
         """V_i, as the server mirrors it."""
         if lost and body.codec != Codec.CATCH_UP:
             raise LostState

@@ -115,6 +115,6 @@ class Packet:
         body = Body(codec, view[HEADER_BYTES:])
         if zlib.crc32(view[:_BEFORE_CHECKSUM], body.checksum) != expected:
             raise PacketError("checksum", "damaged on the way")
-        if flags not in Flag:
+        if flags > sum(Flag):
             raise PacketError("flags", f"{flags} is not known")
         return cls(body, stream, fingerprint, sequence, round_, Flag(flags))

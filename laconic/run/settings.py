@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from laconic.engine.faults import Faults
 from laconic.engine.numerics import Numerics
 from laconic.server.aggregate import Weighting
 from laconic.server.sampling import Sampling
@@ -27,6 +28,7 @@ class Settings(BaseModel):
     """A client's weight in the mean: 1, or its number of examples."""
     buffers: Literal["mean", "frozen"] = "mean"
     """Batch-norm statistics: averaged and sent with every update, or left as they are and never sent."""
+    faults: Faults = Field(default_factory=Faults)
     numerics: Numerics = Field(default_factory=Numerics)
     device: str = "cpu"
     threads: int | None = Field(None, ge=1)

@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from laconic.algorithm import Algorithm, run_round
+from laconic.algorithm import Algorithm, Engine, run_round
 from laconic.client.runtime import ClientRuntime
 from laconic.data.federated import ClientData
 from laconic.engine.draws import stochastic
+from laconic.engine.faults import FaultyEngine
 from laconic.engine.inline import InlineEngine
-from laconic.errors import ConfigError, LaconicError, PacketError
+from laconic.errors import ConfigError, LaconicError
 from laconic.layout import Layout
 from laconic.parts import State
 from laconic.randomness import Randomness
@@ -103,7 +104,17 @@ class Simulation:
             weighting=settings.weighting,
             send_buffers=not frozen,
         )
-        runtime = ClientRuntime(algorithm, self.task, self.layout, buffers, data, self.randomness, self.store, device)
+        runtime = ClientRuntime(
+            algorithm,
+            self.task,
+            self.layout,
+            self.layout.flatten(self.task.module).cpu(),
+            buffers.cpu(),
+            data,
+            self.randomness,
+            self.store,
+            device,
+        )
         self.engine = InlineEngine(
             runtime,
             numerics,
@@ -112,6 +123,9 @@ class Simulation:
             threads=settings.threads,
             chunk=settings.chunk,
         )
+        self.transport: Engine = self.engine
+        if settings.faults.any():
+            self.transport = FaultyEngine(self.engine, runtime, settings.faults, self.randomness)
         self.ledger = Ledger()
         self.seconds = 0.0
 
@@ -132,12 +146,9 @@ class Simulation:
             torch.set_num_threads(before)
 
     def _round(self) -> Ledger:
-        try:
-            costs = run_round(self.server, self.engine)
-        except PacketError as error:
-            if error.reason != "not finite":
-                raise
-            raise Diverged(f"a client's update is not finite in round {self.server.round + 1}: {_SMALLER}") from error
+        costs = run_round(self.server, self.transport)
+        if "not finite" in costs.refused:
+            raise Diverged(f"the update of a client is not finite in round {self.server.round}: {_SMALLER}")
         if not bool(torch.isfinite(self.server.model).all()):
             raise Diverged(f"the model is not finite after round {self.server.round}: {_SMALLER}")
         return costs
@@ -151,6 +162,9 @@ class Simulation:
         if last or server.round % self.settings.eval_every == 0:
             record |= self.evaluate()
         record |= self.ledger.totals()
+        record |= {name: getattr(server.costs, name) for name in ("skipped", "lost") if getattr(server.costs, name)}
+        if server.costs.refused:
+            record["refused"] = server.costs.refused
         record["streams"] = {key: traffic.bytes for key, traffic in server.costs.streams.items()}
         return record
 

@@ -61,9 +61,7 @@ class Server:
 
     def invite(self) -> list[Instruction]:
         """Choose who takes part, and address to each of them what it needs."""
-        chosen = participants(
-            self.sampling, len(self.data), self.count, self.round, self.randomness, self._sizes
-        )
+        chosen = participants(self.sampling, len(self.data), self.count, self.round, self.randomness, self._sizes)
         self.costs = RoundCosts(invited=len(chosen))
         self.losses = []
         self._mean = RunningMean(self.layout.size, self.layout.dtype, self.model.device)

@@ -1,0 +1,84 @@
+"""Faults on purpose, from named randomness: what happens to messages and clients on real networks.
+
+A fault is decided per client and round, so the same seed gives the same faults on any engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from laconic.client.messages import Instruction, Reply
+from laconic.client.runtime import ClientRuntime
+from laconic.engine.inline import InlineEngine
+from laconic.randomness import Randomness
+
+Chance = Annotated[float, Field(ge=0, le=1)]
+
+
+class Faults(BaseModel):
+    """How likely each fault is, per client and round."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    drop: Chance = 0.0
+    """The update is lost on the way."""
+    late: Chance = 0.0
+    """The update arrives after its round has closed."""
+    duplicate: Chance = 0.0
+    """The update arrives twice."""
+    crash: Chance = 0.0
+    """The client dies at a random moment of its round."""
+    lose_state: Chance = 0.0
+    """The client comes back with nothing."""
+
+    def any(self) -> bool:
+        """Whether anything can happen at all."""
+        return any(getattr(self, name) > 0 for name in type(self).model_fields)
+
+
+class FaultyEngine:
+    """An engine whose clients and messages fail."""
+
+    def __init__(self, engine: InlineEngine, runtime: ClientRuntime, faults: Faults, randomness: Randomness) -> None:
+        self.engine, self.runtime, self.faults, self.randomness = engine, runtime, faults, randomness
+        self.held: list[Reply] = []
+        """Replies of the last round that are still on their way."""
+
+    def run(self, instructions: Sequence[Instruction]) -> Iterator[Reply]:
+        """The replies that come through, in order, and those that should not be there."""
+        late, self.held = self.held, []
+        yield from late
+        silent: set[int] = set()
+        able = []
+        for instruction in instructions:
+            if self._happens("lose_state", instruction):
+                self.runtime.store.forget(instruction.client)
+            if self._happens("crash", instruction):
+                # A third each: before anything is done, after the last round is settled, after the new state is stored.
+                moment = self._draw("crash moment", instruction)
+                if moment < 1 / 3:
+                    continue
+                if moment < 2 / 3:
+                    self.runtime.settle(instruction)
+                    continue
+                silent.add(instruction.client)
+            able.append(instruction)
+        for instruction, reply in zip(able, self.engine.run(able), strict=True):
+            if reply.client in silent or self._happens("drop", instruction):
+                continue
+            if self._happens("late", instruction):
+                self.held.append(reply)
+                continue
+            yield reply
+            if self._happens("duplicate", instruction):
+                yield reply
+
+    def _happens(self, fault: str, instruction: Instruction) -> bool:
+        chance: float = getattr(self.faults, fault)
+        return chance > 0 and self._draw(fault, instruction) < chance
+
+    def _draw(self, purpose: str, instruction: Instruction) -> float:
+        return float(self.randomness.numpy(f"fault/{purpose}", instruction.round, instruction.client).random())

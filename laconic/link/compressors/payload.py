@@ -1,0 +1,77 @@
+"""What a packet decodes to, in a form that a server can add."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Payload(Protocol):
+    """A decoded vector. A server adds it without making it dense (design rule 7)."""
+
+    def dense(self) -> Tensor:
+        """The whole vector."""
+        ...
+
+    def add_to(self, accumulator: Tensor, weight: float) -> None:
+        """accumulator += weight * vector, in place."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DensePayload:
+    """Every entry of the vector."""
+
+    values: Tensor
+
+    def dense(self) -> Tensor:
+        """The vector itself."""
+        return self.values
+
+    def add_to(self, accumulator: Tensor, weight: float) -> None:
+        """accumulator += weight * vector."""
+        accumulator.add_(self.values.to(accumulator), alpha=weight)
+
+
+@dataclass(frozen=True, slots=True)
+class SparsePayload:
+    """Some entries of a vector of `size`, at sorted positions that are all different; the others are zero."""
+
+    positions: Tensor
+    values: Tensor
+    size: int
+
+    def dense(self) -> Tensor:
+        """The vector with its zeros."""
+        whole = torch.zeros(self.size, dtype=self.values.dtype, device=self.values.device)
+        whole[self.positions] = self.values
+        return whole
+
+    def add_to(self, accumulator: Tensor, weight: float) -> None:
+        """accumulator[positions] += weight * values; nothing else is touched."""
+        positions = self.positions.to(accumulator.device)
+        accumulator.scatter_add_(0, positions, self.values.to(accumulator) * weight)
+
+    def write_to(self, vector: Tensor) -> None:
+        """vector[positions] = values."""
+        vector[self.positions.to(vector.device)] = self.values.to(vector)
+
+
+@dataclass(frozen=True, slots=True)
+class SumPayload:
+    """Two payloads used together."""
+
+    one: Payload
+    other: Payload
+
+    def dense(self) -> Tensor:
+        """Their sum."""
+        return self.one.dense() + self.other.dense()
+
+    def add_to(self, accumulator: Tensor, weight: float) -> None:
+        """Both, one after the other."""
+        self.one.add_to(accumulator, weight)
+        self.other.add_to(accumulator, weight)
