@@ -11,6 +11,12 @@ from laconic.client.local_sgd import LocalSGD
 from laconic.client.own_training import OwnTraining
 from laconic.errors import ConfigError, DataError, LaconicError, PacketError
 from laconic.layout import Layout
+from laconic.link.broadcast import Broadcast
+from laconic.link.compressors import parse_compressor
+from laconic.link.downlink import DenseDownlink
+from laconic.link.lazy import Accelerated, Lazy
+from laconic.link.mirrored import Mirrored
+from laconic.link.uplink import Compressed, DenseUplink, ErrorFeedback
 from laconic.recipes import (
     fed_aa,
     fed_aca,
@@ -37,12 +43,20 @@ from laconic.task import Task, classification, next_token, regression
 from laconic.version import __version__
 
 __all__ = [
+    "Accelerated",
     "Algorithm",
+    "Broadcast",
+    "Compressed",
     "ConfigError",
     "DataError",
+    "DenseDownlink",
+    "DenseUplink",
+    "ErrorFeedback",
     "LaconicError",
     "Layout",
+    "Lazy",
     "LocalSGD",
+    "Mirrored",
     "OwnTraining",
     "PacketError",
     "Result",
@@ -72,6 +86,7 @@ __all__ = [
     "fed_yogi",
     "models",
     "next_token",
+    "parse_compressor",
     "regression",
     "simulate",
 ]

@@ -27,6 +27,17 @@ _KEYS: list[tuple[str, type, str]] = [
     ("batch_order", str, "shuffled, or fixed: the order of the client's data, the same every round."),
     ("local_lr", float, "The clients' learning rate."),
     ("server_lr", float, "The server's learning rate."),
+    (
+        "compressor",
+        str,
+        "How updates are compressed: top_k:1/64, sign, qsgd:4, top_k:0.01+qsgd:4, … with @layer or @model.",
+    ),
+    ("downlink", str, "How the model travels: dense, broadcast or mirrored."),
+    ("drop", float, "Chance that an update is lost on the way."),
+    ("late", float, "Chance that an update arrives after its round."),
+    ("duplicate", float, "Chance that an update arrives twice."),
+    ("crash", float, "Chance that a client dies at a random moment of its round."),
+    ("lose_state", float, "Chance that a client comes back with nothing."),
     ("sampling", str, "How participants are drawn: uniform, or weighted by their number of examples."),
     ("weighting", str, "A client's weight in the mean: uniform, or size."),
     ("seed", int, "Everything random follows from it."),
@@ -64,13 +75,23 @@ def with_config(function: Command) -> Command:
         ],
     )
 
+    memory = inspect.Parameter(
+        "memory",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            bool | None,
+            typer.Option("--memory/--no-memory", help="Whether clients remember what they did not send."),
+        ],
+    )
+
     @functools.wraps(function)
     def command(**arguments: Any) -> None:
-        options = {name: arguments.pop(name) for name, _, _ in _KEYS}
+        options = {name: arguments.pop(name) for name in ("memory", *(name for name, _, _ in _KEYS))}
         settings = dict(parse_setting(text) for text in arguments.pop("set") or [])
         function(**arguments, options=options | settings)
 
-    parameters = [*own, *shared, setting]
+    parameters = [*own, *shared, memory, setting]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command

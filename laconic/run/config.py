@@ -14,6 +14,7 @@ server_lr = 0.05
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +27,8 @@ from laconic import data, models
 from laconic.algorithm import Algorithm
 from laconic.data.federated import ClientData
 from laconic.errors import ConfigError, unknown_name
-from laconic.parts import SLOTS, explain, find_part, make_part
+from laconic.link.uplink import ErrorFeedback
+from laconic.parts import SLOTS, Part, explain, find_part, make_part
 from laconic.recipes import make
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
@@ -41,10 +43,16 @@ SHORT_NAMES = {
     "dtype": "numerics.dtype",
     "strategy": "numerics.strategy",
     "vmap_width": "numerics.vmap_width",
+    "drop": "faults.drop",
+    "late": "faults.late",
+    "duplicate": "faults.duplicate",
+    "crash": "faults.crash",
+    "lose_state": "faults.lose_state",
 }
 """Parameters of parts that are common enough to stand at the top of a config, or to be options."""
 
 
+_SECTIONS = [*SLOTS, "numerics", "faults"]
 _FIRST = ("algorithm", "dataset", "partition", "clients", "model")
 
 
@@ -59,6 +67,10 @@ class RunConfig(Settings):
     model: str | None = None
     """The data set's usual model when not given."""
     data_dir: str | None = None
+    compressor: str | None = None
+    """Shorthand for the uplink's compressor; an uplink that has none becomes error feedback."""
+    memory: bool = True
+    """False: the uplink forgets what it did not send."""
     method: dict[str, Any] = {}
     uplink: dict[str, Any] = {}
     optimizer: dict[str, Any] = {}
@@ -73,12 +85,18 @@ class RunConfig(Settings):
         algorithm = make(self.algorithm)
         for slot in SLOTS:
             table = dict(getattr(self, slot))
-            name = table.pop("name", None)
-            if name is not None and name != algorithm.parts()[slot].name:
-                algorithm = algorithm.replace(**{slot: make_part(find_part(slot, name), table)})
+            present = algorithm.parts()[slot]
+            if slot == "uplink" and self.compressor is not None:
+                table.setdefault("compressor", self.compressor)
+                if "compressor" not in present.parameters():
+                    table.setdefault("name", ErrorFeedback.name)
+            name = table.pop("name", present.name)
+            if name != present.name:
+                kind = find_part(slot, name)
+                algorithm = algorithm.replace(**{slot: make_part(kind, _inherited(kind, algorithm) | table)})
             elif table:
                 algorithm = algorithm.replace(**{slot: table})
-        return algorithm
+        return algorithm if self.memory else algorithm.replace(uplink=algorithm.uplink.without_memory())
 
     def load_data(self) -> ClientData:
         """The data set, split over clients."""
@@ -102,6 +120,8 @@ class RunConfig(Settings):
         clients = simulation.data
         partition = self.partition or _default_partition(self.dataset)
         own = {"clients": len(clients), "partition": partition, "model": self.model or default_model(clients)}
+        # Both are in the uplink's own table now.
+        own |= {"compressor": None, "memory": True}
         return self.model_copy(update=parts | settings | own)
 
     def to_toml(self) -> str:
@@ -109,6 +129,16 @@ class RunConfig(Settings):
         table = self.model_dump(exclude_none=True)
         order = [*_FIRST, *(key for key in table if key not in _FIRST)]
         return tomli_w.dumps({key: table[key] for key in order if key in table and table[key] != {}})
+
+
+def _inherited(kind: type[Part], algorithm: Algorithm) -> dict[str, Any]:
+    """A link that is put in another's place keeps the compressor; one for the downlink takes the uplink's."""
+    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    uplink = algorithm.uplink.parameters()
+    kept = {"compressor": uplink["compressor"]} if "compressor" in uplink else {}
+    if isinstance(algorithm.uplink, ErrorFeedback):
+        kept["memory"] = True
+    return {key: value for key, value in kept.items() if key in known}
 
 
 def default_model(clients: ClientData) -> str:
@@ -172,8 +202,8 @@ def _assign(table: dict[str, Any], key: str, value: Any) -> None:
             value = {"name": value}
         table[head] = value
         return
-    if head not in (*SLOTS, "numerics"):
-        raise unknown_name("part", head, [*SLOTS, "numerics"])
+    if head not in _SECTIONS:
+        raise unknown_name("part", head, _SECTIONS)
     section = table.setdefault(head, {})
     if not isinstance(section, dict):
         raise ConfigError(f"{head} = {section!r}: a table is allowed")
