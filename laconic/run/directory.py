@@ -127,7 +127,15 @@ def read_metrics(path: Path) -> list[Record]:
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
     """Tensors and plain numbers in one file, atomically."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    plain: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        plain[name] = tensor.detach().cpu().contiguous()
+        # The format has no shared memory: a state that a round left as it was is committed and pending at once.
+        place = plain[name].untyped_storage().data_ptr()
+        if place in seen:
+            plain[name] = plain[name].clone()
+        seen.add(place)
     write_atomically(path, save(plain, {"laconic": json.dumps(numbers)}))
 
 
