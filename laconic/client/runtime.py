@@ -20,7 +20,7 @@ from laconic.data.federated import ClientData
 from laconic.engine.gradients import Gradients
 from laconic.errors import PacketError
 from laconic.layout import Layout
-from laconic.link.compressors import Dense, decode
+from laconic.link.compressors import decode_dense, encode_dense
 from laconic.link.packet import Body, Packet, Stream
 from laconic.parts import State
 from laconic.randomness import Randomness
@@ -83,7 +83,7 @@ class ClientRuntime:
         buffers = self.initial_buffers
         if Stream.BUFFERS in packets:
             body = packets[Stream.BUFFERS].body
-            buffers = decode(body, self.layout.buffer_size, self.layout.dtype).dense()
+            buffers = decode_dense(body, self.layout.buffer_size, self.layout.dtype).dense()
         return _Opening(acknowledged, state, model, buffers, Stream.BUFFERS in packets)
 
     def _close(self, instruction: Instruction, opening: _Opening, update: Tensor, buffers: Tensor) -> tuple[bytes, ...]:
@@ -92,7 +92,7 @@ class ClientRuntime:
         sequence = self.store.propose(instruction.client, opening.acknowledged, state)
         bodies: dict[Stream, Body] = {Stream.MODEL: body}
         if opening.with_buffers:
-            bodies[Stream.BUFFERS] = Dense().encode(buffers)
+            bodies[Stream.BUFFERS] = encode_dense(buffers)
         return tuple(
             Packet(each, stream, self.layout.fingerprint, sequence, instruction.round).to_bytes()
             for stream, each in bodies.items()

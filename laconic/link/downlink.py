@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from laconic.layout import Layout
-from laconic.link.compressors import Dense, decode
+from laconic.link.compressors import Dense, decode, encode_dense
 from laconic.link.packet import Body
 from laconic.parts import Part, State, part
 
@@ -50,13 +50,13 @@ class DenseDownlink(Downlink):
 
     def publish(self, model: Tensor, state: State) -> Callable[[int], Body]:
         """One body for everybody, encoded once."""
-        body = Dense().encode(model)
+        body = encode_dense(model)
         return lambda client: body
 
     def receive(self, body: Body, state: State, layout: Layout) -> tuple[Tensor, State]:
         """The model as sent."""
-        return decode(body, layout.size, layout.dtype).dense(), state
+        return decode(body, layout).dense(), state
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """32 d."""
-        return Dense().paper_bits(layout.size)
+        return Dense().paper_bits(layout)

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laconic.errors import PacketError
-from laconic.link.coding import Positions
 from laconic.link.entropy import BLOCK, blocks
+from laconic.link.gaps import Positions
 
 _SAMPLE = 1 << 17
-_SMALL = 1 << 15
+_SMALL = 1 << 13
 """Below this size a selection without sampling is as fast."""
 
 
@@ -27,7 +27,7 @@ def largest(values: NDArray[np.floating], count: int) -> Positions:
     array([1, 2, 3])
     """
     if count >= len(values):
-        require_finite(values)
+        peak(values)
         return np.arange(len(values))
     threshold = _likely_threshold(values, count)
     candidates, magnitudes = _at_least(values, threshold)
@@ -36,15 +36,15 @@ def largest(values: NDArray[np.floating], count: int) -> Positions:
     return candidates[_exactly(magnitudes, count)]
 
 
-def require_finite(values: NDArray[np.floating]) -> None:
-    """Refuse NaN and infinity, which no packet may carry."""
+def peak(values: NDArray[np.floating]) -> float:
+    """The largest magnitude; NaN and infinity, which no packet may carry, are refused."""
+    highest = 0.0
     for start, end in blocks(len(values)):
-        _require_finite_peak(np.abs(values[start:end]).max())
-
-
-def _require_finite_peak(peak: np.floating) -> None:
-    if not math.isfinite(peak):
-        raise PacketError("not finite", "the vector to send has NaN or infinity")
+        block = float(np.abs(values[start:end]).max())
+        if not math.isfinite(block):
+            raise PacketError("not finite", "the vector to send has NaN or infinity")
+        highest = max(highest, block)
+    return highest
 
 
 def _likely_threshold(values: NDArray[np.floating], count: int) -> np.floating:
@@ -52,7 +52,7 @@ def _likely_threshold(values: NDArray[np.floating], count: int) -> np.floating:
     if len(values) <= _SMALL:
         return values.dtype.type(0)
     # Runs of 16 neighbours cost as many cache misses as single entries would, so they are sampled together.
-    runs = _SAMPLE // 16
+    runs = min(_SAMPLE, len(values) // 8) // 16
     starts = np.arange(runs) * (len(values) // runs)
     sample = np.abs(values[(starts[:, None] + np.arange(16)).reshape(-1)])
     expected = count / len(values) * len(sample)
@@ -63,9 +63,7 @@ def _likely_threshold(values: NDArray[np.floating], count: int) -> np.floating:
     return threshold
 
 
-def _at_least(
-    values: NDArray[np.floating], threshold: np.floating
-) -> tuple[Positions, NDArray[np.floating]]:
+def _at_least(values: NDArray[np.floating], threshold: np.floating) -> tuple[Positions, NDArray[np.floating]]:
     """Positions, sorted, and magnitudes of all entries whose magnitude reaches the threshold."""
     buffer = np.empty(min(BLOCK, len(values)), dtype=values.dtype)
     mask = np.empty(len(buffer), dtype=bool)
@@ -78,7 +76,7 @@ def _at_least(
         found += start
         positions.append(found)
     together = np.concatenate(magnitudes)
-    _require_finite_peak(together.max(initial=0))
+    peak(together)
     return np.concatenate(positions), together
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from laconic.layout import Layout
-from laconic.link.compressors import Dense, Payload, decode
+from laconic.link.compressors import Dense, Payload, decode, encode_dense
 from laconic.link.packet import Body
 from laconic.parts import Part, State, part
 
@@ -23,7 +23,7 @@ class Uplink(Part):
 
     def decode(self, body: Body, layout: Layout) -> Payload:
         """On the server: what the body says."""
-        return decode(body, layout.size, layout.dtype)
+        return decode(body, layout)
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """What the papers' formulas count for this body."""
@@ -40,8 +40,8 @@ class DenseUplink(Uplink):
 
     def encode(self, update: Tensor, state: State) -> tuple[Body, State]:
         """Every entry."""
-        return Dense().encode(update), state
+        return encode_dense(update), state
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """32 d."""
-        return Dense().paper_bits(layout.size)
+        return Dense().paper_bits(layout)

@@ -25,9 +25,10 @@ from pydantic import Field, ValidationError
 from laconic import data, models
 from laconic.algorithm import Algorithm
 from laconic.data.federated import ClientData
+from laconic.engine.numerics import Numerics
 from laconic.errors import ConfigError, unknown_name
 from laconic.parts import SLOTS, explain, find_part, make_part
-from laconic.recipes import make
+from laconic.recipes import RECIPES, make
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
 
@@ -127,6 +128,9 @@ def _default_partition(dataset: str) -> str | None:
 def load_config(path: Path | None, options: Mapping[str, Any]) -> RunConfig:
     """A file, overridden by options given as "key" or "part.parameter"."""
     table = _read(path) if path else {}
+    _change_recipe(table, options.get("algorithm"))
+    if "local_steps" in table and "local_epochs" in table:
+        raise ConfigError(f"config '{path}': local_steps and local_epochs: only one of the two is allowed")
     for key in [key for key in table if key in SHORT_NAMES]:
         _assign(table, SHORT_NAMES[key], table.pop(key))
     for key, value in options.items():
@@ -135,10 +139,26 @@ def load_config(path: Path | None, options: Mapping[str, Any]) -> RunConfig:
     for key in table:
         if key not in RunConfig.model_fields:
             raise unknown_name("key", key, [*RunConfig.model_fields, *SHORT_NAMES])
+    numerics = table.get("numerics")
+    for key in numerics if isinstance(numerics, dict) else ():
+        if key not in Numerics.model_fields:
+            raise unknown_name("key of numerics", key, Numerics.model_fields)
     try:
         return RunConfig(**table)
     except ValidationError as error:
         raise ConfigError(explain(error)) from None
+
+
+def _change_recipe(table: dict[str, Any], wanted: str | None) -> None:
+    """Another algorithm than the file's brings its own parts: those that the file has only spelt out go with its own."""
+    if wanted is None or wanted == table.get("algorithm") or table.get("algorithm") not in RECIPES:
+        return
+    before, after = make(table["algorithm"]).parts(), make(wanted).parts()
+    for slot in SLOTS:
+        section = table.get(slot)
+        name = section.get("name") if isinstance(section, dict) else None
+        if name == before[slot].name != after[slot].name:
+            del table[slot]
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +27,9 @@ class Interrupted(Exception):
 
     def __init__(self, directory: Path, done: int) -> None:
         super().__init__(f"stopped after round {done}")
-        self.directory, self.done = directory, done
+        self.done = done
+        self.again = f"laconic run {shlex.quote(str(directory))} --resume"
+        """The command that continues."""
 
 
 class Watcher(Protocol):

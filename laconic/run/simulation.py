@@ -234,7 +234,7 @@ def check_labels(task: Task, data: ClientData, batch: tuple[torch.Tensor, ...]) 
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         line = str(error).strip().splitlines()[0]
         raise ConfigError(f"device = '{name}': not usable here: {line}") from error

@@ -13,7 +13,7 @@ from laconic.client.messages import Instruction, Reply
 from laconic.data.federated import ClientData
 from laconic.errors import PacketError
 from laconic.layout import Layout
-from laconic.link.compressors import Dense, decode
+from laconic.link.compressors import decode_dense, encode_dense
 from laconic.link.packet import Body, Packet, Stream
 from laconic.parts import State
 from laconic.randomness import Randomness
@@ -67,7 +67,7 @@ class Server:
         self._buffer_mean = RunningMean(self.layout.buffer_size, self.layout.dtype, self.model.device)
         self._waiting = set(chosen)
         model_for = self.algorithm.downlink.publish(self.model, self.downlink_state)
-        buffers = Dense().encode(self.buffers) if self.send_buffers else None
+        buffers = encode_dense(self.buffers) if self.send_buffers else None
         return [self._instruction(client, len(chosen), model_for(client), buffers) for client in chosen]
 
     def _sizes(self) -> np.ndarray:
@@ -98,7 +98,7 @@ class Server:
         weight = 1.0 if self.weighting == "uniform" else float(reply.examples)
         if self.send_buffers:
             body = packets[Stream.BUFFERS].body
-            self._buffer_mean.add(decode(body, self.layout.buffer_size, self.layout.dtype), weight)
+            self._buffer_mean.add(decode_dense(body, self.layout.buffer_size, self.layout.dtype), weight)
         self._mean.add(update, weight)
         self._waiting.discard(reply.client)
         self.folded[reply.client] = number

@@ -1,0 +1,40 @@
+"""How a vector becomes a packet's body and back (algorithms.md, "Compressors").
+
+A compressor chooses entries (places.py) and expresses their values (values.py); `decode` is the way back and knows no
+compressor: a body says what it is. `parse_compressor` and `str` are the spelling on the command line.
+"""
+
+from laconic.link.compressors.base import COMPRESSORS, Compressor
+from laconic.link.compressors.chain import Chain
+from laconic.link.compressors.codec import Codec
+from laconic.link.compressors.decoding import decode, decode_dense
+from laconic.link.compressors.dense import Cast, Dense, encode_dense
+from laconic.link.compressors.groups import Group
+from laconic.link.compressors.payload import DensePayload, Payload, SparsePayload
+from laconic.link.compressors.quantised import Qsgd, Uniform
+from laconic.link.compressors.sign import HeavySign, Sign
+from laconic.link.compressors.sparse import RandomK, TopK
+from laconic.link.compressors.spelling import parse_compressor
+
+__all__ = [
+    "COMPRESSORS",
+    "Cast",
+    "Chain",
+    "Codec",
+    "Compressor",
+    "Dense",
+    "DensePayload",
+    "Group",
+    "HeavySign",
+    "Payload",
+    "Qsgd",
+    "RandomK",
+    "Sign",
+    "SparsePayload",
+    "TopK",
+    "Uniform",
+    "decode",
+    "decode_dense",
+    "encode_dense",
+    "parse_compressor",
+]

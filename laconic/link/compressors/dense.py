@@ -1,0 +1,54 @@
+"""No compression, and half precision."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from laconic.link.body import BodyWriter
+from laconic.link.compressors.base import Compressor, compressor
+from laconic.link.compressors.codec import Codec
+from laconic.link.compressors.groups import Chosen, Group
+from laconic.link.packet import Body
+from laconic.link.selection import peak
+
+_DENSE = {torch.float32: Codec.FLOAT32, torch.float64: Codec.FLOAT64}
+_HALVES = {"float16": (torch.float16, Codec.FLOAT16), "bfloat16": (torch.bfloat16, Codec.BFLOAT16)}
+
+
+@compressor("dense")
+class Dense(Compressor):
+    """The vector's own floating type, 32 bits an entry in the papers' count."""
+
+    by: Group = "model"
+
+
+@compressor("cast", argument="kind")
+class Cast(Compressor):
+    """Sixteen bits an entry. What is too large for the type becomes its largest number."""
+
+    kind: Literal["float16", "bfloat16"] = "float16"
+    by: Group = "model"
+
+    def express(self, chosen: Chosen, generator: np.random.Generator, writer: BodyWriter) -> Codec:
+        """Each entry rounded to the nearest."""
+        peak(chosen.values)  # refuses what is not finite
+        half, form = _HALVES[self.kind]
+        most = torch.finfo(half).max
+        # A copy is made anyhow, and torch wants memory that it may write to.
+        rounded = torch.from_numpy(np.clip(chosen.values, -most, most)).to(half)
+        writer.put(rounded.view(torch.int16).numpy().astype("<i2", copy=False).tobytes())
+        return form
+
+    def value_bits(self, count: int, groups: int) -> int:
+        """16 each."""
+        return 16 * count
+
+
+def encode_dense(vector: Tensor) -> Body:
+    """A vector that no layout describes, such as the buffers, entry by entry."""
+    entries = vector.detach().cpu().contiguous().numpy()
+    return Body(_DENSE[vector.dtype], entries.astype(entries.dtype.newbyteorder("<"), copy=False).tobytes())

@@ -1,0 +1,57 @@
+"""What a packet decodes to, in a form that a server can add."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Payload(Protocol):
+    """A decoded vector. A server adds it without making it dense (design rule 7)."""
+
+    def dense(self) -> Tensor:
+        """The whole vector."""
+        ...
+
+    def add_to(self, accumulator: Tensor, weight: float) -> None:
+        """accumulator += weight * vector, in place."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DensePayload:
+    """Every entry of the vector."""
+
+    values: Tensor
+
+    def dense(self) -> Tensor:
+        """The vector itself."""
+        return self.values
+
+    def add_to(self, accumulator: Tensor, weight: float) -> None:
+        """accumulator += weight * vector."""
+        accumulator.add_(self.values.to(accumulator), alpha=weight)
+
+
+@dataclass(frozen=True, slots=True)
+class SparsePayload:
+    """Some entries of a vector of `size`, at sorted positions that are all different; the others are zero."""
+
+    positions: Tensor
+    values: Tensor
+    size: int
+
+    def dense(self) -> Tensor:
+        """The vector with its zeros."""
+        whole = torch.zeros(self.size, dtype=self.values.dtype, device=self.values.device)
+        whole[self.positions] = self.values
+        return whole
+
+    def add_to(self, accumulator: Tensor, weight: float) -> None:
+        """accumulator[positions] += weight * values; nothing else is touched."""
+        # NumPy's product is made by one thread: so few numbers are not worth waking up others.
+        weighted = torch.from_numpy(self.values.numpy() * weight)
+        accumulator.scatter_add_(0, self.positions.to(accumulator.device), weighted.to(accumulator))
