@@ -20,7 +20,7 @@ install-dev: .venv/installed-dev
 # The main job: adaptive federated optimisers on the shipped digits, 20 clients with unlike data.
 run: .venv/installed
 	$(BIN)/laconic compare fed_avg fed_adagrad fed_adam fed_yogi fed_amsgrad fed_ams \
-	  --dataset digits --partition dirichlet:0.3 --clients 20 --participants 10 --rounds 60 --out runs
+	  --dataset digits --partition dirichlet:0.3 --clients 20 --participants 10 --rounds 60 --eval-every 2 --target 90
 
 check: .venv/installed-dev
 	$(BIN)/ruff check .
@@ -28,10 +28,10 @@ check: .venv/installed-dev
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 test-long: .venv/installed-dev
-	$(BIN)/pytest -m long
+	$(BIN)/pytest -n 2 -m long
 
 bench: .venv/installed-dev
 	$(BIN)/python benchmarks/simulation.py

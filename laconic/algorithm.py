@@ -39,7 +39,7 @@ def run_round(server: Server, engine: Engine) -> RoundCosts:
     """One round: who takes part -> model out -> local work -> updates in -> mean -> new model."""
     instructions = server.invite()
     for reply in engine.run(instructions):
-        server.fold(reply)
+        server.receive(reply)
     return server.close()
 
 

@@ -12,7 +12,7 @@ from laconic import data as data_sets
 from laconic import models
 from laconic.algorithm import Algorithm
 from laconic.data.federated import ClientData
-from laconic.errors import ConfigError
+from laconic.errors import ConfigError, unknown_name
 from laconic.parts import explain
 from laconic.recipes import make
 from laconic.run.settings import Settings
@@ -38,6 +38,9 @@ def simulate(
     >>> len(result.history), result.ledger.bytes("up")
     (3, 39450)
     """
+    for key in settings:
+        if key not in Settings.model_fields:
+            raise unknown_name("setting", key, Settings.model_fields)
     try:
         checked = Settings(**settings)
     except ValidationError as error:

@@ -20,10 +20,9 @@ GLOBAL = -1
 class Randomness:
     """All the random draws of one run.
 
-    >>> Randomness(7).numpy("batches", round=3, client=2).integers(100)
-    np.int64(20)
-    >>> Randomness(7).numpy("batches", round=3, client=2).integers(100)
-    np.int64(20)
+    >>> draw = lambda client: Randomness(7).numpy("batches", round=3, client=client).integers(10**9)
+    >>> bool(draw(2) == draw(2)), bool(draw(2) == draw(1))
+    (True, False)
     """
 
     seed: int

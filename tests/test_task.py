@@ -20,7 +20,7 @@ class Fixed(nn.Module):
 
     def __init__(self, output: Tensor) -> None:
         super().__init__()
-        self.output = nn.Parameter(output)
+        self.register_buffer("output", output)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.output
@@ -107,6 +107,14 @@ def test_check_leaves_the_module_and_its_statistics_alone() -> None:
     before = {name: value.clone() for name, value in module.state_dict().items()}
     classification(module).check((torch.randn(2, 4), torch.zeros(2, dtype=torch.int64)))
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_a_misspelt_setting_is_refused_with_the_nearest_name() -> None:
+    data = from_arrays([(torch.zeros(5, 3), torch.zeros(5))])
+    with pytest.raises(ConfigError, match="unknown setting 'ruonds': did you mean 'rounds'"):
+        laconic.simulate("fed_avg", nn.Linear(3, 1), data, ruonds=1)
+    with pytest.raises(ConfigError, match="rounds = 0: must be greater"):
+        laconic.simulate("fed_avg", nn.Linear(3, 1), data, rounds=0)
 
 
 def test_a_label_beyond_the_outputs_is_found_even_where_the_first_batch_has_none() -> None:

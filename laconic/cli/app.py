@@ -20,7 +20,7 @@ from laconic.cli.view import LiveView
 from laconic.engine.tune import tune as measure_strategies
 from laconic.errors import ConfigError, LaconicError
 from laconic.run.config import RunConfig, load_config, parse_setting
-from laconic.run.directory import RunDirectory, write_atomically
+from laconic.run.directory import RunDirectory, plain, write_atomically
 from laconic.run.driver import Finished, Interrupted, drive
 from laconic.run.simulation import Diverged
 from laconic.version import __version__
@@ -69,6 +69,8 @@ def run(
     if config is not None and config.is_dir():
         out = out or (config if resume else None)
         config = RunDirectory(config).config
+    if resume and config is not None and not config.exists():
+        raise ConfigError(f"--resume: there is no run '{config}'")
     if resume and out is None:
         raise ConfigError("--resume: name the run, as in `laconic run runs/NAME --resume`, or give its --out")
     if resume and config is None and out is not None and RunDirectory(out).exists():
@@ -105,23 +107,32 @@ def compare(
         raise ConfigError("--resume: give the --out of the comparison")
     check_options(options)
     configs = {label: _variant(label, config, options) for label in dict.fromkeys(algorithms)}
-    for wanted in configs.values():
-        wanted.build_algorithm()
     first = next(iter(configs.values()))
     directory = out or _new_directory("compare", first.dataset)
+    folders = {label: directory / re.sub(r"[^\w.+-]+", "_", label) for label in configs}
     # A run that is resumed takes its data from its own config, not from what was said now.
     data = None if resume else first.load_data()
+    if not resume:
+        # All of them are checked before the first one runs.
+        for label, wanted in configs.items():
+            RunDirectory(folders[label]).check_new()
+            wanted.build(data if _same_data(wanted, first) else None).close()
     finished: list[Finished] = []
     failed: dict[str, str] = {}
     for label, wanted in configs.items():
-        folder = directory / re.sub(r"[^\w.+-]+", "_", label)
         try:
-            view = LiveView(stderr)
             own = data if _same_data(wanted, first) else None
-            finished.append(drive(wanted, folder, view, resume=resume, label=label, target=_fraction(target), data=own))
+            goal = _fraction(target)
+            finished.append(
+                drive(wanted, folders[label], LiveView(stderr), resume=resume, label=label, target=goal, data=own)
+            )
         except Diverged as error:
             failed[label] = str(error)
             stderr.print(f"[red]{escape(label)}: {escape(str(error))}[/red]", highlight=False, soft_wrap=True)
+        except Interrupted as stop:
+            said = [word for word in sys.argv[1:] if word != "--resume"]
+            stop.again = shlex.join(["laconic", *said, *([] if out else ["--out", str(directory)]), "--resume"])
+            raise
     if as_json:
         runs = [run.summary() for run in tables.ranked(finished)]
         runs += [
@@ -149,6 +160,8 @@ def tune(
 ) -> None:
     """Measure how gradients are computed fastest here, and write that choice into a config."""
     wanted = read_config(config, options | {"algorithm": algorithm})
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out '{out}': there is no folder '{out.parent}'")
     trials = measure_strategies(wanted)
     stdout.print(tables.trials(trials))
     best = trials[0]
@@ -208,7 +221,7 @@ def _new_directory(what: str, dataset: str) -> Path:
 
 
 def _print_json(table: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(table) + "\n")
+    sys.stdout.write(json.dumps(plain(table), allow_nan=False) + "\n")
 
 
 def _reason(error: OSError) -> str:
@@ -218,14 +231,20 @@ def _reason(error: OSError) -> str:
 def main() -> None:
     """Run the command line; every error that has a message is one line and exit code 2."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except Interrupted as stop:
-        again = f"laconic run {shlex.quote(str(stop.directory))} --resume"
-        stderr.print(f"Stopped after round {stop.done}; saved. Continue with: {again}", highlight=False, soft_wrap=True)
+        stderr.print(f"Stopped after round {stop.done}; saved. Continue with:", highlight=False)
+        stderr.print(f"  {stop.again}", highlight=False, markup=False, soft_wrap=True)
         sys.exit(130)
     except LaconicError as error:
         stderr.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
     except OSError as error:
         stderr.print(f"[red]error:[/red] {escape(_reason(error))}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except Exception as error:
+        # Typer's complaints about the command line itself have no public base class, but all of them have this.
+        if not hasattr(error, "format_message"):
+            raise
+        stderr.print(f"[red]error:[/red] {escape(error.format_message())}", highlight=False, soft_wrap=True)
         sys.exit(2)

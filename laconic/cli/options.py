@@ -85,13 +85,23 @@ def with_config(function: Command) -> Command:
         ],
     )
 
+    diagnostics = inspect.Parameter(
+        "diagnostics",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            bool | None,
+            typer.Option("--diagnostics", help="Measure q_C, q_A, gamma and the norm of the memories every round."),
+        ],
+    )
+
     @functools.wraps(function)
     def command(**arguments: Any) -> None:
-        options = {name: arguments.pop(name) for name in ("memory", *(name for name, _, _ in _KEYS))}
+        options = {name: arguments.pop(name) for name in ("memory", "diagnostics", *(name for name, _, _ in _KEYS))}
         settings = dict(parse_setting(text) for text in arguments.pop("set") or [])
         function(**arguments, options=options | settings)
 
-    parameters = [*own, *shared, memory, setting]
+    parameters = [*own, *shared, memory, diagnostics, setting]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command

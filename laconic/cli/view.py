@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from laconic.run.config import RunConfig
@@ -39,10 +40,10 @@ class LiveView:
         settings = simulation.settings
         self.label, self.rounds, self.first, self.began = label, settings.rounds, done, time.perf_counter()
         self.shown = {}
-        head = f"[bold]{label}[/bold] on {config.dataset} ({config.partition or 'its own clients'})"
+        head = f"[bold]{escape(label)}[/bold] on {escape(config.dataset)} ({config.partition or 'its own clients'})"
         counts = f"{settings.participants} of {len(simulation.data)} clients a round"
         again = f", going on after round {done}" if done else ""
-        model = f"{config.model} with {simulation.layout.size:,} parameters"
+        model = f"{escape(config.model or '')} with {simulation.layout.size:,} parameters"
         self.console.print(f"{head}: {counts}, {model}{again}", highlight=False, soft_wrap=True)
         if self.console.is_terminal:
             self.progress = Progress(
@@ -73,7 +74,9 @@ class LiveView:
 
     def stopping(self) -> None:
         """See `Watcher`."""
-        self.console.print("finishing this round, then saving; Ctrl-C again stops at once", highlight=False)
+        self.console.print(
+            "finishing this round, then saving; Ctrl-C again does not wait for the rest of it", highlight=False
+        )
 
     def finish(self) -> None:
         """See `Watcher`."""

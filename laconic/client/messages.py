@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 
 @dataclass(frozen=True)
 class Instruction:
@@ -14,6 +16,20 @@ class Instruction:
     invited: int
     """How many clients take part in this round."""
     packets: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One client's upload as its own side sees it."""
+
+    update: Tensor
+    """u_i."""
+    target: Tensor
+    """x_i."""
+    arrived: Tensor
+    """y_i."""
+    memory: Tensor | None
+    """What was not sent."""
 
 
 @dataclass(frozen=True)
@@ -31,3 +47,5 @@ class Reply:
     """Gradients of single examples really computed."""
     loss: float
     """The mean training loss on the way."""
+    probe: Probe | None = None
+    """For diagnostics in a simulation; it never travels."""

@@ -16,15 +16,16 @@ from torch import Tensor
 
 from laconic.algorithm import Algorithm
 from laconic.client.cohort import Cohort
-from laconic.client.messages import Instruction, Reply
+from laconic.client.messages import Instruction, Probe, Reply
 from laconic.data.federated import ClientData
 from laconic.engine.gradients import Gradients
 from laconic.errors import PacketError
 from laconic.layout import Layout
-from laconic.link.compressors import Codec, decode_dense, encode_dense
+from laconic.link.compressors import Codec, decode, decode_dense, encode_dense
 from laconic.link.downlink import LostState
 from laconic.link.occasion import Occasion
 from laconic.link.packet import Body, Flag, Packet, Stream
+from laconic.link.uplink import Encoded
 from laconic.parts import State, section
 from laconic.randomness import Randomness
 from laconic.run.store import ClientStore, Settled
@@ -45,6 +46,8 @@ class ClientRuntime:
     randomness: Randomness
     store: ClientStore
     device: torch.device
+    probing: bool = False
+    """Whether replies carry what diagnostics need."""
 
     def run(self, instructions: Sequence[Instruction], gradients: Gradients) -> list[Reply]:
         """One chunk of clients through their round; replies in the order of the instructions."""
@@ -76,20 +79,24 @@ class ClientRuntime:
             randomness=self.randomness,
             _gradients=gradients,
         )
-        updates = self.algorithm.method.local(cohort)
+        updates = self.algorithm.method.local(cohort).cpu()
         losses = cohort.mean_losses()
-        return [
-            Reply(
-                round=opening.instruction.round,
-                client=client,
-                packets=self._close(opening, updates[row], cohort.buffers[row]),
-                examples=self.data.size(client),
-                gradients=self.algorithm.method.nominal_gradients(self.data.size(client)),
-                samples=int(cohort.samples[row]),
-                loss=losses[row],
+        replies = []
+        for row, (client, opening) in enumerate(zip(clients, openings, strict=True)):
+            encoded = self.algorithm.uplink.encode(updates[row], opening.memory, self._occasion(opening.instruction))
+            replies.append(
+                Reply(
+                    round=opening.instruction.round,
+                    client=client,
+                    packets=self._close(opening, encoded, cohort.buffers[row]),
+                    examples=self.data.size(client),
+                    gradients=self.algorithm.method.nominal_gradients(self.data.size(client)),
+                    samples=int(cohort.samples[row]),
+                    loss=losses[row],
+                    probe=self._probe(updates[row], encoded) if self.probing else None,
+                )
             )
-            for row, (client, opening) in enumerate(zip(clients, openings, strict=True))
-        ]
+        return replies
 
     def _open(self, instruction: Instruction) -> _Opening | Reply:
         """Settle the last round, and read what has come; a reply if it cannot be read."""
@@ -111,18 +118,20 @@ class ClientRuntime:
         memory = section(state, "uplink") or self.algorithm.uplink.init(self.layout)
         return _Opening(instruction, acknowledged, settled.lost, memory, held, model, buffers, with_buffers)
 
-    def _close(self, opening: _Opening, update: Tensor, buffers: Tensor) -> tuple[bytes, ...]:
-        """Encode the update, keep the state as pending, and only then let the packets go."""
+    def _occasion(self, instruction: Instruction) -> Occasion:
+        counts = {"invited": instruction.invited, "population": len(self.data)}
+        return Occasion(self.layout, self.randomness, instruction.round, instruction.client, **counts)
+
+    def _probe(self, update: Tensor, encoded: Encoded) -> Probe | None:
+        if encoded.body.codec == Codec.SKIP:
+            return None
+        arrived = decode(encoded.body, self.layout).dense()
+        memory = encoded.state.get("memory")
+        return Probe(update.clone(), update.clone() if memory is None else arrived + memory, arrived, memory)
+
+    def _close(self, opening: _Opening, encoded: Encoded, buffers: Tensor) -> tuple[bytes, ...]:
+        """Keep the state as pending, and only then let the packets go."""
         instruction = opening.instruction
-        occasion = Occasion(
-            self.layout,
-            self.randomness,
-            instruction.round,
-            instruction.client,
-            invited=instruction.invited,
-            population=len(self.data),
-        )
-        encoded = self.algorithm.uplink.encode(update.cpu(), opening.memory, occasion)
         state = {f"uplink/{name}": value for name, value in encoded.state.items()}
         state |= {f"downlink/{name}": value for name, value in opening.held.items()}
         sequence = self.store.propose(instruction.client, opening.acknowledged, state)

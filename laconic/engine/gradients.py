@@ -43,13 +43,24 @@ class Gradients(Protocol):
         ...
 
 
+def check_numerics(module: nn.Module, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> None:
+    """Refuse what would make results depend on threads, chunks or company."""
+    norms = [] if frozen else _batch_norms(module)
+    if numerics.strategy == "vmap" and stochastic == "serial":
+        raise ConfigError("numerics.strategy = 'vmap': this model draws random numbers that only 'loop' can name")
+    if numerics.strategy == "vmap" and norms:
+        # Torch merges rows and channels there, so the last bits would depend on where a client's row happens to be.
+        raise ConfigError("numerics.strategy = 'vmap': a model with batch norm needs 'loop'")
+    if any(norm.momentum is None for norm in norms):
+        # The count that such an average needs is an integer, which stays at home and would differ by thread.
+        raise ConfigError("model: batch norm with momentum=None cannot be averaged; give it a momentum")
+
+
 def make_gradients(task: Task, layout: Layout, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> Gradients:
     """A gradient function with its own copy of the module, for one thread."""
     module = copy.deepcopy(task.module).train()
-    if frozen:
-        for child in module.modules():
-            if isinstance(child, nn.modules.batchnorm._NormBase):
-                child.eval()
+    for child in _batch_norms(module) if frozen else []:
+        child.eval()
     if numerics.strategy == "vmap":
         return VmapGradients(module, task, layout, numerics.vmap_width, stochastic)
     return LoopGradients(module, task, layout, stochastic)
@@ -90,18 +101,10 @@ class VmapGradients:
     """Rows with batches of equal size in one call, padded to a fixed width."""
 
     def __init__(self, module: nn.Module, task: Task, layout: Layout, width: int, stochastic: Stochastic) -> None:
-        if stochastic == "serial":
-            raise ConfigError("numerics.strategy = 'vmap': this model draws random numbers that only 'loop' can name")
         self.layout, self.width, self.stochastic = layout, width, stochastic
         self.wrapper = _LossModule(module, task)
         self.rows = torch.arange(width, device=next(module.parameters()).device)
         self.generators: list[torch.Generator] = []
-        # Integer buffers (batch norm's count of batches) are written to, so a call needs copies; they do not travel.
-        self.counters = {
-            f"module.{name}": buffer.repeat(width, *[1] * buffer.ndim)
-            for name, buffer in module.named_buffers()
-            if not buffer.is_floating_point()
-        }
         # "same": the only draws are those of NamedDraws, which hands every row its own.
         self.call = vmap(grad_and_value(self._loss, has_aux=True), in_dims=(0, 0, 0, 0), randomness="same")
 
@@ -147,10 +150,7 @@ class VmapGradients:
             self.generators = [torch.Generator(models.device).manual_seed(seed(row)) for row in padded]
         index = torch.tensor(padded, device=models.device)
         parameters = {f"module.{name}": view for name, view in self.layout.views(models[index]).items()}
-        # Batch norm's rule for vmap writes into a copy, and so into nothing, unless the statistics are contiguous.
-        pieces = self.layout.buffer_views(buffers[index]).items()
-        statistics = {f"module.{name}": view.contiguous() for name, view in pieces}
-        statistics |= {name: counter.clone() for name, counter in self.counters.items()}
+        statistics = {f"module.{name}": view for name, view in self.layout.buffer_views(buffers[index]).items()}
         with _one_example_hint():
             gradients, (values, written) = self.call(parameters, statistics, stacked, self.rows)
         flat = torch.cat([gradients[f"module.{s.name}"].flatten(1) for s in self.layout.parameters], dim=1)
@@ -170,6 +170,12 @@ class _LossModule(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         return self.loss(self.module, batch)
+
+
+def _batch_norms(module: nn.Module) -> list[nn.modules.batchnorm._NormBase]:
+    """Those that keep running statistics."""
+    kinds = nn.modules.batchnorm._NormBase
+    return [child for child in module.modules() if isinstance(child, kinds) and child.track_running_stats]
 
 
 class _one_example_hint:  # noqa: N801 - a context manager, used as a function

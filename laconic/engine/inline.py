@@ -18,7 +18,7 @@ import torch
 from laconic.client.messages import Instruction, Reply
 from laconic.client.runtime import ClientRuntime
 from laconic.engine.draws import Stochastic
-from laconic.engine.gradients import make_gradients
+from laconic.engine.gradients import check_numerics, make_gradients
 from laconic.engine.numerics import Numerics
 
 Item = TypeVar("Item")
@@ -38,6 +38,7 @@ class InlineEngine:
         threads: int | None = None,
         chunk: int | None = None,
     ) -> None:
+        check_numerics(runtime.task.module, numerics, stochastic, frozen_buffers)
         self.runtime = runtime
         self.threads = 1 if runtime.algorithm.method.one_at_a_time else threads or os.cpu_count() or 1
         self.chunk = chunk or (numerics.vmap_width if numerics.strategy == "vmap" else 1)

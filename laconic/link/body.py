@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from laconic.errors import ConfigError, PacketError
 from laconic.layout import Layout
-from laconic.link.entropy import Model, SymbolReader, Symbols, SymbolWriter
+from laconic.link.entropy import SymbolReader, SymbolWriter
 from laconic.link.packet import Body, Buffer
 
 Floats: TypeAlias = NDArray[Any]
@@ -37,7 +37,7 @@ class BodyWriter:
     def __init__(self, layout: Layout) -> None:
         self.floats = float_type(layout)
         self._fields: list[Buffer] = []
-        self._symbols = SymbolWriter()
+        self.symbols = SymbolWriter()
 
     def put(self, field: Buffer) -> None:
         """Bytes as they are."""
@@ -51,13 +51,9 @@ class BodyWriter:
         """Numbers in the model's own type."""
         self.put(values.astype(self.floats, copy=False).tobytes())
 
-    def symbols(self, symbols: Symbols, model: Model) -> None:
-        """A run for the entropy coder."""
-        self._symbols.put(symbols, model)
-
     def body(self, codec: int) -> Body:
         """The whole, under its codec number."""
-        return Body(codec, b"".join((*self._fields, self._symbols.finish())))
+        return Body(codec, b"".join((*self._fields, self.symbols.finish())))
 
 
 def _number_bytes(value: int) -> bytes:

@@ -6,7 +6,8 @@ once. Models are made from whole numbers by plain arithmetic, so that two machin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import constriction
@@ -17,8 +18,9 @@ from laconic.errors import PacketError
 
 Symbols: TypeAlias = NDArray[Any]
 """Whole numbers from 0, of any integer type."""
-Model: TypeAlias = Any
-"""A probability for each symbol, in the coder's own form."""
+Weights: TypeAlias = NDArray[np.float64]
+"""A number for each symbol, in proportion to its probability; what has weight 0 can still be coded, at 24 bits."""
+Counts: TypeAlias = NDArray[np.int64]
 
 BLOCK = 1 << 16
 """Entries that are worked on at a time: they fit the cache, and no temporary grows with the model."""
@@ -33,32 +35,32 @@ def blocks(size: int, block: int = BLOCK) -> Iterator[tuple[int, int]]:
     return ((start, min(start + block, size)) for start in range(0, size, block))
 
 
-def model(weights: NDArray[np.float64]) -> Model:
-    """Probabilities in proportion to the weights; what has weight 0 can still be coded, at 24 bits."""
-    if len(weights) < 2:
-        weights = np.append(weights, 0.0)
-    return constriction.stream.model.Categorical(weights, perfect=False)
-
-
-def bit_model(ones: int, bits: int) -> Model:
-    """Bytes whose bits are independent, each set with probability `ones / bits`."""
+def bit_weights(ones: int, bits: int) -> Weights:
+    """Weights of the 256 bytes whose bits are independent, each set with probability `ones / bits`."""
     chance = min(max(ones, 1), max(bits - 1, 1)) / max(bits, 2)
     powers = np.ones((2, 9))
     for exponent in range(1, 9):  # multiplied out, since a library's power function may differ in the last bit
         powers[:, exponent] = powers[:, exponent - 1] * (1 - chance, chance)
     set_bits = np.array([number.bit_count() for number in range(256)])
-    return model(powers[1, set_bits] * powers[0, 8 - set_bits])
+    weights: Weights = powers[1, set_bits] * powers[0, 8 - set_bits]
+    return weights
 
 
-def count_symbols(symbols: Symbols) -> NDArray[np.int64]:
-    """How often each symbol occurs, from 0 to the highest."""
-    counts = np.zeros(int(symbols.max(initial=0)) + 1, dtype=np.int64)
+def cost(counts: Counts, weights: Weights) -> float:
+    """Bits that symbols with these counts take under these weights."""
+    there = counts > 0
+    return float((counts[there] * (np.log2(weights.sum()) - np.log2(weights[there]))).sum())
+
+
+def count_symbols(symbols: Symbols, size: int) -> Counts:
+    """How often each of `size` symbols occurs."""
+    counts = np.zeros(size, dtype=np.int64)
     for start, end in blocks(len(symbols)):
-        counts += np.bincount(symbols[start:end], minlength=len(counts))
+        counts += np.bincount(symbols[start:end], minlength=size)
     return counts
 
 
-def table_of(counts: NDArray[np.int64]) -> NDArray[np.uint8]:
+def table_of(counts: Counts) -> NDArray[np.uint8]:
     """Counts in one byte each: the root of a symbol's share of the commonest, times 255.
 
     The root spends the byte's precision where it matters: an error of a share's root costs the same wherever it is (Fisher).
@@ -68,54 +70,99 @@ def table_of(counts: NDArray[np.int64]) -> NDArray[np.uint8]:
     return table
 
 
-def table_model(table: NDArray[np.uint8]) -> Model:
-    """The model that a table describes; one without any share is taken as equal shares."""
-    return model(np.square(table.astype(np.float64)) if table.any() else np.ones(len(table)))
+def table_weights(table: NDArray[Any]) -> Weights:
+    """The weights that a table describes; one without any share is taken as equal shares."""
+    weights: Weights = np.square(table.astype(np.float64)) if table.any() else np.ones(len(table))
+    return weights
 
 
-def table_cost(counts: NDArray[np.int64], table: NDArray[np.uint8]) -> float:
-    """Bits that symbols with these counts take under `table_model(table)`."""
-    weights = np.square(table[counts > 0].astype(np.float64))
-    return float((counts[counts > 0] * (np.log2(np.square(table.astype(np.float64)).sum()) - np.log2(weights))).sum())
+# Half of a table's entries are expected to be empty, and small ones are likelier than large ones.
+_TABLE_WEIGHTS = 1 / np.arange(1.0, 257.0)
+_TABLE_WEIGHTS[0] = _TABLE_WEIGHTS[1:].sum()
+
+
+@dataclass(frozen=True)
+class Run:
+    """Symbols and how they will be coded: under weights that both sides expect, or after a table of their own."""
+
+    symbols: Symbols
+    weights: Weights
+    table: NDArray[np.uint8] | None
+    bits: float
+
+    @classmethod
+    def expecting(cls, symbols: Symbols, weights: Weights) -> Run:
+        """Under weights that both sides know."""
+        return cls(symbols, weights, None, cost(count_symbols(symbols, len(weights)), weights))
+
+    @classmethod
+    def with_table(cls, symbols: Symbols, size: int) -> Run:
+        """After a table of how often each of `size` symbols occurs."""
+        counts = count_symbols(symbols, size)
+        table = table_of(counts)
+        bits = cost(counts, table_weights(table)) + cost(count_symbols(table, 256), _TABLE_WEIGHTS)
+        return cls(symbols, table_weights(table), table, bits)
+
+    @classmethod
+    def smaller(cls, symbols: Symbols, expected: Weights) -> Run:
+        """With or without a table, whichever is smaller."""
+        return min(cls.expecting(symbols, expected), cls.with_table(symbols, len(expected)), key=lambda run: run.bits)
 
 
 class SymbolWriter:
     """Collects runs of symbols, to be read in the same order."""
 
     def __init__(self) -> None:
-        self._runs: list[tuple[Symbols, Model]] = []
+        self._runs: list[tuple[Symbols, Weights]] = []
 
-    def put(self, symbols: Symbols, model: Model) -> None:
-        """One run under one model."""
-        self._runs.append((symbols, model))
+    def put(self, run: Run) -> bool:
+        """One run; tells whether it has a table, which the reader must know."""
+        if run.table is not None:
+            self._runs.append((run.table, _TABLE_WEIGHTS))
+        self._runs.append((run.symbols, run.weights))
+        return run.table is not None
 
     def finish(self) -> bytes:
         """The words of all runs. The coder is a stack: the last symbol goes in first."""
         coder = constriction.stream.stack.AnsCoder()
-        for symbols, shared in reversed(self._runs):
+        for symbols, weights in reversed(self._runs):
+            model = _model(weights)
             for start, end in reversed(list(blocks(len(symbols)))):
-                coder.encode_reverse(symbols[start:end].astype(np.int32), shared)
+                coder.encode_reverse(symbols[start:end].astype(np.int32), model)
         words: NDArray[np.uint32] = coder.get_compressed()
-        return words.astype("<u4").tobytes()
+        # The last word is never 0, so its empty upper bytes need not be sent.
+        return words.astype("<u4").tobytes().rstrip(b"\0")
 
 
 class SymbolReader:
     """Reads what a `SymbolWriter` wrote. Any words decode to some symbols: what they mean is checked by the caller."""
 
     def __init__(self, data: memoryview) -> None:
-        if len(data) % 4:
-            raise PacketError("size", f"{len(data)} bytes of entropy-coded words")
-        words = np.frombuffer(data, dtype="<u4").astype(np.uint32)
-        if len(words) and words[-1] == 0:
-            raise PacketError("size", "the last word is 0")
-        self._coder = constriction.stream.stack.AnsCoder(words)
+        if len(data) and data[-1] == 0:
+            raise PacketError("size", "the last byte is 0")
+        words = np.frombuffer(bytes(data) + b"\0" * (-len(data) % 4), dtype="<u4")
+        self._coder = constriction.stream.stack.AnsCoder(words.astype(np.uint32))
 
-    def take(self, count: int, model: Model) -> NDArray[np.int32]:
+    def take(self, count: int, weights: Weights) -> NDArray[np.int32]:
         """The next `count` symbols."""
-        taken: NDArray[np.int32] = self._coder.decode(model, count)
-        return taken
+        return self.start(weights)(count)
+
+    def start(self, weights: Weights) -> Callable[[int], NDArray[np.int32]]:
+        """A function that takes the next symbols of one run, as many as it is asked for."""
+        model = _model(weights)
+        return lambda count: self._coder.decode(model, count)
+
+    def own_weights(self, size: int) -> Weights:
+        """The table of `size` symbols that stands before a run."""
+        return table_weights(self.take(size, _TABLE_WEIGHTS))
 
     def finish(self) -> None:
         """Everything must have been read: bytes that say nothing are refused."""
         if not self._coder.is_empty():
             raise PacketError("size", "bytes are left over, or wrong")
+
+
+def _model(weights: Weights) -> Any:
+    if len(weights) < 2:
+        weights = np.append(weights, 0.0)
+    return constriction.stream.model.Categorical(weights, perfect=False)

@@ -42,10 +42,10 @@ class Mirrored(Downlink):
         """The compressed difference, a skip, or for a client that has lost its state the whole model."""
         if held.version == LOST:
             return frame(0, 0, Form.WHOLE, [publication.whole])
-        mirror = held.peer.get("mirror", publication.state["initial"])
-        target = publication.model - mirror
+        mirror, model = self._mirror(publication, held), publication.model.cpu()
+        target = model - mirror
         if self.literal:
-            target = publication.model + held.peer["error"] if "error" in held.peer else publication.model
+            target = model + held.peer["error"] if "error" in held.peer else model
         body = self.compressor.encode(target, occasion.layout, occasion.generator("downlink"))
         if self.threshold is not None:
             change = decode(body, occasion.layout).dense()
@@ -56,12 +56,15 @@ class Mirrored(Downlink):
 
     def confirmed(self, publication: Publication, held: Held, body: Body) -> State:
         """The mirror, moved as the client has moved."""
-        mirror = held.peer.get("mirror", publication.state["initial"])
-        moved = self._move(body, mirror, publication.layout)
+        moved = self._move(body, self._mirror(publication, held), publication.layout)
         if not self.literal:
             return {"mirror": moved}
         error = held.peer.get("error", torch.zeros_like(moved))
-        return {"mirror": moved, "error": publication.model + error - moved}
+        return {"mirror": moved, "error": publication.model.cpu() + error - moved}
+
+    def _mirror(self, publication: Publication, held: Held) -> Tensor:
+        # Mirrors are many: they live with the host, wherever the model is.
+        return held.peer.get("mirror", publication.state["initial"].cpu())
 
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
         """V_i, as the server mirrors it."""

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laconic.errors import PacketError
-from laconic.link.coding import Positions
 from laconic.link.entropy import BLOCK, blocks
+from laconic.link.gaps import Positions
 
 _SAMPLE = 1 << 17
 _SMALL = 1 << 13

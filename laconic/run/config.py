@@ -26,10 +26,12 @@ from pydantic import Field, ValidationError
 from laconic import data, models
 from laconic.algorithm import Algorithm
 from laconic.data.federated import ClientData
+from laconic.engine.faults import Faults
+from laconic.engine.numerics import Numerics
 from laconic.errors import ConfigError, unknown_name
 from laconic.link.uplink import ErrorFeedback
 from laconic.parts import SLOTS, Part, explain, find_part, make_part
-from laconic.recipes import make
+from laconic.recipes import RECIPES, make
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
 
@@ -40,6 +42,7 @@ SHORT_NAMES = {
     "batch_size": "method.batch_size",
     "batch_order": "method.batch_order",
     "server_lr": "optimizer.server_lr",
+    "compressor": "uplink.compressor",
     "dtype": "numerics.dtype",
     "strategy": "numerics.strategy",
     "vmap_width": "numerics.vmap_width",
@@ -67,8 +70,6 @@ class RunConfig(Settings):
     model: str | None = None
     """The data set's usual model when not given."""
     data_dir: str | None = None
-    compressor: str | None = None
-    """Shorthand for the uplink's compressor; an uplink that has none becomes error feedback."""
     memory: bool = True
     """False: the uplink forgets what it did not send."""
     method: dict[str, Any] = {}
@@ -86,10 +87,9 @@ class RunConfig(Settings):
         for slot in SLOTS:
             table = dict(getattr(self, slot))
             present = algorithm.parts()[slot]
-            if slot == "uplink" and self.compressor is not None:
-                table.setdefault("compressor", self.compressor)
-                if "compressor" not in present.parameters():
-                    table.setdefault("name", ErrorFeedback.name)
+            if slot == "uplink" and "compressor" in table and "compressor" not in present.parameters():
+                # A compressor for an uplink that has none: with error feedback, unless another is named.
+                table.setdefault("name", ErrorFeedback.name)
             name = table.pop("name", present.name)
             if name != present.name:
                 kind = find_part(slot, name)
@@ -120,8 +120,6 @@ class RunConfig(Settings):
         clients = simulation.data
         partition = self.partition or _default_partition(self.dataset)
         own = {"clients": len(clients), "partition": partition, "model": self.model or default_model(clients)}
-        # Both are in the uplink's own table now.
-        own |= {"compressor": None, "memory": True}
         return self.model_copy(update=parts | settings | own)
 
     def to_toml(self) -> str:
@@ -157,6 +155,9 @@ def _default_partition(dataset: str) -> str | None:
 def load_config(path: Path | None, options: Mapping[str, Any]) -> RunConfig:
     """A file, overridden by options given as "key" or "part.parameter"."""
     table = _read(path) if path else {}
+    _change_recipe(table, options.get("algorithm"))
+    if "local_steps" in table and "local_epochs" in table:
+        raise ConfigError(f"config '{path}': local_steps and local_epochs: only one of the two is allowed")
     for key in [key for key in table if key in SHORT_NAMES]:
         _assign(table, SHORT_NAMES[key], table.pop(key))
     for key, value in options.items():
@@ -165,10 +166,27 @@ def load_config(path: Path | None, options: Mapping[str, Any]) -> RunConfig:
     for key in table:
         if key not in RunConfig.model_fields:
             raise unknown_name("key", key, [*RunConfig.model_fields, *SHORT_NAMES])
+    for section, model in (("numerics", Numerics), ("faults", Faults)):
+        said = table.get(section)
+        for key in said if isinstance(said, dict) else ():
+            if key not in model.model_fields:
+                raise unknown_name(f"key of {section}", key, model.model_fields)
     try:
         return RunConfig(**table)
     except ValidationError as error:
         raise ConfigError(explain(error)) from None
+
+
+def _change_recipe(table: dict[str, Any], wanted: str | None) -> None:
+    """Another algorithm than the file's brings its own parts: those that the file has only spelt out go with its own."""
+    if wanted is None or wanted == table.get("algorithm") or table.get("algorithm") not in RECIPES:
+        return
+    before, after = make(table["algorithm"]).parts(), make(wanted).parts()
+    for slot in SLOTS:
+        section = table.get(slot)
+        name = section.get("name") if isinstance(section, dict) else None
+        if name == before[slot].name != after[slot].name:
+            del table[slot]
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

@@ -7,16 +7,17 @@ directory that can be resumed.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from laconic.errors import ConfigError
+from laconic.errors import ConfigError, DataError
 from laconic.layout import Layout
 from laconic.run.simulation import Record, Simulation
 
@@ -57,13 +58,18 @@ class RunDirectory:
         """Whether a run was started here."""
         return self.config.exists()
 
-    def create(self, config: str) -> None:
-        """Begin a new run; an old one is never overwritten."""
+    def check_new(self) -> None:
+        """Refuse a place where something is already."""
         if self.path.exists() and (not self.path.is_dir() or any(not _unfinished(p) for p in self.path.iterdir())):
             raise ConfigError(
                 f"out = '{self.path}': exists already; continue it with --resume, or choose another --out"
             )
+
+    def create(self, config: str) -> None:
+        """Begin a new run; an old one is never overwritten."""
+        self.check_new()
         self.path.mkdir(parents=True, exist_ok=True)
+        self._tidy()
         write_atomically(self.config, config.encode())
 
     def resume(self, simulation: Simulation, config: str) -> list[Record]:
@@ -80,12 +86,15 @@ class RunDirectory:
         history = [record for record in read_metrics(self.metrics) if record["round"] <= done]
         if [record["round"] for record in history] != list(range(1, done + 1)):
             raise ConfigError(f"'{self.metrics}' does not match the checkpoint of round {done}: it was changed by hand")
-        for left in filter(_unfinished, self.path.iterdir()):
-            left.unlink(missing_ok=True)
+        self._tidy()
         write_atomically(self.metrics, b"".join(_line(record) for record in history))
         # More rounds than at first may have been asked for: the config stays the one that gives this model.
         write_atomically(self.config, config.encode())
         return history
+
+    def _tidy(self) -> None:
+        for left in filter(_unfinished, self.path.iterdir()):
+            left.unlink(missing_ok=True)
 
     def append(self, record: Record) -> None:
         """Enter a round."""
@@ -141,9 +150,12 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The inverse of `save_tensors`."""
-    with safe_open(path, "pt") as file:
-        numbers = json.loads(file.metadata()["laconic"])
-        return {name: file.get_tensor(name) for name in file.keys()}, numbers  # noqa: SIM118 - not a dict
+    try:
+        with safe_open(path, "pt") as file:
+            numbers = json.loads(file.metadata()["laconic"])
+            return {name: file.get_tensor(name) for name in file.keys()}, numbers  # noqa: SIM118 - not a dict
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"'{path}' is damaged: {error}") from error
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -166,5 +178,14 @@ def _unfinished(path: Path) -> bool:
     return path.name.startswith(".") and path.suffix[1:].isdigit()
 
 
+def plain(value: Any) -> Any:
+    """A number that JSON does not have becomes null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, list) else value
+
+
 def _line(record: Record) -> bytes:
-    return json.dumps(record).encode() + b"\n"
+    return json.dumps(plain(record), allow_nan=False).encode() + b"\n"

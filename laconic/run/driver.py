@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from pydantic import BaseModel
+
 from laconic.data.federated import ClientData
-from laconic.engine.numerics import Numerics
 from laconic.errors import ConfigError
+from laconic.link.compressors import parse_compressor
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.simulation import Record, Result, Simulation
@@ -26,7 +29,9 @@ class Interrupted(Exception):
 
     def __init__(self, directory: Path, done: int) -> None:
         super().__init__(f"stopped after round {done}")
-        self.directory, self.done = directory, done
+        self.done = done
+        self.again = f"laconic run {shlex.quote(str(directory))} --resume"
+        """The command that continues."""
 
 
 class Watcher(Protocol):
@@ -137,8 +142,10 @@ def _continued(wanted: RunConfig, stored: RunConfig, directory: Path) -> RunConf
 
 def _settings(name: str, value: Any) -> dict[str, Any]:
     """A setting by its key, or those of a table by theirs; `auto` leaves the choice to the run."""
-    if isinstance(value, Numerics):
+    if isinstance(value, BaseModel):
         value = {key: each for key, each in value.model_dump(exclude_unset=True).items() if each != "auto"}
+    elif isinstance(value, dict) and isinstance(value.get("compressor"), str):
+        value = value | {"compressor": str(parse_compressor(value["compressor"]))}
     return {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
 
 

@@ -28,6 +28,8 @@ class Settings(BaseModel):
     """A client's weight in the mean: 1, or its number of examples."""
     buffers: Literal["mean", "frozen"] = "mean"
     """Batch-norm statistics: averaged and sent with every update, or left as they are and never sent."""
+    diagnostics: bool = False
+    """Measure in every round what the papers assume of a compressor: q_C, q_A, gamma, the norm of the memories."""
     faults: Faults = Field(default_factory=Faults)
     numerics: Numerics = Field(default_factory=Numerics)
     device: str = "cpu"

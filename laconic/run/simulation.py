@@ -20,8 +20,10 @@ from laconic.engine.faults import FaultyEngine
 from laconic.engine.inline import InlineEngine
 from laconic.errors import ConfigError, LaconicError
 from laconic.layout import Layout
+from laconic.link.occasion import Occasion
 from laconic.parts import State
 from laconic.randomness import Randomness
+from laconic.run.diagnostics import Diagnostics
 from laconic.run.evaluate import evaluate
 from laconic.run.ledger import Ledger
 from laconic.run.settings import Settings
@@ -114,6 +116,7 @@ class Simulation:
             self.randomness,
             self.store,
             device,
+            probing=settings.diagnostics,
         )
         self.engine = InlineEngine(
             runtime,
@@ -126,6 +129,10 @@ class Simulation:
         self.transport: Engine = self.engine
         if settings.faults.any():
             self.transport = FaultyEngine(self.engine, runtime, settings.faults, self.randomness)
+        self.diagnostics: Diagnostics | None = None
+        if settings.diagnostics:
+            compressor = algorithm.uplink.parameters().get("compressor")
+            self.transport = self.diagnostics = Diagnostics(self.transport, compressor)
         self.ledger = Ledger()
         self.seconds = 0.0
 
@@ -162,6 +169,8 @@ class Simulation:
         if last or server.round % self.settings.eval_every == 0:
             record |= self.evaluate()
         record |= self.ledger.totals()
+        if self.diagnostics is not None:
+            record |= self.diagnostics.measure(Occasion(self.layout, self.randomness, server.round))
         record |= {name: getattr(server.costs, name) for name in ("skipped", "lost") if getattr(server.costs, name)}
         if server.costs.refused:
             record["refused"] = server.costs.refused
@@ -248,7 +257,7 @@ def check_labels(task: Task, data: ClientData, batch: tuple[torch.Tensor, ...]) 
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         line = str(error).strip().splitlines()[0]
         raise ConfigError(f"device = '{name}': not usable here: {line}") from error

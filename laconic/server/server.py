@@ -90,16 +90,17 @@ class Server:
             self.costs.count("down", stream.name.lower(), len(packets[-1]), bits)
         return Instruction(self.round, client, invited, tuple(packets))
 
-    def fold(self, reply: Reply) -> bool:
-        """Check a reply and add it to the mean; one that is refused changes nothing but the count of refusals."""
+    def receive(self, reply: Reply) -> bool:
+        """Fold a reply, or count its refusal."""
         try:
-            self._fold(reply)
+            self.fold(reply)
         except PacketError as error:
             self.costs.refuse(error.reason, reply.client)
             return False
         return True
 
-    def _fold(self, reply: Reply) -> None:
+    def fold(self, reply: Reply) -> None:
+        """Check a reply and add it to the mean; one that is refused has changed nothing."""
         packets = {packet.stream: packet for packet in (Packet.parse(p, self.layout) for p in reply.packets)}
         if Stream.MODEL not in packets or len(packets) != len(reply.packets):
             raise PacketError("stream", f"client {reply.client} sent streams {sorted(packets)}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,7 +45,7 @@ def test_epochs_are_whole_passes_that_keep_the_small_last_batch(size: int, batch
     assert [len(each) for each in made] == lengths * epochs
     each_pass = len(lengths)
     for start in range(0, len(made), each_pass):
-        assert sorted(sum(made[start : start + each_pass], [])) == list(range(size))
+        assert sorted(chain(*made[start : start + each_pass])) == list(range(size))
 
 
 @given(SIZE, BATCH, COUNT)

@@ -69,7 +69,7 @@ def test_samples_taken_through_a_data_loader_are_counted() -> None:
 
 def test_samples_taken_one_by_one_are_counted_and_iteration_ends() -> None:
     def look(module: nn.Module, dataset: Dataset) -> None:
-        assert len([sample for sample in dataset]) == len(dataset)
+        assert len(list(dataset)) == len(dataset)
 
     assert simulate(look, rounds=1).ledger.samples == sum(SIZES)
 
@@ -88,7 +88,11 @@ def test_all_usual_generators_follow_the_seed() -> None:
 
 def test_the_callers_generators_are_put_back() -> None:
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
-    simulate(lambda module, dataset: (torch.rand(3), random.random(), np.random.rand()) and None, rounds=1)
+
+    def draw(module: nn.Module, dataset: Dataset) -> None:
+        torch.rand(3), random.random(), np.random.rand()
+
+    simulate(draw, rounds=1)
     assert torch.equal(torch.get_rng_state(), states[0])
     assert (random.getstate(), np.random.get_state()[1].tolist()) == states[1:]
 

@@ -7,7 +7,7 @@ pass it with another seed but for one in a million.
 from __future__ import annotations
 
 from collections import Counter
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 
 import numpy as np
 import pytest
@@ -87,7 +87,7 @@ def test_weighted_sampling_of_several_draws_one_after_the_other() -> None:
 
 def test_rounds_are_drawn_independently_and_seeds_differ() -> None:
     first = draw("uniform", [1] * 10, 3, 3000)
-    both = sum(0 in one and 0 in other for one, other in zip(first, first[1:], strict=False))
+    both = sum(0 in one and 0 in other for one, other in pairwise(first))
     # A client takes part in two rounds in a row with probability 0.09; neighbouring pairs overlap, which at most
     # doubles the variance.
     assert abs(both - 0.09 * 2999) < DEVIATIONS * np.sqrt(2 * 2999 * 0.09 * 0.91)

@@ -17,7 +17,7 @@ from laconic.client.messages import Instruction, Reply
 from laconic.data import from_arrays
 from laconic.errors import PacketError
 from laconic.layout import Layout
-from laconic.link.compressors import Dense
+from laconic.link.compressors import encode_dense
 from laconic.link.packet import Packet, Stream
 from laconic.randomness import Randomness
 from laconic.server.server import Server
@@ -37,7 +37,7 @@ def make_server(algorithm: Algorithm | None = None, layout: Layout = LAYOUT, **o
 
 def reply(instruction: Instruction, update: Tensor, layout: Layout = LAYOUT, **changes: int) -> Reply:
     label = {"stream": Stream.MODEL, "sequence": acknowledged(instruction, layout) + 1, "round": instruction.round}
-    packet = Packet(Dense().encode(update), fingerprint=layout.fingerprint, **(label | changes))
+    packet = Packet(encode_dense(update), fingerprint=layout.fingerprint, **(label | changes))
     size = SIZES[instruction.client]
     return Reply(instruction.round, instruction.client, (packet.to_bytes(),), size, 10, 10, 0.5)
 
@@ -85,7 +85,7 @@ def test_a_client_that_was_not_invited_is_refused() -> None:
 
 
 def _downlink(server: Server) -> tuple[bytes, ...]:
-    return (Packet(Dense().encode(server.model), Stream.MODEL, LAYOUT.fingerprint, 0, server.round).to_bytes(),)
+    return (Packet(encode_dense(server.model), Stream.MODEL, LAYOUT.fingerprint, 0, server.round).to_bytes(),)
 
 
 def test_a_client_that_does_not_exist_is_refused() -> None:

@@ -52,8 +52,9 @@ class SparsePayload:
 
     def add_to(self, accumulator: Tensor, weight: float) -> None:
         """accumulator[positions] += weight * values; nothing else is touched."""
-        positions = self.positions.to(accumulator.device)
-        accumulator.scatter_add_(0, positions, self.values.to(accumulator) * weight)
+        # NumPy's product is made by one thread: so few numbers are not worth waking up others.
+        weighted = torch.from_numpy(self.values.numpy() * weight)
+        accumulator.scatter_add_(0, self.positions.to(accumulator.device), weighted.to(accumulator))
 
     def write_to(self, vector: Tensor) -> None:
         """vector[positions] = values."""

@@ -7,24 +7,40 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Protocol
+from enum import IntEnum
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from laconic.errors import PacketError
-from laconic.link import coding
+from laconic.link import gaps
 from laconic.link.body import BodyReader, BodyWriter, Floats
-from laconic.link.coding import Coding, Positions
+from laconic.link.coding import pack, packed_size, unpack
 from laconic.link.compressors.codec import RICE, Places, places_of
 from laconic.link.compressors.groups import Bounds, kept_bounds, spans
 from laconic.link.compressors.payload import DensePayload, Payload, SparsePayload
-from laconic.link.entropy import SymbolReader, bit_model, blocks
+from laconic.link.entropy import Run, SymbolReader, bit_weights, blocks
+from laconic.link.gaps import ClassedGaps, Coding, Positions, SplitGaps
 
+BITMAP_ABOVE = 1 / 8
+"""The share of positions from which a bit per coordinate is simpler than gaps, and no larger once it is entropy-coded."""
+_WORTHWHILE = 0.99
+"""Classes take longer to decode, so they must save at least this."""
 _SEED = struct.Struct("<dQ")
 _DRAWS = 1 << 20
 """Draws made at a time, so that they take little memory."""
+
+
+class Form(IntEnum):
+    """How gaps are written (gaps.py)."""
+
+    SPLIT = 0
+    SPLIT_WITH_TABLE = 1
+    VARIED = 2
+    """Split, at several widths."""
+    CLASSED = 3
 
 
 class ValueSource(Protocol):
@@ -47,24 +63,41 @@ class Placement(Protocol):
         ...
 
 
-def write_positions(positions: Positions, size: int, code: Coding, writer: BodyWriter) -> int:
+def write_positions(positions: Positions, size: int, coding: Coding, writer: BodyWriter) -> int:
     """Sorted positions below `size`; returns the flags for the codec number."""
     count = len(positions)
     writer.number(count)
-    if count > coding.BITMAP_ABOVE * size:
+    if count > BITMAP_ABOVE * size:
         mask = np.zeros(size, dtype=np.uint8)
         mask[positions] = 1
-        writer.symbols(np.packbits(mask), bit_model(count, size))
+        writer.number(writer.symbols.put(Run.smaller(np.packbits(mask), bit_weights(count, size))))
         return Places.LISTED
-    width = coding.gap_width(count, size, code)
-    low, unary = coding.split_gaps(positions, width)
-    writer.number(len(unary))
-    writer.put(low)
-    if code == "rice":
-        writer.put(unary.tobytes())
+    between = gaps.gaps_of(positions)
+    split = SplitGaps.of(between, size, coding)
+    if coding == "rice":
+        varied = not np.array_equal(split.widths, gaps.usual_widths(count, size, coding))
+        _write_head(len(split.unary), Form.VARIED if varied else Form.SPLIT, writer)
+        if varied:
+            writer.put(pack(split.widths, gaps.WIDTH_BITS))
+        writer.put(split.low)
+        writer.put(split.unary.tobytes())
         return Places.LISTED | RICE
-    writer.symbols(unary, bit_model(count, 8 * len(unary)))
+    unary = Run.smaller(split.unary, bit_weights(count, 8 * len(split.unary)))
+    classed = ClassedGaps.of(between)
+    classes = Run.with_table(classed.classes, gaps.CLASSES)
+    if classes.bits + 8 * len(classed.low) < _WORTHWHILE * (unary.bits + 8 * len(split.low)):
+        writer.symbols.put(classes)
+        _write_head(len(classed.low), Form.CLASSED, writer)
+        writer.put(classed.low)
+    else:
+        with_table = writer.symbols.put(unary)
+        _write_head(len(split.unary), Form.SPLIT_WITH_TABLE if with_table else Form.SPLIT, writer)
+        writer.put(split.low)
     return Places.LISTED
+
+
+def _write_head(size: int, form: Form, writer: BodyWriter) -> None:
+    writer.number(4 * size + form)
 
 
 def write_seed(ratio: float, seed: int, writer: BodyWriter) -> None:
@@ -158,7 +191,7 @@ class UnderMask:
 
 
 def _placement(mask: NDArray[np.bool_], count: int) -> Placement:
-    if count > coding.BITMAP_ABOVE * len(mask):
+    if count > BITMAP_ABOVE * len(mask):
         return UnderMask(mask)
     return AtPositions(np.flatnonzero(mask), len(mask))
 
@@ -183,10 +216,12 @@ class FromBits:
 
     count: int
     size: int
+    with_table: bool
 
     def locate(self, symbols: SymbolReader) -> Placement:
         """Read the bits, and count them."""
-        sent = symbols.take(-(-self.size // 8), bit_model(self.count, self.size)).astype(np.uint8)
+        weights = symbols.own_weights(256) if self.with_table else bit_weights(self.count, self.size)
+        sent = symbols.take(-(-self.size // 8), weights).astype(np.uint8)
         mask = np.unpackbits(sent).view(bool)
         if np.count_nonzero(mask[: self.size]) != self.count or mask[self.size :].any():
             raise PacketError("positions", f"not {self.count} of {self.size}")
@@ -194,28 +229,47 @@ class FromBits:
 
 
 @dataclass(frozen=True)
-class FromGaps:
-    """Gaps between positions: low bits, and a unary stream that is there (`unary`) or still to be decoded."""
+class FromSplitGaps:
+    """Low bits of gaps, and a unary stream that is there (`unary`) or still to be decoded."""
 
     count: int
     size: int
-    width: int
+    widths: NDArray[np.int64]
     low: memoryview
     unary_size: int
     unary: memoryview | None
+    with_table: bool
 
     def locate(self, symbols: SymbolReader) -> Placement:
         """Put the gaps together."""
-        if self.unary is None:
-            unary = symbols.take(self.unary_size, bit_model(self.count, 8 * self.unary_size)).astype(np.uint8)
-        else:
+        if self.unary is not None:
             unary = np.frombuffer(self.unary, dtype=np.uint8)
-        return AtPositions(coding.join_gaps(self.low, unary, self.count, self.size, self.width), self.size)
+        else:
+            expected = bit_weights(self.count, 8 * self.unary_size)
+            weights = symbols.own_weights(256) if self.with_table else expected
+            unary = symbols.take(self.unary_size, weights).astype(np.uint8)
+        return AtPositions(gaps.join_split(self.widths, self.low, unary, self.count, self.size), self.size)
 
 
-def read_places(
-    codec: int, size: int, groups: Bounds, reader: BodyReader
-) -> Everywhere | FromSeed | FromBits | FromGaps:
+@dataclass(frozen=True)
+class FromClassedGaps:
+    """The bits of gaps within their classes; the classes are still to be decoded."""
+
+    count: int
+    size: int
+    low: memoryview
+
+    def locate(self, symbols: SymbolReader) -> Placement:
+        """Put the gaps together."""
+        classes = symbols.take(self.count, symbols.own_weights(gaps.CLASSES)).astype(np.uint8)
+        return AtPositions(gaps.join_classes(classes, self.low, self.size), self.size)
+
+
+Unlocated: TypeAlias = Everywhere | FromSeed | FromBits | FromSplitGaps | FromClassedGaps
+"""Places of which the fixed fields have been read."""
+
+
+def read_places(codec: int, size: int, groups: Bounds, reader: BodyReader) -> Unlocated:
     """The fixed fields about places; `locate` reads what is entropy-coded."""
     places = places_of(codec)
     if codec & RICE and places is not Places.LISTED:
@@ -228,12 +282,27 @@ def read_places(
             raise PacketError("ratio", f"{ratio} is not above 0 and at most 1")
         return FromSeed(int(kept_bounds(ratio, groups)[-1]), seed, ratio, groups)
     count = reader.number(size)
-    if count > coding.BITMAP_ABOVE * size:
-        if codec & RICE:
-            raise PacketError("positions", f"{count} of {size} as gaps")
-        return FromBits(count, size)
-    width = coding.gap_width(count, size, "rice" if codec & RICE else "range")
-    unary_size = reader.number(coding.unary_limit(count, size, width))
-    low = reader.take(coding.packed_size(count, width))
-    unary = reader.take(unary_size) if codec & RICE else None
-    return FromGaps(count, size, width, low, unary_size, unary)
+    if count <= BITMAP_ABOVE * size:
+        return _read_gaps(count, size, bool(codec & RICE), reader)
+    if codec & RICE:
+        raise PacketError("positions", f"{count} of {size} as gaps")
+    return FromBits(count, size, bool(reader.number(1)))
+
+
+def _read_gaps(count: int, size: int, rice: bool, reader: BodyReader) -> FromSplitGaps | FromClassedGaps:
+    head = reader.number(4 * max(gaps.unary_limit(count, size), 4 * count) + 3)
+    length, form = head // 4, Form(head % 4)
+    if form not in ((Form.SPLIT, Form.VARIED) if rice else (Form.SPLIT, Form.SPLIT_WITH_TABLE, Form.CLASSED)):
+        raise PacketError("positions", f"form {form.name} with this codec")
+    if form is Form.CLASSED:
+        return FromClassedGaps(count, size, reader.take(length))
+    if length > gaps.unary_limit(count, size):
+        raise PacketError("positions", f"{length} bytes of unary numbers")
+    runs = -(-count // gaps.RUN)
+    if form is Form.VARIED:
+        widths = unpack(reader.take(packed_size(runs, gaps.WIDTH_BITS)), runs, gaps.WIDTH_BITS).astype(np.int64)
+    else:
+        widths = gaps.usual_widths(count, size, "rice" if rice else "range")
+    low = reader.take(gaps.low_size(widths, count))
+    unary = reader.take(length) if rice else None
+    return FromSplitGaps(count, size, widths, low, length, unary, form is Form.SPLIT_WITH_TABLE)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from laconic.errors import PacketError
 from laconic.layout import Layout
 from laconic.link.body import BodyWriter, Floats
-from laconic.link.coding import Coding
 from laconic.link.compressors.base import Compressor, compressor
 from laconic.link.compressors.codec import Codec
 from laconic.link.compressors.groups import Bounds, Chosen, Group, spans
 from laconic.link.compressors.sparse import Ratio, TopK
 from laconic.link.compressors.values import write_signs
 from laconic.link.entropy import BLOCK, blocks
+from laconic.link.gaps import Coding
 
 
 @compressor("sign")
@@ -29,7 +30,8 @@ class Sign(Compressor):
 
     def express(self, chosen: Chosen, generator: np.random.Generator, writer: BodyWriter) -> Codec:
         """A scale per group, a bit per entry."""
-        return write_signs(chosen.values, mean_magnitudes(chosen.values, chosen.bounds), writer)
+        negative, scales = signs_and_means(chosen)
+        return write_signs(negative, scales, writer)
 
     def value_bits(self, count: int, groups: int) -> int:
         """d + 32: the papers count one scale, or none, however many layers there are."""
@@ -58,10 +60,10 @@ class HeavySign(Compressor):
 
     def express(self, chosen: Chosen, generator: np.random.Generator, writer: BodyWriter) -> Codec:
         """As sign, on what is kept."""
-        scales = mean_magnitudes(chosen.values, chosen.bounds)
+        negative, scales = signs_and_means(chosen)
         if self.scale == "printed":
             scales *= np.diff(chosen.bounds) / np.diff(chosen.groups)
-        return write_signs(chosen.values, scales, writer)
+        return write_signs(negative, scales, writer)
 
     def count(self, layout: Layout) -> int:
         """As top_k."""
@@ -72,21 +74,29 @@ class HeavySign(Compressor):
         return count
 
 
-def mean_magnitudes(values: Floats, bounds: Bounds) -> Floats:
-    """mean(|x|) of every group."""
-    return np.array([_mean_magnitude(values[start:end]) for start, end in spans(bounds)], dtype=np.float64)
+def signs_and_means(chosen: Chosen) -> tuple[NDArray[np.bool_], Floats]:
+    """Which values are below zero, and the mean magnitude of every group, in one pass."""
+    negative = np.empty(len(chosen.values), dtype=bool)
+    means = [_group(chosen.values[start:end], negative[start:end]) for start, end in spans(chosen.bounds)]
+    return negative, np.array(means, dtype=np.float64)
 
 
-def _mean_magnitude(values: Floats) -> float:
+def _group(values: Floats, negative: NDArray[np.bool_]) -> float:
     buffer = np.empty(min(BLOCK, len(values)), dtype=values.dtype)
     total = 0.0
     for start, end in blocks(len(values)):
-        magnitudes = np.abs(values[start:end], out=buffer[: end - start])
-        with np.errstate(over="ignore", invalid="ignore"):
-            part = float(magnitudes.sum())
-        if not np.isfinite(part):  # either the sum overflowed, or an entry is not finite
-            if not np.isfinite(magnitudes).all():
-                raise PacketError("not finite", "the vector to send has NaN or infinity")
-            return float((values / len(values)).__abs__().sum(dtype=np.float64))
-        total += part
-    return total / len(values)
+        block = values[start:end]
+        np.less(block, 0, out=negative[start:end])
+        total += _sum_of_magnitudes(np.abs(block, out=buffer[: end - start]), len(values))
+    return total
+
+
+def _sum_of_magnitudes(magnitudes: Floats, count: int) -> float:
+    """Their share of the mean over `count`; divided first only where the plain sum overflows, since that is slower."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(magnitudes.sum())
+    if np.isfinite(total):
+        return total / count
+    if not np.isfinite(magnitudes).all():
+        raise PacketError("not finite", "the vector to send has NaN or infinity")
+    return float((magnitudes / count).sum(dtype=np.float64))

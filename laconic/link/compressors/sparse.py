@@ -10,11 +10,11 @@ from torch import Tensor
 
 from laconic.layout import Layout
 from laconic.link.body import BodyWriter, Floats
-from laconic.link.coding import Coding
 from laconic.link.compressors.base import Compressor, compressor
 from laconic.link.compressors.codec import Codec, Places
 from laconic.link.compressors.groups import Bounds, Chosen, Group, group_bounds, kept, kept_bounds, spans
 from laconic.link.compressors.places import seeded_positions, write_positions, write_seed
+from laconic.link.gaps import Coding
 from laconic.link.packet import Body
 from laconic.link.selection import largest, peak
 

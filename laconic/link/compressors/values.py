@@ -13,7 +13,7 @@ from laconic.link.body import BodyReader, BodyWriter, Floats, refuse_not_finite
 from laconic.link.coding import pack, packed_size, unpack
 from laconic.link.compressors.codec import Codec
 from laconic.link.compressors.groups import Bounds
-from laconic.link.entropy import SymbolReader, blocks, count_symbols, table_cost, table_model, table_of
+from laconic.link.entropy import Run, SymbolReader
 
 MOST_BITS = 16
 _CODED_BITS = 8
@@ -126,58 +126,46 @@ class Signs(Scaled):
             piece *= self._scales[group]
 
 
-def write_signs(values: Floats, scales: Floats, writer: BodyWriter) -> Codec:
-    """A scale per group and a bit per value; zero counts as plus."""
+def write_signs(negative: NDArray[np.bool_], scales: Floats, writer: BodyWriter) -> Codec:
+    """A scale per group and a bit per value."""
     writer.values(scales)
-    negative = np.empty(len(values), dtype=bool)
-    for start, end in blocks(len(values)):
-        np.less(values[start:end], 0, out=negative[start:end])
     writer.put(np.packbits(negative).tobytes())
     return Codec.SIGN
 
 
 class Levels(Scaled):
-    """Whole numbers under one model for the whole packet, times a step per group."""
+    """Whole numbers, under weights that the whole packet shares, times a step per group."""
 
     def __init__(self, form: Codec, count: int, groups: int, reader: BodyReader) -> None:
         steps = reader.values(groups)
         super().__init__(steps, reader.values(groups) if form is Codec.GRID else None)
-        self._symbols: SymbolReader | None = None
-        if count == 0:
-            return
-        self._lowest = reader.number(2 * _HIGHEST_LEVEL) - _HIGHEST_LEVEL
-        self._width = reader.number(MOST_BITS - _CODED_BITS)
-        size = 1 + reader.number(_MOST_SYMBOLS - 1)
-        has_table = reader.number(1)
-        table = np.frombuffer(reader.take(size), dtype=np.uint8) if has_table else np.ones(size, dtype=np.uint8)
-        self._model = table_model(table)
-        self._low = reader.take(packed_size(count, self._width))
         self._count = count
+        if count:
+            self._lowest = reader.number(2 * _HIGHEST_LEVEL) - _HIGHEST_LEVEL
+            self._width = reader.number(MOST_BITS - _CODED_BITS)
+            self._size = 1 + reader.number(_MOST_SYMBOLS - 1)
+            self._with_table = reader.number(1)
+            self._low = reader.take(packed_size(count, self._width))
 
     def begin(self, bounds: Bounds, symbols: SymbolReader) -> None:
         """The levels come from the entropy coder."""
         super().begin(bounds, symbols)
-        self._symbols = symbols
+        if self._count:
+            self._take = symbols.start(symbols.own_weights(self._size) if self._with_table else np.ones(self._size))
 
     def _numbers(self, out: Floats, at: int) -> None:
-        assert self._symbols is not None, "begin comes before read"
         if not len(out):
             return
-        levels: NDArray[Any] = self._symbols.take(len(out), self._model)
+        levels = self._take(len(out))
         if self._width:
             levels <<= self._width
-            levels |= self._low_bits(at, len(out))
+            levels |= unpack(self._low, self._count, self._width, at, at + len(out)).astype(np.int32)
         levels += self._lowest
         out[:] = levels
 
-    def _low_bits(self, at: int, count: int) -> NDArray[np.int64]:
-        # Eight numbers are packed into as many bytes as one has bits, so every eighth begins a byte.
-        first, last = at // 8 * 8, min(-(-(at + count) // 8) * 8, self._count)
-        return unpack(self._low[first * self._width // 8 :], last - first, self._width)[at - first :][:count]
-
 
 def write_levels(levels: NDArray[Any], bits: int, writer: BodyWriter) -> None:
-    """Levels of about `bits` bits, as symbols from the lowest upwards, with their table when it pays."""
+    """Levels of about `bits` bits, as symbols from the lowest upwards."""
     if not len(levels):
         return
     lowest = int(levels.min())
@@ -185,18 +173,11 @@ def write_levels(levels: NDArray[Any], bits: int, writer: BodyWriter) -> None:
     symbols: NDArray[np.uint32] = levels.astype(np.uint32) - np.uint32(lowest % 2**32)
     low = pack(symbols, width)
     symbols >>= np.uint32(width)
-    counts = count_symbols(symbols)
-    table = table_of(counts)
-    equal = np.ones_like(table)
-    pays = table_cost(counts, table) + 8 * len(table) < table_cost(counts, equal)
-    writer.number(lowest + _HIGHEST_LEVEL)
-    writer.number(width)
-    writer.number(len(table) - 1)
-    writer.number(int(pays))
-    if pays:
-        writer.put(table.tobytes())
+    size = int(symbols.max()) + 1
+    with_table = writer.symbols.put(Run.smaller(symbols, np.ones(size)))
+    for field in (lowest + _HIGHEST_LEVEL, width, size - 1, int(with_table)):
+        writer.number(field)
     writer.put(low)
-    writer.symbols(symbols, table_model(table if pays else equal))
 
 
 def read_values(form: Codec, count: int, groups: int, reader: BodyReader) -> Values:

@@ -1,0 +1,266 @@
+"""Packets against their bounds, and the codec's speed as ratios measured in one run.
+
+    python benchmarks/codec.py [--json] [--quick]
+
+Sizes: random vectors, and one client's real update from a short training run, at d = 44,426, 1.2 M and 11.2 M. Where
+Fashion-MNIST or CIFAR-10 is not at hand, digits enlarged to the same shape take its place. Every row has the measured
+bytes, the bound, what the papers count, and what 32-bit positions would cost.
+
+Speed: the two sides of a ratio are timed in turns, and the ratio is that of the medians. `--quick` takes smaller vectors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import laconic
+from laconic import models
+from laconic.data import Examples, FederatedData
+from laconic.layout import Layout
+from laconic.link.coding import position_bound
+from laconic.link.compressors import Codec, Compressor, Qsgd, Sign, Uniform, decode, parse_compressor
+from laconic.link.compressors.codec import form_of
+from laconic.link.compressors.groups import group_bounds, spans
+from laconic.link.packet import Body, Packet, Stream
+from laconic.link.selection import largest
+from laconic.run.settings import Settings
+from laconic.run.simulation import Simulation, initial_module, make_task
+
+SPELLINGS = [
+    "dense",
+    "cast:float16",
+    "sign",
+    "sign@layer",
+    "heavy_sign:0.05",
+    "heavy_sign:0.01@model",
+    "qsgd:2",
+    "qsgd:4",
+    "qsgd:8",
+    "qsgd:4,norm=max",
+    "qsgd:8,norm=max",
+    "qsgd:4@layer",
+    "uniform:4",
+    "uniform:8",
+    "uniform:8@model",
+    "top_k:1/64",
+    "top_k:1/64,coding=rice",
+    "top_k:0.01",
+    "top_k:0.01,coding=rice",
+    "top_k:0.01@layer",
+    "top_k:0.05",
+    "top_k:0.25",
+    "random_k:1/64",
+    "top_k:1/64+qsgd:4",
+    "top_k:0.01+uniform:5",
+]
+MODELS = {
+    "lenet5": ("fashion-mnist", (1, 28, 28)),
+    "cnn": ("fashion-mnist", (1, 28, 28)),
+    "resnet18": ("cifar10", (3, 32, 32)),
+}
+
+
+def vectors(quick: bool) -> Iterator[tuple[str, Layout, Tensor]]:
+    """Random and real vectors for every model."""
+    for model, (_, shape) in list(MODELS.items())[: 1 if quick else None]:
+        layout = Layout.of(models.build(model, shape, 10))
+        yield "normal", layout, torch.randn(layout.size, generator=torch.Generator().manual_seed(0))
+        yield real_update(model, rounds=1 if model == "resnet18" else 3)
+
+
+def real_update(model: str, rounds: int) -> tuple[str, Layout, Tensor]:
+    """One client's update: with one participant and a server rate of 1, the model moves by just that."""
+    name, shape = MODELS[model]
+    data = client_data(name, shape)
+    module = initial_module(lambda: models.build(model, shape, 10), 0)
+    work = {"local_steps": 2, "batch_size": 8} if model == "resnet18" else {"local_steps": 10, "batch_size": 32}
+    algorithm = laconic.recipes.make("fed_avg", local_lr=0.05, **work)
+    settings = Settings(rounds=rounds, participants=1, eval_every=rounds)
+    simulation = Simulation(algorithm, make_task(module, data), data, settings)
+    models_seen = [simulation.server.model]
+    try:
+        models_seen += [simulation.server.model for _ in simulation.rounds()]
+    finally:
+        simulation.close()
+    return f"update on {data.name}", simulation.layout, models_seen[-1] - models_seen[-2]
+
+
+def client_data(name: str, shape: tuple[int, ...]) -> FederatedData:
+    try:
+        data = laconic.data.load(name, clients=20, partition="shards:2", download=False)
+    except laconic.DataError:
+        digits = laconic.data.load("digits", clients=20, partition="shards:2")
+        assert isinstance(digits, FederatedData)
+        inputs, targets = digits.examples.batch(torch.arange(len(digits.examples)))
+        enlarged = F.interpolate(inputs, shape[1:], mode="bilinear").expand(-1, *shape).contiguous()
+        return FederatedData("enlarged digits", digits.kind, Examples(enlarged, targets), digits.clients, None, 10)
+    assert isinstance(data, FederatedData)
+    return data
+
+
+def size_row(compressor: Compressor, vector: Tensor, layout: Layout) -> dict[str, Any]:
+    body = compressor.encode(vector, layout, np.random.default_rng(0))
+    size = len(Packet(body, Stream.MODEL, layout.fingerprint, 1, 1).to_bytes())
+    count, groups = compressor.count(layout), len(group_bounds(layout, compressor.by)) - 1
+    row: dict[str, Any] = {
+        "compressor": str(compressor),
+        "bytes": size,
+        "bits_per_parameter": round(8 * size / layout.size, 4),
+    }
+    row |= {"paper_bytes": -(-compressor.paper_bits(layout) // 8)}
+    if compressor.name in ("top_k", "heavy_sign"):
+        # All of the body but values and scales: the count is included.
+        values = 4 * count if compressor.name == "top_k" else -(-count // 8) + 4 * groups
+        bits, bound = 8 * (len(body.data) - values), position_bound(layout.size, count)
+        slack = 1.02 if compressor.parameters()["coding"] == "rice" else 1.01
+        row |= {"position_bits": bits, "log2_choose": round(bound), "over_log2_choose": round(bits / bound, 4)}
+        row |= {"bits_of_32_bit_positions": 32 * count, "within": bits <= slack * bound + 64}
+    elif isinstance(compressor, Sign):
+        row |= {"bound_bytes": layout.size / 8 + 4 * groups + 40}
+    elif isinstance(compressor, Qsgd | Uniform):
+        entropy = pooled_entropy(body, layout, compressor) / 8
+        row |= {"entropy_bytes": round(entropy), "bound_bytes": round(1.02 * entropy + 64 + 4 * groups, 1)}
+    if "bound_bytes" in row:
+        row["within"] = size <= row["bound_bytes"]
+    return row
+
+
+def pooled_entropy(body: Body, layout: Layout, compressor: Compressor) -> float:
+    """Bits of information of a packet's levels, each taken as drawn from the distribution of all."""
+    bounds = group_bounds(layout, compressor.by)
+    groups = len(bounds) - 1
+    fields = 2 * groups if form_of(body.codec) is Codec.GRID else groups
+    numbers = np.append(np.frombuffer(body.data, "<f4", fields), np.zeros(2 * groups - fields)).astype(np.float64)
+    entries = decode(body, layout).dense().numpy()
+    levels = [
+        np.rint((entries[start:end] - offset) / (step or 1.0)).astype(np.int32)
+        for (start, end), step, offset in zip(spans(bounds), numbers[:groups], numbers[groups:], strict=True)
+    ]
+    _, counts = np.unique(np.concatenate(levels), return_counts=True)
+    return float(-(counts * np.log2(counts / counts.sum())).sum())
+
+
+def milliseconds(repeat: int, *sides: Callable[[], object]) -> list[float]:
+    """The median time of each side, taken in turns so that a busy machine slows all of them alike."""
+    times: list[list[float]] = [[] for _ in sides]
+    for turn in range(repeat + 1):
+        for side, taken in zip(sides, times, strict=True):
+            started = time.perf_counter()
+            side()
+            if turn:  # the first one warms up
+                taken.append(1000 * (time.perf_counter() - started))
+    return [statistics.median(taken) for taken in times]
+
+
+def ratio(reference: str, own: str, times: list[float], target: float, share: float = 1.0) -> dict[str, Any]:
+    found = times[0] / times[1]
+    row = {reference + "_ms": round(times[0] * share, 3), own + "_ms": round(times[1] * share, 3)}
+    return row | {"ratio": round(found, 2), "target": target, "reached": found >= target}
+
+
+def speeds(layout: Layout) -> dict[str, Any]:
+    size = layout.size
+    vector = torch.randn(size, generator=torch.Generator().manual_seed(1))
+    magnitudes, entries, count = vector.abs(), vector.numpy(), size // 100
+    draws = np.random.default_rng(0)
+    sign, copy = Sign(), torch.empty_like(vector)
+
+    def through_sign() -> Tensor:
+        return decode(sign.encode(vector, layout, draws), layout).dense()
+
+    times = milliseconds(5, lambda: torch.topk(magnitudes, count, sorted=False), lambda: largest(entries, count))
+    result = {"top_k selection, k/d = 1/100": ratio("torch_topk", "largest", times, 12)}
+    times = milliseconds(9, lambda: entries.copy(), through_sign, lambda: copy.copy_(vector))
+    result["sign, encode + decode"] = ratio("copy", "sign", times, 0.25)
+    result["sign, encode + decode"]["copy_into_memory_at_hand_ms"] = round(times[2], 3)
+    for coding, target in (("range", 1.5), ("rice", 3.0)):
+        result[f"100 sparse packets, {coding}"] = adding(layout, coding, target)
+    return result
+
+
+def adding(layout: Layout, coding: str, target: float, number: int = 10) -> dict[str, Any]:
+    """Adding packets, from bytes, against adding dense vectors; ten different ones, ten times each."""
+    compressor = parse_compressor(f"top_k:1/64,coding={coding}")
+    dense = [torch.randn(layout.size, generator=torch.Generator().manual_seed(seed)) for seed in range(number)]
+    bodies = [compressor.encode(vector, layout, np.random.default_rng(0)) for vector in dense]
+    packets = [Packet(body, Stream.MODEL, layout.fingerprint, 1, 1).to_bytes() for body in bodies]
+    accumulator = torch.zeros(layout.size)
+
+    def add_dense() -> None:
+        for vector in dense:
+            accumulator.add_(vector, alpha=0.01)
+
+    def add_packets() -> None:
+        for packet in packets:
+            decode(Packet.parse(packet, layout).body, layout).add_to(accumulator, 0.01)
+
+    row = ratio("dense", "packets", milliseconds(9, add_dense, add_packets), target, share=100 / number)
+    tracemalloc.start()
+    add_packets()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # NumPy's memory; torch adds one product of weight and values.
+    extra = peak + layout.size // 64 * 4
+    return row | {"packet_bytes": len(packets[0]), "memory_beside_accumulator": extra, "accumulator": 4 * layout.size}
+
+
+def times_of(spelling: str, vector: Tensor, layout: Layout) -> dict[str, float]:
+    compressor = parse_compressor(spelling)
+    draws = np.random.default_rng(0)
+    body = compressor.encode(vector, layout, draws)
+    encoding, decoding = milliseconds(
+        3, lambda: compressor.encode(vector, layout, draws), lambda: decode(body, layout).dense()
+    )
+    return {"encode_ms": round(encoding, 2), "decode_ms": round(decoding, 2)}
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    report: dict[str, Any] = {"sizes": [], "times": {}}
+    for source, layout, vector in vectors(quick):
+        for spelling in SPELLINGS:
+            row = size_row(parse_compressor(spelling), vector, layout)
+            report["sizes"].append({"d": layout.size, "vector": source} | row)
+        report["times"][f"d = {layout.size}"] = {each: times_of(each, vector, layout) for each in SPELLINGS}
+    report["speed"] = speeds(layout)
+    report["all_within"] = all(row.get("within", True) for row in report["sizes"])
+    return report
+
+
+def show(report: dict[str, Any]) -> None:
+    for row in report["sizes"]:
+        bound = row.get("bound_bytes") or row.get("log2_choose", 0) / 8
+        mark = {True: "", False: "  ABOVE THE BOUND"}[row.get("within", True)]
+        over = f"  positions {row['over_log2_choose']} x log2 C(d, k)" if "over_log2_choose" in row else ""
+        print(
+            f"{row['d']:>11,} {row['vector']:<26} {row['compressor']:<24} {row['bytes']:>11,} bytes  bound {bound:>13,.0f}"
+            f"  papers {row['paper_bytes']:>11,}{over}{mark}"
+        )
+    for name, row in report["speed"].items():
+        print(f"{name}: {row}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--quick", action="store_true", help="the smallest model only")
+    arguments = parser.parse_args()
+    report = measure(arguments.quick)
+    if arguments.json:
+        print(json.dumps(report))
+    else:
+        show(report)
+
+
+if __name__ == "__main__":
+    main()

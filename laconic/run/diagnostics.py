@@ -1,0 +1,67 @@
+"""What the papers assume of a compressor, measured while training.
+
+With x_i = u_i + m_i what client i meant to send, y_i what arrived, and means over the round's clients:
+
+    q_C   = ||C(mean x) - mean x|| / ||mean x||          Fed-EF (Li and Li 2023), Definition 3.1
+    q_A   = ||mean y - mean x|| / ||mean x||             Fed-EF, Assumption 4.3
+    gamma = ||C(mean x) - mean y|| / ||mean u||          FedCAMS (Wang et al. 2022), Assumption 4.17
+
+Only a simulation can know them: a real server never sees x_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from laconic.algorithm import Engine
+from laconic.client.messages import Instruction, Probe, Reply
+from laconic.link.compressors import Compressor, decode
+from laconic.link.occasion import Occasion
+
+
+class Diagnostics:
+    """An engine that looks at the replies as they pass, in client order."""
+
+    def __init__(self, engine: Engine, compressor: Compressor | None) -> None:
+        self.engine, self.compressor = engine, compressor
+
+    def run(self, instructions: Sequence[Instruction]) -> Iterator[Reply]:
+        """Pass everything on."""
+        self.sums: list[Tensor] = []
+        self.memories: list[float] = []
+        self.count = 0
+        replies: Iterable[Reply] = self.engine.run(instructions)
+        for reply in replies:
+            if reply.probe is not None:
+                self._add(reply.probe)
+            yield reply
+
+    def _add(self, probe: Probe) -> None:
+        parts = [probe.update, probe.target, probe.arrived]
+        self.sums = [total + part for total, part in zip(self.sums, parts, strict=True)] if self.sums else parts
+        self.count += 1
+        if probe.memory is not None:
+            self.memories.append(float(torch.linalg.vector_norm(probe.memory)))
+
+    def measure(self, occasion: Occasion) -> dict[str, float]:
+        """The round's numbers; what has no meaning for this algorithm is left out."""
+        found: dict[str, float] = {}
+        if self.memories:
+            found["memory_norm"] = sum(self.memories) / len(self.memories)
+        if not self.count or self.compressor is None:
+            return found
+        update, target, arrived = (total / self.count for total in self.sums)
+        body = self.compressor.encode(target, occasion.layout, occasion.generator("diagnostics"))
+        direct = decode(body, occasion.layout).dense()
+        for name, above, below in (
+            ("q_c", direct - target, target),
+            ("q_a", arrived - target, target),
+            ("gamma", direct - arrived, update),
+        ):
+            size = float(torch.linalg.vector_norm(below))
+            if size > 0:
+                found[name] = float(torch.linalg.vector_norm(above)) / size
+        return found

@@ -1,0 +1,284 @@
+"""Nothing is lost and nothing is doubled, whatever happens on the way.
+
+Random histories of participation, lost, late and duplicated updates, clients that crash at any moment or come back with
+nothing, and servers that crash in the middle of a round, over every kind of link. After every round:
+
+- conservation (algorithms.md): with error feedback, the sum of what the server used of a client's updates, plus that client's
+  memory, is the sum of the updates that count, less what was thrown away with a lost state or a restart;
+- the server's and the client's idea of what they share (lazy reference, mirrored model, broadcast version) are the same bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import laconic
+from laconic.algorithm import Algorithm
+from laconic.client.cohort import Cohort
+from laconic.client.messages import Instruction, Reply
+from laconic.client.method import Method
+from laconic.client.runtime import ClientRuntime
+from laconic.data import from_arrays
+from laconic.layout import Layout
+from laconic.link.downlink import LOST
+from laconic.link.lazy import Accelerated, Lazy
+from laconic.link.packet import Flag, Packet
+from laconic.link.uplink import ErrorFeedback
+from laconic.parts import State, part, section
+from laconic.randomness import Randomness
+from laconic.run.store import MemoryStore
+from laconic.server.optimizers import AMS
+from laconic.server.server import Server
+
+CLIENTS, SEED = 4, 7
+TASK = laconic.regression(nn.Linear(15, 1).double())
+LAYOUT = Layout.of(TASK.module)
+DATA = from_arrays([(np.zeros((1, 15)), np.zeros(1))] * CLIENTS)
+RANDOMNESS = Randomness(SEED)
+
+
+def update_of(round: int, client: int) -> Tensor:
+    """What a client's training brings: a drift that is the same every round, and noise."""
+    steady = RANDOMNESS.numpy("steady", client=client).normal(size=LAYOUT.size)
+    return torch.from_numpy(steady + 0.3 * RANDOMNESS.numpy("noise", round, client).normal(size=LAYOUT.size))
+
+
+@part("method", "given_updates")
+class GivenUpdates(Method):
+    """Updates that follow from the names of round and client alone, so that a test knows them."""
+
+    def local(self, cohort: Cohort) -> Tensor:
+        return torch.stack([update_of(cohort.round, client) for client in cohort.clients])
+
+    def nominal_gradients(self, size: int) -> int:
+        return 0
+
+
+def compressor(text: str) -> object:
+    return laconic.parse_compressor(text)
+
+
+UPLINKS = {
+    "dense": laconic.DenseUplink(),
+    "qsgd without memory": laconic.Compressed(compressor("qsgd:3")),
+    "top_k": ErrorFeedback(compressor("top_k:1/4")),
+    "sign by layer": ErrorFeedback(compressor("sign@layer")),
+    "qsgd": ErrorFeedback(compressor("qsgd:2")),
+    "top_k and qsgd": ErrorFeedback(compressor("top_k:1/4+qsgd:4")),
+    "restart": ErrorFeedback(compressor("top_k:1/8"), restart_after=1, restart_from=2),
+    "lazy": Lazy(compressor("top_k:1/4"), memory=True, threshold=1.0),
+    "lazy dense": Lazy(threshold=0.5),
+    "accelerated": Accelerated(compressor("sign"), memory=True, threshold=1.0),
+}
+DOWNLINKS = {
+    "dense": laconic.DenseDownlink(),
+    "broadcast": laconic.Broadcast(compressor("top_k:1/8")),
+    "broadcast sign": laconic.Broadcast(compressor("sign")),
+    "mirrored": laconic.Mirrored(compressor("top_k:1/4"), threshold=0.05),
+}
+FATES = [
+    "away",
+    "answers",
+    "answers",
+    "dropped",
+    "late",
+    "doubled",
+    "dead before",
+    "dead amid",
+    "dead after",
+    "emptied",
+]
+
+
+@dataclass
+class World:
+    """One server, its clients, and the books that the test keeps of them."""
+
+    algorithm: Algorithm
+    updates: dict[int, Tensor] = field(default_factory=dict)
+    used: dict[int, Tensor] = field(default_factory=dict)
+    thrown: dict[int, Tensor] = field(default_factory=dict)
+    emptied: set[int] = field(default_factory=set)
+    """Clients that have lost a state which the server still counts on."""
+    late: list[Reply] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.store = MemoryStore()
+        self.server = self.make_server()
+        self.models = {0: self.server.model.clone()}
+        initial = LAYOUT.flatten(TASK.module)
+        buffers = LAYOUT.flatten_buffers(TASK.module)
+        device = torch.device("cpu")
+        self.runtime = ClientRuntime(
+            self.algorithm, TASK, LAYOUT, initial, buffers, DATA, RANDOMNESS, self.store, device
+        )
+        for books in (self.updates, self.used, self.thrown):
+            books |= {client: torch.zeros(LAYOUT.size, dtype=torch.float64) for client in range(CLIENTS)}
+
+    def make_server(self) -> Server:
+        initial = LAYOUT.flatten(TASK.module)
+        return Server(self.algorithm, LAYOUT, initial, torch.zeros(0), DATA, RANDOMNESS, participants=CLIENTS)
+
+    def state_of(self, client: int) -> State:
+        """The client's state that goes with the last update that the server has folded in."""
+        record = self.store._records.get(client)
+        if record is None or client in self.emptied:
+            return {}
+        number = self.server.folded[client]
+        if record.pending is not None and record.number == number:
+            return record.pending
+        return record.committed if record.committed is not None and record.committed_number == number else {}
+
+    def round(self, fates: list[str], server_dies: bool) -> None:
+        before = {name: value.clone() for name, value in self.server.state().items()}
+        instructions = self.server.invite()
+        entries = []
+        for reply in self.deliver(instructions, fates):
+            entry = self.would_fold(reply)
+            if self.server.receive(reply) and entry is not None:
+                entries.append(entry)
+        if server_dies:
+            # Nothing of this round was durable, so a new process knows the round before; the clients find out.
+            self.server = self.make_server()
+            self.server.restore(before)
+            return
+        self.server.close()
+        for client, update, used, memory_thrown in entries:
+            self.updates[client] += update
+            self.used[client] += used
+            self.thrown[client] += memory_thrown
+            self.emptied.discard(client)
+        self.models[self.algorithm.downlink.version(self.server.downlink_state)] = self.server.model.clone()
+
+    def deliver(self, instructions: list[Instruction], fates: list[str]) -> list[Reply]:
+        arriving, self.late = self.late, []
+        for instruction, fate in zip(instructions, fates, strict=True):
+            if fate in ("away", "dead before"):
+                continue
+            if fate == "emptied":
+                self.empty(instruction.client)
+            if fate == "dead amid":
+                self.runtime.settle(instruction)
+                continue
+            (reply,) = self.runtime.run([instruction], gradients=None)
+            if fate == "late":
+                self.late.append(reply)
+            elif fate not in ("dropped", "dead after"):
+                arriving += [reply] * (2 if fate == "doubled" else 1)
+        return arriving
+
+    def empty(self, client: int) -> None:
+        memory = self.state_of(client).get("uplink/memory")
+        if memory is not None:
+            self.thrown[client] += memory
+        if self.server.folded[client] > 0:
+            self.emptied.add(client)
+        self.store.forget(client)
+
+    def would_fold(self, reply: Reply) -> tuple[int, Tensor, Tensor, Tensor] | None:
+        """What the books will say if the server takes this reply: the update, what was used of it, what was restarted."""
+        packet = Packet.parse(reply.packets[0], LAYOUT)
+        if Flag.LOST in packet.flags:
+            return None
+        peer = {} if Flag.RESET in packet.flags else section(self.server.peers.get(reply.client, {}), "uplink")
+        try:
+            payload, _ = self.algorithm.uplink.fold(packet.body, packet.flags, peer, LAYOUT)
+        except laconic.PacketError:
+            return None
+        used = payload.dense()
+        if Flag.ACCELERATED in packet.flags:
+            # Accelerated conserves what was sent, not what was made of it.
+            used = used - self.algorithm.uplink.reference(peer, LAYOUT).dense()
+        return reply.client, update_of(packet.round, reply.client), used, self.restarted(reply.client, packet.round)
+
+    def restarted(self, client: int, round: int) -> Tensor:
+        state, uplink = section(self.state_of(client), "uplink"), self.algorithm.uplink
+        after = uplink.parameters().get("restart_after")
+        if "memory" in state and after is not None and round >= uplink.restart_from:
+            # The state at hand may be the one this very reply made; the one before it is what was forgotten.
+            record = self.store._records[client]
+            earlier = section(record.committed or {}, "uplink")
+            if "memory" in earlier and round - int(earlier["updated"]) > after:
+                return earlier["memory"]
+        return torch.zeros(LAYOUT.size, dtype=torch.float64)
+
+    def check(self) -> None:
+        for client in range(CLIENTS):
+            state = self.state_of(client)
+            if self.algorithm.uplink.parameters().get("memory", isinstance(self.algorithm.uplink, ErrorFeedback)):
+                memory = state.get("uplink/memory", torch.zeros(LAYOUT.size, dtype=torch.float64))
+                total = self.used[client] + memory + self.thrown[client]
+                torch.testing.assert_close(total, self.updates[client], rtol=0, atol=1e-9)
+            if client not in self.emptied:
+                self.check_shared(client, state)
+
+    def check_shared(self, client: int, state: State) -> None:
+        peer = self.server.peers.get(client, {})
+        if isinstance(self.algorithm.uplink, Lazy | Accelerated) and self.server.folded[client]:
+            assert torch.equal(peer["uplink/reference"], state["uplink/reference"])
+        if self.server.versions[client] == LOST:
+            return
+        if "downlink/mirror" in peer:
+            assert torch.equal(peer["downlink/mirror"], state["downlink/model"])
+        if isinstance(self.algorithm.downlink, laconic.Broadcast) and "downlink/version" in state:
+            version = int(state["downlink/version"])
+            assert version == self.server.versions[client]
+            assert torch.equal(state["downlink/model"], self.models[version])
+
+
+ROUND = st.tuples(st.lists(st.sampled_from(FATES), min_size=CLIENTS, max_size=CLIENTS), st.booleans())
+HISTORY = st.lists(ROUND, min_size=2, max_size=12)
+
+
+def live_through(uplink: str, downlink: str, history: list[tuple[list[str], bool]]) -> None:
+    world = World(Algorithm(GivenUpdates(), UPLINKS[uplink], AMS(), DOWNLINKS[downlink]))
+    for fates, server_dies in history:
+        world.round(fates, server_dies)
+        world.check()
+
+
+NO_LIMIT = dict(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@settings(max_examples=300, **NO_LIMIT)
+@given(st.sampled_from(list(UPLINKS)), st.sampled_from(list(DOWNLINKS)), HISTORY)
+def test_nothing_is_lost_or_doubled(uplink: str, downlink: str, history: list[tuple[list[str], bool]]) -> None:
+    live_through(uplink, downlink, history)
+
+
+@pytest.mark.long
+@settings(max_examples=10_000, **NO_LIMIT)
+@given(st.sampled_from(list(UPLINKS)), st.sampled_from(list(DOWNLINKS)), HISTORY)
+def test_nothing_is_lost_or_doubled_in_ten_thousand_histories(
+    uplink: str, downlink: str, history: list[tuple[list[str], bool]]
+) -> None:
+    live_through(uplink, downlink, history)
+
+
+@pytest.mark.parametrize("uplink", UPLINKS)
+@pytest.mark.parametrize("downlink", DOWNLINKS)
+def test_with_no_faults_every_update_counts(uplink: str, downlink: str) -> None:
+    # Guards the properties above: a server that refused everything would keep its books in order, too.
+    world = World(Algorithm(GivenUpdates(), UPLINKS[uplink], AMS(), DOWNLINKS[downlink]))
+    for _ in range(4):
+        world.round(["answers"] * CLIENTS, False)
+        world.check()
+    assert world.server.folded.tolist() == [4] * CLIENTS
+    assert all(float(world.used[client].norm()) > 0 for client in range(CLIENTS))
+
+
+def test_a_client_that_lost_everything_is_brought_back() -> None:
+    world = World(Algorithm(GivenUpdates(), UPLINKS["lazy"], AMS(), DOWNLINKS["mirrored"]))
+    for fates in (["answers"] * 4, ["emptied"] + ["answers"] * 3, ["answers"] * 4, ["answers"] * 4):
+        world.round(fates, False)
+        world.check()
+    assert not world.emptied
+    assert world.server.folded[0] >= 3
+    assert "uplink/reference" in world.server.peers[0]

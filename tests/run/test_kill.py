@@ -1,0 +1,117 @@
+"""A run that is killed at any moment, and resumed, ends with the model of a run that never was."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SCRIPT = HERE / "every_round.py"
+OPTIONS = (
+    "--model",
+    "logistic",
+    "--strategy",
+    "loop",
+    "--algorithm",
+    "fed_adam",
+    "--participants",
+    "3",
+    "--local-steps",
+    "2",
+)
+FILES = ["checkpoint.safetensors", "config.toml", "metrics.jsonl", "model.safetensors"]
+
+
+def start(folder: Path, out: str, rounds: int) -> subprocess.Popen:
+    command = [sys.executable, str(SCRIPT), "run", *OPTIONS, "--threads", "1", "--json"]
+    command += ["--rounds", str(rounds), "--out", out, "--resume"]
+    environment = os.environ | {"LACONIC_OFFLINE": "1"}
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process: subprocess.Popen) -> dict:
+    stdout, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0, stderr
+    return json.loads(stdout.splitlines()[-1])
+
+
+def metrics(folder: Path) -> list[dict]:
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        del record["seconds"]
+    return records
+
+
+def kill_again_and_again(folder: Path, rounds: int, kills: int, seed: int) -> None:
+    reference = finish(start(folder, "reference", rounds))
+    generator = random.Random(seed)
+    done = 0
+    while done < kills:
+        process = start(folder, "run", rounds)
+        if done % 5 == 4:
+            # From the very start: also while Python is still loading, or the directory is made.
+            time.sleep(generator.uniform(0, 3))
+        else:
+            # From the first line it prints on, which comes when the first round begins; the delays are short enough
+            # that the run is not over before all kills have happened.
+            assert process.stderr.readline(), "it ended before it began"
+            time.sleep(generator.uniform(0, reference["seconds"] / kills / 2))
+        assert process.poll() is None, f"it was over after {done} kills"
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        done += 1
+    before = len((folder / "run/metrics.jsonl").read_text().splitlines())
+    assert 0 < before < rounds, "the kills fell into the middle of the run"
+    summary = finish(start(folder, "run", rounds))
+    assert summary["model_sha256"] == reference["model_sha256"]
+    assert [record["round"] for record in metrics(folder / "run")] == list(range(1, rounds + 1))
+    assert metrics(folder / "run") == metrics(folder / "reference")
+    same = ("accuracy", "loss", "bytes_up", "bytes_down", "gradients", "samples", "rounds")
+    assert {name: summary[name] for name in same} == {name: reference[name] for name in same}
+    assert (folder / "run/model.safetensors").read_bytes() == (folder / "reference/model.safetensors").read_bytes()
+    assert sorted(path.name for path in (folder / "run").iterdir()) == FILES
+
+
+def test_three_kills_at_random_moments_change_nothing(tmp_path: Path) -> None:
+    kill_again_and_again(tmp_path, rounds=150, kills=3, seed=1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2])
+def test_twenty_kills_at_random_moments_change_nothing(tmp_path: Path, seed: int) -> None:
+    kill_again_and_again(tmp_path, rounds=700, kills=20, seed=seed)
+
+
+def crash_everywhere(folder: Path, rounds: int) -> list[list]:
+    done = subprocess.run(
+        [sys.executable, str(HERE / "crash.py"), str(folder), str(rounds)], capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(12, marks=pytest.mark.long)])
+def test_a_kill_at_every_moment_at_which_something_becomes_durable(tmp_path: Path, rounds: int) -> None:
+    outcomes = crash_everywhere(tmp_path, rounds)
+    *crashed, unharmed = outcomes
+    # The config; a checkpoint per round and one at the end; the model: 3 or 4 moments each.
+    assert len(crashed) == 3 + 4 * (rounds + 1) + 3
+    assert unharmed[1] == 0 and {first for _, first, *_ in crashed} == {-signal.SIGKILL}
+    left = [set(files) for _, _, files, *_ in crashed]
+    assert any(name.startswith(".checkpoint.safetensors.") for files in left for name in files)
+    assert any(all(name.startswith(".config.toml.") for name in files) for files in left)
+    for moment, _, _, second, sha, done, files in outcomes:
+        assert second == 0, moment
+        assert sha == unharmed[4], moment
+        assert done == list(range(1, rounds + 1)), moment
+        assert files == FILES, moment
