@@ -76,16 +76,17 @@ class Algorithm:
             elif key in SLOTS:
                 changes[key] |= value
             else:
-                changes[self._owner(key)][key] = value
+                changes[self.owner(key)][key] = value
         parts = self.parts() | whole
         made: dict[str, Any] = {slot: part.replace(**changes[slot]) for slot, part in parts.items() if changes[slot]}
         return replace(self, **(whole | made))
 
-    def _owner(self, key: str) -> str:
+    def owner(self, key: str) -> str:
+        """The slot whose part has that parameter; none or two are an error that says so."""
         owners = [slot for slot, part in self.parts().items() if key in part.parameters()]
         if not owners:
             known = {name for part in self.parts().values() for name in part.parameters()}
-            raise unknown_name(f"parameter of {self.name}", key, known)
+            raise unknown_name("parameter", key, known, of=self.name)
         if len(owners) > 1:
             raise ConfigError(
                 f"{key}: both {' and '.join(owners)} have it; say which, as in {owners[0]}={{'{key}': …}}"

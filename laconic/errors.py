@@ -26,7 +26,7 @@ class PacketError(LaconicError):
         self.reason = reason
 
 
-def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> ConfigError:
+def unknown_name(kind: str, name: str, allowed: Iterable[str], of: str = "") -> ConfigError:
     """A misspelt name, with the nearest one suggested.
 
     >>> print(unknown_name("algorithm", "fed_agv", ["fed_avg", "fed_ams"]))
@@ -35,4 +35,5 @@ def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> ConfigError:
     names = sorted(allowed)
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean '{near[0]}'? " if near else ""
-    return ConfigError(f"unknown {kind} '{name}': {hint}allowed: {', '.join(names)}")
+    owner = f" of {of}" if of else ""
+    return ConfigError(f"unknown {kind} '{name}'{owner}: {hint}allowed: {', '.join(names)}")

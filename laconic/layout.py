@@ -60,7 +60,10 @@ class Layout:
         if len(kinds) > 1 or not next(iter(kinds)).is_floating_point:
             raise ConfigError(f"model mixes parameter types {sorted(map(str, kinds))}: one floating type is allowed")
         dtype = next(iter(kinds))
-        floating = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+        # A buffer that holds infinity (an attention mask, say) is a constant, not a statistic.
+        floating = {
+            name: b for name, b in module.named_buffers() if b.is_floating_point() and bool(torch.isfinite(b).all())
+        }
         return cls(tuple(_slots(trainable)), tuple(_slots(floating)), dtype)
 
     @cached_property

@@ -85,7 +85,7 @@ def make_part(cls: type[P], parameters: Mapping[str, Any]) -> P:
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for key in parameters:
         if key not in known:
-            raise unknown_name(f"parameter of {cls.slot} '{cls.name}'", key, known)
+            raise unknown_name("parameter", key, known, of=f"{cls.slot} '{cls.name}'")
     try:
         return cls(**parameters)
     except ValidationError as error:

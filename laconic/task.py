@@ -25,17 +25,23 @@ Metrics = Callable[[nn.Module, Batch], dict[str, Tensor]]
 class Task:
     """What is trained.
 
-    `loss(module, batch)` is the mean over the batch; `metrics(module, batch)` gives means over the batch, each weighted by
-    the batch's length when batches are put together, and should have "loss" and, where it makes sense, "accuracy".
+    A batch is a tuple of tensors, usually (inputs, targets). `loss(module, batch)` is the mean over the batch, as a tensor.
+    `metrics(module, batch)` is a dict of means over the batch, such as {"loss": …, "accuracy": …}; they are weighted by the
+    batches' lengths when put together.
     """
 
     module: nn.Module
     loss: Loss
-    metrics: Metrics
+    metrics: Metrics | None = None
+    """The loss alone when not given."""
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Task:
         """A copy on a device, with parameters and floating buffers of one type."""
         return Task(copy.deepcopy(self.module).to(device=device, dtype=dtype), self.loss, self.metrics)
+
+    def measure(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """The metrics on one batch."""
+        return self.metrics(module, batch) if self.metrics else {"loss": self.loss(module, batch)}
 
     def check(self, batch: Batch) -> None:
         """Run the loss once, so that a model that does not fit the data fails before any work, in one line."""
@@ -45,13 +51,17 @@ class Task:
             with torch.no_grad():
                 module.eval()
                 value = self.loss(module, batch)
-                self.metrics(module, batch)
+                values = self.measure(module, batch)
         except LaconicError:
             raise
         except Exception as error:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in batch)
             line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise ConfigError(f"model does not fit the data (a batch has shapes {shapes}): {line}") from error
+            whole = not batch[0].is_floating_point() and "dtype" in line
+            hint = "; the inputs are whole numbers: give floating ones, unless they are tokens" if whole else ""
+            raise ConfigError(f"model does not fit the data (a batch has shapes {shapes}): {line}{hint}") from error
+        if not isinstance(values, dict):
+            raise ConfigError(f"metrics must return a dict of numbers by name; it returned {type(values).__name__}")
         if value.ndim != 0:
             raise ConfigError(f"loss must be one number, the mean over the batch; it has shape {tuple(value.shape)}")
 

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from laconic.run.config import RunConfig
-from laconic.run.simulation import Record, Simulation
+from laconic.run.simulation import Record, Simulation, metrics_of
 
 
 def size(count: float) -> str:
@@ -59,11 +59,12 @@ class LiveView:
 
     def update(self, record: Record) -> None:
         """See `Watcher`."""
-        self.shown |= {name: record[name] for name in ("accuracy", "absolute_error", "loss") if name in record}
+        found = metrics_of(record)
+        self.shown |= found
         line = self._line(record)
         if self.progress is not None and self.task is not None:
             self.progress.update(self.task, completed=record["round"], line=line)
-        elif "loss" in record:
+        elif found:
             self.console.print(f"  round {record['round']}/{self.rounds}  {line}", highlight=False, soft_wrap=True)
 
     def _line(self, record: Record) -> str:

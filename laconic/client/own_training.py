@@ -79,7 +79,7 @@ class OwnTraining(Method):
 
     def __post_init__(self) -> None:
         wanted = _wanted(self.training)
-        if not 1 <= wanted <= 3:
+        if wanted not in (2, 3):
             raise ConfigError(f"method.function takes {wanted} arguments: (module, dataset[, visit]) is allowed")
 
     @cached_property
@@ -104,7 +104,10 @@ class OwnTraining(Method):
             raise ConfigError(f"method.function returned {type(trained).__name__}: a module, or None, is allowed")
         if not _has_form(trained, layout):
             raise ConfigError("method.function returned a module of another form: the one it was given is allowed")
-        cohort.report(row, dataset.taken, float(np.mean(visit.losses)) if visit.losses else float("nan"))
+        # A loader with worker processes counts there, out of sight: then a pass over the data is assumed.
+        cohort.report(
+            row, dataset.taken or len(dataset), float(np.mean(visit.losses)) if visit.losses else float("nan")
+        )
         cohort.buffers[row].copy_(layout.flatten_buffers(trained))
         return layout.flatten(trained).to(cohort.models) - cohort.models[row]
 

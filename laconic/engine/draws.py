@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import torch
@@ -116,14 +117,23 @@ def stochastic(task: Task, batch: Batch) -> Stochastic:
     "serial" is a module whose draws cannot be named (dropout inside a recurrent layer, say): its gradients are computed one
     at a time, with torch's own generator seeded for each.
     """
-    module = copy.deepcopy(task.module).train()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        before = torch.get_rng_state()
+    module, device = copy.deepcopy(task.module).train(), batch[0].device
+    with forked(device):
+        before = _state(device)
         task.loss(module, batch)
-        if torch.equal(before, torch.get_rng_state()):
+        if torch.equal(before, _state(device)):
             return "no"
-        torch.set_rng_state(before)
-        with NamedDraws([torch.Generator(batch[0].device)]):
+        before = _state(device)
+        with NamedDraws([torch.Generator(device)]):
             task.loss(module, batch)
-        return "named" if torch.equal(before, torch.get_rng_state()) else "serial"
+        return "named" if torch.equal(before, _state(device)) else "serial"
+
+
+def forked(device: torch.device) -> AbstractContextManager[None]:
+    """Torch's own generators, put back afterwards: the host's, and the device's where it has one of its own."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
+def _state(device: torch.device) -> Tensor:
+    host = torch.get_rng_state()
+    return torch.cat([host, torch.cuda.get_rng_state(device)]) if device.type == "cuda" else host

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from laconic.engine.draws import NamedDraws, Stochastic
+from laconic.engine.draws import NamedDraws, Stochastic, forked
 from laconic.engine.numerics import Numerics
 from laconic.errors import ConfigError
 from laconic.layout import Layout
@@ -45,13 +45,13 @@ class Gradients(Protocol):
 
 def check_numerics(module: nn.Module, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> None:
     """Refuse what would make results depend on threads, chunks or company."""
-    norms = [] if frozen else _batch_norms(module)
+    norms = _batch_norms(module)
     if numerics.strategy == "vmap" and stochastic == "serial":
         raise ConfigError("numerics.strategy = 'vmap': this model draws random numbers that only 'loop' can name")
-    if numerics.strategy == "vmap" and norms:
-        # Torch merges rows and channels there, so the last bits would depend on where a client's row happens to be.
-        raise ConfigError("numerics.strategy = 'vmap': a model with batch norm needs 'loop'")
-    if any(norm.momentum is None for norm in norms):
+    if numerics.strategy == "vmap" and (norms or any(True for _ in module.buffers())):
+        # Torch merges rows and channels in batch norm, so the last bits would depend on where a client's row happens to be.
+        raise ConfigError("numerics.strategy = 'vmap': a model with batch norm or other buffers needs 'loop'")
+    if not frozen and any(norm.track_running_stats and norm.momentum is None for norm in norms):
         # The count that such an average needs is an integer, which stays at home and would differ by thread.
         raise ConfigError("model: batch norm with momentum=None cannot be averaged; give it a momentum")
 
@@ -60,7 +60,8 @@ def make_gradients(task: Task, layout: Layout, numerics: Numerics, stochastic: S
     """A gradient function with its own copy of the module, for one thread."""
     module = copy.deepcopy(task.module).train()
     for child in _batch_norms(module) if frozen else []:
-        child.eval()
+        if child.track_running_stats:
+            child.eval()
     if numerics.strategy == "vmap":
         return VmapGradients(module, task, layout, numerics.vmap_width, stochastic)
     return LoopGradients(module, task, layout, stochastic)
@@ -75,6 +76,7 @@ class LoopGradients:
         self.vector = torch.empty(layout.size, dtype=layout.dtype, device=device)
         self.buffers = torch.empty(layout.buffer_size, dtype=layout.dtype, device=device)
         self.parameters = layout.adopt(module, self.vector, self.buffers)
+        self.adopted = [_holder(module, slot.name) for slot in layout.buffers]
 
     def __call__(
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
@@ -93,8 +95,18 @@ class LoopGradients:
                 parts = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
             torch.cat([part.reshape(-1) for part in parts], out=result[row])
             losses[row] = loss.detach()
-            buffers[row].copy_(self.buffers)
+            if self.adopted:
+                self._take_back()
+                buffers[row].copy_(self.buffers)
         return result, losses
+
+    def _take_back(self) -> None:
+        """A module may replace a buffer instead of writing into it: its new value is taken over into the vector."""
+        for holder, name, view in self.adopted:
+            new = holder._buffers[name]
+            if new is not None and new is not view:
+                view.copy_(new.detach())
+                holder._buffers[name] = view
 
 
 class VmapGradients:
@@ -106,17 +118,15 @@ class VmapGradients:
         self.rows = torch.arange(width, device=next(module.parameters()).device)
         self.generators: list[torch.Generator] = []
         # "same": the only draws are those of NamedDraws, which hands every row its own.
-        self.call = vmap(grad_and_value(self._loss, has_aux=True), in_dims=(0, 0, 0, 0), randomness="same")
+        self.call = vmap(grad_and_value(self._loss), in_dims=(0, 0, 0), randomness="same")
 
-    def _loss(
-        self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: Batch, row: Tensor
-    ) -> tuple[Tensor, list[Tensor]]:
+    def _loss(self, parameters: dict[str, Tensor], batch: Batch, row: Tensor) -> Tensor:
         named: AbstractContextManager[Any] = nullcontext()
         if self.stochastic == "named":
             named = NamedDraws(self.generators, row)
         with named:
-            value: Tensor = functional_call(self.wrapper, (parameters, buffers), (batch,))
-        return value, [buffers[f"module.{slot.name}"] for slot in self.layout.buffers]
+            value: Tensor = functional_call(self.wrapper, parameters, (batch,))
+        return value
 
     def __call__(
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
@@ -130,14 +140,13 @@ class VmapGradients:
                 groups[len(batch[0])].append(row)
         for rows in groups.values():
             for start in range(0, len(rows), self.width):
-                self._group(rows[start : start + self.width], models, buffers, batches, seed, result, losses)
+                self._group(rows[start : start + self.width], models, batches, seed, result, losses)
         return result, losses
 
     def _group(
         self,
         rows: list[int],
         models: Tensor,
-        buffers: Tensor,
         batches: Sequence[Batch | None],
         seed: Seed,
         result: Tensor,
@@ -150,15 +159,11 @@ class VmapGradients:
             self.generators = [torch.Generator(models.device).manual_seed(seed(row)) for row in padded]
         index = torch.tensor(padded, device=models.device)
         parameters = {f"module.{name}": view for name, view in self.layout.views(models[index]).items()}
-        statistics = {f"module.{name}": view for name, view in self.layout.buffer_views(buffers[index]).items()}
-        with _one_example_hint():
-            gradients, (values, written) = self.call(parameters, statistics, stacked, self.rows)
+        gradients, values = self.call(parameters, stacked, self.rows)
         flat = torch.cat([gradients[f"module.{s.name}"].flatten(1) for s in self.layout.parameters], dim=1)
         kept = index[: len(rows)]
         result[kept] = flat[: len(rows)]
         losses[kept] = values[: len(rows)]
-        if written:
-            buffers[kept] = torch.cat([part.flatten(1) for part in written], dim=1)[: len(rows)]
 
 
 class _LossModule(nn.Module):
@@ -172,10 +177,15 @@ class _LossModule(nn.Module):
         return self.loss(self.module, batch)
 
 
+def _holder(module: nn.Module, name: str) -> tuple[nn.Module, str, Tensor]:
+    """The submodule that has a buffer, the buffer's own name there, and the buffer."""
+    path, _, own = name.rpartition(".")
+    holder = module.get_submodule(path)
+    return holder, own, holder.get_buffer(own)
+
+
 def _batch_norms(module: nn.Module) -> list[nn.modules.batchnorm._NormBase]:
-    """Those that keep running statistics."""
-    kinds = nn.modules.batchnorm._NormBase
-    return [child for child in module.modules() if isinstance(child, kinds) and child.track_running_stats]
+    return [child for child in module.modules() if isinstance(child, nn.modules.batchnorm._NormBase)]
 
 
 class _one_example_hint:  # noqa: N801 - a context manager, used as a function
@@ -196,16 +206,16 @@ def _draws(stochastic: Stochastic, seed: Seed, row: int, device: torch.device) -
     if stochastic == "named":
         return NamedDraws([torch.Generator(device).manual_seed(seed(row))])
     if stochastic == "serial":
-        return _SeededAlone(seed(row))
+        return _SeededAlone(seed(row), device)
     return nullcontext()
 
 
 class _SeededAlone:
     """Torch's own generator, seeded for one call, with no other call beside it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, device: torch.device) -> None:
         self.seed = seed
-        self.fork = torch.random.fork_rng(devices=[])
+        self.fork = forked(device)
 
     def __enter__(self) -> None:
         _SERIAL.acquire()

@@ -50,8 +50,8 @@ class InlineEngine:
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="laconic", initializer=self._start_thread)
 
     def _start_thread(self) -> None:
-        if not self.runtime.algorithm.method.one_at_a_time:
-            torch.set_num_threads(1)
+        alone = self.runtime.algorithm.method.one_at_a_time
+        torch.set_num_threads(self._operator_threads if alone else 1)
         self._local.gradients = make_gradients(*self._how)
 
     def _run_chunk(self, instructions: Sequence[Instruction]) -> list[Reply]:

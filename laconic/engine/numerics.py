@@ -27,5 +27,10 @@ class Numerics(BaseModel):
 
 
 def _linear_only(module: nn.Module) -> bool:
+    """Every module with parameters is linear, and none keeps or uses statistics of a batch."""
     holders = [m for m in module.modules() if any(True for _ in m.parameters(recurse=False))]
-    return all(isinstance(m, nn.Linear) for m in holders)
+    return (
+        all(isinstance(m, nn.Linear) for m in holders)
+        and not any(isinstance(m, nn.modules.batchnorm._NormBase) for m in module.modules())
+        and not any(True for _ in module.buffers())
+    )

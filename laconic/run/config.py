@@ -170,7 +170,7 @@ def load_config(path: Path | None, options: Mapping[str, Any]) -> RunConfig:
         said = table.get(section)
         for key in said if isinstance(said, dict) else ():
             if key not in model.model_fields:
-                raise unknown_name(f"key of {section}", key, model.model_fields)
+                raise unknown_name("key", key, model.model_fields, of=section)
     try:
         return RunConfig(**table)
     except ValidationError as error:

@@ -31,7 +31,7 @@ def evaluate(
         indices = torch.arange(start, min(start + BATCH, len(examples)))
         inputs, targets = examples.batch(indices, layout.dtype)
         with torch.inference_mode():
-            return len(indices), task.metrics(module, (inputs.to(model.device), targets.to(model.device)))
+            return len(indices), task.measure(module, (inputs.to(model.device), targets.to(model.device)))
 
     sums: dict[str, float] = defaultdict(float)
     for count, values in engine.map(measure, starts):

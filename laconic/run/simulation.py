@@ -32,7 +32,20 @@ from laconic.server.server import Server
 from laconic.task import TASKS, Task
 
 Record = dict[str, Any]
-"""One round as plain numbers: a line of metrics.jsonl. Costs are totals since the start."""
+"""One round as plain numbers: a line of metrics.jsonl. Costs are totals since the start; `streams` is the round alone."""
+
+
+OTHER_KEYS = {
+    *("round", "participants", "training_loss", "seconds", "streams", "skipped", "lost", "refused"),
+    *("memory_norm", "q_c", "q_a", "gamma"),
+    *Ledger().totals(),
+}
+"""What stands in a record besides the task's metrics."""
+
+
+def metrics_of(record: Record) -> dict[str, float]:
+    """The task's metrics in a record; empty if the round was not evaluated."""
+    return {name: value for name, value in record.items() if name not in OTHER_KEYS}
 
 
 @dataclass
@@ -50,9 +63,7 @@ class Result:
     @property
     def metrics(self) -> dict[str, float]:
         """The last evaluation."""
-        evaluated = [record for record in self.history if "loss" in record]
-        names = ("accuracy", "absolute_error", "loss")
-        return {name: evaluated[-1][name] for name in names if evaluated and name in evaluated[-1]}
+        return next((found for record in reversed(self.history) if (found := metrics_of(record))), {})
 
     @property
     def accuracy(self) -> float | None:
@@ -174,7 +185,11 @@ class Simulation:
         record |= {name: getattr(server.costs, name) for name in ("skipped", "lost") if getattr(server.costs, name)}
         if server.costs.refused:
             record["refused"] = server.costs.refused
-        record["streams"] = {key: traffic.bytes for key, traffic in server.costs.streams.items()}
+        # Of this round alone, unlike the totals above.
+        record["streams"] = {
+            key: {"packets": traffic.packets, "bytes": traffic.bytes, "paper_bits": traffic.paper_bits}
+            for key, traffic in server.costs.streams.items()
+        }
         return record
 
     def evaluate(self) -> dict[str, float]:

@@ -63,7 +63,7 @@ class Adaptive(Optimizer):
 
     server_lr: Rate = 0.03
     beta1: Decay = 0.9
-    epsilon: Annotated[float, Field(ge=0)] = 1e-3
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
     bias_correction: bool = False
 
     def init(self, model: Tensor) -> State:

@@ -64,7 +64,7 @@ def test_buffers_travel_and_are_counted_as_a_stream_of_their_own() -> None:
     assert down.packets == up.packets == 4 * 3
     assert down.bytes == up.bytes == 4 * 3 * (30 + 4 * 12)
     assert down.paper_bits == up.paper_bits == 0
-    assert result.history[0]["streams"]["up/buffers"] == 3 * (30 + 4 * 12)
+    assert result.history[0]["streams"]["up/buffers"]["bytes"] == 3 * (30 + 4 * 12)
     assert float(result.model[1].running_mean.abs().sum()) > 0
     assert result.ledger.bytes("up") == up.bytes + result.ledger.streams["up/model"].bytes
 
