@@ -68,6 +68,7 @@ class BodyReader:
 
     def __init__(self, data: Buffer, layout: Layout) -> None:
         self.floats = float_type(layout)
+        self._most_coded = 2 * layout.size + 4096
         self._data = memoryview(data)
         self._at = 0
 
@@ -98,8 +99,11 @@ class BodyReader:
         return values
 
     def symbols(self) -> SymbolReader:
-        """The rest, as the words of the entropy coder."""
-        return SymbolReader(self.take(len(self._data) - self._at))
+        """The rest, as the words of the entropy coder; honest ones need little more than a byte for each entry."""
+        rest = len(self._data) - self._at
+        if rest > self._most_coded:
+            raise PacketError("size", f"{rest} bytes are left over")
+        return SymbolReader(self.take(rest))
 
 
 def refuse_not_finite(values: Floats) -> None:

@@ -22,8 +22,9 @@ def packed_size(count: int, width: int) -> int:
 
 def pack(numbers: NDArray[Any], width: int) -> bytes:
     """Whole numbers of `width` bits each, plane by plane: the highest bits of all of them, then the next ones."""
-    planes = (np.packbits((numbers >> bit & 1).astype(bool)).tobytes() for bit in reversed(range(width)))
-    return b"".join(planes)
+    if not len(numbers):
+        return b""
+    return b"".join(np.packbits((numbers >> bit & 1).astype(bool)).tobytes() for bit in reversed(range(width)))
 
 
 def unpack(
@@ -31,7 +32,7 @@ def unpack(
 ) -> NDArray[np.unsignedinteger]:
     """The numbers that `pack` was given `count` of, or those from `start` to `end`, in the smallest type that holds them."""
     end = count if end is None else end
-    sent = np.frombuffer(data, dtype=np.uint8, count=packed_size(count, width)).reshape(width, -1)
+    sent = np.frombuffer(data, dtype=np.uint8, count=packed_size(count, width)).reshape(width, -(-count // 8))
     numbers = np.zeros(end - start, dtype=_unsigned(width))
     for plane in sent[:, start // 8 : -(-end // 8)]:
         numbers += numbers  # faster than a shift

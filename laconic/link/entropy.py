@@ -24,6 +24,11 @@ Counts: TypeAlias = NDArray[np.int64]
 
 BLOCK = 1 << 16
 """Entries that are worked on at a time: they fit the cache, and no temporary grows with the model."""
+ONE_THREAD = 1 << 15
+"""The most entries for which torch does not wake up other threads, which may be busy with other clients."""
+
+
+_SET_BITS = np.array([number.bit_count() for number in range(256)])
 
 
 def blocks(size: int, block: int = BLOCK) -> Iterator[tuple[int, int]]:
@@ -41,8 +46,7 @@ def bit_weights(ones: int, bits: int) -> Weights:
     powers = np.ones((2, 9))
     for exponent in range(1, 9):  # multiplied out, since a library's power function may differ in the last bit
         powers[:, exponent] = powers[:, exponent - 1] * (1 - chance, chance)
-    set_bits = np.array([number.bit_count() for number in range(256)])
-    weights: Weights = powers[1, set_bits] * powers[0, 8 - set_bits]
+    weights: Weights = powers[1, _SET_BITS] * powers[0, 8 - _SET_BITS]
     return weights
 
 
@@ -140,8 +144,9 @@ class SymbolReader:
     def __init__(self, data: memoryview) -> None:
         if len(data) and data[-1] == 0:
             raise PacketError("size", "the last byte is 0")
-        words = np.frombuffer(bytes(data) + b"\0" * (-len(data) % 4), dtype="<u4")
-        self._coder = constriction.stream.stack.AnsCoder(words.astype(np.uint32))
+        words = np.zeros(-(-len(data) // 4), dtype="<u4")
+        words.view(np.uint8)[: len(data)] = data
+        self._coder = constriction.stream.stack.AnsCoder(words.astype(np.uint32, copy=False))
 
     def take(self, count: int, weights: Weights) -> NDArray[np.int32]:
         """The next `count` symbols."""

@@ -12,6 +12,7 @@ from laconic.link.body import BodyWriter
 from laconic.link.compressors.base import Compressor, compressor
 from laconic.link.compressors.codec import Codec
 from laconic.link.compressors.groups import Chosen, Group
+from laconic.link.entropy import ONE_THREAD, blocks
 from laconic.link.packet import Body
 from laconic.link.selection import peak
 
@@ -38,9 +39,10 @@ class Cast(Compressor):
         peak(chosen.values)  # refuses what is not finite
         half, form = _HALVES[self.kind]
         most = torch.finfo(half).max
-        # A copy is made anyhow, and torch wants memory that it may write to.
-        rounded = torch.from_numpy(np.clip(chosen.values, -most, most)).to(half)
-        writer.put(rounded.view(torch.int16).numpy().astype("<i2", copy=False).tobytes())
+        for start, end in blocks(len(chosen.values), ONE_THREAD):
+            # A copy is made anyhow, and torch wants memory that it may write to.
+            rounded = torch.from_numpy(np.clip(chosen.values[start:end], -most, most)).to(half)
+            writer.put(rounded.view(torch.int16).numpy().astype("<i2", copy=False).tobytes())
         return form
 
     def value_bits(self, count: int, groups: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,13 +47,14 @@ class SparsePayload:
 
     def dense(self) -> Tensor:
         """The vector with its zeros."""
-        whole = torch.zeros(self.size, dtype=self.values.dtype, device=self.values.device)
-        whole[self.positions] = self.values
-        return whole
+        values = self.values.numpy()
+        whole = np.zeros(self.size, dtype=values.dtype)
+        whole[self.positions.numpy()] = values
+        return torch.from_numpy(whole)
 
     def add_to(self, accumulator: Tensor, weight: float) -> None:
         """accumulator[positions] += weight * values; nothing else is touched."""
-        # NumPy's product is made by one thread: so few numbers are not worth waking up others.
+        # NumPy's product is made by one thread: so few numbers are not worth waking others up.
         weighted = torch.from_numpy(self.values.numpy() * weight)
         accumulator.scatter_add_(0, self.positions.to(accumulator.device), weighted.to(accumulator))
 

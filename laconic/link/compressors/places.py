@@ -21,7 +21,7 @@ from laconic.link.coding import pack, packed_size, unpack
 from laconic.link.compressors.codec import RICE, Places, places_of
 from laconic.link.compressors.groups import Bounds, kept_bounds, spans
 from laconic.link.compressors.payload import DensePayload, Payload, SparsePayload
-from laconic.link.entropy import Run, SymbolReader, bit_weights, blocks
+from laconic.link.entropy import BLOCK, Run, SymbolReader, bit_weights, blocks
 from laconic.link.gaps import ClassedGaps, Coding, Positions, SplitGaps
 
 BITMAP_ABOVE = 1 / 8
@@ -29,8 +29,6 @@ BITMAP_ABOVE = 1 / 8
 _WORTHWHILE = 0.99
 """Classes take longer to decode, so they must save at least this."""
 _SEED = struct.Struct("<dQ")
-_DRAWS = 1 << 20
-"""Draws made at a time, so that they take little memory."""
 
 
 class Form(IntEnum):
@@ -107,8 +105,7 @@ def write_seed(ratio: float, seed: int, writer: BodyWriter) -> None:
 
 def seeded_positions(seed: int, ratio: float, groups: Bounds) -> Positions:
     """The same random positions on both sides: in every group, draws until enough are different."""
-    mask = _seeded_mask(seed, ratio, groups)
-    return np.flatnonzero(mask)
+    return np.flatnonzero(_seeded_mask(seed, ratio, groups))
 
 
 def _seeded_mask(seed: int, ratio: float, groups: Bounds) -> NDArray[np.bool_]:
@@ -121,7 +118,7 @@ def _seeded_mask(seed: int, ratio: float, groups: Bounds) -> NDArray[np.bool_]:
         # More than half: draw what stays out, so that there is always a fair chance of something new.
         left = min(count, size - count)
         while left:
-            group[draws.random_raw(min(left, _DRAWS)) % np.uint64(size)] = True
+            group[draws.random_raw(min(left, BLOCK)) % np.uint64(size)] = True
             left = min(count, size - count) - int(np.count_nonzero(group))
         if count > size - count:
             np.logical_not(group, out=group)

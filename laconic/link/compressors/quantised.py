@@ -124,33 +124,26 @@ class Uniform(Compressor):
         return Codec.GRID
 
     def _grid(self, values: Floats, generator: np.random.Generator, levels: NDArray[Any]) -> tuple[float, float]:
-        peak(values)
-        low, high = float(values.min()), float(values.max())
-        last = 2**self.bits - 1
-        step = representable(
-            (high / last - low / last) if high - low == math.inf else (high - low) / last, values.dtype
-        )
+        peak(values)  # refuses what is not finite
+        low, high, last = float(values.min()), float(values.max()), 2**self.bits - 1
+        step = representable(high / last - low / last if high - low == math.inf else (high - low) / last, values.dtype)
         if self.rounding == "authors":
             return self._authors_grid(values, step or 0.001, levels)
-        wide = high - low > _most(values)
         for start, end in blocks(len(values)):
-            block = values[start:end].astype(np.float64) / 2 if wide else values[start:end]
-            draws = generator.random(len(block), values.dtype.type) if self.rounding == "stochastic" else None
-            if not step:
-                continue
-            position = (
-                (block - low / 2) / (step / 2) if wide else (block - values.dtype.type(low)) / values.dtype.type(step)
-            )
-            rounded = np.rint(position) if draws is None else np.floor(position + draws)
-            levels[start:end] = np.minimum(rounded, last)
+            draws = generator.random(end - start, values.dtype.type) if self.rounding == "stochastic" else None
+            if step:
+                position = _steps_above(values[start:end], low, step, wide=high - low > _most(values))
+                rounded = np.rint(position) if draws is None else np.floor(position + draws)
+                levels[start:end] = np.minimum(rounded, last)
         return step, low
 
     def _authors_grid(self, values: Floats, step: float, levels: NDArray[Any]) -> tuple[float, float]:
         lowest, highest = -(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1
-        center = float(values.mean(dtype=np.float64))
+        center = float((values.astype(np.float64) / len(values)).sum())  # divided first, so that it cannot overflow
         zero_point = int(min(max(lowest - (float(values.min()) - center) / step, lowest), highest))
         for start, end in blocks(len(values)):
-            position = zero_point + (values[start:end].astype(np.float64) - center) / step
+            with np.errstate(over="ignore"):
+                position = zero_point + (values[start:end].astype(np.float64) - center) / step
             levels[start:end] = np.clip(np.rint(position), lowest, highest)
         return step, center - step * zero_point
 
@@ -171,6 +164,15 @@ class Uniform(Compressor):
         return self.bits * count + 64 * groups
 
 
+def _steps_above(values: Floats, low: float, step: float, wide: bool) -> Floats:
+    """(x - low) / step; in halves where x - low would overflow."""
+    if wide:
+        return (values.astype(np.float64) / 2 - low / 2) / (step / 2)
+    kind = values.dtype.type
+    position: Floats = (values - kind(low)) / kind(step)
+    return position
+
+
 def _whole(bits: int) -> type[np.signedinteger[Any]]:
     return np.int32 if bits > 15 else np.int16
 
@@ -182,7 +184,7 @@ def _most(values: Floats) -> float:
 def representable(step: float, floats: np.dtype[Any]) -> float:
     """A step as it will be sent. Among the smallest numbers it is rounded up, since half a step would overrun the levels."""
     sent = floats.type(min(step, float(np.finfo(floats).max)))
-    if sent < step and sent < np.finfo(floats).tiny:
+    if float(sent) < step and sent < np.finfo(floats).tiny:
         sent = np.nextafter(sent, floats.type(1))
     return float(sent)
 

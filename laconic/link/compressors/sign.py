@@ -78,7 +78,7 @@ def signs_and_means(chosen: Chosen) -> tuple[NDArray[np.bool_], Floats]:
     """Which values are below zero, and the mean magnitude of every group, in one pass."""
     negative = np.empty(len(chosen.values), dtype=bool)
     means = [_group(chosen.values[start:end], negative[start:end]) for start, end in spans(chosen.bounds)]
-    return negative, np.array(means, dtype=np.float64)
+    return negative, np.minimum(means, np.finfo(chosen.values.dtype).max)
 
 
 def _group(values: Floats, negative: NDArray[np.bool_]) -> float:
@@ -99,4 +99,5 @@ def _sum_of_magnitudes(magnitudes: Floats, count: int) -> float:
         return total / count
     if not np.isfinite(magnitudes).all():
         raise PacketError("not finite", "the vector to send has NaN or infinity")
-    return float((magnitudes / count).sum(dtype=np.float64))
+    with np.errstate(over="ignore"):
+        return float((magnitudes / count).sum(dtype=np.float64))

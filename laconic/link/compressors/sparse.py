@@ -68,8 +68,9 @@ class RandomK(Compressor):
             most = np.finfo(values.dtype).max
             for (start, end), (first, last) in zip(spans(bounds), spans(groups), strict=True):
                 factor = (last - first) / (end - start)
-                # What would overflow becomes the largest number: a packet cannot carry infinity.
-                values[start:end] = np.clip(values[start:end], -most / factor, most / factor) * factor
+                with np.errstate(over="ignore"):
+                    values[start:end] *= factor
+            np.clip(values, -most, most, out=values)  # a packet cannot carry infinity
         return Chosen(Places.SEEDED, values, bounds, groups)
 
     def count(self, layout: Layout) -> int:
