@@ -10,7 +10,7 @@ Parts never know which algorithm they are in, so any combination is an algorithm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,15 +30,14 @@ if TYPE_CHECKING:
 class Engine(Protocol):
     """Who runs the clients: in this process, on a cluster, or on machines of their own."""
 
-    def run(self, instructions: Sequence[Instruction]) -> Iterable[Reply]:
+    def run(self, instructions: Iterable[Instruction]) -> Iterable[Reply]:
         """The replies, in the order of the instructions; whoever does not answer is left out."""
         ...
 
 
 def run_round(server: Server, engine: Engine) -> RoundCosts:
     """One round: who takes part -> model out -> local work -> updates in -> mean -> new model."""
-    instructions = server.invite()
-    for reply in engine.run(instructions):
+    for reply in engine.run(server.invite()):
         server.receive(reply)
     return server.close()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
+from rich.progress import track
 from torch import nn
 
 from laconic import data as data_sets
@@ -26,12 +27,14 @@ def simulate(
     data: ClientData | str,
     *,
     on_round: Callable[[Record], None] | None = None,
+    progress: bool = False,
     **settings: Any,
 ) -> Result:
     """Train one model over many clients in this process.
 
     `algorithm` is a recipe or an `Algorithm`; `model` a `Task`, a module or a model's name; `data` a data set or its name.
-    Settings are those of `Settings`: rounds, participants, seed, eval_every, and so on.
+    Settings are those of `Settings`: rounds, participants, seed, eval_every, and so on. `progress=True` shows the rounds as
+    they go by, in a notebook too; `on_round` is called with the record of each.
 
     >>> import laconic
     >>> result = laconic.simulate("fed_avg", "logistic", "digits", rounds=3, participants=5)
@@ -49,8 +52,9 @@ def simulate(
     recipe = make(algorithm) if isinstance(algorithm, str) else algorithm
     simulation = Simulation(recipe, _task(model, clients, checked.seed), clients, checked)
     history = []
+    shown = track(simulation.rounds(), recipe.name, total=checked.rounds, disable=not progress)
     try:
-        for record in simulation.rounds():
+        for record in shown:
             history.append(record)
             if on_round:
                 on_round(record)

@@ -78,9 +78,9 @@ class Layout:
 
     @cached_property
     def fingerprint(self) -> int:
-        """64 bits that two sides compare, so that a packet for another model is refused."""
+        """48 bits that two sides compare, so that a packet for another model is refused."""
         text = repr([(s.name, s.shape) for s in (*self.parameters, *self.buffers)]) + str(self.dtype)
-        return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+        return int.from_bytes(blake2b(text.encode(), digest_size=6).digest(), "little")
 
     def flatten(self, module: nn.Module) -> Tensor:
         """A copy of the module's trainable parameters as one vector."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -21,8 +22,9 @@ from laconic.engine.tune import tune as measure_strategies
 from laconic.errors import ConfigError, LaconicError
 from laconic.run.config import RunConfig, load_config, parse_setting
 from laconic.run.directory import RunDirectory, plain, write_atomically
-from laconic.run.driver import Finished, Interrupted, drive
+from laconic.run.driver import FREE_TO_CHANGE, Finished, Interrupted, drive
 from laconic.run.simulation import Diverged
+from laconic.run.target import WINDOW
 from laconic.version import __version__
 
 app = typer.Typer(
@@ -35,14 +37,14 @@ app = typer.Typer(
 # Progress and complaints go to stderr, so that stdout holds results only.
 stderr = Console(stderr=True)
 # Where nobody looks (a pipe, a file), a table is as wide as it needs to be.
-stdout = Console() if Console().is_terminal else Console(width=200)
+stdout = Console() if Console().is_terminal or "COLUMNS" in os.environ else Console(width=200)
 
 Out = Annotated[Path | None, typer.Option("--out", help="The run's directory; a new one below runs/ when not given.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue where the run in --out was stopped.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 Target = Annotated[
     float | None,
-    typer.Option("--target", help="Accuracy (0.75 or 75) to report the costs of: the mean of 5 evaluations is there."),
+    typer.Option("--target", help="Also report what it cost until the mean of 5 evaluations had this accuracy, in %."),
 ]
 
 
@@ -75,14 +77,16 @@ def run(
         raise ConfigError("--resume: name the run, as in `laconic run runs/NAME --resume`, or give its --out")
     if resume and config is None and out is not None and RunDirectory(out).exists():
         config = RunDirectory(out).config
-    wanted = read_config(config, options | {"algorithm": algorithm})
+    name, own = _split(algorithm) if algorithm else (None, {})
+    wanted = read_config(config, options | {"algorithm": name} | own)
     directory = out or _new_directory(wanted.algorithm, wanted.dataset)
-    finished = drive(wanted, directory, LiveView(stderr), resume=resume, target=_fraction(target))
-    stderr.print(f"written to {directory}", highlight=False, soft_wrap=True)
+    goal = _goal(target, wanted)
+    finished = drive(wanted, directory, LiveView(stderr), resume=resume, target=goal)
     if as_json:
         _print_json(finished.summary())
-    else:
-        stdout.print(tables.outcome([finished]))
+        return
+    stdout.print(tables.outcome([finished], stdout.width))
+    stdout.print(f"The run is in {directory}", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -106,9 +110,14 @@ def compare(
     if resume and out is None:
         raise ConfigError("--resume: give the --out of the comparison")
     check_options(options)
-    configs = {label: _variant(label, config, options) for label in dict.fromkeys(algorithms)}
+    for label in algorithms:
+        if algorithms.count(label) > 1:
+            raise ConfigError(f"'{label}' is named twice; give one of them another setting, as in {label}:seed=1")
+    options = _stored_options(out, options) if resume and out else options
+    configs = {label: _variant(label, config, options) for label in algorithms}
     first = next(iter(configs.values()))
     directory = out or _new_directory("compare", first.dataset)
+    goal = _goal(target, first)
     folders = {label: directory / re.sub(r"[^\w.+-]+", "_", label) for label in configs}
     # A run that is resumed takes its data from its own config, not from what was said now.
     data = None if resume else first.load_data()
@@ -117,12 +126,13 @@ def compare(
         for label, wanted in configs.items():
             RunDirectory(folders[label]).check_new()
             wanted.build(data if _same_data(wanted, first) else None).close()
+        directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(directory / COMPARISON, json.dumps(options).encode())
     finished: list[Finished] = []
     failed: dict[str, str] = {}
     for label, wanted in configs.items():
         try:
             own = data if _same_data(wanted, first) else None
-            goal = _fraction(target)
             finished.append(
                 drive(wanted, folders[label], LiveView(stderr), resume=resume, label=label, target=goal, data=own)
             )
@@ -141,7 +151,7 @@ def compare(
         _print_json({"runs": runs})
         return
     if finished:
-        stdout.print(tables.outcome(finished))
+        stdout.print(tables.outcome(finished, stdout.width))
     for label in failed:
         stdout.print(f"{label}: diverged", highlight=False, markup=False)
     stdout.print(f"Runs are in {directory}", highlight=False, soft_wrap=True)
@@ -162,7 +172,8 @@ def tune(
     wanted = read_config(config, options | {"algorithm": algorithm})
     if not out.parent.is_dir():
         raise ConfigError(f"--out '{out}': there is no folder '{out.parent}'")
-    trials = measure_strategies(wanted)
+    stderr.print("measuring rounds with each way of computing gradients", highlight=False)
+    trials = measure_strategies(wanted, lambda trial: stderr.print(f"  {trial}", highlight=False))
     stdout.print(tables.trials(trials))
     best = trials[0]
     chosen = wanted.model_copy(update={"numerics": best.numerics, "threads": best.threads})
@@ -190,9 +201,40 @@ def list_models() -> None:
 
 def _variant(label: str, config: Path | None, options: dict[str, Any]) -> RunConfig:
     """`fed_ams:server_lr=0.1,beta2=0.9` as a config; what it says wins over the shared options."""
-    name, _, rest = label.partition(":")
-    own = dict(parse_setting(text) for text in re.split(r",(?=[\w.]+=)", rest)) if rest else {}
+    name, own = _split(label)
     return load_config(config, options | {"algorithm": name} | own)
+
+
+def _split(label: str) -> tuple[str, dict[str, Any]]:
+    name, colon, rest = label.partition(":")
+    if not colon:
+        return name, {}
+    try:
+        return name, dict(parse_setting(text) for text in re.split(r",(?=[\w.]+=)", rest))
+    except ConfigError:
+        raise ConfigError(f"'{label}': write NAME:key=value,key=value, as in fed_ams:server_lr=0.1") from None
+
+
+def _stored_options(out: Path, said: dict[str, Any]) -> dict[str, Any]:
+    """A comparison goes on as it was begun, also with the algorithms whose turn had not come."""
+    path = out / COMPARISON
+    if not path.exists():
+        raise ConfigError(f"--resume: there is no comparison in '{out}'")
+    stored: dict[str, Any] = json.loads(path.read_text())
+    for key, value in said.items():
+        if value is not None and key not in FREE_TO_CHANGE and str(stored.get(key)) != str(value):
+            raise ConfigError(f"resume: {key} = {value!r}, but the comparison was started with {stored.get(key)!r}")
+    return stored | {key: value for key, value in said.items() if value is not None}
+
+
+def _goal(target: float | None, config: RunConfig) -> float | None:
+    """The target as a fraction; a person who cannot reach it is told so at once."""
+    goal = _fraction(target)
+    evaluations = -(-config.rounds // config.eval_every)
+    if goal is not None and evaluations < WINDOW:
+        few = f"the mean of {WINDOW} evaluations has to reach it, and this makes {evaluations}"
+        stderr.print(f"note: --target cannot be reported: {few}; lower --eval-every", highlight=False, soft_wrap=True)
+    return goal
 
 
 def _same_data(one: RunConfig, other: RunConfig) -> bool:
@@ -207,6 +249,10 @@ def _fraction(target: float | None) -> float | None:
     if not 0 < fraction <= 1:
         raise ConfigError(f"--target {target:g}: an accuracy between 0 and 1, or in per cent, is allowed")
     return fraction
+
+
+COMPARISON = "comparison.json"
+"""The options of a comparison, beside its runs."""
 
 
 def _new_directory(what: str, dataset: str) -> Path:
@@ -238,7 +284,8 @@ def main() -> None:
         sys.exit(130)
     except LaconicError as error:
         stderr.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(2)
+        # Not a mistake of the person's: the run was in order, and did not work out.
+        sys.exit(1 if isinstance(error, Diverged) else 2)
     except OSError as error:
         stderr.print(f"[red]error:[/red] {escape(_reason(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
@@ -246,5 +293,7 @@ def main() -> None:
         # Typer's complaints about the command line itself have no public base class, but all of them have this.
         if not hasattr(error, "format_message"):
             raise
-        stderr.print(f"[red]error:[/red] {escape(error.format_message())}", highlight=False, soft_wrap=True)
+        message = error.format_message()
+        if message:
+            stderr.print(f"[red]error:[/red] {escape(message)}", highlight=False, soft_wrap=True)
         sys.exit(2)

@@ -50,6 +50,8 @@ _KEYS: list[tuple[str, type, str]] = [
     ("data_dir", str, "Where to look for data sets first."),
 ]
 
+_METAVARS = {str: "TEXT", int: "NUMBER", float: "NUMBER"}
+
 Command = Callable[..., None]
 
 
@@ -61,7 +63,10 @@ def with_config(function: Command) -> Command:
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[kind | None, typer.Option(f"--{name.replace('_', '-')}", help=text)],
+            # Everything is text here, and checked by the config, so that a mistake reads the same in a file and an option.
+            annotation=Annotated[
+                str | None, typer.Option(f"--{name.replace('_', '-')}", metavar=_METAVARS[kind], help=text)
+            ],
         )
         for name, kind, text in _KEYS
     ]
@@ -97,7 +102,8 @@ def with_config(function: Command) -> Command:
 
     @functools.wraps(function)
     def command(**arguments: Any) -> None:
-        options = {name: arguments.pop(name) for name in ("memory", "diagnostics", *(name for name, _, _ in _KEYS))}
+        options = {name: arguments.pop(name) for name in ("memory", "diagnostics")}
+        options |= {name: _value(kind, arguments.pop(name)) for name, kind, _ in _KEYS}
         settings = dict(parse_setting(text) for text in arguments.pop("set") or [])
         function(**arguments, options=options | settings)
 
@@ -105,6 +111,14 @@ def with_config(function: Command) -> Command:
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def _value(kind: type, text: str | None) -> Any:
+    """A number where one is wanted; what is none stays text, for the config to complain about."""
+    try:
+        return text if text is None else kind(text)
+    except ValueError:
+        return text
 
 
 def read_config(path: Path | None, options: dict[str, Any]) -> RunConfig:

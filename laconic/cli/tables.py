@@ -13,6 +13,7 @@ from laconic.cli.view import size
 from laconic.engine.tune import Trial
 from laconic.recipes import RECIPES
 from laconic.run.driver import Finished
+from laconic.run.target import WINDOW
 
 
 def ranked(runs: Sequence[Finished]) -> list[Finished]:
@@ -27,15 +28,21 @@ def ranked(runs: Sequence[Finished]) -> list[Finished]:
     return sorted(runs, key=order)
 
 
-def outcome(runs: Sequence[Finished]) -> Table:
-    """Runs side by side, best first."""
+def outcome(runs: Sequence[Finished], width: int) -> Table:
+    """Runs side by side, best first; a narrow terminal gets the columns that matter most."""
     table = _table()
     target = next((run.target for run in runs if run.target is not None), None)
     columns = ["", "algorithm", "accuracy", "loss", "bytes up", "bytes down"]
     if target is not None:
-        columns += [f"bytes to {100 * target:g} %", "rounds to it"]
-    for column in [*columns, "gradients", "seconds"]:
-        table.add_column(column, justify="left" if column == "algorithm" else "right", no_wrap=column != "algorithm")
+        columns += [f"both to {100 * target:g} %", "rounds"]
+        table.caption = f"both: bytes up and down until the mean of {WINDOW} evaluations was at {100 * target:g} %"
+    columns += ["gradients", "seconds"]
+    left_out = {"": len(runs) == 1, "loss": width < 100, "gradients": width < 100, "rounds": width < 90}
+    for column in columns:
+        if not left_out.get(column):
+            table.add_column(
+                column, justify="left" if column == "algorithm" else "right", no_wrap=column != "algorithm"
+            )
     for place, run in enumerate(ranked(runs), 1):
         costs, at = run.result.ledger.totals(), run.reached
         accuracy, loss = run.result.accuracy, run.result.loss
@@ -49,7 +56,8 @@ def outcome(runs: Sequence[Finished]) -> Table:
         ]
         if target is not None:
             row += [size(at.bytes), str(at.rounds)] if at else ["not reached", ""]
-        table.add_row(*row, f"{costs['gradients']:,}", f"{run.result.seconds:.1f}")
+        row += [f"{costs['gradients']:,}", f"{run.result.seconds:.1f}"]
+        table.add_row(*(cell for column, cell in zip(columns, row, strict=True) if not left_out.get(column)))
     return table
 
 
@@ -67,15 +75,15 @@ def algorithms() -> Table:
 
 def datasets() -> Table:
     """Every data set that has a name."""
-    table = _table("data set", "what it is", "train / test", "clients", "default partition", "licence")
+    table = _table("data set", "what it is", "train / test", "clients", "partition", "licence and source")
     for info in data.datasets():
         table.add_row(
             info.name,
             info.description,
             " / ".join("?" if count is None else f"{count:,}" for count in (info.train_size, info.test_size)),
-            f"{info.natural_clients} natural" if info.natural_clients else "by partition",
+            f"up to {info.natural_clients} natural" if info.natural_clients else "by partition",
             info.default_partition,
-            info.licence,
+            f"{info.licence}; {info.citation}",
         )
     return table
 
@@ -100,6 +108,6 @@ def trials(measured: Sequence[Trial]) -> Table:
 
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_lines=False, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for number, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=number == 0)
     return table

@@ -43,19 +43,24 @@ class LiveView:
         head = f"[bold]{escape(label)}[/bold] on {escape(config.dataset)} ({config.partition or 'its own clients'})"
         counts = f"{settings.participants} of {len(simulation.data)} clients a round"
         again = f", going on after round {done}" if done else ""
+        if done == settings.rounds:
+            again = ", already complete"
         model = f"{escape(config.model or '')} with {simulation.layout.size:,} parameters"
         self.console.print(f"{head}: {counts}, {model}{again}", highlight=False, soft_wrap=True)
+        if simulation.data.test is None:
+            self.console.print("  no test examples: the loss is the clients' own, on the way", highlight=False)
         if self.console.is_terminal:
+            bar = [BarColumn(bar_width=20)] if self.console.width >= 110 else []
             self.progress = Progress(
                 TextColumn("round {task.completed}/{task.total}"),
-                BarColumn(bar_width=20),
+                *bar,
                 TextColumn("{task.fields[line]}"),
                 TimeRemainingColumn(compact=True),
                 console=self.console,
                 transient=True,
             )
             self.progress.start()
-            self.task = self.progress.add_task("", total=self.rounds, completed=done, line="")
+            self.task = self.progress.add_task("", total=self.rounds, completed=done, line="starting")
 
     def update(self, record: Record) -> None:
         """See `Watcher`."""
@@ -70,6 +75,8 @@ class LiveView:
     def _line(self, record: Record) -> str:
         metrics = "  ".join(f"{name.replace('_', ' ')} {_number(name, value)}" for name, value in self.shown.items())
         traffic = f"up {size(record['bytes_up'])}  down {size(record['bytes_down'])}"
+        if self.console.is_terminal and self.console.width < 100:
+            return f"{metrics}  {traffic}".lstrip()
         rate = (record["round"] - self.first) / max(time.perf_counter() - self.began, 1e-9)
         return f"{metrics}  {traffic}  {rate:.3g} rounds/s".lstrip()
 

@@ -109,14 +109,17 @@ class ClientRuntime:
                 packets[Stream.MODEL].body, section(state, "downlink"), self.initial_model, self.layout, settled.lost
             )
         except LostState:
-            return self._lost(instruction, acknowledged)
+            return self._lost(instruction, acknowledged, packets[Stream.MODEL].incarnation)
         buffers = self.initial_buffers
         if Stream.BUFFERS in packets:
             body = packets[Stream.BUFFERS].body
             buffers = decode_dense(body, self.layout.buffer_size, self.layout.dtype).dense()
         with_buffers = Stream.BUFFERS in packets
         memory = section(state, "uplink") or self.algorithm.uplink.init(self.layout)
-        return _Opening(instruction, acknowledged, settled.lost, memory, held, model, buffers, with_buffers)
+        incarnation = packets[Stream.MODEL].incarnation
+        return _Opening(
+            instruction, incarnation, acknowledged, settled.lost, memory, held, model, buffers, with_buffers
+        )
 
     def _occasion(self, instruction: Instruction) -> Occasion:
         counts = {"invited": instruction.invited, "population": len(self.data)}
@@ -139,19 +142,33 @@ class ClientRuntime:
         if opening.with_buffers:
             bodies[Stream.BUFFERS] = encode_dense(buffers)
         flags = encoded.flags | (Flag.RESET if opening.lost else Flag(0))
-        return tuple(self._packet(body, stream, sequence, instruction, flags) for stream, body in bodies.items())
+        label = _Label(instruction.round, sequence, flags, opening.incarnation)
+        return tuple(self._packet(body, stream, label) for stream, body in bodies.items())
 
-    def _lost(self, instruction: Instruction, acknowledged: int) -> Reply:
-        packet = self._packet(Body(Codec.SKIP), Stream.MODEL, acknowledged + 1, instruction, Flag.LOST)
+    def _lost(self, instruction: Instruction, acknowledged: int, incarnation: int) -> Reply:
+        label = _Label(instruction.round, acknowledged + 1, Flag.LOST, incarnation)
+        packet = self._packet(Body(Codec.SKIP), Stream.MODEL, label)
         return Reply(instruction.round, instruction.client, (packet,), 0, 0, 0, float("nan"))
 
-    def _packet(self, body: Body, stream: Stream, sequence: int, instruction: Instruction, flags: Flag) -> bytes:
-        return Packet(body, stream, self.layout.fingerprint, sequence, instruction.round, flags).to_bytes()
+    def _packet(self, body: Body, stream: Stream, label: _Label) -> bytes:
+        fingerprint = self.layout.fingerprint
+        return Packet(body, stream, fingerprint, label.sequence, label.round, label.flags, label.incarnation).to_bytes()
+
+
+@dataclass(frozen=True)
+class _Label:
+    """What all packets of one reply say alike."""
+
+    round: int
+    sequence: int
+    flags: Flag
+    incarnation: int
 
 
 @dataclass(frozen=True)
 class _Opening:
     instruction: Instruction
+    incarnation: int
     acknowledged: int
     lost: bool
     memory: State

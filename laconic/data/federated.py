@@ -141,6 +141,13 @@ class FederatedData:
     def __len__(self) -> int:
         return len(self.clients)
 
+    def __repr__(self) -> str:
+        """What a person wants to see, not the numbers themselves."""
+        test = 0 if self.test is None else len(self.test)
+        held = sum(len(indices) for indices in self.clients)
+        classes = "" if self.classes is None else f", {self.classes} classes"
+        return f"<{self.name}: {len(self)} clients, {held:,} + {test:,} examples, {self.kind}{classes}>"
+
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input."""

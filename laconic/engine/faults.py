@@ -5,7 +5,7 @@ A fault is decided per client and round, so the same seed gives the same faults 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -47,7 +47,7 @@ class FaultyEngine:
         self.held: list[Reply] = []
         """Replies of the last round that are still on their way."""
 
-    def run(self, instructions: Sequence[Instruction]) -> Iterator[Reply]:
+    def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
         """The replies that come through, in order, and those that should not be there."""
         late, self.held = self.held, []
         yield from late

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import TypeVar
 
 import torch
@@ -20,6 +21,7 @@ from laconic.client.runtime import ClientRuntime
 from laconic.engine.draws import Stochastic
 from laconic.engine.gradients import check_numerics, make_gradients
 from laconic.engine.numerics import Numerics
+from laconic.task import Batch
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -57,12 +59,12 @@ class InlineEngine:
     def _run_chunk(self, instructions: Sequence[Instruction]) -> list[Reply]:
         return self.runtime.run(instructions, self._local.gradients)
 
-    def run(self, instructions: Sequence[Instruction]) -> Iterator[Reply]:
+    def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
         """Replies in the order of the instructions, with a bounded number of chunks under way."""
         under_way: deque[Future[list[Reply]]] = deque()
-        chunks = (instructions[start : start + self.chunk] for start in range(0, len(instructions), self.chunk))
+        waiting = iter(instructions)
         try:
-            for piece in chunks:
+            while piece := list(islice(waiting, self.chunk)):
                 under_way.append(self._pool.submit(self._run_chunk, piece))
                 if len(under_way) > 2 * self.threads:
                     yield from under_way.popleft().result()
@@ -71,6 +73,20 @@ class InlineEngine:
         finally:
             for future in under_way:
                 future.cancel()
+
+    def warm_up(self, batch: Batch) -> None:
+        """One gradient call on every thread, so that no round pays for what torch does once."""
+        if self.runtime.algorithm.method.one_at_a_time:
+            return
+        together = threading.Barrier(self.threads)
+
+        def call() -> None:
+            together.wait()
+            model, buffers = self.runtime.initial_model.to(self.runtime.device), self.runtime.initial_buffers
+            self._local.gradients(model[None], buffers.to(self.runtime.device)[None].clone(), [batch], lambda row: 0)
+
+        for future in [self._pool.submit(call) for _ in range(self.threads)]:
+            future.result()
 
     def close(self) -> None:
         """Stop the threads, and give the caller's operators their cores back."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 WIDTHS = (10, 25, 50)
 ROUNDS = 3
+MOST = 50
 
 
 @dataclass(frozen=True)
@@ -28,40 +30,49 @@ class Trial:
 
     def __str__(self) -> str:
         width = f" of width {self.numerics.vmap_width}" if self.numerics.strategy == "vmap" else ""
-        return f"{self.numerics.strategy}{width} on {self.threads} threads, {self.seconds_per_round:.3g} s a round"
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        return f"{self.numerics.strategy}{width} on {threads}, {self.seconds_per_round:.3g} s a round"
 
 
-def tune(config: RunConfig) -> list[Trial]:
-    """Short runs of every candidate, fastest first; a strategy that the model does not allow is left out."""
+def tune(config: RunConfig, report: Callable[[Trial], None] = lambda trial: None) -> list[Trial]:
+    """Short runs of every candidate, fastest first; a strategy that the model does not allow is left out.
+
+    At most `MOST` clients take part, and one slow round is enough to rule a candidate out.
+    """
     data = config.load_data()
     cores = os.cpu_count() or 1
     base = config.numerics
     candidates = [base.model_copy(update={"strategy": "loop"})]
     candidates += [base.model_copy(update={"strategy": "vmap", "vmap_width": width}) for width in WIDTHS]
-    trials = []
+    participants = min(config.participants or len(data), len(data), MOST)
+    trials: list[Trial] = []
     for numerics in candidates:
         for threads in sorted({1, cores}):
-            changes = {"numerics": numerics, "threads": threads, "rounds": ROUNDS + 2, "eval_every": ROUNDS + 2}
+            changes = {"numerics": numerics, "threads": threads, "participants": participants}
+            changes |= {"rounds": ROUNDS + 2, "eval_every": ROUNDS + 2}
+            best = min((trial.seconds_per_round for trial in trials), default=float("inf"))
             try:
-                seconds = _time(config.model_copy(update=changes), data)
+                seconds = _time(config.model_copy(update=changes), data, enough=2 * best)
             except (RuntimeError, ConfigError):
                 continue
             trials.append(Trial(numerics, threads, seconds))
+            report(trials[-1])
     if not trials:
         raise ConfigError("tune: no strategy runs this model; `laconic run` says why")
     return sorted(trials, key=lambda trial: trial.seconds_per_round)
 
 
-def _time(config: RunConfig, data: ClientData) -> float:
+def _time(config: RunConfig, data: ClientData, enough: float) -> float:
     simulation = config.build(data)
     try:
         rounds = simulation.rounds()
-        next(rounds)
-        times = []
+        times: list[float] = []
         for _ in range(ROUNDS):
             started = time.perf_counter()
             next(rounds)
             times.append(time.perf_counter() - started)
+            if times[-1] > enough:
+                break
         return min(times)
     finally:
         simulation.close()

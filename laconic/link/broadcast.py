@@ -13,10 +13,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from laconic.errors import PacketError
 from laconic.layout import Layout
 from laconic.link.catch_up import Form, frame, read
-from laconic.link.compressors import AnyCompressor, SparsePayload, decode, encode_sparse
+from laconic.link.compressors import AnyCompressor, decode, encode_sparse
 from laconic.link.downlink import LOST, Downlink, Held, LostState, Publication
 from laconic.link.occasion import Occasion
 from laconic.link.packet import Body
@@ -88,10 +87,8 @@ class Broadcast(Downlink):
                 payload = decode(item, layout)
                 if form == Form.STEPS:
                     payload.add_to(model, 1.0)
-                elif isinstance(payload, SparsePayload):
-                    payload.write_to(model)
                 else:
-                    raise PacketError("form", "values without positions")
+                    payload.write_to(model)
         return model, {"model": model.clone(), "version": torch.tensor(now)}
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
@@ -100,8 +97,8 @@ class Broadcast(Downlink):
         if form == Form.STEPS:
             return sum(self.compressor.paper_bits(layout) for item in items)
         if form == Form.VALUES:
-            payload = decode(items[0], layout)
-            return 64 * payload.positions.numel() if isinstance(payload, SparsePayload) else 0
+            positions = decode(items[0], layout).positions
+            return 32 * layout.size if positions is None else 64 * positions.numel()
         return 32 * layout.size
 
 
@@ -113,9 +110,9 @@ def _changed(publication: Publication, steps: list[Body]) -> Body | None:
     """The present values wherever any of the steps has written; None if a step wrote everywhere."""
     written = []
     for step in steps:
-        payload = decode(step, publication.layout)
-        if not isinstance(payload, SparsePayload):
+        positions = decode(step, publication.layout).positions
+        if positions is None:
             return None
-        written.append(payload.positions)
+        written.append(positions)
     positions = torch.unique(torch.cat(written))
     return encode_sparse(positions, publication.model.cpu()[positions], publication.layout)

@@ -93,7 +93,7 @@ class Lazy(Judging):
         """C(x), or a skip."""
         target = self.target(update, state, occasion)
         body = self.compressed(target, occasion)
-        used = decode(body, occasion.layout)
+        used: Payload = decode(body, occasion.layout)
         reference = body.to_tensor()
         if self.close(used, state, occasion):
             body, used, reference = SKIP, self.reference(state, occasion.layout), state["reference"]
@@ -123,7 +123,7 @@ class Accelerated(Judging):
         """C(x), marked when it is to be used together with r."""
         target = self.target(update, state, occasion)
         body = self.compressed(target, occasion)
-        arrived = decode(body, occasion.layout)
+        arrived: Payload = decode(body, occasion.layout)
         flags = Flag.ACCELERATED if self.close(arrived, state, occasion) else Flag(0)
         if flags and self.feedback == "used":
             arrived = SumPayload(self.reference(state, occasion.layout), arrived)
@@ -132,7 +132,7 @@ class Accelerated(Judging):
 
     def fold(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
         """Y, or r + y."""
-        payload = decode(body, layout)
+        payload: Payload = decode(body, layout)
         if Flag.ACCELERATED in flags:
             if "reference" not in peer:
                 raise PacketError("reference", "an acceleration before anything was sent")

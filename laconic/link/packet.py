@@ -3,11 +3,13 @@
 A packet is a header of 30 bytes and a body. The header says what the body is, for which model it was made, and where it
 stands in the conversation between the server and one client:
 
-    magic 2 | version 1 | codec 1 | stream 1 | flags 1 | layout fingerprint 8 | sequence 4 | round 4 | length 4 | checksum 4
+    magic 2 | version 1 | codec 1 | stream 1 | flags 1 | layout 6 | incarnation 2
+    sequence 4 | round 4 | length 4 | checksum 4
 
 `sequence` on the way up is the number of the client's update; on the way down it is the number of the last update of that
-client that the server has folded in, so that an acknowledgement costs nothing. Bytes from outside are hostile: `parse`
-checks all of it against what the receiver already knows, allocates nothing, and raises `PacketError` with a reason.
+client that the server has folded in, so that an acknowledgement costs nothing. `incarnation` counts the server's starts: a
+reply to a round that a crash undid must not be taken for one to the same round run again. Bytes from outside are hostile:
+`parse` checks all of it against what the receiver already knows, allocates nothing, and raises `PacketError` with a reason.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from torch import Tensor
 from laconic.errors import ConfigError, PacketError
 from laconic.layout import Layout
 
-HEADER = struct.Struct("<2sBBBBQIIII")
+HEADER = struct.Struct("<2sBBBB6sHIIII")
 HEADER_BYTES = HEADER.size
 MAGIC = b"La"
 VERSION = 1
@@ -87,13 +89,15 @@ class Packet:
     sequence: int
     round: int
     flags: Flag = Flag(0)
+    incarnation: int = 0
 
     def to_bytes(self) -> bytes:
         """The packet as it crosses the network."""
         data = self.body.data
         if len(data) > _MAXIMUM_BODY:
             raise ConfigError(f"a packet body of {len(data)} bytes is above the limit of {_MAXIMUM_BODY}")
-        fields = (MAGIC, VERSION, self.body.codec, self.stream, self.flags, self.fingerprint)
+        model = self.fingerprint.to_bytes(6, "little")
+        fields = (MAGIC, VERSION, self.body.codec, self.stream, self.flags, model, self.incarnation)
         head = HEADER.pack(*fields, self.sequence, self.round, len(data), 0)[:_BEFORE_CHECKSUM]
         return b"".join((head, zlib.crc32(head, self.body.checksum).to_bytes(4, "little"), data))
 
@@ -103,7 +107,9 @@ class Packet:
         view = memoryview(data)
         if len(view) < HEADER_BYTES:
             raise PacketError("truncated", f"{len(view)} bytes, a header has {HEADER_BYTES}")
-        magic, version, codec, stream, flags, fingerprint, sequence, round_, length, expected = HEADER.unpack_from(view)
+        magic, version, codec, stream, flags, model, incarnation, *rest = HEADER.unpack_from(view)
+        sequence, round_, length, expected = rest
+        fingerprint = int.from_bytes(model, "little")
         if magic != MAGIC:
             raise PacketError("magic", "not a Laconic packet")
         if version != VERSION:
@@ -117,4 +123,4 @@ class Packet:
             raise PacketError("checksum", "damaged on the way")
         if flags > sum(Flag):
             raise PacketError("flags", f"{flags} is not known")
-        return cls(body, stream, fingerprint, sequence, round_, Flag(flags))
+        return cls(body, stream, fingerprint, sequence, round_, Flag(flags), incarnation)

@@ -118,6 +118,8 @@ def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         return _ENTRIES[head].build(tuple(input_shape), classes, sizes)
     if is_own(name):
         return build_own(name, tuple(input_shape), classes)
+    if name.endswith(".py"):
+        raise ConfigError(f"model '{name}': name the function that makes it too, as in {name}:build")
     raise unknown_name("model", head if colon else name, [*_ENTRIES, "module:function"])
 
 

@@ -119,7 +119,8 @@ class RunConfig(Settings):
         settings = {name: getattr(simulation.settings, name) for name in Settings.model_fields}
         clients = simulation.data
         partition = self.partition or _default_partition(self.dataset)
-        own = {"clients": len(clients), "partition": partition, "model": self.model or default_model(clients)}
+        model = _absolute(self.model or default_model(clients))
+        own = {"clients": len(clients), "partition": partition, "model": model, "dataset": _absolute(self.dataset)}
         return self.model_copy(update=parts | settings | own)
 
     def to_toml(self) -> str:
@@ -148,6 +149,12 @@ def default_model(clients: ClientData) -> str:
     return "mlp:64" if clients.kind == "classification" else "mlp"
 
 
+def _absolute(name: str) -> str:
+    """A person's own file by its whole path, so that the config works from any folder."""
+    path, colon, function = name.partition(".py")
+    return f"{Path(path + colon).resolve()}{function}" if colon else name
+
+
 def _default_partition(dataset: str) -> str | None:
     return next((info.default_partition for info in data.datasets() if info.name == dataset), None)
 
@@ -163,9 +170,13 @@ def load_config(path: Path | None, options: Mapping[str, Any]) -> RunConfig:
     for key, value in options.items():
         if value is not None:
             _assign(table, SHORT_NAMES.get(key, key), value)
-    for key in table:
-        if key not in RunConfig.model_fields:
+    for key in [key for key in table if key not in RunConfig.model_fields]:
+        # A parameter of one of the algorithm's parts may be named alone, as in Python.
+        slots = make(table.get("algorithm", RunConfig.model_fields["algorithm"].default)).parts().items()
+        owners = [slot for slot, part in slots if key in part.parameters()]
+        if len(owners) != 1:
             raise unknown_name("key", key, [*RunConfig.model_fields, *SHORT_NAMES])
+        _assign(table, f"{owners[0]}.{key}", table.pop(key))
     for section, model in (("numerics", Numerics), ("faults", Faults)):
         said = table.get(section)
         for key in said if isinstance(said, dict) else ():

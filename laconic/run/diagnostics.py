@@ -11,7 +11,7 @@ Only a simulation can know them: a real server never sees x_i.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ class Diagnostics:
     def __init__(self, engine: Engine, compressor: Compressor | None) -> None:
         self.engine, self.compressor = engine, compressor
 
-    def run(self, instructions: Sequence[Instruction]) -> Iterator[Reply]:
+    def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
         """Pass everything on."""
         self.sums: list[Tensor] = []
         self.memories: list[float] = []

@@ -18,7 +18,6 @@ from safetensors.torch import save
 from torch import Tensor
 
 from laconic.errors import ConfigError, DataError
-from laconic.layout import Layout
 from laconic.run.simulation import Record, Simulation
 
 # A checkpoint is due when the work since the last one is worth this many times what a checkpoint costs.
@@ -33,6 +32,8 @@ class RunDirectory:
         self.path = path
         self._written = time.perf_counter()
         self._cost = 0.0
+        self.saved = 0
+        """The round up to which everything is durable."""
 
     @property
     def config(self) -> Path:
@@ -60,6 +61,8 @@ class RunDirectory:
 
     def check_new(self) -> None:
         """Refuse a place where something is already."""
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"out = '{self.path}': is a file; a directory is needed")
         if self.path.exists() and (not self.path.is_dir() or any(not _unfinished(p) for p in self.path.iterdir())):
             raise ConfigError(
                 f"out = '{self.path}': exists already; continue it with --resume, or choose another --out"
@@ -78,7 +81,7 @@ class RunDirectory:
         if self.checkpoint.exists():
             tensors, numbers = load_tensors(self.checkpoint)
             simulation.restore(tensors, numbers)
-            done = simulation.server.round
+            done = self.saved = simulation.server.round
         if done > simulation.settings.rounds:
             raise ConfigError(
                 f"resume: rounds = {simulation.settings.rounds}, but '{self.path}' has done {done} already"
@@ -111,14 +114,14 @@ class RunDirectory:
         with self.metrics.open("ab") as file:
             os.fsync(file.fileno())
         save_tensors(self.checkpoint, *simulation.snapshot())
+        self.saved = simulation.server.round
         self._written = time.perf_counter()
         self._cost = self._written - started
 
     def save_model(self, simulation: Simulation) -> None:
-        """The trained model under its own parameters' names, readable by anything that reads safetensors."""
-        layout: Layout = simulation.layout
-        tensors = layout.views(simulation.server.model) | layout.buffer_views(simulation.server.buffers)
-        save_tensors(self.model, tensors, {"sha256": simulation.model_sha256(), "round": simulation.server.round})
+        """The trained model as a state dict, frozen parameters included, for anything that reads safetensors."""
+        numbers = {"sha256": simulation.model_sha256(), "round": simulation.server.round}
+        save_tensors(self.model, simulation.trained().state_dict(), numbers)
 
 
 def read_metrics(path: Path) -> list[Record]:

@@ -17,10 +17,10 @@ from laconic.errors import ConfigError
 from laconic.link.compressors import parse_compressor
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
-from laconic.run.simulation import Record, Result, Simulation
+from laconic.run.simulation import Diverged, Record, Result, Simulation
 from laconic.run.target import Reached, reached
 
-FREE_TO_CHANGE = {"rounds", "eval_every", "threads", "chunk", "data_dir", "device"}
+FREE_TO_CHANGE = {"rounds", "eval_every", "threads", "chunk", "data_dir"}
 """What may differ when a run is resumed: none of it changes a round that was already run."""
 
 
@@ -123,6 +123,10 @@ def drive(
         folder.save_checkpoint(simulation)
         folder.save_model(simulation)
         return Finished(label or config.algorithm, resolved, simulation.result(history), directory, target)
+    except KeyboardInterrupt:
+        raise Interrupted(directory, folder.saved) from None
+    except Diverged as error:
+        raise Diverged(f"{error} (the run is in '{directory}')") from error
     finally:
         watcher.finish()
         simulation.close()

@@ -91,6 +91,15 @@ class RoundCosts:
             "samples": self.samples,
         }
 
+    def __str__(self) -> str:
+        """Where the bytes went."""
+        lines = [f"{'stream':16}{'packets':>10}{'bytes':>16}{'headers':>12}{'papers, bits':>18}"]
+        lines += [
+            f"{key:16}{t.packets:>10,}{t.bytes:>16,}{t.header_bytes:>12,}{t.paper_bits:>18,}"
+            for key, t in self.streams.items()
+        ]
+        return "\n".join(lines)
+
     def table(self) -> dict[str, Any]:
         """As plain numbers, for a checkpoint."""
         streams = {key: [t.packets, t.bytes, t.paper_bits] for key, t in self.streams.items()}

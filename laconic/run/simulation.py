@@ -14,7 +14,7 @@ from torch import nn
 
 from laconic.algorithm import Algorithm, Engine, run_round
 from laconic.client.runtime import ClientRuntime
-from laconic.data.federated import ClientData
+from laconic.data.federated import ClientData, FederatedData
 from laconic.engine.draws import stochastic
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.inline import InlineEngine
@@ -137,6 +137,7 @@ class Simulation:
             threads=settings.threads,
             chunk=settings.chunk,
         )
+        self._warm_up(batch)
         self.transport: Engine = self.engine
         if settings.faults.any():
             self.transport = FaultyEngine(self.engine, runtime, settings.faults, self.randomness)
@@ -146,6 +147,13 @@ class Simulation:
             self.transport = self.diagnostics = Diagnostics(self.transport, compressor)
         self.ledger = Ledger()
         self.seconds = 0.0
+
+    def _warm_up(self, batch: tuple[torch.Tensor, ...]) -> None:
+        try:
+            self.engine.warm_up(batch)
+        except BaseException:
+            self.engine.close()
+            raise
 
     def rounds(self) -> Iterator[Record]:
         """Run the rounds that are left; one record each."""
@@ -204,10 +212,23 @@ class Simulation:
         clients, numbers = self.store.snapshot()
         tensors = {f"server/{name}": value for name, value in self.server.state().items()}
         tensors |= {f"clients/{name}": value for name, value in clients.items()}
-        return tensors, {"ledger": self.ledger.table(), "clients": numbers, "seconds": self.seconds}
+        return tensors, {
+            "ledger": self.ledger.table(),
+            "clients": numbers,
+            "seconds": self.seconds,
+            "model": self.layout.fingerprint,
+            "data": self._data_fingerprint(),
+        }
+
+    def _data_fingerprint(self) -> str | None:
+        return self.data.fingerprint() if isinstance(self.data, FederatedData) else None
 
     def restore(self, tensors: State, numbers: dict[str, Any]) -> None:
-        """Continue from a snapshot, bit for bit."""
+        """Continue from a snapshot, bit for bit; with another model or other data that cannot be."""
+        if numbers["model"] != self.layout.fingerprint:
+            raise ConfigError("resume: the model has another form than the one that the run was started with")
+        if numbers["data"] != self._data_fingerprint():
+            raise ConfigError("resume: the data is not the same as the run was started with")
         sections: dict[str, State] = {"server": {}, "clients": {}}
         for key, value in tensors.items():
             section, name = key.split("/", 1)
@@ -274,6 +295,6 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        line = str(error).strip().splitlines()[0]
-        raise ConfigError(f"device = '{name}': not usable here: {line}") from error
+        there = "cpu, cuda" if torch.cuda.is_available() else "cpu"
+        raise ConfigError(f"device = '{name}': not usable here; allowed: {there}") from error
     return device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -44,10 +45,13 @@ class Server:
         sampling: Sampling = "uniform",
         weighting: Weighting = "uniform",
         send_buffers: bool = True,
+        incarnation: int = 0,
     ) -> None:
         self.algorithm, self.layout, self.data, self.randomness = algorithm, layout, data, randomness
         self.count, self.sampling, self.weighting = participants, sampling, weighting
         self.send_buffers = send_buffers and layout.buffer_size > 0
+        self.incarnation = incarnation % 2**16
+        """Differs from one start of a real server to the next, so that what a crash undid cannot be answered later."""
         self.round = 0
         self.model = model.clone()
         self.buffers = buffers.clone()
@@ -59,8 +63,8 @@ class Server:
         self.costs = RoundCosts()
         self.losses: list[tuple[float, int]] = []
 
-    def invite(self) -> list[Instruction]:
-        """Choose who takes part, and address to each of them what it needs."""
+    def invite(self) -> Iterator[Instruction]:
+        """Choose who takes part; then address to each of them what it needs, one by one, as the engine can take them."""
         chosen = participants(self.sampling, len(self.data), self.count, self.round, self.randomness, self._sizes)
         self.costs = RoundCosts(invited=len(chosen))
         self.losses = []
@@ -69,7 +73,7 @@ class Server:
         self._publication = Publication(self.model, self.downlink_state, self.layout)
         self._offered: dict[int, Body] = {}
         buffers = encode_dense(self.buffers) if self.send_buffers else None
-        return [self._instruction(client, len(chosen), buffers) for client in chosen]
+        return (self._instruction(client, len(chosen), buffers) for client in chosen)
 
     def _sizes(self) -> np.ndarray:
         return np.array([self.data.size(client) for client in range(len(self.data))])
@@ -85,7 +89,8 @@ class Server:
         packets = []
         for stream, body in bodies.items():
             number = int(self.folded[client])
-            packets.append(Packet(body, stream, self.layout.fingerprint, number, self.round).to_bytes())
+            label = (stream, self.layout.fingerprint, number, self.round, Flag(0), self.incarnation)
+            packets.append(Packet(body, *label).to_bytes())
             bits = self.algorithm.downlink.paper_bits(body, self.layout) if stream == Stream.MODEL else 0
             self.costs.count("down", stream.name.lower(), len(packets[-1]), bits)
         return Instruction(self.round, client, invited, tuple(packets))
@@ -105,7 +110,8 @@ class Server:
         if Stream.MODEL not in packets or len(packets) != len(reply.packets):
             raise PacketError("stream", f"client {reply.client} sent streams {sorted(packets)}")
         number, flags = packets[Stream.MODEL].sequence, packets[Stream.MODEL].flags
-        if reply.client not in self._offered or any(p.round != self.round for p in packets.values()):
+        now = (self.round, self.incarnation)
+        if reply.client not in self._offered or any((p.round, p.incarnation) != now for p in packets.values()):
             raise PacketError("stale", f"client {reply.client} is not expected in round {self.round}")
         if number <= self.folded[reply.client] or any(p.sequence != number for p in packets.values()):
             raise PacketError("stale", f"update {number} of client {reply.client} is not the next")

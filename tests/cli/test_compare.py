@@ -59,7 +59,7 @@ def test_settings_of_one_algorithm_win_over_the_shared_ones(forked, small, tmp_p
 def test_the_table_of_a_comparison_names_every_run_and_the_target(forked, small) -> None:
     done = forked("compare", "fed_avg", "fed_sgd", *small, "--rounds", 1, "--target", 0.99, "--out", "all")
     assert done.code == 0
-    assert "bytes to 99 %" in done.stdout and "not reached" in done.stdout
+    assert "both to 99 %" in done.stdout and "not reached" in done.stdout
     assert "fed_avg" in done.stdout and "fed_sgd" in done.stdout
     assert "Runs are in all" in done.stdout
 

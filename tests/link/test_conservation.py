@@ -3,9 +3,9 @@
 Random histories of participation, lost, late and duplicated updates, clients that crash at any moment or come back with
 nothing, and servers that crash in the middle of a round, over every kind of link. After every round:
 
-- conservation (algorithms.md): with error feedback, the sum of what the server used of a client's updates, plus that client's
-  memory, is the sum of the updates that count, less what was thrown away with a lost state or a restart;
-- the server's and the client's idea of what they share (lazy reference, mirrored model, broadcast version) are the same bytes.
+- conservation (algorithms.md): with error feedback, the sum of what the server used of a client's updates, plus that
+  client's memory, is the sum of the updates that count, less what was thrown away with a lost state or a restart;
+- the server's and the client's idea of what they share (lazy reference, mirrored model, broadcast version) are the same.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ class World:
     emptied: set[int] = field(default_factory=set)
     """Clients that have lost a state which the server still counts on."""
     late: list[Reply] = field(default_factory=list)
+    starts: int = 0
 
     def __post_init__(self) -> None:
         self.store = MemoryStore()
@@ -124,7 +125,9 @@ class World:
 
     def make_server(self) -> Server:
         initial = LAYOUT.flatten(TASK.module)
-        return Server(self.algorithm, LAYOUT, initial, torch.zeros(0), DATA, RANDOMNESS, participants=CLIENTS)
+        self.starts += 1
+        counts = {"participants": CLIENTS, "incarnation": self.starts}
+        return Server(self.algorithm, LAYOUT, initial, torch.zeros(0), DATA, RANDOMNESS, **counts)
 
     def state_of(self, client: int) -> State:
         """The client's state that goes with the last update that the server has folded in."""
@@ -138,7 +141,7 @@ class World:
 
     def round(self, fates: list[str], server_dies: bool) -> None:
         before = {name: value.clone() for name, value in self.server.state().items()}
-        instructions = self.server.invite()
+        instructions = list(self.server.invite())
         entries = []
         for reply in self.deliver(instructions, fates):
             entry = self.would_fold(reply)
@@ -244,7 +247,7 @@ def live_through(uplink: str, downlink: str, history: list[tuple[list[str], bool
         world.check()
 
 
-NO_LIMIT = dict(deadline=None, suppress_health_check=list(HealthCheck))
+NO_LIMIT = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
 @settings(max_examples=300, **NO_LIMIT)

@@ -39,11 +39,14 @@ def with_header(**changes: object) -> bytes:
         "stream": 0,
         "flags": 0,
         "fingerprint": LAYOUT.fingerprint,
+        "incarnation": 0,
         "sequence": 5,
         "round": 9,
         "length": 12,
     }
-    head = struct.pack("<2sBBBBQIII", *(fields | changes).values())
+    fields |= changes
+    fields["fingerprint"] = fields["fingerprint"].to_bytes(6, "little")
+    head = struct.pack("<2sBBBB6sHIII", *fields.values())
     data = bytes(SMALL.body.data)
     return head + zlib.crc32(head, zlib.crc32(data)).to_bytes(4, "little") + data
 
@@ -58,14 +61,17 @@ def test_the_header_written_by_hand_is_the_header_of_the_packet() -> None:
     assert with_header() == SMALL.to_bytes()
 
 
-@given(BYTE, st.binary(max_size=200), BYTE, NUMBERS, NUMBERS, st.integers(0, 7))
-def test_parse_undoes_to_bytes(codec: int, data: bytes, stream: int, sequence: int, round: int, flags: int) -> None:
-    sent = Packet(Body(codec, data), stream, LAYOUT.fingerprint, sequence, round, flags)
+@given(BYTE, st.binary(max_size=200), BYTE, NUMBERS, NUMBERS, st.integers(0, 7), st.integers(0, 2**16 - 1))
+def test_parse_undoes_to_bytes(
+    codec: int, data: bytes, stream: int, sequence: int, round: int, flags: int, incarnation: int
+) -> None:
+    sent = Packet(Body(codec, data), stream, LAYOUT.fingerprint, sequence, round, flags, incarnation)
     raw = sent.to_bytes()
     for form in (raw, bytearray(raw), memoryview(b"xyz" + raw)[3:]):
         found = Packet.parse(form, LAYOUT)
         assert (found.body.codec, bytes(found.body.data)) == (codec, data)
         assert (found.stream, found.sequence, found.round, found.flags) == (stream, sequence, round, flags)
+        assert found.incarnation == incarnation
         assert found.to_bytes() == raw
 
 

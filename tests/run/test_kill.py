@@ -52,6 +52,14 @@ def metrics(folder: Path) -> list[dict]:
     return records
 
 
+def wait_for_a_round(process: subprocess.Popen, path: Path) -> None:
+    """Until the file of metrics has changed: a resumed run first cuts it to the checkpoint, then adds to it."""
+    begun = path.stat().st_mtime_ns if path.exists() else 0
+    while not (path.exists() and path.stat().st_size and path.stat().st_mtime_ns > begun):
+        assert process.poll() is None, "it ended before it began"
+        time.sleep(0.005)
+
+
 def kill_again_and_again(folder: Path, rounds: int, kills: int, seed: int) -> None:
     reference = finish(start(folder, "reference", rounds))
     generator = random.Random(seed)
@@ -62,9 +70,9 @@ def kill_again_and_again(folder: Path, rounds: int, kills: int, seed: int) -> No
             # From the very start: also while Python is still loading, or the directory is made.
             time.sleep(generator.uniform(0, 3))
         else:
-            # From the first line it prints on, which comes when the first round begins; the delays are short enough
-            # that the run is not over before all kills have happened.
-            assert process.stderr.readline(), "it ended before it began"
+            # From its first new round on; the delays are short enough that the run is not over before all kills have
+            # happened.
+            wait_for_a_round(process, folder / "run/metrics.jsonl")
             time.sleep(generator.uniform(0, reference["seconds"] / kills / 2))
         assert process.poll() is None, f"it was over after {done} kills"
         process.send_signal(signal.SIGKILL)

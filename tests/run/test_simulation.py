@@ -249,7 +249,7 @@ def test_frozen_parameters_neither_move_nor_travel() -> None:
 
 
 def test_batch_norm_that_would_depend_on_threads_or_places_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'vmap': a model with batch norm needs 'loop'"):
+    with pytest.raises(ConfigError, match="'vmap': a model with batch norm or other buffers"):
         train(normed(), images(PAIRED), numerics=Numerics(strategy="vmap"))
     module = nn.Sequential(nn.Linear(FEATURES, 6), nn.BatchNorm1d(6, momentum=None), nn.Linear(6, CLASSES))
     with pytest.raises(ConfigError, match="momentum=None"):

@@ -10,7 +10,7 @@ from laconic.layout import Layout
 from laconic.link.body import BodyReader
 from laconic.link.compressors.codec import BY_LAYER, Codec, form_of
 from laconic.link.compressors.groups import group_bounds
-from laconic.link.compressors.payload import DensePayload, Payload
+from laconic.link.compressors.payload import DensePayload, SentPayload
 from laconic.link.compressors.places import read_places
 from laconic.link.compressors.values import read_values
 from laconic.link.packet import Body
@@ -18,7 +18,7 @@ from laconic.link.packet import Body
 _DENSE_TYPES: dict[int, torch.dtype] = {Codec.FLOAT32: torch.float32, Codec.FLOAT64: torch.float64}
 
 
-def decode(body: Body, layout: Layout) -> Payload:
+def decode(body: Body, layout: Layout) -> SentPayload:
     """What a body says, checked against the layout: every field within the bytes that are there, every number finite.
 
     Error feedback and aggregation use what this returns, never the encoder's own idea (design rule 4). Memory stays below
@@ -37,7 +37,7 @@ def decode(body: Body, layout: Layout) -> Payload:
     return payload
 
 
-def decode_dense(body: Body, size: int, dtype: torch.dtype) -> Payload:
+def decode_dense(body: Body, size: int, dtype: torch.dtype) -> SentPayload:
     """A vector that no layout describes, such as the buffers."""
     if body.codec not in _DENSE_TYPES:
         raise PacketError("codec", f"number {body.codec} where a dense vector is expected")

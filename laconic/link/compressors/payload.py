@@ -22,11 +22,31 @@ class Payload(Protocol):
         ...
 
 
+class SentPayload(Payload, Protocol):
+    """A payload that came in one body, so that it is known which entries were sent."""
+
+    @property
+    def positions(self) -> Tensor | None:
+        """Where entries were sent; None means everywhere."""
+        ...
+
+    def write_to(self, vector: Tensor) -> None:
+        """The entries that were sent replace those of `vector`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DensePayload:
     """Every entry of the vector."""
 
     values: Tensor
+    mask: Tensor | None = None
+    """Which entries were sent, where not all of them were but too many to list; the others are zero."""
+
+    @property
+    def positions(self) -> Tensor | None:
+        """Where entries were sent; None means everywhere."""
+        return None if self.mask is None else self.mask.nonzero().flatten()
 
     def dense(self) -> Tensor:
         """The vector itself."""
@@ -35,6 +55,11 @@ class DensePayload:
     def add_to(self, accumulator: Tensor, weight: float) -> None:
         """accumulator += weight * vector."""
         accumulator.add_(self.values.to(accumulator), alpha=weight)
+
+    def write_to(self, vector: Tensor) -> None:
+        """The entries that were sent replace those of `vector`."""
+        values = self.values.to(vector)
+        vector.copy_(values if self.mask is None else torch.where(self.mask.to(vector.device), values, vector))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +84,7 @@ class SparsePayload:
         accumulator.scatter_add_(0, self.positions.to(accumulator.device), weighted.to(accumulator))
 
     def write_to(self, vector: Tensor) -> None:
-        """vector[positions] = values."""
+        """The entries that were sent replace those of `vector`."""
         vector[self.positions.to(vector.device)] = self.values.to(vector)
 
 

@@ -20,7 +20,7 @@ from laconic.link.body import BodyReader, BodyWriter, Floats
 from laconic.link.coding import pack, packed_size, unpack
 from laconic.link.compressors.codec import RICE, Places, places_of
 from laconic.link.compressors.groups import Bounds, kept_bounds, spans
-from laconic.link.compressors.payload import DensePayload, Payload, SparsePayload
+from laconic.link.compressors.payload import DensePayload, SentPayload, SparsePayload
 from laconic.link.entropy import BLOCK, Run, SymbolReader, bit_weights, blocks
 from laconic.link.gaps import ClassedGaps, Coding, Positions, SplitGaps
 
@@ -56,7 +56,7 @@ class Placement(Protocol):
         """Where each group's values begin, when they stand one after the other."""
         ...
 
-    def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> Payload:
+    def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
         """The values at their places."""
         ...
 
@@ -139,7 +139,7 @@ class Everywhere:
         """The groups themselves."""
         return groups
 
-    def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> Payload:
+    def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
         """The dense vector."""
         whole = np.empty(self.count, dtype=floats)
         for start, end in blocks(self.count):
@@ -158,7 +158,7 @@ class AtPositions:
         """By the positions."""
         return np.searchsorted(self.positions, groups)
 
-    def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> Payload:
+    def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
         """Sparse, and it stays so."""
         sent = np.empty(len(self.positions), dtype=floats)
         for start, end in blocks(len(sent)):
@@ -176,7 +176,7 @@ class UnderMask:
         """By counting."""
         return np.cumsum([0, *(np.count_nonzero(self.mask[start:end]) for start, end in spans(groups))])
 
-    def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> Payload:
+    def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
         """Dense, with zeros in between."""
         whole = np.zeros(len(self.mask), dtype=floats)
         for start, end in blocks(len(whole)):
@@ -184,7 +184,7 @@ class UnderMask:
             sent = np.empty(np.count_nonzero(mask), dtype=floats)
             values.read(sent)
             whole[start:end][mask] = sent
-        return DensePayload(torch.from_numpy(whole))
+        return DensePayload(torch.from_numpy(whole), torch.from_numpy(self.mask))
 
 
 def _placement(mask: NDArray[np.bool_], count: int) -> Placement:
