@@ -13,14 +13,16 @@ BIN := .venv/bin
 	$(BIN)/pip install --quiet -c constraints.txt --editable '.[dev]'
 	@touch $@
 
-.PHONY: install install-dev run check test test-long reproduce bench clean
+.PHONY: install install-dev run check test test-long bench clean
 install: .venv/installed
 install-dev: .venv/installed-dev
 
-# The main job: adaptive federated optimisers on the shipped digits, 20 clients with unlike data.
+# The main job: federated optimisers and compressed links on the shipped digits, 20 clients with unlike data.
 run: .venv/installed
 	$(BIN)/laconic compare fed_avg fed_adagrad fed_adam fed_yogi fed_amsgrad fed_ams \
-	  --dataset digits --partition dirichlet:0.3 --clients 20 --participants 10 --rounds 60 --eval-every 2 --target 90
+	  fed_cams:compressor=sign fed_ef_ams:compressor=sign@layer,downlink=broadcast,server_lr=0.01 \
+	  fed_bnlaca:uplink.compressor=top_k:1/8+qsgd:5,downlink.compressor=top_k:1/8+qsgd:5 \
+	  --dataset digits --partition dirichlet:0.3 --clients 20 --participants 10 --rounds 40 --eval-every 2 --target 90
 
 check: .venv/installed-dev
 	$(BIN)/ruff check .

@@ -72,6 +72,11 @@ class Layout:
         return sum(slot.size for slot in self.parameters)
 
     @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of entries of every parameter tensor."""
+        return tuple(slot.size for slot in self.parameters)
+
+    @cached_property
     def buffer_size(self) -> int:
         """The number of floating buffer entries."""
         return sum(slot.size for slot in self.buffers)

@@ -44,12 +44,8 @@ class Cohort:
     data: ClientData
     randomness: Randomness
     _gradients: Gradients
-    samples: np.ndarray = field(init=False)
-    """[C]: gradients of single examples really computed."""
-
-    def __post_init__(self) -> None:
-        self.samples = np.zeros(len(self.clients), dtype=np.int64)
-        self._seen: list[tuple[Tensor, np.ndarray]] = []
+    _seen: list[tuple[Tensor, list[int]]] = field(default_factory=list)
+    """Of every gradient call, the losses and the numbers of examples."""
 
     @property
     def sizes(self) -> list[int]:
@@ -75,32 +71,31 @@ class Cohort:
 
         Called twice in one step it uses the same batches and the same dropout masks.
         """
-        purpose = f"dropout/{step.number}"
 
         def seed(row: int) -> int:
-            return self.randomness.integer(purpose, self.round, self.clients[row])
+            return self.randomness.integer(f"dropout/{step.number}", self.round, self.clients[row])
 
         result, losses = self._gradients(models, self.buffers, step.batches, seed)
-        examples = np.array([0 if batch is None else len(batch[0]) for batch in step.batches])
-        self.samples += examples
-        self._seen.append((losses, examples))
+        self._seen.append((losses, [0 if batch is None else len(batch[0]) for batch in step.batches]))
         return result
 
     def report(self, row: int, examples: int, loss: float) -> None:
         """Enter work that was done without `gradients`: examples used, and their mean loss (NaN if unknown)."""
-        counts = np.zeros_like(self.samples)
-        counts[row] = examples
-        self.samples += counts
+        counts = [examples if each == row else 0 for each in range(len(self.clients))]
         self._seen.append((torch.full((len(self.clients),), loss), counts))
+
+    def samples(self) -> list[int]:
+        """[C]: gradients of single examples really computed."""
+        return [sum(counts[row] for _, counts in self._seen) for row in range(len(self.clients))]
 
     def mean_losses(self) -> list[float]:
         """The training loss of each client, averaged over the examples of all its gradient calls."""
         if not self._seen:
             return [math.nan] * len(self.clients)
         losses = torch.stack([losses for losses, _ in self._seen]).cpu().double().numpy()
-        examples = np.stack([counts for _, counts in self._seen])
+        examples = np.array([counts for _, counts in self._seen])
         sums = np.where(examples > 0, losses * examples, 0.0).sum(0)
-        return [float(total / count) if count else math.nan for total, count in zip(sums, self.samples, strict=True)]
+        return [float(s / n) if n else math.nan for s, n in zip(sums, examples.sum(0), strict=True)]
 
     def _batches(self, client: int, plan: Iterator[np.ndarray]) -> Iterator[Batch]:
         """The planned batches of one client, several gathered at a time: a gather costs more than what it gathers."""

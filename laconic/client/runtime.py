@@ -80,7 +80,7 @@ class ClientRuntime:
             _gradients=gradients,
         )
         updates = self.algorithm.method.local(cohort).cpu()
-        losses = cohort.mean_losses()
+        losses, samples = cohort.mean_losses(), cohort.samples()
         replies = []
         for row, (client, opening) in enumerate(zip(clients, openings, strict=True)):
             encoded = self.algorithm.uplink.encode(updates[row], opening.memory, self._occasion(opening.instruction))
@@ -91,7 +91,7 @@ class ClientRuntime:
                     packets=self._close(opening, encoded, cohort.buffers[row]),
                     examples=self.data.size(client),
                     gradients=self.algorithm.method.nominal_gradients(self.data.size(client)),
-                    samples=int(cohort.samples[row]),
+                    samples=samples[row],
                     loss=losses[row],
                     probe=self._probe(updates[row], encoded) if self.probing else None,
                 )

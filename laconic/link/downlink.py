@@ -8,7 +8,7 @@ from functools import cached_property
 from torch import Tensor
 
 from laconic.layout import Layout
-from laconic.link.compressors import Dense, decode, encode_dense
+from laconic.link.compressors import DENSE, decode, encode_dense
 from laconic.link.occasion import Occasion
 from laconic.link.packet import Body
 from laconic.parts import Part, State, part
@@ -97,4 +97,4 @@ class DenseDownlink(Downlink):
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """32 d."""
-        return Dense().paper_bits(layout)
+        return DENSE.paper_bits(layout)

@@ -15,12 +15,12 @@ reply to a round that a crash undid must not be taken for one to the same round 
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import cached_property
 
 import torch
+import xxhash
 from torch import Tensor
 
 from laconic.errors import ConfigError, PacketError
@@ -65,8 +65,8 @@ class Body:
 
     @cached_property
     def checksum(self) -> int:
-        """CRC-32 of the bytes, computed once however many headers the body goes out under."""
-        return zlib.crc32(self.data)
+        """XXH3 of the bytes, computed once however many headers the body goes out under."""
+        return xxhash.xxh3_64_intdigest(self.data)
 
     def to_tensor(self) -> Tensor:
         """The body as a tensor of bytes, to be kept in a state."""
@@ -99,7 +99,7 @@ class Packet:
         model = self.fingerprint.to_bytes(6, "little")
         fields = (MAGIC, VERSION, self.body.codec, self.stream, self.flags, model, self.incarnation)
         head = HEADER.pack(*fields, self.sequence, self.round, len(data), 0)[:_BEFORE_CHECKSUM]
-        return b"".join((head, zlib.crc32(head, self.body.checksum).to_bytes(4, "little"), data))
+        return b"".join((head, _checksum(head, self.body).to_bytes(4, "little"), data))
 
     @classmethod
     def parse(cls, data: Buffer, layout: Layout) -> Packet:
@@ -119,8 +119,13 @@ class Packet:
         if fingerprint != layout.fingerprint:
             raise PacketError("layout", "made for another model")
         body = Body(codec, view[HEADER_BYTES:])
-        if zlib.crc32(view[:_BEFORE_CHECKSUM], body.checksum) != expected:
+        if _checksum(view[:_BEFORE_CHECKSUM], body) != expected:
             raise PacketError("checksum", "damaged on the way")
         if flags > sum(Flag):
             raise PacketError("flags", f"{flags} is not known")
         return cls(body, stream, fingerprint, sequence, round_, Flag(flags), incarnation)
+
+
+def _checksum(head: Buffer, body: Body) -> int:
+    """32 bits over the header, seeded with the body's sum."""
+    return xxhash.xxh3_64_intdigest(head, seed=body.checksum) & 0xFFFFFFFF

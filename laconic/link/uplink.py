@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from laconic.layout import Layout
-from laconic.link.compressors import AnyCompressor, Dense, Payload, decode, encode_dense
+from laconic.link.compressors import DENSE, AnyCompressor, Payload, decode, encode_dense
 from laconic.link.occasion import Occasion
 from laconic.link.packet import Body, Flag
 from laconic.parts import Part, State, part
@@ -65,7 +65,7 @@ class DenseUplink(Uplink):
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """32 d."""
-        return Dense().paper_bits(layout)
+        return DENSE.paper_bits(layout)
 
 
 @part("uplink", "compressed")

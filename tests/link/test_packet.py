@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import struct
-import zlib
 
 import pytest
 import torch
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -48,7 +48,8 @@ def with_header(**changes: object) -> bytes:
     fields["fingerprint"] = fields["fingerprint"].to_bytes(6, "little")
     head = struct.pack("<2sBBBB6sHIII", *fields.values())
     data = bytes(SMALL.body.data)
-    return head + zlib.crc32(head, zlib.crc32(data)).to_bytes(4, "little") + data
+    checksum = xxhash.xxh3_64_intdigest(head, seed=xxhash.xxh3_64_intdigest(data)) & 0xFFFFFFFF
+    return head + checksum.to_bytes(4, "little") + data
 
 
 def test_the_header_has_30_bytes_which_is_below_the_allowed_32() -> None:

@@ -8,7 +8,7 @@ from laconic.link.compressors.base import COMPRESSORS, Compressor
 from laconic.link.compressors.chain import Chain
 from laconic.link.compressors.codec import Codec
 from laconic.link.compressors.decoding import decode, decode_dense
-from laconic.link.compressors.dense import Cast, Dense, encode_dense
+from laconic.link.compressors.dense import DENSE, Cast, Dense, encode_dense
 from laconic.link.compressors.groups import Group
 from laconic.link.compressors.payload import DensePayload, Payload, SparsePayload, SumPayload
 from laconic.link.compressors.quantised import Qsgd, Uniform
@@ -18,6 +18,7 @@ from laconic.link.compressors.spelling import AnyCompressor, parse_compressor
 
 __all__ = [
     "COMPRESSORS",
+    "DENSE",
     "AnyCompressor",
     "Cast",
     "Chain",

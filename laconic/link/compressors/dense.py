@@ -27,6 +27,9 @@ class Dense(Compressor):
     by: Group = "model"
 
 
+DENSE = Dense()
+
+
 @compressor("cast", argument="kind")
 class Cast(Compressor):
     """Sixteen bits an entry. What is too large for the type becomes its largest number."""

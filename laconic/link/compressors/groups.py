@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -21,7 +22,11 @@ Bounds: TypeAlias = NDArray[np.int64]
 
 def group_bounds(layout: Layout, by: Group) -> Bounds:
     """The groups of a layout that are not empty."""
-    sizes = [layout.size] if by == "model" else [slot.size for slot in layout.parameters]
+    return _bounds((layout.size,) if by == "model" else layout.sizes)
+
+
+@lru_cache(maxsize=64)
+def _bounds(sizes: tuple[int, ...]) -> Bounds:
     return np.cumsum([0, *(size for size in sizes if size)])
 
 
