@@ -6,9 +6,9 @@ W1 is FedAMD's setting: LeNet-5 on Fashion-MNIST, 100 clients x 600 samples, 20 
 set is not at hand, random images of the same shape take its place: the work is the same.
 
 `overhead_fraction` is the part of a round's processor time, of all threads, that is not spent inside gradient calls:
-gathering batches, local steps, packets, checksums, aggregation, the optimiser. `wall_outside_gradients` is stricter: the part of
-threads x wall time outside gradient calls, so it also counts a thread that has nothing to do while the other finishes the
-last client of the round.
+gathering batches, local steps, packets, checksums, aggregation, the optimiser. `wall_outside_gradients` is stricter: the
+part of threads x wall time outside gradient calls, so it also counts a thread that has nothing to do while the other
+finishes the last client of the round.
 """
 
 from __future__ import annotations
