@@ -111,7 +111,7 @@ def test_the_round_trip_is_the_plain_definition_bit_for_bit(size: int, seed: int
         "sign": np.where(x >= 0, scale, -scale),
         "qsgd:4": np.copysign(levels, x) * length,
         "uniform:8": grid * step + low,
-        "cast:float16": x.astype(np.float16).astype(kind),
+        "cast:float16": vector.half().to(dtype).numpy(),
     }.items():
         found = compressed(spelling, vector, layout).numpy()
         assert np.array_equal(found, expected), spelling
