@@ -190,7 +190,7 @@ def list_algorithms() -> None:
 @app.command("datasets")
 def list_datasets() -> None:
     """What data sets there are."""
-    stdout.print(tables.datasets())
+    stdout.print(tables.datasets(stdout.width))
 
 
 @app.command("models")

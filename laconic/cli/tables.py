@@ -40,9 +40,8 @@ def outcome(runs: Sequence[Finished], width: int) -> Table:
     left_out = {"": len(runs) == 1, "loss": width < 100, "gradients": width < 100, "rounds": width < 90}
     for column in columns:
         if not left_out.get(column):
-            table.add_column(
-                column, justify="left" if column == "algorithm" else "right", no_wrap=column != "algorithm"
-            )
+            name = column == "algorithm"
+            table.add_column(column, justify="left" if name else "right", no_wrap=not name, overflow="fold")
     for place, run in enumerate(ranked(runs), 1):
         costs, at = run.result.ledger.totals(), run.reached
         accuracy, loss = run.result.accuracy, run.result.loss
@@ -73,18 +72,21 @@ def algorithms() -> Table:
     return table
 
 
-def datasets() -> Table:
-    """Every data set that has a name."""
-    table = _table("data set", "what it is", "train / test", "clients", "partition", "licence and source")
+def datasets(width: int) -> Table:
+    """Every data set that has a name; a narrow terminal is spared the licences."""
+    columns = ["data set", "what it is", "train / test", "clients", "partition", "licence and source"]
+    shown = len(columns) if width >= 110 else 4
+    table = _table(*columns[:shown])
     for info in data.datasets():
-        table.add_row(
+        row = [
             info.name,
             info.description,
             " / ".join("?" if count is None else f"{count:,}" for count in (info.train_size, info.test_size)),
             f"up to {info.natural_clients} natural" if info.natural_clients else "by partition",
             info.default_partition,
             f"{info.licence}; {info.citation}",
-        )
+        ]
+        table.add_row(*row[:shown])
     return table
 
 
