@@ -56,6 +56,18 @@ def check_numerics(module: nn.Module, numerics: Numerics, stochastic: Stochastic
         raise ConfigError("model: batch norm with momentum=None cannot be averaged; give it a momentum")
 
 
+def vmap_works(task: Task, layout: Layout, numerics: Numerics, stochastic: Stochastic, batch: Batch) -> bool:
+    """Whether a model can be batched over clients at all: tried once, since its code may do what vmap cannot follow."""
+    if numerics.strategy != "vmap" or stochastic == "serial":
+        return False
+    try:
+        model, buffers = layout.flatten(task.module)[None], layout.flatten_buffers(task.module)[None]
+        make_gradients(task, layout, numerics, stochastic, frozen=False)(model, buffers, [batch], lambda row: 0)
+    except RuntimeError:
+        return False
+    return True
+
+
 def make_gradients(task: Task, layout: Layout, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> Gradients:
     """A gradient function with its own copy of the module, for one thread."""
     module = copy.deepcopy(task.module).train()

@@ -17,6 +17,7 @@ from laconic.client.runtime import ClientRuntime
 from laconic.data.federated import ClientData, FederatedData
 from laconic.engine.draws import stochastic
 from laconic.engine.faults import FaultyEngine
+from laconic.engine.gradients import vmap_works
 from laconic.engine.inline import InlineEngine
 from laconic.errors import ConfigError, LaconicError
 from laconic.layout import Layout
@@ -99,7 +100,10 @@ class Simulation:
         batch = tuple(part.to(device) for part in example)
         self.task.check(batch)
         check_labels(self.task, data, batch)
+        draws = stochastic(self.task, batch)
         numerics = settings.numerics.resolve(self.task.module)
+        if settings.numerics.strategy == "auto" and not vmap_works(self.task, self.layout, numerics, draws, batch):
+            numerics = numerics.model_copy(update={"strategy": "loop"})
         self.settings = settings.model_copy(update={"numerics": numerics, "participants": participants})
         self.randomness = Randomness(settings.seed)
         self.store = MemoryStore()
@@ -132,7 +136,7 @@ class Simulation:
         self.engine = InlineEngine(
             runtime,
             numerics,
-            stochastic(self.task, batch),
+            draws,
             frozen_buffers=frozen,
             threads=settings.threads,
             chunk=settings.chunk,
