@@ -58,47 +58,16 @@ Command = Callable[..., None]
 def with_config(function: Command) -> Command:
     """Give a command the shared options; it gets what was said as `options`, a dict of config keys."""
     own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.name != "options"]
+    # Everything is text here, and checked by the config, so that a mistake reads the same in a file and an option.
     shared = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            # Everything is text here, and checked by the config, so that a mistake reads the same in a file and an option.
-            annotation=Annotated[
-                str | None, typer.Option(f"--{name.replace('_', '-')}", metavar=_METAVARS[kind], help=text)
-            ],
-        )
+        _option(name, str | None, f"--{name.replace('_', '-')}", metavar=_METAVARS[kind], help=text)
         for name, kind, text in _KEYS
     ]
-    setting = inspect.Parameter(
-        "set",
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[
-            list[str] | None,
-            typer.Option("--set", metavar="PART.PARAMETER=VALUE", help="Any other setting, as in optimizer.beta2=0.9."),
-        ],
-    )
-
-    memory = inspect.Parameter(
-        "memory",
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[
-            bool | None,
-            typer.Option("--memory/--no-memory", help="Whether clients remember what they did not send."),
-        ],
-    )
-
-    diagnostics = inspect.Parameter(
-        "diagnostics",
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[
-            bool | None,
-            typer.Option("--diagnostics", help="Measure q_C, q_A, gamma and the norm of the memories every round."),
-        ],
-    )
+    shared += [
+        _option("memory", bool | None, "--memory/--no-memory", help="Whether clients remember what they did not send."),
+        _option("diagnostics", bool | None, "--diagnostics", help="Measure q_C, q_A, gamma and the memories' norm."),
+        _option("set", list[str] | None, "--set", metavar="PART.PARAMETER=VALUE", help="Any other setting."),
+    ]
 
     @functools.wraps(function)
     def command(**arguments: Any) -> None:
@@ -107,10 +76,15 @@ def with_config(function: Command) -> Command:
         settings = dict(parse_setting(text) for text in arguments.pop("set") or [])
         function(**arguments, options=options | settings)
 
-    parameters = [*own, *shared, memory, diagnostics, setting]
+    parameters = [*own, *shared]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def _option(name: str, kind: Any, *spelling: str, **details: Any) -> inspect.Parameter:
+    annotation = Annotated[kind, typer.Option(*spelling, **details)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _value(kind: type, text: str | None) -> Any:

@@ -41,7 +41,8 @@ def test_top_k_contracts_by_its_share(x: np.ndarray, ratio: float, coding: str) 
 @given(VECTORS)
 def test_sign_contracts_by_its_formula(x: np.ndarray) -> None:
     error, norm = relative_error("sign", x)
-    assert error <= norm - np.abs(x).sum() ** 2 / len(x) + 1e-9 * norm
+    # Squares of numbers below 1e-154 underflow in this sum, so there is nothing to compare there.
+    assert error <= norm - np.abs(x).sum() ** 2 / len(x) + 1e-9 * norm + 1e-300
 
 
 @SHORT
