@@ -7,6 +7,9 @@ Every byte that crosses the network is counted.
 from laconic import data, models
 from laconic.algorithm import Algorithm
 from laconic.api import simulate
+from laconic.client.anchor_sampling import AnchorSampling
+from laconic.client.control_variates import ControlVariates
+from laconic.client.gradient_tracking import GradientTracking
 from laconic.client.local_sgd import LocalSGD
 from laconic.client.own_training import OwnTraining
 from laconic.errors import ConfigError, DataError, LaconicError, PacketError
@@ -18,10 +21,14 @@ from laconic.link.lazy import Accelerated, Lazy
 from laconic.link.mirrored import Mirrored
 from laconic.link.uplink import Compressed, DenseUplink, ErrorFeedback
 from laconic.recipes import (
+    bvr_l_sgd,
+    diana,
+    ef21,
     fed_aa,
     fed_aca,
     fed_adagrad,
     fed_adam,
+    fed_amd,
     fed_ams,
     fed_amsgrad,
     fed_avg,
@@ -29,13 +36,20 @@ from laconic.recipes import (
     fed_bnlaca,
     fed_cams,
     fed_com,
+    fed_comgate,
     fed_ef_ams,
     fed_ef_sgd,
+    fed_gate,
     fed_nlaa,
     fed_nlaca,
+    fed_page,
     fed_paq,
+    fed_prox,
     fed_sgd,
     fed_yogi,
+    marina,
+    minibatch_sgd,
+    scaffold,
 )
 from laconic.run.settings import Settings
 from laconic.run.simulation import Result, Simulation
@@ -45,13 +59,16 @@ from laconic.version import __version__
 __all__ = [
     "Accelerated",
     "Algorithm",
+    "AnchorSampling",
     "Broadcast",
     "Compressed",
     "ConfigError",
+    "ControlVariates",
     "DataError",
     "DenseDownlink",
     "DenseUplink",
     "ErrorFeedback",
+    "GradientTracking",
     "LaconicError",
     "Layout",
     "Lazy",
@@ -64,12 +81,16 @@ __all__ = [
     "Simulation",
     "Task",
     "__version__",
+    "bvr_l_sgd",
     "classification",
     "data",
+    "diana",
+    "ef21",
     "fed_aa",
     "fed_aca",
     "fed_adagrad",
     "fed_adam",
+    "fed_amd",
     "fed_ams",
     "fed_amsgrad",
     "fed_avg",
@@ -77,16 +98,23 @@ __all__ = [
     "fed_bnlaca",
     "fed_cams",
     "fed_com",
+    "fed_comgate",
     "fed_ef_ams",
     "fed_ef_sgd",
+    "fed_gate",
     "fed_nlaa",
     "fed_nlaca",
+    "fed_page",
     "fed_paq",
+    "fed_prox",
     "fed_sgd",
     "fed_yogi",
+    "marina",
+    "minibatch_sgd",
     "models",
     "next_token",
     "parse_compressor",
     "regression",
+    "scaffold",
     "simulate",
 ]

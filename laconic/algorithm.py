@@ -1,6 +1,6 @@
 """An algorithm is four parts, and a round takes them in order.
 
-    Method      what a client computes from the model and its data
+    Method      what a client computes from the model and its data, and what the server folds back
     Uplink      how a client's vector becomes bytes, and what it remembers about what it did not send
     Optimizer   how the mean update moves the server's model
     Downlink    how the model becomes bytes on its way to a client
@@ -36,9 +36,14 @@ class Engine(Protocol):
 
 
 def run_round(server: Server, engine: Engine) -> RoundCosts:
-    """One round: who takes part -> model out -> local work -> updates in -> mean -> new model."""
-    for reply in engine.run(server.invite()):
-        server.receive(reply)
+    """One round: who takes part -> model out -> local work -> updates in -> mean -> new model.
+
+    Most methods have one exchange with their clients in a round; some need to hear them twice.
+    """
+    for exchange in server.exchanges():
+        for reply in engine.run(server.invite(exchange)):
+            server.receive(reply)
+        server.gather(exchange)
     return server.close()
 
 
@@ -60,6 +65,10 @@ class Algorithm:
     def parts(self) -> dict[str, Part]:
         """The parts by slot."""
         return {slot: getattr(self, slot) for slot in SLOTS}
+
+    def fitted(self) -> Algorithm:
+        """With what the method leaves open settled for this uplink."""
+        return replace(self, method=self.method.fitted(self.uplink))
 
     def replace(self, **parameters: Any) -> Algorithm:
         """Another setting of the same parts.

@@ -49,7 +49,7 @@ class Part:
     def table(self) -> dict[str, Any]:
         """The part as a config table: its name, and every parameter that is set."""
         values = {key: value for key, value in self.parameters().items() if value is not None}
-        return {"name": self.name} | {key: str(v) if isinstance(v, Part) else v for key, v in values.items()}
+        return {"name": self.name} | {key: v if isinstance(v, int | float) else str(v) for key, v in values.items()}
 
 
 @dataclass_transform(frozen_default=True)

@@ -9,7 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from laconic.algorithm import Algorithm
+from laconic.client.anchor_sampling import AnchorSampling
+from laconic.client.compressed_gradients import EF21, Diana, MinibatchSGD
+from laconic.client.control_variates import ControlVariates
+from laconic.client.gradient_tracking import GradientTracking
 from laconic.client.local_sgd import LocalSGD
+from laconic.client.recursive_gradient import BvrLSgd, FedPage, Marina
 from laconic.errors import unknown_name
 from laconic.link.compressors import parse_compressor
 from laconic.link.lazy import Accelerated, Lazy
@@ -151,3 +156,73 @@ def fed_baca(**parameters: Any) -> Algorithm:
     top_k = parse_compressor("top_k:1/64@model")
     uplink = Accelerated(top_k, memory=True)
     return Algorithm(LocalSGD(), uplink, AMS(), Mirrored(top_k), name="fed_baca").replace(**parameters)
+
+
+@_recipe
+def fed_prox(**parameters: Any) -> Algorithm:
+    """FedAvg whose clients are held back to the model they were sent. Li et al., MLSys 2020, Algorithm 2."""
+    return Algorithm(LocalSGD(proximal=0.01), name="fed_prox").replace(**parameters)
+
+
+@_recipe
+def fed_gate(**parameters: Any) -> Algorithm:
+    """Local SGD with gradient tracking. Haddadpour et al., AISTATS 2021, Algorithm 3."""
+    return Algorithm(GradientTracking(), name="fed_gate").replace(**parameters)
+
+
+@_recipe
+def fed_comgate(**parameters: Any) -> Algorithm:
+    """FedGATE with quantised updates; sparsified ones with a memory. Haddadpour et al., AISTATS 2021, Algorithm 4."""
+    uplink = Compressed(parse_compressor("uniform:8@layer"))
+    return Algorithm(GradientTracking(), uplink, name="fed_comgate").replace(**parameters)
+
+
+@_recipe
+def scaffold(**parameters: Any) -> Algorithm:
+    """Control variates, option II. Karimireddy et al., ICML 2020, Algorithm 1."""
+    return Algorithm(ControlVariates(), name="scaffold").replace(**parameters)
+
+
+@_recipe
+def fed_amd(**parameters: Any) -> Algorithm:
+    """Anchors renew their gradient, miners walk with the mean of all. Wu et al., ICML 2023, Algorithm 1."""
+    return Algorithm(AnchorSampling(), name="fed_amd").replace(**parameters)
+
+
+@_recipe
+def bvr_l_sgd(**parameters: Any) -> Algorithm:
+    """Large-batch gradients, then recursive local steps from their mean. Murata and Suzuki, ICML 2021."""
+    return Algorithm(BvrLSgd(), name="bvr_l_sgd").replace(**parameters)
+
+
+@_recipe
+def fed_page(**parameters: Any) -> Algorithm:
+    """A gradient estimate that all clients renew now and then. Zhao, Li and Richtarik, 2021."""
+    return Algorithm(FedPage(), name="fed_page").replace(**parameters)
+
+
+@_recipe
+def minibatch_sgd(**parameters: Any) -> Algorithm:
+    """One step a round with the mean gradient at the server's model."""
+    return Algorithm(MinibatchSGD(), name="minibatch_sgd").replace(**parameters)
+
+
+@_recipe
+def ef21(**parameters: Any) -> Algorithm:
+    """Gradients compressed against a state. Richtarik, Sokolov and Fatkhullin, NeurIPS 2021, Algorithm 2."""
+    uplink = Compressed(parse_compressor("top_k:1/64@model"))
+    return Algorithm(EF21(), uplink, SGD(server_lr=0.05), name="ef21").replace(**parameters)
+
+
+@_recipe
+def diana(**parameters: Any) -> Algorithm:
+    """Gradients quantised against a shift, unbiased. Mishchenko et al., 2019, Algorithm 1."""
+    uplink = Compressed(parse_compressor("qsgd:4@layer"))
+    return Algorithm(Diana(), uplink, SGD(server_lr=0.05), name="diana").replace(**parameters)
+
+
+@_recipe
+def marina(**parameters: Any) -> Algorithm:
+    """Compressed gradient differences, renewed now and then. Gorbunov et al., ICML 2021, Algorithms 1 and 4."""
+    uplink = Compressed(parse_compressor("qsgd:4@layer"))
+    return Algorithm(Marina(), uplink, SGD(server_lr=0.05), name="marina").replace(**parameters)

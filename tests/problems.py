@@ -14,6 +14,7 @@ from torch import nn
 
 import laconic
 from laconic.client.batches import positions
+from laconic.client.method import LocalMethod
 from laconic.data import FederatedData, from_arrays
 from laconic.engine.numerics import Numerics
 from laconic.randomness import Randomness
@@ -101,7 +102,8 @@ class Setting:
             numerics=Numerics(dtype="float64", strategy=self.strategy),
         )
         work = {"local_epochs": self.local_epochs} if self.local_epochs else {"local_steps": self.local_steps}
-        algorithm = algorithm.replace(batch_size=BATCH, **work)
+        if isinstance(algorithm.method, LocalMethod):
+            algorithm = algorithm.replace(batch_size=BATCH, **work)
         return Simulation(algorithm, laconic.classification(module()), data(), settings)
 
     def models(self, algorithm: laconic.Algorithm) -> list[np.ndarray]:

@@ -14,9 +14,13 @@ from torch import Tensor
 from laconic.data.federated import ClientData
 from laconic.engine.gradients import Gradients
 from laconic.layout import Layout
+from laconic.link.packet import Stream
+from laconic.parts import State
 from laconic.randomness import Randomness
 from laconic.task import Batch, Task
 
+PIECE = 512
+"""Examples of a large batch that go through the model at a time."""
 GATHERED = 1024
 """Examples of one client that are brought together at a time."""
 
@@ -27,6 +31,12 @@ class Step:
 
     number: int
     batches: list[Batch | None]
+    purpose: str = "dropout"
+    """Under which name the model's own draws, such as dropout masks, are made."""
+
+    def working(self, like: Tensor) -> Tensor:
+        """[C, 1]: 1 for a client that takes this step, 0 for one that has finished."""
+        return like.new_tensor([[batch is not None] for batch in self.batches])
 
 
 @dataclass
@@ -34,7 +44,12 @@ class Cohort:
     """C clients at the start of their round, and what a method may ask for."""
 
     round: int
+    work: str
     clients: Sequence[int]
+    states: Sequence[State]
+    """What the method keeps of each client."""
+    received: dict[Stream, Tensor]
+    """[C, d] by stream: what came with the model."""
     models: Tensor
     """[C, d]: the model that each client starts from; methods do not write to it."""
     buffers: Tensor
@@ -52,19 +67,52 @@ class Cohort:
         """How many examples each client has."""
         return [self.data.size(client) for client in self.clients]
 
+    def zeros(self) -> Tensor:
+        """[d]: where a state starts, on the host."""
+        return torch.zeros(self.layout.size, dtype=self.models.dtype)
+
+    def stacked(self, name: str) -> Tensor:
+        """[C, d]: one entry of the clients' states, zero where a client has none yet."""
+        return torch.stack([state.get(name, self.zeros()) for state in self.states]).to(self.models.device)
+
     def steps(self, positions: Callable[[int, np.random.Generator], Iterator[np.ndarray]]) -> Iterator[Step]:
         """Local steps until every client has finished; `positions(size, generator)` plans one client's batches."""
+        return self._planned("batches", "dropout", positions)
+
+    def _planned(
+        self, purpose: str, dropout: str, positions: Callable[[int, np.random.Generator], Iterator[np.ndarray]]
+    ) -> Iterator[Step]:
         plans = [
-            self._batches(
-                client, positions(self.data.size(client), self.randomness.numpy("batches", self.round, client))
-            )
+            self._batches(client, positions(self.data.size(client), self.randomness.numpy(purpose, self.round, client)))
             for client in self.clients
         ]
         for number in itertools.count():
             batches = [next(plan, None) for plan in plans]
             if all(batch is None for batch in batches):
                 return
-            yield Step(number, batches)
+            yield Step(number, batches, dropout)
+
+    def large_gradients(self, models: Sequence[Tensor], batch: int | None) -> list[Tensor]:
+        """Each client's gradient on one large batch, all its data if None, at each of several models [C, d].
+
+        The batch is the same for all models. It is computed in pieces, so its size costs time and not memory; the piece
+        by piece statistics of batch norm do not stay.
+        """
+
+        def plan(size: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
+            chosen = np.arange(size) if batch is None or batch >= size else generator.permutation(size)[:batch]
+            return iter(np.array_split(chosen, -(-len(chosen) // PIECE)))
+
+        totals = [torch.zeros_like(each) for each in models]
+        examples = torch.zeros(len(self.clients), 1, dtype=self.models.dtype, device=self.models.device)
+        kept = self.buffers.clone()
+        for step in self._planned("large batch", "large batch dropout", plan):
+            counts = examples.new_tensor([[0 if batch is None else len(batch[0])] for batch in step.batches])
+            examples += counts
+            for total, each in zip(totals, models, strict=True):
+                total += self.gradients(each, step) * counts
+        self.buffers.copy_(kept)
+        return [total / examples for total in totals]
 
     def gradients(self, models: Tensor, step: Step) -> Tensor:
         """G [C, d]: each client's gradient at its row of `models`, on its batch of this step.
@@ -73,7 +121,7 @@ class Cohort:
         """
 
         def seed(row: int) -> int:
-            return self.randomness.integer(f"dropout/{step.number}", self.round, self.clients[row])
+            return self.randomness.integer(f"{step.purpose}/{step.number}", self.round, self.clients[row])
 
         result, losses = self._gradients(models, self.buffers, step.batches, seed)
         self._seen.append((losses, [0 if batch is None else len(batch[0]) for batch in step.batches]))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
 from torch import Tensor
 
 from laconic.client.cohort import Cohort
@@ -11,11 +14,20 @@ from laconic.parts import part
 
 @part("method", "local_sgd")
 class LocalSGD(LocalMethod):
-    """W <- w; then K times W -= a g(W, batch)."""
+    """W <- w; then K times W -= a (g(W, batch) + mu (W - w)), with mu = 0 unless it is FedProx (Li et al., 2020)."""
+
+    proximal: Annotated[float, Field(ge=0)] = 0.0
+    """mu: how strongly a client is held back to the model it was sent."""
 
     def local(self, cohort: Cohort) -> Tensor:
         """The updates W - w."""
+        rate = self.rate(cohort.round)
         models = cohort.models.clone()
         for step in self.steps(cohort):
-            models.sub_(cohort.gradients(models, step), alpha=self.local_lr)
+            gradients = self.gradients(cohort, models, step)
+            if self.proximal:
+                # A client that has finished has a zero gradient, and must not be pulled back either.
+                away = (models - cohort.models) * step.working(models)
+                gradients.add_(away, alpha=self.proximal)
+            models.sub_(gradients, alpha=rate)
         return models.sub_(cohort.models)

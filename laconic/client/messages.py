@@ -15,6 +15,12 @@ class Instruction:
     client: int
     invited: int
     """How many clients take part in this round."""
+    exchange: int
+    """Which exchange of the round this is."""
+    work: str
+    """What the client is to do."""
+    continues: int | None
+    """In a later exchange of a round: the number of this client's answer to the one before."""
     packets: tuple[bytes, ...]
 
 

@@ -1,9 +1,14 @@
-"""What a client computes from the model and its data."""
+"""What a client computes from the model and its data, and what the server folds back.
+
+A simple method has one vector to say, its update, and writes `local` alone. Others keep a state on each client and one on
+the server, send further vectors in streams of their own, or need more than one exchange per round. All of them are written
+with the hooks below; the round (`laconic.algorithm`), the client's transaction and the ledger are the same for all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Self
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
 from pydantic import Field
@@ -11,26 +16,105 @@ from torch import Tensor
 
 from laconic.client.batches import BatchOrder, nominal_examples, positions
 from laconic.client.cohort import Cohort, Step
+from laconic.client.exchange import Exchange
 from laconic.errors import ConfigError
-from laconic.parts import Part, checked
+from laconic.link.compressors import AnyCompressor, Payload
+from laconic.link.occasion import Occasion
+from laconic.link.packet import Stream
+from laconic.parts import Part, State, checked
+from laconic.rates import RateSchedule, Schedule, clipped
+
+if TYPE_CHECKING:
+    from laconic.link.uplink import Uplink
+    from laconic.server.aggregate import Received
 
 DEFAULT_STEPS = 10
 Count = Annotated[int, Field(ge=1)]
+Vectors = dict[Stream, Tensor]
 
 
 class Method(Part):
-    """A client's work in one round."""
+    """A client's work in one round, and the server's part in it."""
 
     one_at_a_time: ClassVar[bool] = False
     """True for work that cannot share the process: it then runs alone, with all the operator threads."""
+    equal_clients: ClassVar[bool] = False
+    """True if the mathematics need the same K and the same weight for all clients."""
+    keeps_model: ClassVar[frozenset[str]] = frozenset()
+    """The works after which a client keeps the round's model, because the next exchange comes without it."""
+
+    # On the client, for a chunk of clients with the same work.
 
     def local(self, cohort: Cohort) -> Tensor:
         """The updates [C, d]: each client's end minus its start."""
         raise NotImplementedError
 
-    def nominal_gradients(self, size: int) -> int:
+    def answer(self, cohort: Cohort) -> Vectors:
+        """All that goes up, [C, d] by stream. MODEL is the update: it passes through the uplink and its memory."""
+        return {Stream.MODEL: self.local(cohort)}
+
+    def receive(self, state: State, received: Vectors) -> State:
+        """The client's state once it has what the server owed it (`owes`)."""
+        return state
+
+    def remember(self, cohort: Cohort, row: int, used: Mapping[Stream, Payload]) -> State:
+        """One client's new state, given what the server will decode of its answer."""
+        return cohort.states[row]
+
+    def compressor(self, work: str, uplink: Uplink) -> AnyCompressor | None:
+        """How vectors other than the update are compressed in that work; None is dense."""
+        return None
+
+    # On the server.
+
+    def init(self, model: Tensor) -> State:
+        """The server's state before round 0."""
+        return {}
+
+    def exchanges(self, occasion: Occasion) -> tuple[Exchange, ...]:
+        """The exchanges of a round."""
+        return (Exchange(),)
+
+    def assign(self, exchange: Exchange, occasion: Occasion) -> str:
+        """The work of one client in an exchange."""
+        return exchange.work
+
+    def send(self, work: str, state: State) -> Vectors:
+        """What goes down with that work, besides the model."""
+        return {}
+
+    def streams(self, work: str) -> tuple[Stream, ...]:
+        """What comes up as the answer to that work."""
+        return (Stream.MODEL,)
+
+    def gather(self, exchange: Exchange, state: State, received: Received, occasion: Occasion) -> State:
+        """The server's state after an exchange."""
+        return state
+
+    def owes(self, exchange: Exchange, received: Received) -> Vectors:
+        """What every client that was folded in this exchange must be told, sooner or later, for both sides to agree."""
+        return {}
+
+    def update(self, received: Received, state: State) -> Tensor | None:
+        """What the optimiser is given at the end of the round; None leaves the model where it is."""
+        return received.mean(Stream.MODEL)
+
+    def close(self, state: State, model: Tensor) -> State:
+        """The server's state after a round that started from `model`."""
+        return state
+
+    # About the method.
+
+    def nominal_gradients(self, size: int, work: str) -> int:
         """How many gradients of single examples the papers count for a client with `size` examples."""
         raise NotImplementedError
+
+    def fitted(self, uplink: Uplink) -> Self:
+        """The method with what it leaves open settled for this uplink."""
+        return self
+
+    def check(self, sizes: np.ndarray, weighting: str) -> None:
+        """Refuse, before any work, settings in which the mathematics do not hold."""
 
 
 @checked
@@ -45,6 +129,10 @@ class LocalMethod(Method):
     batch_size: Count = 32
     batch_order: BatchOrder = "shuffled"
     """`fixed` is the order of the client's data, the same in every round."""
+    local_schedule: Schedule = RateSchedule()
+    """What the local rate is multiplied with as rounds go by."""
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    """Gradients that are longer are brought to this length."""
 
     def __post_init__(self) -> None:
         if self.local_steps is not None and self.local_epochs is not None:
@@ -60,6 +148,10 @@ class LocalMethod(Method):
                 changes[other] = None
         return super().replace(**changes)
 
+    def rate(self, round: int) -> float:
+        """a in that round."""
+        return self.local_lr * self.local_schedule.factor(round)
+
     def steps(self, cohort: Cohort) -> Iterator[Step]:
         """The cohort's local steps in this round."""
 
@@ -69,6 +161,29 @@ class LocalMethod(Method):
 
         return cohort.steps(plan)
 
-    def nominal_gradients(self, size: int) -> int:
+    def gradients(self, cohort: Cohort, models: Tensor, step: Step) -> Tensor:
+        """G [C, d], clipped if that was asked for."""
+        return clipped(cohort.gradients(models, step), self.clip_norm)
+
+    def step_count(self, size: int) -> int:
+        """K of a client with `size` examples."""
+        if self.local_steps is not None:
+            return self.local_steps
+        return (self.local_epochs or 0) * -(-size // self.batch_size)
+
+    def nominal_gradients(self, size: int, work: str) -> int:
         """K b', or the examples of the passes."""
         return nominal_examples(size, self.batch_size, self.local_steps, self.local_epochs)
+
+    def check(self, sizes: np.ndarray, weighting: str) -> None:
+        """Where clients must be alike: the same K and the same weight."""
+        if not self.equal_clients:
+            return
+        if weighting != "uniform":
+            raise ConfigError(f"weighting = '{weighting}': {self.name} needs the same weight for all clients: uniform")
+        counts = {self.step_count(int(size)) for size in np.unique(sizes)}
+        if len(counts) > 1:
+            raise ConfigError(
+                f"method.local_epochs = {self.local_epochs}: clients of unlike sizes would take {min(counts)} to "
+                f"{max(counts)} steps, and {self.name} needs the same number for all; use local_steps"
+            )

@@ -111,7 +111,7 @@ class OwnTraining(Method):
         cohort.buffers[row].copy_(layout.flatten_buffers(trained))
         return layout.flatten(trained).to(cohort.models) - cohort.models[row]
 
-    def nominal_gradients(self, size: int) -> int:
+    def nominal_gradients(self, size: int, work: str) -> int:
         """One pass over the data: what the function really takes is not known before it has run."""
         return size
 

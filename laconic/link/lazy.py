@@ -98,7 +98,7 @@ class Lazy(Judging):
         if self.close(used, state, occasion):
             body, used, reference = SKIP, self.reference(state, occasion.layout), state["reference"]
         memory = remember(target, used, occasion) if self.memory else {}
-        return Encoded(body, memory | {"reference": reference})
+        return Encoded(body, memory | {"reference": reference}, used)
 
     def fold(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
         """The body, or on a skip the last one again."""
@@ -125,10 +125,10 @@ class Accelerated(Judging):
         body = self.compressed(target, occasion)
         arrived: Payload = decode(body, occasion.layout)
         flags = Flag.ACCELERATED if self.close(arrived, state, occasion) else Flag(0)
-        if flags and self.feedback == "used":
-            arrived = SumPayload(self.reference(state, occasion.layout), arrived)
-        memory = remember(target, arrived, occasion) if self.memory else {}
-        return Encoded(body, memory | {"reference": body.to_tensor()}, flags)
+        used = SumPayload(self.reference(state, occasion.layout), arrived) if flags else arrived
+        seen = used if self.feedback == "used" else arrived
+        memory = remember(target, seen, occasion) if self.memory else {}
+        return Encoded(body, memory | {"reference": body.to_tensor()}, used, flags)
 
     def fold(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
         """Y, or r + y."""

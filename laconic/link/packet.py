@@ -6,10 +6,11 @@ stands in the conversation between the server and one client:
     magic 2 | version 1 | codec 1 | stream 1 | flags 1 | layout 6 | incarnation 2
     sequence 4 | round 4 | length 4 | checksum 4
 
-`sequence` on the way up is the number of the client's update; on the way down it is the number of the last update of that
-client that the server has folded in, so that an acknowledgement costs nothing. `incarnation` counts the server's starts: a
-reply to a round that a crash undid must not be taken for one to the same round run again. Bytes from outside are hostile:
-`parse` checks all of it against what the receiver already knows, allocates nothing, and raises `PacketError` with a reason.
+The byte `stream` holds the stream in its lower half and the exchange of the round in its upper one. `sequence` on the way up
+is the number of the client's update; on the way down it is the number of the last update of that client that the server has
+folded in, so that an acknowledgement costs nothing. `incarnation` counts the server's starts: a reply to a round that a
+crash undid must not be taken for one to the same round run again. Bytes from outside are hostile: `parse` checks all of it
+against what the receiver already knows, allocates nothing, and raises `PacketError` with a reason.
 """
 
 from __future__ import annotations
@@ -43,6 +44,18 @@ class Stream(IntEnum):
     """Down: the model. Up: the client's update of it."""
     BUFFERS = 1
     """Floating buffers, such as batch-norm statistics."""
+    CONTROL = 2
+    """Control variates. Down: their mean over all clients. Up: the change of the client's own."""
+    ANCHOR = 3
+    """Cached gradients. Down: their mean over all clients. Up: the change of the client's own."""
+    GRADIENT = 4
+    """Down: the server's estimate of the gradient. Up: the client's gradient, or its change."""
+    MEAN = 5
+    """Down: the mean of the updates, back to those who sent them."""
+    PREVIOUS = 6
+    """Down: the model of the round before."""
+    CONFIRM = 7
+    """Up: nothing but the word that what came has been taken in."""
 
 
 class Flag(IntFlag):
@@ -90,6 +103,8 @@ class Packet:
     round: int
     flags: Flag = Flag(0)
     incarnation: int = 0
+    exchange: int = 0
+    """Which exchange of the round it belongs to: 0 to 15."""
 
     def to_bytes(self) -> bytes:
         """The packet as it crosses the network."""
@@ -97,7 +112,8 @@ class Packet:
         if len(data) > _MAXIMUM_BODY:
             raise ConfigError(f"a packet body of {len(data)} bytes is above the limit of {_MAXIMUM_BODY}")
         model = self.fingerprint.to_bytes(6, "little")
-        fields = (MAGIC, VERSION, self.body.codec, self.stream, self.flags, model, self.incarnation)
+        place = self.stream | self.exchange << 4
+        fields = (MAGIC, VERSION, self.body.codec, place, self.flags, model, self.incarnation)
         head = HEADER.pack(*fields, self.sequence, self.round, len(data), 0)[:_BEFORE_CHECKSUM]
         return b"".join((head, _checksum(head, self.body).to_bytes(4, "little"), data))
 
@@ -107,7 +123,7 @@ class Packet:
         view = memoryview(data)
         if len(view) < HEADER_BYTES:
             raise PacketError("truncated", f"{len(view)} bytes, a header has {HEADER_BYTES}")
-        magic, version, codec, stream, flags, model, incarnation, *rest = HEADER.unpack_from(view)
+        magic, version, codec, place, flags, model, incarnation, *rest = HEADER.unpack_from(view)
         sequence, round_, length, expected = rest
         fingerprint = int.from_bytes(model, "little")
         if magic != MAGIC:
@@ -123,7 +139,7 @@ class Packet:
             raise PacketError("checksum", "damaged on the way")
         if flags > sum(Flag):
             raise PacketError("flags", f"{flags} is not known")
-        return cls(body, stream, fingerprint, sequence, round_, Flag(flags), incarnation)
+        return cls(body, place & 15, fingerprint, sequence, round_, Flag(flags), incarnation, place >> 4)
 
 
 def _checksum(head: Buffer, body: Body) -> int:

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from laconic.layout import Layout
-from laconic.link.compressors import DENSE, AnyCompressor, Payload, decode, encode_dense
+from laconic.link.compressors import DENSE, AnyCompressor, DensePayload, Payload, decode, encode_dense
 from laconic.link.occasion import Occasion
 from laconic.link.packet import Body, Flag
 from laconic.parts import Part, State, part
@@ -25,6 +25,8 @@ class Encoded:
 
     body: Body
     state: State
+    used: Payload
+    """What the server will add to the mean."""
     flags: Flag = Flag(0)
 
 
@@ -61,7 +63,7 @@ class DenseUplink(Uplink):
 
     def encode(self, update: Tensor, state: State, occasion: Occasion) -> Encoded:
         """Every entry."""
-        return Encoded(encode_dense(update), state)
+        return Encoded(encode_dense(update), state, DensePayload(update))
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """32 d."""
@@ -76,7 +78,8 @@ class Compressed(Uplink):
 
     def encode(self, update: Tensor, state: State, occasion: Occasion) -> Encoded:
         """C(u)."""
-        return Encoded(compress(self.compressor, update, occasion), state)
+        body = compress(self.compressor, update, occasion)
+        return Encoded(body, state, decode(body, occasion.layout))
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count."""
@@ -99,7 +102,8 @@ class ErrorFeedback(Uplink):
         """C(u + m)."""
         target = compensate(update, state, occasion, self.restart_after, self.restart_from)
         body = compress(self.compressor.scaled_for_feedback(), target, occasion)
-        return Encoded(body, remember(target, decode(body, occasion.layout), occasion))
+        used = decode(body, occasion.layout)
+        return Encoded(body, remember(target, used, occasion), used)
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count."""

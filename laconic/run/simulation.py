@@ -92,6 +92,9 @@ class Simulation:
         participants = settings.participants or len(data)
         if participants > len(data):
             raise ConfigError(f"participants = {participants}: there are only {len(data)} clients")
+        algorithm = algorithm.fitted()
+        sizes = np.array([data.size(client) for client in range(len(data))])
+        algorithm.method.check(sizes, settings.weighting)
         self.algorithm, self.data = algorithm, data
         self.task = task.to(device, dtype)
         self.layout = Layout.of(self.task.module)

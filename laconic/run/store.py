@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from laconic.parts import State
 
@@ -22,12 +22,16 @@ class Settled:
 class ClientStore(Protocol):
     """Transactional state of many clients; a client that was never heard of has none."""
 
-    def settle(self, client: int, acknowledged: int) -> Settled:
-        """Commit the pending state if its number is `acknowledged`, else drop it."""
+    def settle(self, client: int, acknowledged: int, continues: int | None = None) -> Settled:
+        """Commit the pending state whose number is `acknowledged`, and drop the others.
+
+        A later exchange of the same round `continues` from the pending state of an earlier one, which is kept, and not
+        committed either: the server has used it, but not durably yet.
+        """
         ...
 
-    def propose(self, client: int, acknowledged: int, state: State) -> int:
-        """Keep `state` as pending, durably, and return the number of the update that goes with it."""
+    def propose(self, client: int, known: int, state: State) -> int:
+        """Keep `state` as pending, durably, and return the number of the update that goes with it: above `known`."""
         ...
 
     def forget(self, client: int) -> None:
@@ -39,7 +43,8 @@ class ClientStore(Protocol):
 class _Record:
     committed: State | None = None
     committed_number: int = 0
-    pending: State | None = None
+    pending: dict[int, State] = field(default_factory=dict)
+    """By number: one for every exchange of the present round."""
     number: int = 0
     """The highest number given out, so that an update that was lost never shares its number with the next."""
 
@@ -50,21 +55,24 @@ class MemoryStore:
     def __init__(self) -> None:
         self._records: dict[int, _Record] = {}
 
-    def settle(self, client: int, acknowledged: int) -> Settled:
+    def settle(self, client: int, acknowledged: int, continues: int | None = None) -> Settled:
         """See `ClientStore`."""
         record = self._records.get(client, _Record())
-        if record.pending is not None and record.number == acknowledged:
-            record.committed, record.committed_number = record.pending, acknowledged
-        record.pending = None
+        if acknowledged in record.pending:
+            record.committed, record.committed_number = record.pending[acknowledged], acknowledged
+        if continues is not None:
+            record.pending = {number: state for number, state in record.pending.items() if number == continues}
+            return Settled(record.pending.get(continues), continues not in record.pending)
+        record.pending = {}
         # A committed state of another number is an old copy: using it would count some updates twice or not at all.
         lost = record.committed_number != acknowledged
         return Settled(None if lost else record.committed, lost)
 
-    def propose(self, client: int, acknowledged: int, state: State) -> int:
+    def propose(self, client: int, known: int, state: State) -> int:
         """See `ClientStore`."""
         record = self._records.setdefault(client, _Record())
-        record.number = max(record.number, acknowledged) + 1
-        record.pending = state
+        record.number = max(record.number, known) + 1
+        record.pending[record.number] = state
         return record.number
 
     def forget(self, client: int) -> None:
@@ -74,35 +82,37 @@ class MemoryStore:
     def states(self) -> Iterator[tuple[int, State]]:
         """Every client's newest state, pending or committed."""
         for client, record in self._records.items():
-            state = record.committed if record.pending is None else record.pending
+            state = record.pending[max(record.pending)] if record.pending else record.committed
             if state is not None:
                 yield client, state
 
-    def snapshot(self) -> tuple[State, dict[str, dict[str, int]]]:
+    def snapshot(self) -> tuple[State, dict[str, dict[str, Any]]]:
         """Everything as a flat dict of tensors and a table of numbers, for a checkpoint."""
         tensors: State = {}
-        numbers: dict[str, dict[str, int]] = {}
+        table: dict[str, dict[str, Any]] = {}
         for client, record in self._records.items():
-            entry = {"number": record.number, "committed_number": record.committed_number}
-            for kind, state in (("committed", record.committed), ("pending", record.pending)):
-                if state is not None:
-                    entry[kind] = 1
-                    tensors |= {f"{client}/{kind}/{name}": value for name, value in state.items()}
-            numbers[str(client)] = entry
-        return tensors, numbers
+            table[str(client)] = {
+                "number": record.number,
+                "committed": None if record.committed is None else record.committed_number,
+                "pending": list(record.pending),
+            }
+            kept = record.pending | ({} if record.committed is None else {record.committed_number: record.committed})
+            for number, state in kept.items():
+                tensors |= {f"{client}/{number}/{name}": value for name, value in state.items()}
+        return tensors, table
 
-    def restore(self, tensors: State, numbers: dict[str, dict[str, int]]) -> None:
+    def restore(self, tensors: State, table: dict[str, dict[str, Any]]) -> None:
         """Take everything back from a checkpoint."""
+        states: dict[tuple[str, str], State] = {}
+        for key, value in tensors.items():
+            client, number, name = key.split("/", 2)
+            states.setdefault((client, number), {})[name] = value
         self._records = {
             int(client): _Record(
-                committed={} if "committed" in entry else None,
-                committed_number=entry["committed_number"],
-                pending={} if "pending" in entry else None,
+                committed=None if entry["committed"] is None else states.get((client, str(entry["committed"])), {}),
+                committed_number=entry["committed"] or 0,
+                pending={number: states.get((client, str(number)), {}) for number in entry["pending"]},
                 number=entry["number"],
             )
-            for client, entry in numbers.items()
+            for client, entry in table.items()
         }
-        for key, value in tensors.items():
-            client, kind, name = key.split("/", 2)
-            state: State = getattr(self._records[int(client)], kind)
-            state[name] = value

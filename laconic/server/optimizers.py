@@ -16,6 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from laconic.parts import Part, State, checked, part
+from laconic.rates import RateSchedule, Schedule
 
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -25,6 +26,8 @@ class Optimizer(Part):
     """Base of the optimisers; `server_lr` is the server's learning rate, b."""
 
     server_lr: Rate
+    server_schedule: Schedule
+    """What the server's rate is multiplied with as rounds go by."""
 
     def init(self, model: Tensor) -> State:
         """The state before round 0."""
@@ -34,6 +37,11 @@ class Optimizer(Part):
         """What to add to the model, and the new state."""
         raise NotImplementedError
 
+    def scheduled(self, step: Tensor, round: int) -> Tensor:
+        """A step, with the rate that the round has: every step here is in proportion to it."""
+        factor = self.server_schedule.factor(round)
+        return step if factor == 1 else factor * step
+
 
 @part("optimizer", "sgd")
 class SGD(Optimizer):
@@ -41,6 +49,7 @@ class SGD(Optimizer):
 
     server_lr: Rate = 1.0
     momentum: Decay = 0.0
+    server_schedule: Schedule = RateSchedule()
 
     def init(self, model: Tensor) -> State:
         """Nothing without momentum."""
@@ -65,6 +74,7 @@ class Adaptive(Optimizer):
     beta1: Decay = 0.9
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
     bias_correction: bool = False
+    server_schedule: Schedule = RateSchedule()
 
     def init(self, model: Tensor) -> State:
         """m_0 = v_0 = 0."""

@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from laconic.algorithm import Algorithm
+from laconic.client.exchange import Exchange
 from laconic.client.messages import Instruction, Reply
 from laconic.data.federated import ClientData
 from laconic.errors import PacketError
 from laconic.layout import Layout
-from laconic.link.compressors import Codec, decode_dense, encode_dense
+from laconic.link.compressors import DENSE, Codec, Payload, decode, decode_dense, encode_dense, encode_exactly
 from laconic.link.downlink import LOST, Held, Publication
 from laconic.link.occasion import Occasion
 from laconic.link.packet import Body, Flag, Packet, Stream
 from laconic.parts import State, section
-from laconic.randomness import Randomness
+from laconic.randomness import GLOBAL, Randomness
 from laconic.run.ledger import RoundCosts
-from laconic.server.aggregate import RunningMean, Weighting
+from laconic.server.aggregate import Received, Weighting
+from laconic.server.debts import Debts
 from laconic.server.sampling import Sampling, participants
 
 
+@dataclass(frozen=True)
+class Offer:
+    """What one client was asked in the present exchange."""
+
+    work: str
+    exchange: Exchange
+    model: Body | None
+    """The model as it went out, if it did."""
+
+
 class Server:
-    """The model, the states of optimiser and downlink, and what is kept of clients.
+    """The model, the states of method, optimiser and downlink, and what is kept of clients.
 
     Per client that is 16 bytes, the number of its last folded update and the version of the model it has, and what its
     links need (`peers`): the last packet of a lazy client, the mirror of a mirrored one.
@@ -55,45 +68,78 @@ class Server:
         self.round = 0
         self.model = model.clone()
         self.buffers = buffers.clone()
+        self.method = algorithm.method
+        self.method_state = self.method.init(model)
         self.optimizer_state = algorithm.optimizer.init(model)
         self.downlink_state = algorithm.downlink.init(model)
         self.folded = np.zeros(len(data), dtype=np.int64)
         self.versions = np.zeros(len(data), dtype=np.int64)
         self.peers: dict[int, State] = {}
+        self.debts = Debts()
         self.costs = RoundCosts()
         self.losses: list[tuple[float, int]] = []
 
-    def invite(self) -> Iterator[Instruction]:
-        """Choose who takes part; then address to each of them what it needs, one by one, as the engine can take them."""
+    def exchanges(self) -> Iterator[Exchange]:
+        """Open a round: choose who takes part, and go through its exchanges one by one."""
         chosen = participants(self.sampling, len(self.data), self.count, self.round, self.randomness, self._sizes)
         self.costs = RoundCosts(invited=len(chosen))
         self.losses = []
-        self._mean = RunningMean(self.layout.size, self.layout.dtype, self.model.device)
-        self._buffer_mean = RunningMean(self.layout.buffer_size, self.layout.dtype, self.model.device)
+        self._participants: Sequence[int] = chosen
+        self._answered: list[int] = []
+        self._exchange = -1
+        self._durable: dict[int, int] = {}
+        """Of those folded in this round: the number that was theirs before it, which is all that may be acknowledged."""
+        self._received = Received(self.layout, self.model.device)
         self._publication = Publication(self.model, self.downlink_state, self.layout)
-        self._offered: dict[int, Body] = {}
-        buffers = encode_dense(self.buffers) if self.send_buffers else None
-        return (self._instruction(client, len(chosen), buffers) for client in chosen)
+        return iter(self.method.exchanges(self._occasion()))
+
+    def invite(self, exchange: Exchange) -> Iterator[Instruction]:
+        """Address to each client what it needs, one by one, as the engine can take them."""
+        asked: Sequence[int] = range(len(self.data)) if exchange.who == "everyone" else self._participants
+        if exchange.who == "answered":
+            asked = [client for client in self._participants if client in set(self._answered)]
+        self._exchange += 1
+        self._answered = []
+        self._offered: dict[int, Offer] = {}
+        buffers = encode_dense(self.buffers) if self.send_buffers and exchange.model else None
+        self._encoded: dict[str, dict[Stream, Body]] = {}
+        return (self._instruction(exchange, client, buffers) for client in asked)
 
     def _sizes(self) -> np.ndarray:
         return np.array([self.data.size(client) for client in range(len(self.data))])
 
+    def _occasion(self, client: int = GLOBAL) -> Occasion:
+        invited = len(self._participants)
+        return Occasion(self.layout, self.randomness, self.round, client, invited, len(self.data))
+
     def _held(self, client: int) -> Held:
         return Held(int(self.versions[client]), section(self.peers.get(client, {}), "downlink"))
 
-    def _instruction(self, client: int, invited: int, buffers: Body | None) -> Instruction:
-        occasion = Occasion(self.layout, self.randomness, self.round, client, invited, len(self.data))
-        model = self.algorithm.downlink.send(self._publication, self._held(client), occasion)
-        self._offered[client] = model
-        bodies = {Stream.MODEL: model} | ({Stream.BUFFERS: buffers} if buffers else {})
+    def _instruction(self, exchange: Exchange, client: int, buffers: Body | None) -> Instruction:
+        occasion = self._occasion(client)
+        work = self.method.assign(exchange, occasion)
+        if work not in self._encoded:
+            vectors = self.method.send(work, self.method_state)
+            self._encoded[work] = {stream: encode_dense(vector) for stream, vector in vectors.items()}
+        bodies: dict[Stream, Body] = {}
+        if exchange.model:
+            bodies[Stream.MODEL] = self.algorithm.downlink.send(self._publication, self._held(client), occasion)
+        bodies |= ({Stream.BUFFERS: buffers} if buffers else {}) | self._encoded[work] | self.debts.of(client)
+        self._offered[client] = Offer(work, exchange, bodies.get(Stream.MODEL))
+        acknowledged = self._durable.get(client, int(self.folded[client]))
+        continues = int(self.folded[client]) if client in self._durable else None
         packets = []
         for stream, body in bodies.items():
-            number = int(self.folded[client])
-            label = (stream, self.layout.fingerprint, number, self.round, Flag(0), self.incarnation)
-            packets.append(Packet(body, *label).to_bytes())
-            bits = self.algorithm.downlink.paper_bits(body, self.layout) if stream == Stream.MODEL else 0
+            label = (self.layout.fingerprint, acknowledged, self.round, Flag(0), self.incarnation, self._exchange)
+            packets.append(Packet(body, stream, *label).to_bytes())
+            bits = self._paper_bits_down(stream, body) if exchange.counted else 0
             self.costs.count("down", stream.name.lower(), len(packets[-1]), bits)
-        return Instruction(self.round, client, invited, tuple(packets))
+        return Instruction(self.round, client, occasion.invited, self._exchange, work, continues, tuple(packets))
+
+    def _paper_bits_down(self, stream: Stream, body: Body) -> int:
+        if stream == Stream.MODEL:
+            return self.algorithm.downlink.paper_bits(body, self.layout)
+        return 0 if stream == Stream.BUFFERS else 32 * self.layout.size
 
     def receive(self, reply: Reply) -> bool:
         """Fold a reply, or count its refusal."""
@@ -107,77 +153,109 @@ class Server:
     def fold(self, reply: Reply) -> None:
         """Check a reply and add it to the mean; one that is refused has changed nothing."""
         packets = {packet.stream: packet for packet in (Packet.parse(p, self.layout) for p in reply.packets)}
-        if Stream.MODEL not in packets or len(packets) != len(reply.packets):
+        if not packets or len(packets) != len(reply.packets):
             raise PacketError("stream", f"client {reply.client} sent streams {sorted(packets)}")
-        number, flags = packets[Stream.MODEL].sequence, packets[Stream.MODEL].flags
-        now = (self.round, self.incarnation)
-        if reply.client not in self._offered or any((p.round, p.incarnation) != now for p in packets.values()):
+        label = next(iter(packets.values()))
+        number, flags = label.sequence, label.flags
+        now = (self.round, self.incarnation, self._exchange)
+        when = {(packet.round, packet.incarnation, packet.exchange) for packet in packets.values()}
+        if reply.client not in self._offered or when != {now}:
             raise PacketError("stale", f"client {reply.client} is not expected in round {self.round}")
         if number <= self.folded[reply.client] or any(p.sequence != number for p in packets.values()):
             raise PacketError("stale", f"update {number} of client {reply.client} is not the next")
         if Flag.LOST in flags:
             self._forget(reply)
             return
-        if set(packets) != {Stream.MODEL} | ({Stream.BUFFERS} if self.send_buffers else set()):
+        offer = self._offered[reply.client]
+        expected = set(self.method.streams(offer.work))
+        if self.send_buffers and Stream.MODEL in expected:
+            expected.add(Stream.BUFFERS)
+        if set(packets) != expected:
             raise PacketError("stream", f"client {reply.client} sent streams {sorted(packets)}")
         peer = {} if Flag.RESET in flags else section(self.peers.get(reply.client, {}), "uplink")
-        update, peer = self.algorithm.uplink.fold(packets[Stream.MODEL].body, flags, peer, self.layout)
-        statistics = None
-        if self.send_buffers:
-            body = packets[Stream.BUFFERS].body
-            statistics = decode_dense(body, self.layout.buffer_size, self.layout.dtype)
+        payloads: dict[int, Payload] = {}
+        for stream, packet in packets.items():
+            if stream == Stream.MODEL:
+                payloads[stream], peer = self.algorithm.uplink.fold(packet.body, flags, peer, self.layout)
+            elif stream == Stream.BUFFERS:
+                payloads[stream] = decode_dense(packet.body, self.layout.buffer_size, self.layout.dtype)
+            elif stream != Stream.CONFIRM:
+                payloads[stream] = decode(packet.body, self.layout)
         # Nothing has changed so far; from here on nothing can be refused.
         weight = 1.0 if self.weighting == "uniform" else float(reply.examples)
-        self._mean.add(update, weight)
-        if statistics is not None:
-            self._buffer_mean.add(statistics, weight)
+        for stream, payload in payloads.items():
+            self._received.add(Stream(stream), payload, weight)
         self._confirm(reply.client, number, peer)
-        self._enter(reply, packets)
+        self._enter(reply, packets, offer)
 
     def _confirm(self, client: int, number: int, uplink_peer: State) -> None:
-        """The client's round counts: its links move on."""
+        """The client's exchange counts: its links move on."""
         downlink = self.algorithm.downlink
         held = self._held(client)
         kept = {f"uplink/{name}": value for name, value in uplink_peer.items()}
-        moved = downlink.confirmed(self._publication, held, self._offered.pop(client))
+        model = self._offered.pop(client).model
+        moved = held.peer if model is None else downlink.confirmed(self._publication, held, model)
         kept |= {f"downlink/{name}": value for name, value in moved.items()}
         if kept:
             self.peers[client] = kept
-        self.versions[client] = downlink.version(self.downlink_state)
+        if model is not None:
+            self.versions[client] = downlink.version(self.downlink_state)
+        self._durable.setdefault(client, int(self.folded[client]))
         self.folded[client] = number
+        self.debts.settle(client)
+        self._answered.append(client)
 
     def _forget(self, reply: Reply) -> None:
         """A client cannot read what it was sent: next time it gets the whole model."""
         self.versions[reply.client] = LOST
         self.peers.pop(reply.client, None)
+        self.debts.settle(reply.client)
         self._offered.pop(reply.client)
         self.costs.count("up", Stream.MODEL.name.lower(), sum(map(len, reply.packets)), 0)
         self.costs.lost += 1
 
-    def _enter(self, reply: Reply, packets: dict[int, Packet]) -> None:
+    def _enter(self, reply: Reply, packets: dict[int, Packet], offer: Offer) -> None:
         for raw, (stream, packet) in zip(reply.packets, packets.items(), strict=True):
-            bits = self.algorithm.uplink.paper_bits(packet.body, self.layout) if stream == Stream.MODEL else 0
+            bits = self._paper_bits_up(Stream(stream), packet.body, offer.work) if offer.exchange.counted else 0
             self.costs.count("up", Stream(stream).name.lower(), len(raw), bits)
-        update = packets[Stream.MODEL]
-        self.costs.skipped += update.body.codec == Codec.SKIP
-        self.costs.lost += Flag.RESET in update.flags
-        self.costs.gradients += reply.gradients
+        self.costs.gradients += reply.gradients if offer.exchange.counted else 0
         self.costs.samples += reply.samples
-        self.costs.folded += 1
+        self.costs.folded += offer.exchange.who == "participants"
+        self.costs.lost += any(Flag.RESET in packet.flags for packet in packets.values())
         self.losses.append((reply.loss, reply.samples))
+        if Stream.MODEL in packets:
+            self.costs.skipped += packets[Stream.MODEL].body.codec == Codec.SKIP
+
+    def _paper_bits_up(self, stream: Stream, body: Body, work: str) -> int:
+        if stream == Stream.MODEL:
+            return self.algorithm.uplink.paper_bits(body, self.layout)
+        if stream in (Stream.BUFFERS, Stream.CONFIRM):
+            return 0
+        return (self.method.compressor(work, self.algorithm.uplink) or DENSE).paper_bits(self.layout)
+
+    def gather(self, exchange: Exchange) -> None:
+        """End an exchange: the method makes of the answers what it needs."""
+        self.method_state = self.method.gather(exchange, self.method_state, self._received, self._occasion())
+        owed = self.method.owes(exchange, self._received)
+        if owed:
+            bodies = {stream: encode_exactly(vector, self.layout) for stream, vector in owed.items()}
+            self.debts.owe(self.round, bodies, self._answered)
 
     def close(self) -> RoundCosts:
         """Move the model by the mean of what was folded; with nothing folded, nothing moves."""
-        mean = self._mean.mean()
-        if mean is not None:
-            step, self.optimizer_state = self.algorithm.optimizer.step(mean, self.optimizer_state)
+        before = self.model
+        update = self.method.update(self._received, self.method_state)
+        if update is not None:
+            step, self.optimizer_state = self.algorithm.optimizer.step(update, self.optimizer_state)
+            step = self.algorithm.optimizer.scheduled(step, self.round)
             occasion = Occasion(self.layout, self.randomness, self.round, population=len(self.data))
             self.model, self.downlink_state = self.algorithm.downlink.advance(
                 self.model, step, self.downlink_state, occasion
             )
-            statistics = self._buffer_mean.mean()
+            statistics = self._received.mean(Stream.BUFFERS)
             if statistics is not None:
                 self.buffers = statistics
+        self.method_state = self.method.close(self.method_state, before)
         self.round += 1
         return self.costs
 
@@ -198,6 +276,8 @@ class Server:
         }
         own |= {f"optimizer/{name}": value for name, value in self.optimizer_state.items()}
         own |= {f"downlink/{name}": value for name, value in self.downlink_state.items()}
+        own |= {f"method/{name}": value for name, value in self.method_state.items()}
+        own |= {f"debts/{name}": value for name, value in self.debts.state().items()}
         return own | {
             f"peers/{client}/{name}": value for client, peer in self.peers.items() for name, value in peer.items()
         }
@@ -211,6 +291,8 @@ class Server:
         self.versions = state["versions"].cpu().numpy().copy()
         self.optimizer_state = {name: value.to(device) for name, value in section(state, "optimizer").items()}
         self.downlink_state = {name: value.to(device) for name, value in section(state, "downlink").items()}
+        self.method_state = {name: value.to(device) for name, value in section(state, "method").items()}
+        self.debts = Debts.restored(section(state, "debts"))
         self.peers = {}
         for key, value in section(state, "peers").items():
             client, name = key.split("/", 1)

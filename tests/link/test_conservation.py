@@ -57,7 +57,7 @@ class GivenUpdates(Method):
     def local(self, cohort: Cohort) -> Tensor:
         return torch.stack([update_of(cohort.round, client) for client in cohort.clients])
 
-    def nominal_gradients(self, size: int) -> int:
+    def nominal_gradients(self, size: int, work: str) -> int:
         return 0
 
 
@@ -135,13 +135,14 @@ class World:
         if record is None or client in self.emptied:
             return {}
         number = self.server.folded[client]
-        if record.pending is not None and record.number == number:
-            return record.pending
+        if number in record.pending:
+            return record.pending[number]
         return record.committed if record.committed is not None and record.committed_number == number else {}
 
     def round(self, fates: list[str], server_dies: bool) -> None:
         before = {name: value.clone() for name, value in self.server.state().items()}
-        instructions = list(self.server.invite())
+        (exchange,) = self.server.exchanges()
+        instructions = list(self.server.invite(exchange))
         entries = []
         for reply in self.deliver(instructions, fates):
             entry = self.would_fold(reply)

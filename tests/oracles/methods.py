@@ -272,6 +272,67 @@ def minibatch_sgd(problem: Problem, rate: float) -> History:
     return history
 
 
+def ef21(problem: Problem, compress: Compress, full_batches: dict[int, Indices], rate: float) -> History:
+    """EF21 with partial participation (Fatkhullin et al. 2021, Algorithm 5): absent clients keep g_i; g_i starts at 0."""
+    history = History()
+    w = problem.initial.copy()
+    N = problem.clients
+    g_i = {client: np.zeros_like(w) for client in range(N)}
+    for t in range(len(problem.participants)):
+        for client in problem.participants[t]:
+            c = compress(t, client, problem.gradient(client, w, full_batches[client]) - g_i[client])
+            g_i[client] = g_i[client] + c
+        w = w - rate * _mean_of_all(g_i, N)
+        history.models.append(w.copy())
+        history.client_states.append(snapshot(g_i))
+    return history
+
+
+def diana(problem: Problem, compress: Compress, full_batches: dict[int, Indices], rate: float, alpha: float) -> History:
+    """DIANA (Mishchenko et al. 2019, Algorithm 1); absent clients keep h_i, and h is the mean of all of them."""
+    history = History()
+    w = problem.initial.copy()
+    N = problem.clients
+    h_i = {client: np.zeros_like(w) for client in range(N)}
+    for t in range(len(problem.participants)):
+        h = _mean_of_all(h_i, N)
+        messages = {}
+        for client in problem.participants[t]:
+            m = compress(t, client, problem.gradient(client, w, full_batches[client]) - h_i[client])
+            messages[client] = m
+            h_i[client] = h_i[client] + alpha * m
+        w = w - rate * (h + mean(problem, messages))
+        history.models.append(w.copy())
+        history.client_states.append(snapshot(h_i))
+    return history
+
+
+def marina(
+    problem: Problem, compress: Compress, coins: list[bool], full_batches: dict[int, Indices], rate: float
+) -> History:
+    """PP-MARINA (Gorbunov et al. 2021, Algorithm 4): all clients if the coin says so, compressed differences otherwise."""
+    history = History()
+    w = problem.initial.copy()
+    w_previous = w.copy()
+    g = np.zeros_like(w)
+    for t in range(len(problem.participants)):
+        if t == 0 or coins[t]:
+            everybody = {c: problem.gradient(c, w, full_batches[c]) for c in range(problem.clients)}
+            g = mean(problem, everybody)
+        else:
+            changes = {}
+            for client in problem.participants[t]:
+                batch = full_batches[client]
+                difference = problem.gradient(client, w, batch) - problem.gradient(client, w_previous, batch)
+                changes[client] = compress(t, client, difference)
+            g = g + mean(problem, changes)
+        w_previous = w.copy()
+        w = w - rate * g
+        history.models.append(w.copy())
+        history.server_state.append(g.copy())
+    return history
+
+
 def _mean_of_all(vectors: PerClient, N: int) -> Vector:
     total = np.zeros_like(vectors[0])
     for client in range(N):

@@ -42,6 +42,11 @@ def reply(instruction: Instruction, update: Tensor, layout: Layout = LAYOUT, **c
     return Reply(instruction.round, instruction.client, (packet.to_bytes(),), size, 10, 10, 0.5)
 
 
+def invite(server: Server) -> list[Instruction]:
+    (exchange,) = server.exchanges()
+    return list(server.invite(exchange))
+
+
 def acknowledged(instruction: Instruction, layout: Layout = LAYOUT) -> int:
     return Packet.parse(instruction.packets[0], layout).sequence
 
@@ -49,7 +54,8 @@ def acknowledged(instruction: Instruction, layout: Layout = LAYOUT) -> int:
 def contents(server: Server) -> tuple:
     """All that a refused reply could have changed."""
     state = {name: value.clone() for name, value in server.state().items()}
-    means = [None if (m := mean.mean()) is None else m.clone() for mean in (server._mean, server._buffer_mean)]
+    received = (server._received.mean(stream) for stream in (Stream.MODEL, Stream.BUFFERS))
+    means = [None if mean is None else mean.clone() for mean in received]
     return state, means, server.costs.table(), list(server.losses)
 
 
@@ -68,7 +74,7 @@ def refused(server: Server, message: Reply) -> str:
 
 def test_a_reply_folded_twice_counts_once() -> None:
     server = make_server()
-    instructions = list(server.invite())
+    instructions = invite(server)
     message = reply(instructions[0], torch.ones(3))
     server.fold(message)
     assert refused(server, message) == "stale"
@@ -79,9 +85,12 @@ def test_a_reply_folded_twice_counts_once() -> None:
 
 def test_a_client_that_was_not_invited_is_refused() -> None:
     server = make_server(participants=2)
-    invited = {instruction.client for instruction in list(server.invite())}
+    invited = {instruction.client for instruction in invite(server)}
     stranger = next(client for client in range(4) if client not in invited)
-    assert refused(server, reply(Instruction(0, stranger, 2, _downlink(server)), torch.ones(3))) == "stale"
+    assert (
+        refused(server, reply(Instruction(0, stranger, 2, 0, "train", None, _downlink(server)), torch.ones(3)))
+        == "stale"
+    )
 
 
 def _downlink(server: Server) -> tuple[bytes, ...]:
@@ -90,29 +99,29 @@ def _downlink(server: Server) -> tuple[bytes, ...]:
 
 def test_a_client_that_does_not_exist_is_refused() -> None:
     server = make_server()
-    message = reply(next(iter(server.invite())), torch.ones(3))
+    message = reply(invite(server)[0], torch.ones(3))
     assert refused(server, replace(message, client=99)) == "stale"
     assert refused(server, replace(message, client=-1)) == "stale"
 
 
 def test_an_update_from_the_round_before_is_refused() -> None:
     server = make_server()
-    late = reply(next(iter(server.invite())), torch.ones(3))
+    late = reply(invite(server)[0], torch.ones(3))
     server.close()
-    list(server.invite())
+    invite(server)
     assert refused(server, late) == "stale"
 
 
 def test_a_reply_from_a_round_to_come_is_refused() -> None:
     server = make_server()
-    assert refused(server, reply(next(iter(server.invite())), torch.ones(3), round=1)) == "stale"
+    assert refused(server, reply(invite(server)[0], torch.ones(3), round=1)) == "stale"
 
 
 def test_a_sequence_number_that_was_folded_already_is_refused() -> None:
     server = make_server()
-    server.fold(reply(next(iter(server.invite())), torch.ones(3)))
+    server.fold(reply(invite(server)[0], torch.ones(3)))
     server.close()
-    instruction = next(iter(server.invite()))
+    instruction = invite(server)[0]
     assert acknowledged(instruction) == 1
     for number in (0, 1):
         assert refused(server, reply(instruction, torch.ones(3), sequence=number)) == "stale"
@@ -122,17 +131,17 @@ def test_a_sequence_number_that_was_folded_already_is_refused() -> None:
 
 def test_wrong_streams_are_refused() -> None:
     server = make_server()
-    instruction = next(iter(server.invite()))
+    instruction = invite(server)[0]
     message = reply(instruction, torch.ones(3))
     assert refused(server, replace(message, packets=())) == "stream"
     assert refused(server, replace(message, packets=message.packets * 2)) == "stream"
     assert refused(server, reply(instruction, torch.ones(3), stream=Stream.BUFFERS)) == "stream"
-    assert refused(server, reply(instruction, torch.ones(3), stream=77)) == "stream"
+    assert refused(server, reply(instruction, torch.ones(3), stream=13)) == "stream"
 
 
 def test_an_update_of_the_wrong_size_or_with_nan_is_refused() -> None:
     server = make_server()
-    instruction = next(iter(server.invite()))
+    instruction = invite(server)[0]
     assert refused(server, reply(instruction, torch.ones(4))) == "size"
     assert refused(server, reply(instruction, torch.tensor([1.0, float("nan"), 0.0]))) == "not finite"
     server.fold(reply(instruction, torch.ones(3)))
@@ -142,7 +151,7 @@ def test_an_update_of_the_wrong_size_or_with_nan_is_refused() -> None:
 
 def test_bad_buffers_refuse_the_whole_reply() -> None:
     server = make_server(layout=NORMED)
-    instruction = next(iter(server.invite()))
+    instruction = invite(server)[0]
     update = reply(instruction, torch.ones(NORMED.size), NORMED)
     assert refused(server, update) == "stream"
     for buffers, reason in ((torch.full((4,), float("inf")), "not finite"), (torch.zeros(5), "size")):
@@ -152,10 +161,10 @@ def test_bad_buffers_refuse_the_whole_reply() -> None:
 
 def test_with_nothing_folded_nothing_moves_but_the_round() -> None:
     server = make_server(fed_ams())
-    server.fold(reply(next(iter(server.invite())), torch.ones(3)))
+    server.fold(reply(invite(server)[0], torch.ones(3)))
     server.close()
     before = {name: value.clone() for name, value in server.state().items()}
-    list(server.invite())
+    invite(server)
     server.close()
     after = server.state()
     assert int(after["round"]) == int(before["round"]) + 1
@@ -169,7 +178,7 @@ def test_the_mean_is_that_of_numpy_over_whoever_answered(answering: set[int], we
     generator = np.random.default_rng(seed)
     updates = generator.standard_normal((4, NORMED.size)).astype(np.float32)
     statistics = generator.standard_normal((4, NORMED.buffer_size)).astype(np.float32)
-    for instruction in list(server.invite()):
+    for instruction in invite(server):
         if instruction.client in answering:
             both = [
                 reply(instruction, torch.from_numpy(vectors[instruction.client]), NORMED, stream=stream).packets[0]
@@ -192,12 +201,12 @@ def test_the_mean_is_that_of_numpy_over_whoever_answered(answering: set[int], we
 def test_a_restored_server_invites_and_folds_as_the_one_that_was_saved() -> None:
     first = make_server(fed_ams(), participants=2)
     for _ in range(3):
-        for instruction in list(first.invite()):
+        for instruction in invite(first):
             first.fold(reply(instruction, torch.randn(3)))
         first.close()
     second = make_server(fed_ams(), participants=2)
     second.restore({name: value.clone() for name, value in first.state().items()})
-    ours, theirs = list(first.invite()), list(second.invite())
+    ours, theirs = invite(first), invite(second)
     assert ours == theirs
     for server, instructions in ((first, ours), (second, theirs)):
         for instruction in instructions:

@@ -13,7 +13,7 @@ from laconic.link.compressors.groups import Group
 from laconic.link.compressors.payload import DensePayload, Payload, SparsePayload, SumPayload
 from laconic.link.compressors.quantised import Qsgd, Uniform
 from laconic.link.compressors.sign import HeavySign, Sign
-from laconic.link.compressors.sparse import RandomK, TopK, encode_sparse
+from laconic.link.compressors.sparse import RandomK, TopK, encode_exactly, encode_sparse
 from laconic.link.compressors.spelling import AnyCompressor, parse_compressor
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "decode",
     "decode_dense",
     "encode_dense",
+    "encode_exactly",
     "encode_sparse",
     "parse_compressor",
 ]

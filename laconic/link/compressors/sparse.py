@@ -12,6 +12,7 @@ from laconic.layout import Layout
 from laconic.link.body import BodyWriter, Floats
 from laconic.link.compressors.base import Compressor, compressor
 from laconic.link.compressors.codec import Codec, Places
+from laconic.link.compressors.dense import encode_dense
 from laconic.link.compressors.groups import Bounds, Chosen, Group, group_bounds, kept, kept_bounds, spans
 from laconic.link.compressors.places import seeded_positions, write_positions, write_seed
 from laconic.link.gaps import Coding
@@ -100,3 +101,13 @@ def encode_sparse(positions: Tensor, values: Tensor, layout: Layout) -> Body:
     places = write_positions(positions.cpu().numpy(), layout.size, "range", writer)
     writer.values(values.detach().cpu().numpy())
     return writer.body(places | (Codec.FLOAT32 if writer.floats.itemsize == 4 else Codec.FLOAT64))
+
+
+def encode_exactly(vector: Tensor, layout: Layout) -> Body:
+    """A vector that must arrive as it is: without its zeros if that is shorter."""
+    positions = vector.detach().cpu().flatten().nonzero().flatten()
+    whole = encode_dense(vector)
+    if 2 * len(positions) > layout.size:
+        return whole
+    sparse = encode_sparse(positions, vector.cpu()[positions], layout)
+    return min(sparse, whole, key=lambda body: len(body.data))

@@ -1,0 +1,126 @@
+"""FedAMD: in every round some clients renew their cached gradient, and the others walk with the mean of all of them.
+
+[A] is Wu, Ding, Zhang, Chen, Song, Zhang and Zhang, "Anchor sampling for federated learning with partial client
+participation", ICML 2023, Algorithm 1, in the form for many clients: the server keeps the mean of the caches only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from laconic.client.cohort import Cohort
+from laconic.client.differences import add_difference, difference_compressor
+from laconic.client.exchange import Exchange
+from laconic.client.method import Count, LocalMethod, Vectors
+from laconic.client.recursion import large_batch, recursive_steps
+from laconic.errors import ConfigError
+from laconic.link.compressors import AnyCompressor, Payload
+from laconic.link.occasion import Occasion
+from laconic.link.packet import Stream
+from laconic.link.uplink import Uplink
+from laconic.parts import State, part
+from laconic.server.aggregate import Received
+
+FIRST_ANCHOR, ANCHOR, MINER = "first anchor", "anchor", "miner"
+
+
+@part("method", "anchor_sampling")
+class AnchorSampling(LocalMethod):
+    """An anchor caches v_i, its large-batch gradient at w; a miner takes K steps of the recursion from vbar = mean(v_i).
+
+    Every participant is an anchor with probability p, or with `period` all of them are in every round t with t mod
+    period = 0. Before round 0 everybody is an anchor. An anchor sends the change of v_i as a state difference.
+    """
+
+    probability: Annotated[float, Field(ge=0, le=1)] | Literal["optimal", "optimal_pl"] = "optimal"
+    """p: a number; `optimal` is (2 / (n + 2))^(1/n) / c [A, Corollary 4.9]; `optimal_pl` is that under the PL condition."""
+    period: Annotated[int, Field(ge=2)] | None = None
+    """tau of the sequential form; it takes the place of the probability."""
+    anchor_batch: Count | Literal["full"] = "full"
+    """b, the examples of a large batch."""
+    first_pass: Literal["exact", "compressed"] = "exact"
+    """Whether the first gradients of all clients are compressed as later ones are; the theory starts from exact ones."""
+    probability_divisor: Annotated[float, Field(ge=1)] = 1.0
+    """c."""
+    pl_constant: Annotated[float, Field(gt=0)] = 1.0
+    """mu of the PL condition."""
+
+    def answer(self, cohort: Cohort) -> Vectors:
+        """The change of v_i, or u_i."""
+        if cohort.work == MINER:
+            return {Stream.MODEL: recursive_steps(self, cohort, cohort.received[Stream.ANCHOR])}
+        fresh = cohort.large_gradients([cohort.models], large_batch(self.anchor_batch))[0]
+        return {Stream.ANCHOR: fresh - cohort.stacked("anchor")}
+
+    def remember(self, cohort: Cohort, row: int, used: Mapping[Stream, Payload]) -> State:
+        """v_i, moved by what arrived."""
+        if cohort.work == MINER:
+            return cohort.states[row]
+        return add_difference(cohort, row, "anchor", used[Stream.ANCHOR])
+
+    def compressor(self, work: str, uplink: Uplink) -> AnyCompressor | None:
+        """As the update is compressed, without memory; the first pass only if that was asked for."""
+        exact = work == FIRST_ANCHOR and self.first_pass == "exact"
+        return None if exact else difference_compressor(uplink)
+
+    def init(self, model: Tensor) -> State:
+        """vbar before anybody was heard."""
+        return {"anchor": torch.zeros_like(model)}
+
+    def exchanges(self, occasion: Occasion) -> tuple[Exchange, ...]:
+        """One a round; before the first a pass over all clients, which the paper leaves out of its counts."""
+        opening = (Exchange(FIRST_ANCHOR, who="everyone", counted=False),) if occasion.round == 0 else ()
+        return (*opening, Exchange(MINER))
+
+    def assign(self, exchange: Exchange, occasion: Occasion) -> str:
+        """Anchor or miner, by the coin of this round and client."""
+        if exchange.work == FIRST_ANCHOR:
+            return FIRST_ANCHOR
+        if self.period is not None:
+            return MINER if occasion.round % self.period else ANCHOR
+        return ANCHOR if occasion.generator("anchor").random() < self.chance(occasion.invited) else MINER
+
+    def chance(self, invited: int) -> float:
+        """p, given n.
+
+        >>> round(AnchorSampling().chance(20), 3)
+        0.887
+        """
+        n, c = invited, self.probability_divisor
+        if self.probability == "optimal":
+            return math.pow(2 / (n + 2), 1 / n) / c
+        if self.probability == "optimal_pl":
+            half = (n + 1) / (2 * self.pl_constant**2)
+            # 1 + half - sqrt(half^2 + n / mu^2), without the cancellation of two large numbers.
+            root = math.sqrt(half**2 + n / self.pl_constant**2)
+            return math.pow(1 + (half**2 - root**2) / (half + root), 1 / n) / c
+        return self.probability
+
+    def send(self, work: str, state: State) -> Vectors:
+        """Vbar, to miners only."""
+        return {Stream.ANCHOR: state["anchor"]} if work == MINER else {}
+
+    def streams(self, work: str) -> tuple[Stream, ...]:
+        """A miner's update, or the change of an anchor's cache."""
+        return (Stream.MODEL,) if work == MINER else (Stream.ANCHOR,)
+
+    def gather(self, exchange: Exchange, state: State, received: Received, occasion: Occasion) -> State:
+        """vbar += sum of the changes / N."""
+        return {"anchor": state["anchor"] + received.take(Stream.ANCHOR) / occasion.population}
+
+    def nominal_gradients(self, size: int, work: str) -> int:
+        """B for an anchor, 2 K b' for a miner [A, Table 2]."""
+        if work == MINER:
+            return 2 * super().nominal_gradients(size, work)
+        return size if self.anchor_batch == "full" else min(size, self.anchor_batch)
+
+    def check(self, sizes: object, weighting: str) -> None:
+        """Vbar is a plain mean."""
+        if weighting != "uniform":
+            raise ConfigError(f"weighting = '{weighting}': {self.name} needs the same weight for all clients: uniform")

@@ -1,0 +1,111 @@
+"""Methods that send gradients, compressed against a state that both sides keep, and take no local steps.
+
+EF21 is Richtarik, Sokolov and Fatkhullin (2021), with few participants as in Fatkhullin et al. (2021), Algorithm 5; DIANA
+is Mishchenko, Gorbunov, Takac and Richtarik (2019), with few participants as in COFIG (Zhao et al., 2021). Minibatch SGD is
+what both become without compression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from laconic.client.cohort import Cohort
+from laconic.client.differences import add_difference, difference_compressor
+from laconic.client.exchange import Exchange
+from laconic.client.method import Count, LocalMethod, Method, Vectors
+from laconic.client.recursion import large_batch
+from laconic.link.compressors import AnyCompressor, Payload
+from laconic.link.occasion import Occasion
+from laconic.link.packet import Stream
+from laconic.link.uplink import Uplink
+from laconic.parts import State, checked, part
+from laconic.server.aggregate import Received
+
+
+@part("method", "minibatch_sgd")
+class MinibatchSGD(LocalMethod):
+    """One step with the mean gradient at w over the K batches of a round: u = -a mean(g(w, batch))."""
+
+    def local(self, cohort: Cohort) -> Tensor:
+        """The step that all K batches agree on."""
+        total = torch.zeros_like(cohort.models)
+        for step in self.steps(cohort):
+            total += self.gradients(cohort, cohort.models, step)
+        counts = total.new_tensor([[self.step_count(size)] for size in cohort.sizes])
+        return -self.rate(cohort.round) * total / counts
+
+
+@checked
+class CompressedGradients(Method):
+    """A client sends C(gradient - state); the server moves the model by minus its estimate of the mean gradient."""
+
+    batch_size: Count | Literal["full"] = "full"
+
+    def answer(self, cohort: Cohort) -> Vectors:
+        """The gradient at w, less what the server has of it."""
+        fresh = cohort.large_gradients([cohort.models], large_batch(self.batch_size))[0]
+        return {Stream.GRADIENT: fresh - cohort.stacked("gradient")}
+
+    def init(self, model: Tensor) -> State:
+        """The mean of the clients' states, and the estimate made with it."""
+        return {"gradient": torch.zeros_like(model), "estimate": torch.zeros_like(model)}
+
+    def streams(self, work: str) -> tuple[Stream, ...]:
+        """Gradients only."""
+        return (Stream.GRADIENT,)
+
+    def update(self, received: Received, state: State) -> Tensor | None:
+        """Minus the estimate."""
+        return -state["estimate"] if Stream.GRADIENT in received.heard else None
+
+    def nominal_gradients(self, size: int, work: str) -> int:
+        """The examples of the batch."""
+        return size if self.batch_size == "full" else min(size, self.batch_size)
+
+
+@part("method", "ef21")
+class EF21(CompressedGradients):
+    """g_i += C(gradient_i - g_i), C contractive; g = mean of all g_i; w -= b g."""
+
+    def remember(self, cohort: Cohort, row: int, used: Mapping[Stream, Payload]) -> State:
+        """g_i, moved by what arrived."""
+        return add_difference(cohort, row, "gradient", used[Stream.GRADIENT])
+
+    def compressor(self, work: str, uplink: Uplink) -> AnyCompressor | None:
+        """The uplink's, in its contractive form."""
+        return difference_compressor(uplink)
+
+    def gather(self, exchange: Exchange, state: State, received: Received, occasion: Occasion) -> State:
+        """g += sum / N."""
+        mean = state["gradient"] + received.take(Stream.GRADIENT) / occasion.population
+        return {"gradient": mean, "estimate": mean}
+
+
+@part("method", "diana")
+class Diana(CompressedGradients):
+    """m_i = Q(gradient_i - h_i), Q unbiased; h_i += alpha m_i; w -= b (h + mean m); h += alpha sum(m) / N."""
+
+    alpha: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """The rate of the shifts h_i; 1 / (1 + omega) in theory."""
+
+    def remember(self, cohort: Cohort, row: int, used: Mapping[Stream, Payload]) -> State:
+        """h_i, moved by a part of what arrived."""
+        return add_difference(cohort, row, "gradient", used[Stream.GRADIENT], self.alpha)
+
+    def compressor(self, work: str, uplink: Uplink) -> AnyCompressor | None:
+        """The uplink's, as it is."""
+        return uplink.parameters().get("compressor")
+
+    def gather(self, exchange: Exchange, state: State, received: Received, occasion: Occasion) -> State:
+        """The estimate is made with h as it was."""
+        mean = received.mean(Stream.GRADIENT)
+        if mean is None:
+            return state
+        shift = state["gradient"]
+        moved = shift + self.alpha * received.take(Stream.GRADIENT) / occasion.population
+        return {"gradient": moved, "estimate": shift + mean}

@@ -1,0 +1,111 @@
+"""FedGATE and FedCOMGATE: clients correct their drift by what they see of each other's updates.
+
+[G] is Haddadpour, Kamani, Mokhtari and Mahdavi, AISTATS 2021, Algorithms 3 and 4, with update = end - start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
+
+import torch
+from pydantic import Field
+
+from laconic.client.cohort import Cohort
+from laconic.client.exchange import TRAIN, Exchange
+from laconic.client.method import LocalMethod, Vectors
+from laconic.link.compressors import AnyCompressor, Payload, TopK
+from laconic.link.occasion import Occasion
+from laconic.link.packet import Stream
+from laconic.link.uplink import Uplink
+from laconic.parts import State, part
+from laconic.server.aggregate import Received
+
+TAKE_IN = "take in the mean"
+
+
+@part("method", "gradient_tracking")
+class GradientTracking(LocalMethod):
+    """K times W -= a (g(W, batch) - T_i); then T_i += beta (q - q_i) / (a K).
+
+    q_i is the client's update as the server has it, q their mean, which comes back in a second exchange. Until a client
+    has it, its tracker holds the half with q_i, and the server owes it the other: so the trackers and what is owed sum to
+    0 at any participation and after any loss. beta (`tracker_rate`) is 1 unless the uplink has a memory: then q_i holds
+    old mass, and beta is k/d for top_k and 0.1 for other compressors.
+    """
+
+    tracker_rate: Annotated[float, Field(ge=0)] | None = None
+    """beta; when not given it follows from the uplink."""
+    memory: Literal["standard", "global"] = "standard"
+    """`global` takes the mean that came back out of the error memory, as the authors' code does; it need not converge."""
+    equal_clients: ClassVar[bool] = True
+
+    def fitted(self, uplink: Uplink) -> Self:
+        """With the tracker rate that suits the uplink."""
+        return self if self.tracker_rate is not None else self.replace(tracker_rate=_tracker_rate(uplink))
+
+    def answer(self, cohort: Cohort) -> Vectors:
+        """The updates; nothing when the question was only to take in the mean."""
+        if cohort.work == TAKE_IN:
+            return {}
+        rate = self.rate(cohort.round)
+        trackers = cohort.stacked("tracker")
+        models = cohort.models.clone()
+        for step in self.steps(cohort):
+            models.sub_(self.gradients(cohort, models, step).sub_(trackers), alpha=rate)
+        updates = models.sub_(cohort.models)
+        if self.memory == "global":
+            updates.add_(cohort.stacked("correction"))
+        return {Stream.MODEL: updates}
+
+    def remember(self, cohort: Cohort, row: int, used: Mapping[Stream, Payload]) -> State:
+        """T_i without its share of q_i."""
+        state = dict(cohort.states[row])
+        if cohort.work == TAKE_IN:
+            return state
+        assert self.tracker_rate is not None
+        unit = self.tracker_rate / (self.rate(cohort.round) * self.step_count(cohort.sizes[row]))
+        tracker = state["tracker"].clone() if "tracker" in state else cohort.zeros()
+        used[Stream.MODEL].add_to(tracker, -unit)
+        state |= {"tracker": tracker, "unit": torch.tensor(unit, dtype=torch.float64)}
+        if self.memory == "global":
+            correction = cohort.zeros()
+            used[Stream.MODEL].add_to(correction, 1.0)
+            state["correction"] = correction
+        return state
+
+    def receive(self, state: State, received: Vectors) -> State:
+        """The other half of the tracker's step."""
+        if Stream.MEAN not in received:
+            return state
+        mean = received[Stream.MEAN]
+        state = state | {"tracker": state["tracker"].add(mean, alpha=float(state["unit"]))}
+        if "correction" in state:
+            state["correction"] = state["correction"] - mean
+        return state
+
+    def exchanges(self, occasion: Occasion) -> tuple[Exchange, ...]:
+        """Train; then hear the mean."""
+        return (Exchange(), Exchange(TAKE_IN, who="answered", model=False))
+
+    def streams(self, work: str) -> tuple[Stream, ...]:
+        """The update, or the word that the mean has come."""
+        return (Stream.CONFIRM,) if work == TAKE_IN else (Stream.MODEL,)
+
+    def owes(self, exchange: Exchange, received: Received) -> Vectors:
+        """q, to everybody who is in it."""
+        mean = received.mean(Stream.MODEL)
+        return {Stream.MEAN: mean} if exchange.work == TRAIN and mean is not None else {}
+
+    def nominal_gradients(self, size: int, work: str) -> int:
+        """K b'."""
+        return 0 if work == TAKE_IN else super().nominal_gradients(size, work)
+
+
+def _tracker_rate(uplink: Uplink) -> float:
+    parameters = uplink.parameters()
+    compressor: AnyCompressor | None = parameters.get("compressor")
+    with_memory = uplink.name == "error_feedback" or parameters.get("memory", False)
+    if compressor is None or not with_memory or compressor.name == "dense":
+        return 1.0
+    return compressor.ratio if isinstance(compressor, TopK) else 0.1

@@ -1,0 +1,60 @@
+"""What the server still has to tell clients whose update it has used (design rule 5).
+
+Where a round has a second exchange that clients must not miss, what it brings is kept here until each of them has
+confirmed it, and goes out again with its next instruction. All clients of one round are owed the same, so it is kept once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from laconic.link.packet import Body, Stream
+from laconic.parts import State
+
+
+class Debts:
+    """Bodies by round, and the round that each debtor waits for."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[int, int] = {}
+        self._bodies: dict[int, dict[Stream, Body]] = {}
+
+    def owe(self, round: int, bodies: dict[Stream, Body], clients: Iterable[int]) -> None:
+        """From now on every one of these clients must hear this."""
+        self._bodies[round] = bodies
+        self._rounds |= dict.fromkeys(clients, round)
+
+    def of(self, client: int) -> dict[Stream, Body]:
+        """What that client is owed."""
+        return self._bodies[self._rounds[client]] if client in self._rounds else {}
+
+    def settle(self, client: int) -> None:
+        """The client has confirmed, or is not there any more."""
+        round = self._rounds.pop(client, None)
+        if round is not None and round not in self._rounds.values():
+            del self._bodies[round]
+
+    def clients(self) -> dict[int, int]:
+        """The debtors, and the round of each."""
+        return dict(self._rounds)
+
+    def state(self) -> State:
+        """As tensors, for a checkpoint."""
+        state: State = {f"clients/{client}": torch.tensor(round) for client, round in self._rounds.items()}
+        for round, bodies in self._bodies.items():
+            state |= {f"bodies/{round}/{int(stream)}": body.to_tensor() for stream, body in bodies.items()}
+        return state
+
+    @classmethod
+    def restored(cls, state: State) -> Debts:
+        """The inverse of `state`."""
+        debts = cls()
+        for key, value in state.items():
+            kind, number, *rest = key.split("/")
+            if kind == "clients":
+                debts._rounds[int(number)] = int(value)
+            else:
+                debts._bodies.setdefault(int(number), {})[Stream(int(rest[0]))] = Body.from_tensor(value)
+        return debts
