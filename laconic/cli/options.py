@@ -66,12 +66,18 @@ def with_config(function: Command) -> Command:
     shared += [
         _option("memory", bool | None, "--memory/--no-memory", help="Whether clients remember what they did not send."),
         _option("diagnostics", bool | None, "--diagnostics", help="Measure q_C, q_A, gamma and the memories' norm."),
+        _option(
+            "full_gradient",
+            bool | None,
+            "--full-gradient",
+            help="Measure the objective over all clients, its gradient, and how alike the clients' gradients are.",
+        ),
         _option("set", list[str] | None, "--set", metavar="PART.PARAMETER=VALUE", help="Any other setting."),
     ]
 
     @functools.wraps(function)
     def command(**arguments: Any) -> None:
-        options = {name: arguments.pop(name) for name in ("memory", "diagnostics")}
+        options = {name: arguments.pop(name) for name in ("memory", "diagnostics", "full_gradient")}
         options |= {name: _value(kind, arguments.pop(name)) for name, kind, _ in _KEYS}
         settings = dict(parse_setting(text) for text in arguments.pop("set") or [])
         function(**arguments, options=options | settings)

@@ -19,7 +19,7 @@ import torch
 from laconic.client.messages import Instruction, Reply
 from laconic.client.runtime import ClientRuntime
 from laconic.engine.draws import Stochastic
-from laconic.engine.gradients import check_numerics, make_gradients
+from laconic.engine.gradients import Gradients, check_numerics, make_gradients
 from laconic.engine.numerics import Numerics
 from laconic.task import Batch
 
@@ -56,8 +56,14 @@ class InlineEngine:
         torch.set_num_threads(self._operator_threads if alone else 1)
         self._local.gradients = make_gradients(*self._how)
 
+    @property
+    def gradients(self) -> Gradients:
+        """The gradient function of the present thread, one of the engine's own."""
+        found: Gradients = self._local.gradients
+        return found
+
     def _run_chunk(self, instructions: Sequence[Instruction]) -> list[Reply]:
-        return self.runtime.run(instructions, self._local.gradients)
+        return self.runtime.run(instructions, self.gradients)
 
     def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
         """Replies in the order of the instructions, with a bounded number of chunks under way."""
@@ -83,7 +89,7 @@ class InlineEngine:
         def call() -> None:
             together.wait()
             model, buffers = self.runtime.initial_model.to(self.runtime.device), self.runtime.initial_buffers
-            self._local.gradients(model[None], buffers.to(self.runtime.device)[None].clone(), [batch], lambda row: 0)
+            self.gradients(model[None], buffers.to(self.runtime.device)[None].clone(), [batch], lambda row: 0)
 
         for future in [self._pool.submit(call) for _ in range(self.threads)]:
             future.result()

@@ -27,12 +27,15 @@ class Diagnostics:
 
     def __init__(self, engine: Engine, compressor: Compressor | None) -> None:
         self.engine, self.compressor = engine, compressor
+        self._clear()
 
-    def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
-        """Pass everything on."""
+    def _clear(self) -> None:
         self.sums: list[Tensor] = []
         self.memories: list[float] = []
         self.count = 0
+
+    def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
+        """Pass everything on."""
         replies: Iterable[Reply] = self.engine.run(instructions)
         for reply in replies:
             if reply.probe is not None:
@@ -47,7 +50,13 @@ class Diagnostics:
             self.memories.append(float(torch.linalg.vector_norm(probe.memory)))
 
     def measure(self, occasion: Occasion) -> dict[str, float]:
-        """The round's numbers; what has no meaning for this algorithm is left out."""
+        """The round's numbers, and a clean sheet for the next; what has no meaning for this algorithm is left out."""
+        try:
+            return self._measured(occasion)
+        finally:
+            self._clear()
+
+    def _measured(self, occasion: Occasion) -> dict[str, float]:
         found: dict[str, float] = {}
         if self.memories:
             found["memory_norm"] = sum(self.memories) / len(self.memories)

@@ -13,11 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from laconic.errors import ConfigError, DataError
+from laconic.report.heat_map import heat_map
 from laconic.run.simulation import Record, Simulation
 
 # A checkpoint is due when the work since the last one is worth this many times what a checkpoint costs.
@@ -122,6 +124,14 @@ class RunDirectory:
         """The trained model as a state dict, frozen parameters included, for anything that reads safetensors."""
         numbers = {"sha256": simulation.model_sha256(), "round": simulation.server.round}
         save_tensors(self.model, simulation.trained().state_dict(), numbers)
+
+    def save_similarity(self, similarity: np.ndarray, title: str) -> None:
+        """How alike the clients' gradients are: a table, and a picture where pictures can be drawn."""
+        lines = (",".join(f"{value:.6f}" for value in row) for row in similarity.tolist())
+        write_atomically(self.path / "gradient_similarity.csv", "".join(f"{line}\n" for line in lines).encode())
+        picture = heat_map(similarity, title)
+        if picture is not None:
+            write_atomically(self.path / "gradient_similarity.png", picture)
 
 
 def read_metrics(path: Path) -> list[Record]:

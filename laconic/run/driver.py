@@ -122,6 +122,9 @@ def drive(
                     folder.save_checkpoint(simulation)
         folder.save_checkpoint(simulation)
         folder.save_model(simulation)
+        if simulation.full_gradient is not None and simulation.full_gradient.similarity is not None:
+            title = f"{resolved.dataset}, {resolved.partition or 'natural'}, round {simulation.server.round}"
+            folder.save_similarity(simulation.full_gradient.similarity, title)
         return Finished(label or config.algorithm, resolved, simulation.result(history), directory, target)
     except KeyboardInterrupt:
         raise Interrupted(directory, folder.saved) from None

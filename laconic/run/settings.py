@@ -30,6 +30,8 @@ class Settings(BaseModel):
     """Batch-norm statistics: averaged and sent with every update, or left as they are and never sent."""
     diagnostics: bool = False
     """Measure in every round what the papers assume of a compressor: q_C, q_A, gamma, the norm of the memories."""
+    full_gradient: bool = False
+    """Measure with every evaluation the objective over all clients, its gradient, and how alike clients' gradients are."""
     faults: Faults = Field(default_factory=Faults)
     numerics: Numerics = Field(default_factory=Numerics)
     device: str = "cpu"

@@ -26,6 +26,7 @@ from laconic.parts import State
 from laconic.randomness import Randomness
 from laconic.run.diagnostics import Diagnostics
 from laconic.run.evaluate import evaluate
+from laconic.run.full_gradient import FullGradient
 from laconic.run.ledger import Ledger
 from laconic.run.settings import Settings
 from laconic.run.store import MemoryStore
@@ -38,7 +39,7 @@ Record = dict[str, Any]
 
 OTHER_KEYS = {
     *("round", "participants", "training_loss", "seconds", "streams", "skipped", "lost", "refused"),
-    *("memory_norm", "q_c", "q_a", "gamma"),
+    *("memory_norm", "q_c", "q_a", "gamma", "gradient_norm_squared", "objective"),
     *Ledger().totals(),
 }
 """What stands in a record besides the task's metrics."""
@@ -152,6 +153,7 @@ class Simulation:
         if settings.diagnostics:
             compressor = algorithm.uplink.parameters().get("compressor")
             self.transport = self.diagnostics = Diagnostics(self.transport, compressor)
+        self.full_gradient = FullGradient(self.engine, settings.weighting) if settings.full_gradient else None
         self.ledger = Ledger()
         self.seconds = 0.0
 
@@ -194,6 +196,8 @@ class Simulation:
         last = server.round == self.settings.rounds
         if last or server.round % self.settings.eval_every == 0:
             record |= self.evaluate()
+            if self.full_gradient is not None:
+                record |= self.full_gradient.measure(server)
         record |= self.ledger.totals()
         if self.diagnostics is not None:
             record |= self.diagnostics.measure(Occasion(self.layout, self.randomness, server.round))

@@ -1,0 +1,23 @@
+"""How alike clients are, as a picture (FedCOMGATE's paper, equation (7))."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+
+
+def heat_map(similarity: np.ndarray, title: str) -> bytes | None:
+    """Cosines of clients' gradients as a PNG; None where matplotlib is not installed (`pip install laconic[plot]`)."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
+    figure = Figure(figsize=(6, 5), layout="constrained", dpi=150)
+    axes = figure.subplots()
+    image = axes.imshow(similarity, vmin=-1, vmax=1, cmap="RdBu_r", interpolation="nearest")
+    axes.set(title=title, xlabel="client", ylabel="client")
+    figure.colorbar(image, label="cosine of the clients' full gradients")
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    return content.getvalue()
