@@ -3,11 +3,17 @@
     python benchmarks/codec.py [--json] [--quick]
 
 Sizes: random vectors, and one client's real update from a short training run, at d = 44,426, 1.2 M and 11.2 M. Where
-Fashion-MNIST or CIFAR-10 is not at hand, digits enlarged to the same shape take its place. Every row has the measured
-bytes, the bound, what the papers count, and what 32-bit positions would cost.
+Fashion-MNIST or CIFAR-10 is not at hand (`LACONIC_DATA` says where), digits enlarged to the same shape take its place, and
+a note says so. Every row has the measured bytes, the bound, what the papers count, and what 32-bit positions would cost.
 
 Speed: the two sides of a ratio are timed in turns, and the ratio is that of their fastest times: whatever makes a run
-slower is other work on the machine. The ratio of the medians is beside it. `--quick` takes smaller vectors.
+slower is other work on the machine. The ratio of the medians is beside it. Packets are added against dense vectors with one
+thread on both sides, as the server of a simulation works, and with all of them on both sides.
+
+`codec_fraction_of_round`: of a round's processor time, the part that links take: error memory, compression, encoding, and
+decoding on both sides. `of_wall_time` is the same by the clock: seconds in links / (threads x seconds of the round).
+
+`--quick` takes the smallest model and one round.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -34,10 +41,13 @@ from laconic.link.coding import position_bound
 from laconic.link.compressors import Codec, Compressor, Qsgd, Sign, Uniform, decode, parse_compressor
 from laconic.link.compressors.codec import form_of
 from laconic.link.compressors.groups import group_bounds, spans
+from laconic.link.compressors.payload import DensePayload
 from laconic.link.packet import Body, Packet, Stream
 from laconic.link.selection import largest
+from laconic.link.uplink import ErrorFeedback
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
+from laconic.server.aggregate import RunningMean
 
 SPELLINGS = [
     "dense",
@@ -71,6 +81,8 @@ MODELS = {
     "cnn": ("fashion-mnist", (1, 28, 28)),
     "resnet18": ("cifar10", (3, 32, 32)),
 }
+ROUNDS = {"lenet5": {"local_steps": 10, "batch_size": 64}, "cnn": {"local_steps": 10, "batch_size": 32}}
+"""What 20 clients do in the rounds of which the links' part is measured."""
 
 
 def vectors(quick: bool) -> Iterator[tuple[str, Layout, Tensor]]:
@@ -106,6 +118,7 @@ def client_data(name: str, shape: tuple[int, ...]) -> FederatedData:
         assert isinstance(digits, FederatedData)
         inputs, targets = digits.examples.batch(torch.arange(len(digits.examples)))
         enlarged = F.interpolate(inputs, shape[1:], mode="bilinear").expand(-1, *shape).contiguous()
+        print(f"note: {name} is not at hand, digits take its place", file=sys.stderr)
         return FederatedData("enlarged digits", digits.kind, Examples(enlarged, targets), digits.clients, None, 10)
     assert isinstance(data, FederatedData)
     return data
@@ -196,34 +209,81 @@ def speeds(layout: Layout) -> dict[str, Any]:
     result["sign, encode + decode"] = ratio("copy", "sign", times, 0.25)
     result["sign, encode + decode"]["copy_into_memory_at_hand_ms"] = round(times[2].fastest, 3)
     for coding, target in (("range", 1.5), ("rice", 3.0)):
-        result[f"100 sparse packets, {coding}"] = adding(layout, coding, target)
+        result |= adding(layout, coding, target)
     return result
 
 
-def adding(layout: Layout, coding: str, target: float, number: int = 10) -> dict[str, Any]:
-    """Adding packets, from bytes, against adding dense vectors; ten different ones, ten times each."""
+def adding(layout: Layout, coding: str, target: float) -> dict[str, Any]:
+    """Adding 100 packets, from bytes, against adding 100 dense vectors; ten different ones, ten times each."""
     compressor = parse_compressor(f"top_k:1/64,coding={coding}")
-    dense = [torch.randn(layout.size, generator=torch.Generator().manual_seed(seed)) for seed in range(number)]
+    dense = [torch.randn(layout.size, generator=torch.Generator().manual_seed(seed)) for seed in range(10)]
     bodies = [compressor.encode(vector, layout, np.random.default_rng(0)) for vector in dense]
     packets = [Packet(body, Stream.MODEL, layout.fingerprint, 1, 1).to_bytes() for body in bodies]
-    accumulator = torch.zeros(layout.size)
+    mean = RunningMean(layout.size, layout.dtype, torch.device("cpu"))
 
     def add_dense() -> None:
-        for vector in dense:
-            accumulator.add_(vector, alpha=0.01)
+        for vector in 10 * dense:
+            mean.add(DensePayload(vector), 0.01)
 
-    def add_packets() -> None:
-        for packet in packets:
-            decode(Packet.parse(packet, layout).body, layout).add_to(accumulator, 0.01)
+    def add_packets(times: int = 10) -> None:
+        for packet in times * packets:
+            mean.add(decode(Packet.parse(packet, layout).body, layout), 0.01)
 
-    row = ratio("dense", "packets", timed(9, add_dense, add_packets), target, share=100 / number)
-    tracemalloc.start()
-    add_packets()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    # NumPy's memory; torch adds one product of weight and values.
-    extra = peak + layout.size // 64 * 4
-    return row | {"packet_bytes": len(packets[0]), "memory_beside_accumulator": extra, "accumulator": 4 * layout.size}
+    rows, available = {}, torch.get_num_threads()
+    for threads in sorted({1, available}):
+        torch.set_num_threads(threads)
+        row = ratio("dense", "packets", timed(4, add_dense, add_packets), target)
+        tracemalloc.start()
+        add_packets(times=1)
+        row |= {"packet_bytes": len(packets[0]), "memory_beside_accumulator": tracemalloc.get_traced_memory()[1]}
+        tracemalloc.stop()
+        rows[f"100 sparse packets, {coding}, threads: {threads}"] = row
+    torch.set_num_threads(available)
+    return rows
+
+
+def codec_fraction(model: str, spelling: str, rounds: int) -> dict[str, float]:
+    """What part of a round the links take, with as many threads as the engine uses."""
+    data = client_data(*MODELS[model])
+    module = initial_module(lambda: models.build(model, MODELS[model][1], 10), 0)
+    algorithm = laconic.fed_cams(compressor=spelling, local_lr=0.05, **ROUNDS[model])
+    settings = Settings(rounds=rounds + 2, participants=20, eval_every=rounds + 2)  # no evaluation before the end
+    taken: list[tuple[float, float]] = []
+    plain = {name: getattr(ErrorFeedback, name) for name in ("encode", "fold")}
+    for name, method in plain.items():
+        setattr(ErrorFeedback, name, clocked(method, taken))
+    simulation = Simulation(algorithm, make_task(module, data), data, settings)
+    try:
+        own_rounds = simulation.rounds()
+        next(own_rounds)  # warms up
+        taken.clear()
+        wall, processor = time.perf_counter(), time.process_time()
+        for _ in range(rounds):
+            next(own_rounds)
+        wall, processor = time.perf_counter() - wall, time.process_time() - processor
+        own_rounds.close()
+    finally:
+        simulation.close()
+        for name, method in plain.items():
+            setattr(ErrorFeedback, name, method)
+    inside = [sum(column) for column in zip(*taken, strict=True)]
+    fractions = {
+        "codec_fraction_of_round": inside[1] / processor,
+        "of_wall_time": inside[0] / wall / simulation.engine.threads,
+    }
+    return {"seconds_per_round": round(wall / rounds, 3)} | {name: round(each, 4) for name, each in fractions.items()}
+
+
+def clocked(method: Callable[..., Any], taken: list[tuple[float, float]]) -> Callable[..., Any]:
+    """The method, noting seconds by the clock and of the processor for each call."""
+
+    def call(*arguments: Any) -> Any:
+        wall, processor = time.perf_counter(), time.thread_time()
+        result = method(*arguments)
+        taken.append((time.perf_counter() - wall, time.thread_time() - processor))
+        return result
+
+    return call
 
 
 def times_of(spelling: str, vector: Tensor, layout: Layout) -> dict[str, float]:
@@ -244,6 +304,11 @@ def measure(quick: bool) -> dict[str, Any]:
             report["sizes"].append({"d": layout.size, "vector": source} | row)
         report["times"][f"d = {layout.size}"] = {each: times_of(each, vector, layout) for each in SPELLINGS}
     report["speed"] = speeds(layout)
+    report["rounds"] = {
+        f"{model}, {spelling}": codec_fraction(model, spelling, 1 if quick else 4)
+        for model in list(ROUNDS)[: 1 if quick else None]
+        for spelling in ("top_k:1/64", "sign")
+    }
     report["all_within"] = all(row.get("within", True) for row in report["sizes"])
     return report
 
@@ -257,14 +322,14 @@ def show(report: dict[str, Any]) -> None:
             f"{row['d']:>11,} {row['vector']:<26} {row['compressor']:<24} {row['bytes']:>11,} bytes  bound {bound:>13,.0f}"
             f"  papers {row['paper_bytes']:>11,}{over}{mark}"
         )
-    for name, row in report["speed"].items():
+    for name, row in (report["speed"] | report["rounds"]).items():
         print(f"{name}: {row}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    parser.add_argument("--quick", action="store_true", help="the smallest model only")
+    parser.add_argument("--quick", action="store_true", help="the smallest model only, and one round")
     arguments = parser.parse_args()
     report = measure(arguments.quick)
     if arguments.json:

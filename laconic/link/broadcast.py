@@ -68,7 +68,7 @@ class Broadcast(Downlink):
         if since != LOST and all(name in publication.state for name in names):
             steps = [Body.from_tensor(publication.state[name]) for name in names]
             forms.append(frame(since, now, Form.STEPS, steps))
-            merged = _changed(publication, steps) if len(steps) > 1 else None
+            merged = _changed(publication, names) if len(steps) > 1 else None
             if merged is not None:
                 forms.append(frame(since, now, Form.VALUES, [merged]))
         return min(forms, key=lambda body: len(body.data))
@@ -106,11 +106,11 @@ def _number(name: str) -> int:
     return int(name.removeprefix("step/"))
 
 
-def _changed(publication: Publication, steps: list[Body]) -> Body | None:
+def _changed(publication: Publication, names: list[str]) -> Body | None:
     """The present values wherever any of the steps has written; None if a step wrote everywhere."""
     written = []
-    for step in steps:
-        positions = decode(step, publication.layout).positions
+    for name in names:
+        positions = publication.positions(name)
         if positions is None:
             return None
         written.append(positions)

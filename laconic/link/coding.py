@@ -1,4 +1,4 @@
-"""Numbers of fixed width as bits, and the bound that codes of positions are measured by."""
+"""Numbers of few bits one after the other, and the bound that codes of positions are measured by."""
 
 from __future__ import annotations
 
@@ -9,39 +9,56 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bytes: TypeAlias = NDArray[np.uint8]
+Words: TypeAlias = NDArray[np.uint64]
+"""Bits, the lowest first; the last word is spare, so that a number can be read from two words wherever it lies."""
+HalfWords: TypeAlias = NDArray[np.uint32]
+"""The same in words of 32 bits: two of them hold any number of up to 32 bits."""
+Widths: TypeAlias = NDArray[np.uint8]
 
 
 def packed_size(count: int, width: int) -> int:
     """Bytes of `count` numbers of `width` bits.
 
     >>> packed_size(9, 3), packed_size(8, 13)
-    (6, 13)
+    (4, 13)
     """
-    return -(-count // 8) * width
+    return -(-count * width // 8)
 
 
-def pack(numbers: NDArray[Any], width: int) -> bytes:
-    """Whole numbers of `width` bits each, plane by plane: the highest bits of all of them, then the next ones."""
-    if not len(numbers):
-        return b""
-    return b"".join(np.packbits((numbers >> bit & 1).astype(bool)).tobytes() for bit in reversed(range(width)))
+def pack(numbers: NDArray[Any], widths: int | Widths) -> bytes:
+    """Whole numbers, each in as many bits as its width says, or as all widths are."""
+    from laconic.link import kernels
+
+    each = np.full(len(numbers), widths, dtype=np.uint8) if isinstance(widths, int) else widths
+    bits = int(each.sum(dtype=np.int64))
+    words = np.zeros(bits // 64 + 2, dtype=np.uint64)
+    kernels.pack(numbers.astype(np.uint32), each, words)
+    return words.astype("<u8", copy=False).tobytes()[: -(-bits // 8)]
 
 
-def unpack(
-    data: memoryview, count: int, width: int, start: int = 0, end: int | None = None
-) -> NDArray[np.unsignedinteger]:
-    """The numbers that `pack` was given `count` of, or those from `start` to `end`, in the smallest type that holds them."""
-    end = count if end is None else end
-    sent = np.frombuffer(data, dtype=np.uint8, count=packed_size(count, width)).reshape(width, -(-count // 8))
-    numbers = np.zeros(end - start, dtype=_unsigned(width))
-    for plane in sent[:, start // 8 : -(-end // 8)]:
-        numbers += numbers  # faster than a shift
-        numbers |= np.unpackbits(plane)[start % 8 :][: end - start]
+def words_of(data: memoryview | Bytes) -> Words:
+    """Bytes as words."""
+    return _padded(data, "<u8").astype(np.uint64, copy=False)
+
+
+def half_words_of(data: memoryview | Bytes) -> HalfWords:
+    """Bytes as words of 32 bits."""
+    return _padded(data, "<u4").astype(np.uint32, copy=False)
+
+
+def _padded(data: memoryview | Bytes, kind: str) -> NDArray[Any]:
+    words = np.zeros(len(data) // np.dtype(kind).itemsize + 2, dtype=kind)
+    words.view(np.uint8)[: len(data)] = data
+    return words
+
+
+def unpack(words: HalfWords, width: int, start: int, end: int) -> NDArray[np.uint32]:
+    """The numbers from `start` to `end` of those that were packed with one width."""
+    from laconic.link import kernels
+
+    numbers = np.empty(end - start, dtype=np.uint32)
+    kernels.unpack(words, width, start, numbers)
     return numbers
-
-
-def _unsigned(width: int) -> type[np.unsignedinteger]:
-    return np.uint8 if width <= 8 else np.uint16 if width <= 16 else np.uint32
 
 
 def position_bound(size: int, count: int) -> float:

@@ -41,6 +41,14 @@ class Publication:
     by_version: dict[int, Body] = field(default_factory=dict)
     """Bodies that depend on nothing but the version that a client has."""
 
+    _positions: dict[str, Tensor | None] = field(default_factory=dict)
+
+    def positions(self, name: str) -> Tensor | None:
+        """Where a body of the state has entries, decoded once for all who missed it; None means everywhere."""
+        if name not in self._positions:
+            self._positions[name] = decode(Body.from_tensor(self.state[name]), self.layout).positions
+        return self._positions[name]
+
     @cached_property
     def whole(self) -> Body:
         """The whole model."""

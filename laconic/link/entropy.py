@@ -1,7 +1,7 @@
 """Entropy coding: symbols at the cost of their information, by asymmetric numeral systems (Duda, 2013).
 
 All symbols of a body share one stream of 32-bit words, whatever their models, so that nothing is rounded up more than
-once. Models are made from whole numbers by plain arithmetic, so that two machines cannot disagree about them.
+once. Models are made by plain arithmetic and sums of whole numbers only, so that two machines cannot disagree about them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import constriction
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,6 +27,8 @@ ONE_THREAD = 1 << 15
 """The most entries for which torch does not wake up other threads, which may be busy with other clients."""
 
 
+PRECISION = 24
+"""Bits of a symbol's share."""
 _SET_BITS = np.array([number.bit_count() for number in range(256)])
 
 
@@ -128,14 +129,20 @@ class SymbolWriter:
 
     def finish(self) -> bytes:
         """The words of all runs. The coder is a stack: the last symbol goes in first."""
-        coder = constriction.stream.stack.AnsCoder()
+        if not self._runs:
+            return b""
+        from laconic.link import kernels
+
+        most = sum(len(symbols) for symbols, _ in self._runs) * PRECISION // 32  # no symbol takes more bits than that
+        words, at, state = np.empty(most + 3, dtype=np.uint32), 0, 0
         for symbols, weights in reversed(self._runs):
-            model = _model(weights)
+            edges = _edges(weights)
             for start, end in reversed(list(blocks(len(symbols)))):
-                coder.encode_reverse(symbols[start:end].astype(np.int32), model)
-        words: NDArray[np.uint32] = coder.get_compressed()
-        # The last word is never 0, so its empty upper bytes need not be sent.
-        return words.astype("<u4").tobytes().rstrip(b"\0")
+                block = symbols[start:end].astype(np.uint16)
+                state, at = kernels.encode_symbols(block, edges, np.uint64(state), words, at)
+        words[at : at + 2] = state % 2**32, state >> 32
+        # Upper bytes that are 0 need not be sent: the reader fills them in.
+        return words[: at + 2].astype("<u4").tobytes().rstrip(b"\0")
 
 
 class SymbolReader:
@@ -146,16 +153,29 @@ class SymbolReader:
             raise PacketError("size", "the last byte is 0")
         words = np.zeros(-(-len(data) // 4), dtype="<u4")
         words.view(np.uint8)[: len(data)] = data
-        self._coder = constriction.stream.stack.AnsCoder(words.astype(np.uint32, copy=False))
+        self._words = words.astype(np.uint32, copy=False)
+        self._at, self._state = len(words), 0
+        while self._at and self._state < 2**32:
+            self._at -= 1
+            self._state = self._state * 2**32 + int(words[self._at])
 
-    def take(self, count: int, weights: Weights) -> NDArray[np.int32]:
+    def take(self, count: int, weights: Weights) -> NDArray[np.uint16]:
         """The next `count` symbols."""
         return self.start(weights)(count)
 
-    def start(self, weights: Weights) -> Callable[[int], NDArray[np.int32]]:
+    def start(self, weights: Weights) -> Callable[[int], NDArray[np.uint16]]:
         """A function that takes the next symbols of one run, as many as it is asked for."""
-        model = _model(weights)
-        return lambda count: self._coder.decode(model, count)
+        from laconic.link import kernels
+
+        edges = _edges(weights)
+
+        def take(count: int) -> NDArray[np.uint16]:
+            symbols = np.empty(count, dtype=np.uint16)
+            now = self._words, self._at, np.uint64(self._state)
+            self._state, self._at = kernels.decode_symbols(*now, edges, symbols)
+            return symbols
+
+        return take
 
     def own_weights(self, size: int) -> Weights:
         """The table of `size` symbols that stands before a run."""
@@ -163,11 +183,13 @@ class SymbolReader:
 
     def finish(self) -> None:
         """Everything must have been read: bytes that say nothing are refused."""
-        if not self._coder.is_empty():
+        if self._at or self._state:
             raise PacketError("size", "bytes are left over, or wrong")
 
 
-def _model(weights: Weights) -> Any:
-    if len(weights) < 2:
-        weights = np.append(weights, 0.0)
-    return constriction.stream.model.Categorical(weights, perfect=False)
+def _edges(weights: Weights) -> NDArray[np.uint64]:
+    """Where each symbol's share of 2^24 begins, and where the last one's ends; no share is empty."""
+    scaled = (weights / weights.max() * 2**30).astype(np.int64)
+    shares = 1 + scaled * (2**PRECISION - len(weights)) // scaled.sum()
+    shares[np.argmax(scaled)] += 2**PRECISION - shares.sum()
+    return np.append(0, np.cumsum(shares)).astype(np.uint64)

@@ -1,9 +1,9 @@
 """A set of positions as the gaps between them, within a fraction of a per cent of log2 C(d, k) bits, or far below it.
 
-Two forms, both a few passes of vector arithmetic:
+Two forms:
 
 - `SplitGaps` (Golomb, 1966; Rice, 1979). Each gap is split at bit `width`: the low bits of random gaps are close to random
-  and are packed as they are; the high parts are written in unary (so many zeros, then a one) into a second stream of bits.
+  and are sent as they are; the high parts are written in unary (so many zeros, then a one) into a second stream of bits.
   `coding="rice"` sends that stream as it is; `coding="range"` codes its bytes at their information.
 - `ClassedGaps`. Each gap has a class, two to an octave, which is entropy-coded, and the bits that tell it from others
   of its class. It follows any distribution: real updates are clustered, and take about half the bits of random ones.
@@ -11,16 +11,14 @@ Two forms, both a few passes of vector arithmetic:
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from laconic.errors import PacketError
-from laconic.link.coding import Bytes, pack, packed_size, unpack
+from laconic.link.coding import Bytes, Widths, half_words_of, pack, words_of
 
 Positions: TypeAlias = NDArray[np.int64]
 Coding = Literal["range", "rice"]
@@ -31,6 +29,8 @@ WIDTH_BITS = 5
 CLASSES = 64
 _FULLEST = {"range": 0.7, "rice": 0.96}
 """The most that 2^width may be of a mean gap: less where the unary part is entropy-coded, the best where it is not."""
+_MOST_ENTRIES = 2**32
+"""So many bits, shifted by the largest width, are below 2^64; no packet can carry so large a model anyhow."""
 _UNUSUAL = 2
 """How much larger or smaller the mean of a run must be to get a width of its own; random positions keep a common one."""
 
@@ -48,9 +48,8 @@ def gaps_of(positions: Positions) -> NDArray[np.int64]:
 class SplitGaps:
     """Low bits and unary high parts, split at a width per run of gaps."""
 
-    widths: NDArray[np.int64]
+    widths: Widths
     low: bytes
-    """The low bits, of the runs of smaller width first."""
     unary: Bytes
 
     @classmethod
@@ -61,16 +60,16 @@ class SplitGaps:
         ends = np.cumsum(gaps >> each) + np.arange(len(gaps))
         unary = np.zeros(int(ends[-1]) + 1 if len(ends) else 0, dtype=np.uint8)
         unary[ends] = 1
-        low = b"".join(pack(gaps[each == width] & ((1 << width) - 1), width) for width in np.unique(widths).tolist())
-        return cls(widths, low, np.packbits(unary))
+        low = pack(gaps & ((1 << each.astype(np.int64)) - 1), each)
+        return cls(widths, low, np.packbits(unary, bitorder="little"))
 
 
-def usual_widths(count: int, size: int, coding: Coding) -> NDArray[np.int64]:
+def usual_widths(count: int, size: int, coding: Coding) -> Widths:
     """The common width of all runs: both sides compute it from what they know."""
-    return np.full(-(-count // RUN), _width(size / max(1, count), coding), dtype=np.int64)
+    return np.full(-(-count // RUN), _width(size / max(1, count), coding), dtype=np.uint8)
 
 
-def own_widths(gaps: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+def own_widths(gaps: NDArray[np.int64], size: int) -> Widths:
     """The width of every run of Rice codes: the usual one, but where the run's mean gap is another."""
     widths = usual_widths(len(gaps), size, "rice")
     whole = gaps[: len(gaps) // RUN * RUN].reshape(-1, RUN)  # a last, shorter run keeps the usual width
@@ -85,15 +84,10 @@ def _width(mean_gap: float, coding: Coding) -> int:
     return max(1, int(_FULLEST[coding] * mean_gap)).bit_length() - 1
 
 
-def low_size(widths: NDArray[np.int64], count: int) -> int:
-    """Bytes of the low bits of `count` gaps."""
-    return sum(packed_size(_gaps_at(widths, width, count), width) for width in np.unique(widths).tolist())
-
-
-def _gaps_at(widths: NDArray[np.int64], width: int, count: int) -> int:
-    """How many gaps are split at this width; the last run may be short."""
-    runs = int(np.count_nonzero(widths == width))
-    return runs * RUN - ((-count) % RUN if widths[-1] == width else 0)
+def low_size(widths: Widths, count: int) -> int:
+    """Bytes of the low bits of `count` gaps; the last run may be short."""
+    unused = int(widths[-1]) * (-count % RUN) if count else 0
+    return (int(widths.sum(dtype=np.int64)) * RUN - unused + 7) // 8
 
 
 def unary_limit(count: int, size: int) -> int:
@@ -101,41 +95,16 @@ def unary_limit(count: int, size: int) -> int:
     return (count + size + 7) // 8
 
 
-def join_split(widths: NDArray[np.int64], low: memoryview, unary: Bytes, count: int, size: int) -> Positions:
+def join_split(widths: Widths, low: memoryview, unary: Bytes, count: int, size: int) -> Positions:
     """The positions back, checked."""
-    bits = np.unpackbits(unary).view(bool)
-    if np.count_nonzero(bits) != count:
-        raise PacketError("positions", f"not as many as the {count} announced")
-    ends = np.flatnonzero(bits)
-    if not count:
-        return ends
-    if (widths != widths[0]).any():
-        steps = np.diff(ends, prepend=-1) - 1
-        steps <<= np.repeat(widths, RUN)[:count]
-        steps += _low_bits(widths, low, count)
-        return _positions(steps, size)
-    # With one width no gap is needed by itself. The high parts add up to ends - index, and each gap takes one position
-    # more: position = (ends << width) + the sum so far of (low + 1 - 2^width), and 2^width - 1 once.
-    width = int(widths[0])
-    steps = unpack(low, count, width).astype(np.int64)
-    steps += 1 - (1 << width)
-    steps[0] += (1 << width) - 1
-    ends <<= width
-    ends += _running_sum(steps)
-    return _checked(ends, size)
+    from laconic.link import kernels
 
-
-def _low_bits(widths: NDArray[np.int64], low: memoryview, count: int) -> NDArray[np.int64]:
-    numbers = np.zeros((len(widths), RUN), dtype=np.int64)
-    at = 0
-    for width in np.unique(widths).tolist():
-        those = np.flatnonzero(widths == width)
-        part = _gaps_at(widths, width, count)
-        found = np.zeros((len(those), RUN), dtype=np.int64)
-        found.reshape(-1)[:part] = unpack(low[at:], part, width)
-        numbers[those] = found
-        at += packed_size(part, width)
-    return numbers.reshape(-1)[:count]
+    if size > _MOST_ENTRIES:
+        raise PacketError("positions", f"in a vector of {size}, where {_MOST_ENTRIES} is the most")
+    positions = np.empty(count, dtype=np.int64)
+    if not kernels.join_split(words_of(unary), half_words_of(low), widths, RUN, size, positions):
+        raise PacketError("positions", f"not {count} of {size}")
+    return positions
 
 
 @dataclass(frozen=True)
@@ -144,50 +113,20 @@ class ClassedGaps:
 
     classes: Bytes
     low: bytes
-    """The bits within, of the lower classes first."""
 
     @classmethod
     def of(cls, gaps: NDArray[np.int64]) -> ClassedGaps:
         """By where each gap lies among the starts of the classes."""
         classes = (np.searchsorted(_CLASS_STARTS, gaps, side="right") - 1).astype(np.uint8)
-        order = np.argsort(classes, kind="stable")
-        within = (gaps - _CLASS_STARTS[classes])[order]
-        edges = np.cumsum([0, *np.bincount(classes, minlength=CLASSES).reshape(-1, 2).sum(1)]).tolist()
-        parts = (pack(within[edges[width] : edges[width + 1]], width) for width in range(CLASSES // 2))
-        return cls(classes, b"".join(parts))
+        return cls(classes, pack(gaps - _CLASS_STARTS[classes], classes // 2))
 
 
-def join_classes(classes: Bytes, low: memoryview, size: int) -> Positions:
+def join_classes(classes: NDArray[np.uint16], low: memoryview, size: int) -> Positions:
     """The positions back, checked."""
-    counts = np.bincount(classes, minlength=CLASSES)
-    edges = np.cumsum([0, *counts.reshape(-1, 2).sum(1)]).tolist()
-    if len(low) != sum(packed_size(end - start, width) for width, (start, end) in enumerate(itertools.pairwise(edges))):
-        raise PacketError("positions", "the bits of the gaps do not fit their classes")
-    sorted_gaps = np.repeat(_CLASS_STARTS, counts)
-    at = 0
-    for width, (start, end) in enumerate(itertools.pairwise(edges)):
-        if width and end > start:
-            sorted_gaps[start:end] += unpack(low[at:], end - start, width)
-            at += packed_size(end - start, width)
-    gaps = np.empty_like(sorted_gaps)
-    gaps[np.argsort(classes, kind="stable")] = sorted_gaps
-    return _positions(gaps, size)
+    from laconic.link import kernels
 
-
-def _positions(gaps: NDArray[np.int64], size: int) -> Positions:
-    gaps += 1
-    ends = _running_sum(gaps)
-    ends -= 1
-    return _checked(ends, size)
-
-
-def _checked(positions: Positions, size: int) -> Positions:
-    if len(positions) and not 0 <= positions[-1] < size:
-        raise PacketError("positions", f"position {positions[-1]} of {size}")
+    positions = np.empty(len(classes), dtype=np.int64)
+    bits = kernels.join_classes(classes, half_words_of(low), 8 * len(low), size, positions)
+    if bits < 0 or len(low) != (bits + 7) // 8:
+        raise PacketError("positions", f"not {len(classes)} of {size}")
     return positions
-
-
-def _running_sum(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    # Whole numbers: exact, and faster than NumPy's.
-    total: NDArray[np.int64] = torch.cumsum(torch.from_numpy(numbers), 0).numpy()
-    return total

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laconic.errors import PacketError
-from laconic.link.entropy import BLOCK, blocks
+from laconic.link.entropy import blocks
 from laconic.link.gaps import Positions
 
 _SAMPLE = 1 << 17
@@ -30,9 +30,9 @@ def largest(values: NDArray[np.floating], count: int) -> Positions:
         peak(values)
         return np.arange(len(values))
     threshold = _likely_threshold(values, count)
-    candidates, magnitudes = _at_least(values, threshold)
+    candidates, magnitudes = _at_least(values, threshold, 2 * count + _SMALL)
     if len(candidates) < count:
-        candidates, magnitudes = _at_least(values, values.dtype.type(0))
+        candidates, magnitudes = _at_least(values, values.dtype.type(0), len(values))
     return candidates[_exactly(magnitudes, count)]
 
 
@@ -63,21 +63,18 @@ def _likely_threshold(values: NDArray[np.floating], count: int) -> np.floating:
     return threshold
 
 
-def _at_least(values: NDArray[np.floating], threshold: np.floating) -> tuple[Positions, NDArray[np.floating]]:
+def _at_least(
+    values: NDArray[np.floating], threshold: np.floating, room: int
+) -> tuple[Positions, NDArray[np.floating]]:
     """Positions, sorted, and magnitudes of all entries whose magnitude reaches the threshold."""
-    buffer = np.empty(min(BLOCK, len(values)), dtype=values.dtype)
-    mask = np.empty(len(buffer), dtype=bool)
-    positions, magnitudes = [], []
-    for start, end in blocks(len(values)):
-        block = np.abs(values[start:end], out=buffer[: end - start])
-        below = np.less(block, threshold, out=mask[: end - start])
-        found = np.flatnonzero(np.logical_not(below, out=below))  # not "reaches", so that NaN is found as well
-        magnitudes.append(block[found])
-        found += start
-        positions.append(found)
-    together = np.concatenate(magnitudes)
-    peak(together)
-    return np.concatenate(positions), together
+    from laconic.link import kernels
+
+    positions, magnitudes = np.empty(room, dtype=np.int64), np.empty(room, dtype=values.dtype)
+    found = kernels.find_reaching(values, threshold, positions, magnitudes)
+    if found > room:
+        return _at_least(values, threshold, found)
+    peak(magnitudes[:found])
+    return positions[:found], magnitudes[:found]
 
 
 def _exactly(magnitudes: NDArray[np.floating], count: int) -> NDArray[np.bool_]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 
 from laconic.errors import PacketError
 from laconic.link import gaps
-from laconic.link.coding import pack, packed_size, position_bound, unpack
+from laconic.link.coding import half_words_of, pack, packed_size, position_bound, unpack
 from laconic.link.compressors import Qsgd, Sign, TopK, Uniform, decode
 from laconic.link.entropy import Run, SymbolReader, SymbolWriter, bit_weights
 from laconic.link.packet import HEADER_BYTES
@@ -29,10 +31,11 @@ def test_packed_numbers_come_back_whole_or_in_part(width: int, count: int, seed:
     numbers = draws(seed).integers(0, 2**width, count)
     packed = pack(numbers, width)
     assert len(packed) == packed_size(count, width)
-    assert np.array_equal(unpack(memoryview(packed), count, width), numbers)
+    words = half_words_of(memoryview(packed))
+    assert np.array_equal(unpack(words, width, 0, count), numbers)
     end = data.draw(st.integers(0, count))
     start = data.draw(st.integers(0, end))
-    assert np.array_equal(unpack(memoryview(packed), count, width, start, end), numbers[start:end])
+    assert np.array_equal(unpack(words, width, start, end), numbers[start:end])
 
 
 @SHORT
@@ -50,7 +53,46 @@ def test_gaps_come_back(size: int, share: float, seed: int, coding: gaps.Coding,
     back = gaps.join_split(split.widths, memoryview(split.low), split.unary, len(positions), size)
     assert np.array_equal(back, positions)
     classed = gaps.ClassedGaps.of(between)
-    assert np.array_equal(gaps.join_classes(classed.classes, memoryview(classed.low), size), positions)
+    assert np.array_equal(
+        gaps.join_classes(classed.classes.astype(np.uint16), memoryview(classed.low), size), positions
+    )
+
+
+@pytest.mark.parametrize("width", [0, 5, 31])
+@pytest.mark.parametrize(
+    ("unary", "count"),
+    [(b"", 1), (b"\x01", 2), (b"\x03", 1), (b"\x01" + 16 * b"\0" + b"\x80", 1), (bytes(20) + b"\x80", 1), (b"\xff", 7)],
+)
+def test_gaps_that_are_too_few_too_many_or_too_long_are_refused(unary: bytes, count: int, width: int) -> None:
+    widths = np.full(1, width, dtype=np.uint8)
+    low = memoryview(bytes(gaps.low_size(widths, count)))
+    with pytest.raises(PacketError, match="positions"):
+        gaps.join_split(widths, low, np.frombuffer(unary, dtype=np.uint8), count, 160)
+
+
+@pytest.mark.parametrize(
+    ("classes", "low", "size"), [([63], bytes(4), 99), ([10, 10], b"\0", 999), ([3], b"\0\0", 99), ([0, 0, 0], b"", 2)]
+)
+def test_classes_that_do_not_fit_are_refused(classes: list[int], low: bytes, size: int) -> None:
+    with pytest.raises(PacketError, match="positions"):
+        gaps.join_classes(np.array(classes, dtype=np.uint16), memoryview(low), size)
+
+
+def test_kernels_work_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_place(*_: object) -> None:
+        raise RuntimeError("cannot cache function")
+
+    from laconic.link import kernels
+
+    monkeypatch.setattr("numba.core.dispatcher.FunctionCache", no_place)
+    numbers = np.empty(2, dtype=np.uint32)
+    kernels.kernel(kernels.unpack.py_func)(half_words_of(np.array([0x21], dtype=np.uint8)), 4, 0, numbers)
+    assert numbers.tolist() == [1, 2]
+
+
+def test_numba_is_loaded_only_when_something_is_coded() -> None:
+    code = "import sys, laconic, laconic.cli; sys.exit('numba' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_classes_have_no_holes() -> None:
@@ -58,7 +100,7 @@ def test_classes_have_no_holes() -> None:
     between = np.append(np.arange(5000), [2**20, 2**31 - 1])
     classed = gaps.ClassedGaps.of(between)
     assert np.array_equal(np.unique(classed.classes[:5000]), np.arange(classed.classes[4999] + 1))
-    back = gaps.join_classes(classed.classes, memoryview(classed.low), 2**40)
+    back = gaps.join_classes(classed.classes.astype(np.uint16), memoryview(classed.low), 2**40)
     assert np.array_equal(gaps.gaps_of(back), between)
 
 
@@ -91,6 +133,24 @@ def test_words_that_are_not_used_up_are_refused() -> None:
         reader.finish()
     with pytest.raises(PacketError, match="size"):
         SymbolReader(memoryview(data + b"\0"))
+
+
+@SHORT
+@given(arrays(np.float64, st.integers(1, 300), elements=st.floats(0, 1e6)), st.integers(0, 2**32 - 1))
+def test_any_symbol_can_be_coded_whatever_its_weight(weights: np.ndarray, seed: int) -> None:
+    weights[0] += 1e-3
+    symbols = draws(seed).integers(0, len(weights), 50)
+    writer = SymbolWriter()
+    writer.put(Run.expecting(symbols, np.maximum(weights, 1e-300)))
+    reader = SymbolReader(memoryview(writer.finish()))
+    assert np.array_equal(reader.take(50, np.maximum(weights, 1e-300)), symbols)
+    reader.finish()
+
+
+def test_a_symbol_without_alternative_costs_nothing() -> None:
+    writer = SymbolWriter()
+    writer.put(Run.expecting(np.zeros(1000, dtype=np.int64), np.ones(1)))
+    assert writer.finish() == b""
 
 
 @pytest.mark.parametrize(("ones", "bits"), [(0, 0), (0, 8), (8, 8), (1, 10**6), (999_999, 10**6), (10**7, 10**7)])

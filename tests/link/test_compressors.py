@@ -240,6 +240,13 @@ def test_few_entries_stay_sparse_and_many_become_dense() -> None:
     assert isinstance(payload, DensePayload)
 
 
+def test_adding_to_a_vector_of_another_length_is_a_mistake_of_the_caller() -> None:
+    payload = SparsePayload(torch.tensor([9]), torch.ones(1), 10)
+    for vector in (torch.zeros(9), torch.zeros(1, 10)):
+        with pytest.raises(ValueError, match="10"):
+            payload.add_to(vector, 1.0)
+
+
 def test_ties_go_to_the_lower_position() -> None:
     layout = layout_of(6)
     vector = torch.tensor([1.0, -2.0, 2.0, 1.0, -2.0, 0.0], dtype=torch.float64)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from laconic.link.entropy import blocks
+
+_PIECE = 1 << 15
 
 
 class Payload(Protocol):
@@ -19,6 +25,10 @@ class Payload(Protocol):
 
     def add_to(self, accumulator: Tensor, weight: float) -> None:
         """accumulator += weight * vector, in place."""
+        ...
+
+    def pieces(self, accumulator: Tensor, weight: float) -> list[Callable[[], object]]:
+        """The same as calls that touch different entries, so that threads can share them."""
         ...
 
 
@@ -56,6 +66,10 @@ class DensePayload:
         """accumulator += weight * vector."""
         accumulator.add_(self.values.to(accumulator), alpha=weight)
 
+    def pieces(self, accumulator: Tensor, weight: float) -> list[Callable[[], object]]:
+        """One: torch shares it between threads by itself."""
+        return [partial(self.add_to, accumulator, weight)]
+
     def write_to(self, vector: Tensor) -> None:
         """The entries that were sent replace those of `vector`."""
         values = self.values.to(vector)
@@ -79,9 +93,23 @@ class SparsePayload:
 
     def add_to(self, accumulator: Tensor, weight: float) -> None:
         """accumulator[positions] += weight * values; nothing else is touched."""
-        # NumPy's product is made by one thread: so few numbers are not worth waking others up.
-        weighted = torch.from_numpy(self.values.numpy() * weight)
-        accumulator.scatter_add_(0, self.positions.to(accumulator.device), weighted.to(accumulator))
+        for piece in self.pieces(accumulator, weight):
+            piece()
+
+    def pieces(self, accumulator: Tensor, weight: float) -> list[Callable[[], object]]:
+        """As many as it takes for none to be large."""
+        if accumulator.shape != (self.size,):
+            raise ValueError(f"a vector of {self.size} added to one of shape {tuple(accumulator.shape)}")
+        sent = self.values.to(accumulator)
+        if accumulator.device.type != "cpu":
+            return [partial(accumulator.scatter_add_, 0, self.positions.to(accumulator.device), sent * weight)]
+        from laconic.link import kernels
+
+        vector, positions, values = accumulator.numpy(), self.positions.numpy(), sent.numpy()
+        factor = vector.dtype.type(weight)
+        return [
+            partial(kernels.add_at, vector, positions, values, factor, *span) for span in blocks(len(values), _PIECE)
+        ]
 
     def write_to(self, vector: Tensor) -> None:
         """The entries that were sent replace those of `vector`."""
@@ -103,3 +131,7 @@ class SumPayload:
         """Both, one after the other."""
         self.one.add_to(accumulator, weight)
         self.other.add_to(accumulator, weight)
+
+    def pieces(self, accumulator: Tensor, weight: float) -> list[Callable[[], object]]:
+        """One, since the two may touch the same entries."""
+        return [partial(self.add_to, accumulator, weight)]

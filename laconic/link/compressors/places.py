@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from laconic.errors import PacketError
 from laconic.link import gaps
 from laconic.link.body import BodyReader, BodyWriter, Floats
-from laconic.link.coding import pack, packed_size, unpack
+from laconic.link.coding import Widths, half_words_of, pack, packed_size, unpack
 from laconic.link.compressors.codec import RICE, Places, places_of
 from laconic.link.compressors.groups import Bounds, kept_bounds, spans
 from laconic.link.compressors.payload import DensePayload, SentPayload, SparsePayload
@@ -161,8 +161,7 @@ class AtPositions:
     def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
         """Sparse, and it stays so."""
         sent = np.empty(len(self.positions), dtype=floats)
-        for start, end in blocks(len(sent)):
-            values.read(sent[start:end])
+        values.read(sent)  # all at once: they are few beside the vector
         return SparsePayload(torch.from_numpy(self.positions), torch.from_numpy(sent), self.size)
 
 
@@ -231,7 +230,7 @@ class FromSplitGaps:
 
     count: int
     size: int
-    widths: NDArray[np.int64]
+    widths: Widths
     low: memoryview
     unary_size: int
     unary: memoryview | None
@@ -258,7 +257,7 @@ class FromClassedGaps:
 
     def locate(self, symbols: SymbolReader) -> Placement:
         """Put the gaps together."""
-        classes = symbols.take(self.count, symbols.own_weights(gaps.CLASSES)).astype(np.uint8)
+        classes = symbols.take(self.count, symbols.own_weights(gaps.CLASSES))
         return AtPositions(gaps.join_classes(classes, self.low, self.size), self.size)
 
 
@@ -297,7 +296,8 @@ def _read_gaps(count: int, size: int, rice: bool, reader: BodyReader) -> FromSpl
         raise PacketError("positions", f"{length} bytes of unary numbers")
     runs = -(-count // gaps.RUN)
     if form is Form.VARIED:
-        widths = unpack(reader.take(packed_size(runs, gaps.WIDTH_BITS)), runs, gaps.WIDTH_BITS).astype(np.int64)
+        sent = half_words_of(reader.take(packed_size(runs, gaps.WIDTH_BITS)))
+        widths = unpack(sent, gaps.WIDTH_BITS, 0, runs).astype(np.uint8)
     else:
         widths = gaps.usual_widths(count, size, "rice" if rice else "range")
     low = reader.take(gaps.low_size(widths, count))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from laconic.errors import PacketError
 from laconic.link.body import BodyReader, BodyWriter, Floats, refuse_not_finite
-from laconic.link.coding import pack, packed_size, unpack
+from laconic.link.coding import half_words_of, pack, packed_size, unpack
 from laconic.link.compressors.codec import Codec
 from laconic.link.compressors.groups import Bounds
 from laconic.link.entropy import ONE_THREAD, Run, SymbolReader, blocks
@@ -65,7 +65,7 @@ class Exact:
                 bits = torch.from_numpy(sent[start:end].astype(np.int16))
                 torch.from_numpy(out[start:end]).copy_(bits.view(half))
         else:
-            out[:] = sent
+            out.view(np.uint8)[:] = sent.view(np.uint8)  # as bytes: they need not lie aligned in a packet
             # Looked at here, where they lie aligned: within a packet they need not, and a sum would take much longer.
             refuse_not_finite(out)
         self._at += len(out)
@@ -152,7 +152,7 @@ class Levels(Scaled):
             self._width = reader.number(MOST_BITS - _CODED_BITS)
             self._size = 1 + reader.number(_MOST_SYMBOLS - 1)
             self._with_table = reader.number(1)
-            self._low = reader.take(packed_size(count, self._width))
+            self._low = half_words_of(reader.take(packed_size(count, self._width)))
 
     def begin(self, bounds: Bounds, symbols: SymbolReader) -> None:
         """The levels come from the entropy coder."""
@@ -163,10 +163,10 @@ class Levels(Scaled):
     def _numbers(self, out: Floats, at: int) -> None:
         if not len(out):
             return
-        levels = self._take(len(out))
+        levels = self._take(len(out)).astype(np.int32)
         if self._width:
             levels <<= self._width
-            levels |= unpack(self._low, self._count, self._width, at, at + len(out)).astype(np.int32)
+            levels |= unpack(self._low, self._width, at, at + len(out)).astype(np.int32)
         levels += self._lowest
         out[:] = levels
 
@@ -178,7 +178,7 @@ def write_levels(levels: NDArray[Any], bits: int, writer: BodyWriter) -> None:
     lowest = int(levels.min())
     width = max(0, bits - _CODED_BITS)
     symbols: NDArray[np.uint32] = levels.astype(np.uint32) - np.uint32(lowest % 2**32)
-    low = pack(symbols, width)
+    low = pack(symbols & np.uint32(2**width - 1), width) if width else b""
     symbols >>= np.uint32(width)
     size = int(symbols.max()) + 1
     with_table = writer.symbols.put(Run.smaller(symbols, np.ones(size)))
