@@ -29,7 +29,7 @@ from laconic.link.occasion import Occasion
 from laconic.link.packet import Body, Flag, Packet, Stream
 from laconic.parts import State, section
 from laconic.randomness import Randomness
-from laconic.run.store import ClientStore, Settled
+from laconic.run.store import ClientStore, Question, Settled
 from laconic.task import Task
 
 
@@ -66,8 +66,14 @@ class ClientRuntime:
 
     def settle(self, instruction: Instruction) -> Settled:
         """Commit or drop the pending state, as the instruction says."""
-        acknowledged = next(iter(self._parse(instruction).values())).sequence
-        return self.store.settle(instruction.client, acknowledged, instruction.continues)
+        return self.store.settle(instruction.client, self._question(instruction, self._parse(instruction)))
+
+    def _question(self, instruction: Instruction, packets: dict[int, Packet]) -> Question:
+        label = next(iter(packets.values()))
+        place = (label.incarnation, label.round, label.exchange)
+        if any((packet.incarnation, packet.round, packet.exchange) != place for packet in packets.values()):
+            raise PacketError("stream", "an instruction with packets of several occasions")
+        return Question(*place, label.sequence, instruction.continues)
 
     def _parse(self, instruction: Instruction) -> dict[int, Packet]:
         packets = {packet.stream: packet for packet in (Packet.parse(p, self.layout) for p in instruction.packets)}
@@ -123,7 +129,7 @@ class ClientRuntime:
         """Settle the last exchange, and read what has come; a reply if it cannot be read."""
         packets = self._parse(instruction)
         label = next(iter(packets.values()))
-        settled = self.store.settle(instruction.client, label.sequence, instruction.continues)
+        settled = self.store.settle(instruction.client, self._question(instruction, packets))
         # The next answer must have a number that the server has not seen, also from a client that has lost count.
         known = max(label.sequence, instruction.continues or 0)
         state = settled.state or {}
@@ -174,6 +180,7 @@ class ClientRuntime:
                 encoded = self.algorithm.uplink.encode(vector, opening.memory, occasion)
                 answer.bodies[stream], answer.used[stream] = encoded.body, encoded.used
                 answer.memory, answer.flags = encoded.state, encoded.flags
+                answer.remembered = encoded.remembered or encoded.used
                 continue
             compressor = self.algorithm.method.compressor(opening.instruction.work, self.algorithm.uplink)
             body = (compressor or DENSE).encode(vector, self.layout, occasion.generator(f"uplink/{stream.name}"))
@@ -186,11 +193,9 @@ class ClientRuntime:
         counts = {"invited": instruction.invited, "population": len(self.data)}
         return Occasion(self.layout, self.randomness, instruction.round, instruction.client, **counts)
 
-    def _probe(self, update: Tensor, answer: _Answer) -> Probe | None:
-        body = answer.bodies[Stream.MODEL]
-        if body.codec == Codec.SKIP:
-            return None
-        arrived = decode(body, self.layout).dense()
+    def _probe(self, update: Tensor, answer: _Answer) -> Probe:
+        assert answer.remembered is not None
+        arrived = answer.remembered.dense()
         memory = answer.memory.get("memory")
         return Probe(update.clone(), update.clone() if memory is None else arrived + memory, arrived, memory)
 
@@ -247,6 +252,8 @@ class _Answer:
     """The uplink's new state."""
     bodies: dict[Stream, Body] = field(default_factory=dict)
     used: dict[Stream, Payload] = field(default_factory=dict)
+    remembered: Payload | None = None
+    """What the uplink's memory takes for sent."""
     flags: Flag = Flag(0)
 
 

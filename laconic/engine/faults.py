@@ -6,15 +6,18 @@ A fault is decided per client and round, so the same seed gives the same faults 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from laconic.client.messages import Instruction, Reply
 from laconic.client.runtime import ClientRuntime
 from laconic.engine.inline import InlineEngine
+from laconic.parts import State
 from laconic.randomness import Randomness
 
+_NUMBERS = ("round", "client", "examples", "gradients", "samples", "loss")
 Chance = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -75,6 +78,23 @@ class FaultyEngine:
             yield reply
             if self._happens("duplicate", instruction):
                 yield reply
+
+    def snapshot(self) -> tuple[State, list[dict[str, Any]]]:
+        """What is still on its way, for a checkpoint."""
+        packets: State = {}
+        table = []
+        for number, reply in enumerate(self.held):
+            bodies = {f"{number}/{place}": packet for place, packet in enumerate(reply.packets)}
+            packets |= {name: torch.frombuffer(bytearray(packet), dtype=torch.uint8) for name, packet in bodies.items()}
+            table.append({name: getattr(reply, name) for name in _NUMBERS} | {"packets": list(bodies)})
+        return packets, table
+
+    def restore(self, packets: State, table: list[dict[str, Any]]) -> None:
+        """The inverse of `snapshot`."""
+        self.held = [
+            Reply(**{**entry, "packets": tuple(packets[name].numpy().tobytes() for name in entry["packets"])})
+            for entry in table
+        ]
 
     def _happens(self, fault: str, instruction: Instruction) -> bool:
         chance: float = getattr(self.faults, fault)

@@ -28,6 +28,9 @@ class Broadcast(Downlink):
 
     compressor: AnyCompressor
 
+    def __post_init__(self) -> None:
+        self.compressor.scaled_for_feedback()  # refuses what cannot contract, before any work
+
     def init(self, model: Tensor) -> State:
         """phi_0 = 0; the initial model is version 0."""
         return {"phi": torch.zeros_like(model), "version": torch.tensor(0)}
@@ -75,7 +78,7 @@ class Broadcast(Downlink):
 
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
         """The server's model, to the bit."""
-        since, now, form, items = read(body)
+        since, now, form, items = read(body, layout)
         have = int(state["version"]) if "version" in state else 0
         if form == Form.WHOLE:
             model = decode(items[0], layout).dense()
@@ -93,7 +96,7 @@ class Broadcast(Downlink):
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count for every step; 64 per value with its position; 32 d for the whole."""
-        _, _, form, items = read(body)
+        _, _, form, items = read(body, layout)
         if form == Form.STEPS:
             return sum(self.compressor.paper_bits(layout) for item in items)
         if form == Form.VALUES:

@@ -6,6 +6,7 @@ import struct
 from enum import IntEnum
 
 from laconic.errors import PacketError
+from laconic.layout import Layout
 from laconic.link.compressors import Codec
 from laconic.link.packet import Body
 
@@ -32,11 +33,14 @@ def frame(since: int, now: int, form: Form, items: list[Body]) -> Body:
     return Body(Codec.CATCH_UP, b"".join(pieces))
 
 
-def read(body: Body) -> tuple[int, int, Form, list[Body]]:
+def read(body: Body, layout: Layout) -> tuple[int, int, Form, list[Body]]:
     """Take a catch-up apart; lengths are checked against what is really there."""
     data = memoryview(body.data)
     if body.codec != Codec.CATCH_UP or len(data) < _HEAD.size:
         raise PacketError("codec", "not a catch-up")
+    if len(data) > _HEAD.size + _ITEM.size + layout.size * layout.dtype.itemsize:
+        # Many small items could take long to decode; and whoever has that much to say sends the whole model.
+        raise PacketError("length", "a catch-up that is longer than the model")
     since, now, form = _HEAD.unpack_from(data)
     if form not in list(Form) or since > now:
         raise PacketError("form", f"catch-up of form {form} from {since} to {now}")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from laconic.errors import PacketError
 from laconic.layout import Layout
-from laconic.link.compressors import AnyCompressor, Codec, Dense, Payload, SumPayload, decode
+from laconic.link.compressors import AnyCompressor, Codec, Compressor, Dense, Payload, SumPayload, decode
 from laconic.link.occasion import Occasion
 from laconic.link.packet import Body, Flag
 from laconic.link.uplink import Encoded, Uplink, compensate, compress, remember
@@ -40,6 +40,15 @@ class Judging(Uplink):
     alpha: Annotated[float, Field(gt=0)] = 1.0
     restart_after: Annotated[int, Field(ge=0)] | None = None
     restart_from: Annotated[int, Field(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        if self.memory:
+            self.compressor.scaled_for_feedback()  # refuses what cannot contract, before any work
+
+    @property
+    def effective(self) -> Compressor | None:
+        """C, scaled if need be."""
+        return self.compressor.scaled_for_feedback() if self.memory else self.compressor
 
     def limit(self, occasion: Occasion) -> float:
         """The threshold on this occasion."""
@@ -128,7 +137,7 @@ class Accelerated(Judging):
         used = SumPayload(self.reference(state, occasion.layout), arrived) if flags else arrived
         seen = used if self.feedback == "used" else arrived
         memory = remember(target, seen, occasion) if self.memory else {}
-        return Encoded(body, memory | {"reference": body.to_tensor()}, used, flags)
+        return Encoded(body, memory | {"reference": body.to_tensor()}, used, flags, seen)
 
     def fold(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
         """Y, or r + y."""

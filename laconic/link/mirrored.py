@@ -13,6 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from laconic.errors import PacketError
 from laconic.layout import Layout
 from laconic.link.catch_up import Form, frame, read
 from laconic.link.compressors import AnyCompressor, Codec, decode
@@ -34,6 +35,9 @@ class Mirrored(Downlink):
     threshold: Annotated[float, Field(ge=0)] | None = None
     literal: bool = False
 
+    def __post_init__(self) -> None:
+        self.compressor.scaled_for_feedback()  # refuses what cannot contract, before any work
+
     def init(self, model: Tensor) -> State:
         """Where every mirror starts."""
         return {"initial": model.clone()}
@@ -46,7 +50,8 @@ class Mirrored(Downlink):
         target = model - mirror
         if self.literal:
             target = model + held.peer["error"] if "error" in held.peer else model
-        body = self.compressor.encode(target, occasion.layout, occasion.generator("downlink"))
+        # w - v is an error memory in all but name, so C must contract here too.
+        body = self.compressor.scaled_for_feedback().encode(target, occasion.layout, occasion.generator("downlink"))
         if self.threshold is not None:
             change = decode(body, occasion.layout).dense()
             change = change - mirror if self.literal else change
@@ -77,7 +82,10 @@ class Mirrored(Downlink):
         if body.codec == Codec.SKIP:
             return before.clone()
         if body.codec == Codec.CATCH_UP:
-            return decode(read(body)[3][0], layout).dense()
+            _, _, form, items = read(body, layout)
+            if form != Form.WHOLE:
+                raise PacketError("form", "a mirrored model comes whole or as a difference")
+            return decode(items[0], layout).dense()
         payload = decode(body, layout)
         if self.literal:
             return payload.dense()

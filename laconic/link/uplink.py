@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from laconic.layout import Layout
-from laconic.link.compressors import DENSE, AnyCompressor, DensePayload, Payload, decode, encode_dense
+from laconic.link.compressors import DENSE, AnyCompressor, Compressor, DensePayload, Payload, decode, encode_dense
 from laconic.link.occasion import Occasion
 from laconic.link.packet import Body, Flag
 from laconic.parts import Part, State, part
@@ -28,6 +28,8 @@ class Encoded:
     used: Payload
     """What the server will add to the mean."""
     flags: Flag = Flag(0)
+    remembered: Payload | None = None
+    """What the memory takes for sent, where that is not what the server will use."""
 
 
 class Uplink(Part):
@@ -51,6 +53,11 @@ class Uplink(Part):
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """What the papers' formulas count for this body."""
         raise NotImplementedError
+
+    @property
+    def effective(self) -> Compressor | None:
+        """C as it is really applied; None if there is none."""
+        return None
 
     def without_memory(self) -> Uplink:
         """The same uplink, forgetting what it did not send: Fed-EF's Figure 1 shows what that costs."""
@@ -76,6 +83,11 @@ class Compressed(Uplink):
 
     compressor: AnyCompressor
 
+    @property
+    def effective(self) -> Compressor | None:
+        """C."""
+        return self.compressor
+
     def encode(self, update: Tensor, state: State, occasion: Occasion) -> Encoded:
         """C(u)."""
         body = compress(self.compressor, update, occasion)
@@ -97,6 +109,14 @@ class ErrorFeedback(Uplink):
     compressor: AnyCompressor
     restart_after: Annotated[int, Field(ge=0)] | None = None
     restart_from: Annotated[int, Field(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        self.compressor.scaled_for_feedback()  # refuses what cannot contract, before any work
+
+    @property
+    def effective(self) -> Compressor | None:
+        """C, scaled if need be."""
+        return self.compressor.scaled_for_feedback()
 
     def encode(self, update: Tensor, state: State, occasion: Occasion) -> Encoded:
         """C(u + m)."""

@@ -11,22 +11,19 @@ Only a simulation can know them: a real server never sees x_i.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import torch
 from torch import Tensor
 
-from laconic.algorithm import Engine
-from laconic.client.messages import Instruction, Probe, Reply
+from laconic.client.messages import Probe, Reply
 from laconic.link.compressors import Compressor, decode
 from laconic.link.occasion import Occasion
 
 
 class Diagnostics:
-    """An engine that looks at the replies as they pass, in client order."""
+    """Looks at what the server folds in, in client order."""
 
-    def __init__(self, engine: Engine, compressor: Compressor | None) -> None:
-        self.engine, self.compressor = engine, compressor
+    def __init__(self, compressor: Compressor | None) -> None:
+        self.compressor = compressor
         self._clear()
 
     def _clear(self) -> None:
@@ -34,13 +31,10 @@ class Diagnostics:
         self.memories: list[float] = []
         self.count = 0
 
-    def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
-        """Pass everything on."""
-        replies: Iterable[Reply] = self.engine.run(instructions)
-        for reply in replies:
-            if reply.probe is not None:
-                self._add(reply.probe)
-            yield reply
+    def observe(self, reply: Reply) -> None:
+        """One reply that counts."""
+        if reply.probe is not None:
+            self._add(reply.probe)
 
     def _add(self, probe: Probe) -> None:
         parts = [probe.update, probe.target, probe.arrived]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from laconic.link.packet import HEADER_BYTES
 
 Direction = Literal["up", "down"]
-_COUNTS = ("gradients", "samples", "invited", "folded", "skipped", "lost")
+_COUNTS = ("gradients", "samples", "invited", "folded", "skipped", "skipped_down", "accelerated", "lost")
 
 
 @dataclass
@@ -46,6 +46,10 @@ class RoundCosts:
     folded: int = 0
     skipped: int = 0
     """Folded without a body: lazy clients that had nothing new to say."""
+    skipped_down: int = 0
+    """Models that were not sent, since the client has one near enough."""
+    accelerated: int = 0
+    """Folded together with the client's last update."""
     lost: int = 0
     """Clients that had lost their state."""
     refused: dict[str, int] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from laconic.engine.draws import stochastic
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.gradients import vmap_works
 from laconic.engine.inline import InlineEngine
-from laconic.errors import ConfigError, LaconicError
+from laconic.errors import ConfigError, LaconicError, PacketError
 from laconic.layout import Layout
 from laconic.link.occasion import Occasion
 from laconic.parts import State
@@ -38,8 +38,10 @@ Record = dict[str, Any]
 
 
 OTHER_KEYS = {
-    *("round", "participants", "training_loss", "seconds", "streams", "skipped", "lost", "refused"),
-    *("memory_norm", "q_c", "q_a", "gamma", "gradient_norm_squared", "objective"),
+    *("round", "participants", "training_loss", "seconds", "streams", "refused"),
+    *("skipped", "skipped_down", "accelerated", "lost"),
+    *("skip_rate", "skip_rate_down", "acceleration_rate", "memory_norm", "server_memory_norm"),
+    *("q_c", "q_a", "gamma", "gradient_norm_squared", "objective"),
     *Ledger().totals(),
 }
 """What stands in a record besides the task's metrics."""
@@ -151,8 +153,8 @@ class Simulation:
             self.transport = FaultyEngine(self.engine, runtime, settings.faults, self.randomness)
         self.diagnostics: Diagnostics | None = None
         if settings.diagnostics:
-            compressor = algorithm.uplink.parameters().get("compressor")
-            self.transport = self.diagnostics = Diagnostics(self.transport, compressor)
+            self.diagnostics = Diagnostics(algorithm.uplink.effective)
+            self.server.observer = self.diagnostics.observe
         self.full_gradient = FullGradient(self.engine, settings.weighting) if settings.full_gradient else None
         self.ledger = Ledger()
         self.seconds = 0.0
@@ -181,7 +183,13 @@ class Simulation:
             torch.set_num_threads(before)
 
     def _round(self) -> Ledger:
-        costs = run_round(self.server, self.transport)
+        try:
+            costs = run_round(self.server, self.transport)
+        except PacketError as error:
+            # A compressor, on a client or on the server, was given what no packet may carry.
+            if error.reason != "not finite":
+                raise
+            raise Diverged(f"an update is not finite in round {self.server.round + 1}: {_SMALLER}") from error
         if "not finite" in costs.refused:
             raise Diverged(f"the update of a client is not finite in round {self.server.round}: {_SMALLER}")
         if not bool(torch.isfinite(self.server.model).all()):
@@ -201,7 +209,9 @@ class Simulation:
         record |= self.ledger.totals()
         if self.diagnostics is not None:
             record |= self.diagnostics.measure(Occasion(self.layout, self.randomness, server.round))
-        record |= {name: getattr(server.costs, name) for name in ("skipped", "lost") if getattr(server.costs, name)}
+            record |= self._rates()
+        counts = ("skipped", "skipped_down", "accelerated", "lost")
+        record |= {name: getattr(server.costs, name) for name in counts if getattr(server.costs, name)}
         if server.costs.refused:
             record["refused"] = server.costs.refused
         # Of this round alone, unlike the totals above.
@@ -210,6 +220,18 @@ class Simulation:
             for key, traffic in server.costs.streams.items()
         }
         return record
+
+    def _rates(self) -> dict[str, float]:
+        """How often nothing was sent, and the length of the server's own error memory."""
+        costs, state = self.server.costs, self.server.downlink_state
+        found = {
+            "skip_rate": costs.skipped / max(1, costs.folded),
+            "skip_rate_down": costs.skipped_down / max(1, costs.invited),
+            "acceleration_rate": costs.accelerated / max(1, costs.folded),
+        }
+        if "phi" in state:
+            found["server_memory_norm"] = float(torch.linalg.vector_norm(state["phi"]))
+        return found
 
     def evaluate(self) -> dict[str, float]:
         """The metrics of the server's model on the test examples; the clients' training loss where there are none."""
@@ -223,7 +245,12 @@ class Simulation:
         clients, numbers = self.store.snapshot()
         tensors = {f"server/{name}": value for name, value in self.server.state().items()}
         tensors |= {f"clients/{name}": value for name, value in clients.items()}
+        held: list[dict[str, Any]] = []
+        if isinstance(self.transport, FaultyEngine):
+            packets, held = self.transport.snapshot()
+            tensors |= {f"held/{name}": value for name, value in packets.items()}
         return tensors, {
+            "held": held,
             "ledger": self.ledger.table(),
             "clients": numbers,
             "seconds": self.seconds,
@@ -240,12 +267,14 @@ class Simulation:
             raise ConfigError("resume: the model has another form than the one that the run was started with")
         if numbers["data"] != self._data_fingerprint():
             raise ConfigError("resume: the data is not the same as the run was started with")
-        sections: dict[str, State] = {"server": {}, "clients": {}}
+        sections: dict[str, State] = {"server": {}, "clients": {}, "held": {}}
         for key, value in tensors.items():
             section, name = key.split("/", 1)
             sections[section][name] = value
         self.server.restore(sections["server"])
         self.store.restore(sections["clients"], numbers["clients"])
+        if isinstance(self.transport, FaultyEngine):
+            self.transport.restore(sections["held"], numbers["held"])
         self.ledger = Ledger.from_table(numbers["ledger"])
         self.seconds = numbers["seconds"]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from laconic.errors import PacketError
 from laconic.parts import State
 
 
@@ -19,14 +20,36 @@ class Settled:
     """The server has folded in an update whose state is not here any more."""
 
 
+@dataclass(frozen=True)
+class Question:
+    """Where in the conversation with one client an instruction stands."""
+
+    incarnation: int
+    round: int
+    exchange: int
+    acknowledged: int
+    """The number of the client's last update that the server has durably folded in."""
+    continues: int | None = None
+    """In a later exchange of a round: the number of the client's answer to the one before."""
+
+    def follows(self, last: tuple[int, int, int] | None) -> bool:
+        """Whether this comes after the last one that was taken; incarnations are counted modulo 2^16."""
+        if last is None:
+            return True
+        if self.incarnation == last[0]:
+            return (self.round, self.exchange) > last[1:]
+        return (self.incarnation - last[0]) % 2**16 < 2**15
+
+
 class ClientStore(Protocol):
     """Transactional state of many clients; a client that was never heard of has none."""
 
-    def settle(self, client: int, acknowledged: int, continues: int | None = None) -> Settled:
-        """Commit the pending state whose number is `acknowledged`, and drop the others.
+    def settle(self, client: int, question: Question) -> Settled:
+        """Commit the pending state whose number is acknowledged, and drop the others.
 
-        A later exchange of the same round `continues` from the pending state of an earlier one, which is kept, and not
-        committed either: the server has used it, but not durably yet.
+        A later exchange of the same round continues from the pending state of an earlier one, which is kept, and not
+        committed either: the server has used it, but not durably yet. A question that does not follow the last one is a
+        copy, or late: it is refused, for it would drop what the next one acknowledges.
         """
         ...
 
@@ -47,6 +70,8 @@ class _Record:
     """By number: one for every exchange of the present round."""
     number: int = 0
     """The highest number given out, so that an update that was lost never shares its number with the next."""
+    last: tuple[int, int, int] | None = None
+    """Incarnation, round and exchange of the last question."""
 
 
 class MemoryStore:
@@ -55,9 +80,13 @@ class MemoryStore:
     def __init__(self) -> None:
         self._records: dict[int, _Record] = {}
 
-    def settle(self, client: int, acknowledged: int, continues: int | None = None) -> Settled:
+    def settle(self, client: int, question: Question) -> Settled:
         """See `ClientStore`."""
-        record = self._records.get(client, _Record())
+        record = self._records.setdefault(client, _Record())
+        if not question.follows(record.last):
+            raise PacketError("stale", f"client {client} was asked this before")
+        record.last = (question.incarnation, question.round, question.exchange)
+        acknowledged, continues = question.acknowledged, question.continues
         if acknowledged in record.pending:
             record.committed, record.committed_number = record.pending[acknowledged], acknowledged
         if continues is not None:
@@ -95,6 +124,7 @@ class MemoryStore:
                 "number": record.number,
                 "committed": None if record.committed is None else record.committed_number,
                 "pending": list(record.pending),
+                "last": record.last,
             }
             kept = record.pending | ({} if record.committed is None else {record.committed_number: record.committed})
             for number, state in kept.items():
@@ -113,6 +143,7 @@ class MemoryStore:
                 committed_number=entry["committed"] or 0,
                 pending={number: states.get((client, str(number)), {}) for number in entry["pending"]},
                 number=entry["number"],
+                last=entry["last"] and tuple(entry["last"]),
             )
             for client, entry in table.items()
         }

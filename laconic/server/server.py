@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ from laconic.randomness import GLOBAL, Randomness
 from laconic.run.ledger import RoundCosts
 from laconic.server.aggregate import Received, Weighting
 from laconic.server.debts import Debts
+from laconic.server.peers import Peers
 from laconic.server.sampling import Sampling, participants
 
 
@@ -74,10 +75,12 @@ class Server:
         self.downlink_state = algorithm.downlink.init(model)
         self.folded = np.zeros(len(data), dtype=np.int64)
         self.versions = np.zeros(len(data), dtype=np.int64)
-        self.peers: dict[int, State] = {}
+        self.peers = Peers(layout)
         self.debts = Debts()
         self.costs = RoundCosts()
         self.losses: list[tuple[float, int]] = []
+        self.observer: Callable[[Reply], None] | None = None
+        """Is shown every reply that is folded in, for diagnostics."""
 
     def exchanges(self) -> Iterator[Exchange]:
         """Open a round: choose who takes part, and go through its exchanges one by one."""
@@ -113,7 +116,7 @@ class Server:
         return Occasion(self.layout, self.randomness, self.round, client, invited, len(self.data))
 
     def _held(self, client: int) -> Held:
-        return Held(int(self.versions[client]), section(self.peers.get(client, {}), "downlink"))
+        return Held(int(self.versions[client]), section(self.peers.get(client), "downlink"))
 
     def _instruction(self, exchange: Exchange, client: int, buffers: Body | None) -> Instruction:
         occasion = self._occasion(client)
@@ -132,6 +135,7 @@ class Server:
         for stream, body in bodies.items():
             label = (self.layout.fingerprint, acknowledged, self.round, Flag(0), self.incarnation, self._exchange)
             packets.append(Packet(body, stream, *label).to_bytes())
+            self.costs.skipped_down += body.codec == Codec.SKIP
             bits = self._paper_bits_down(stream, body) if exchange.counted else 0
             self.costs.count("down", stream.name.lower(), len(packets[-1]), bits)
         return Instruction(self.round, client, occasion.invited, self._exchange, work, continues, tuple(packets))
@@ -147,6 +151,7 @@ class Server:
             self.fold(reply)
         except PacketError as error:
             self.costs.refuse(error.reason, reply.client)
+            self.costs.count("up", "refused", sum(map(len, reply.packets)), 0)
             return False
         return True
 
@@ -172,7 +177,7 @@ class Server:
             expected.add(Stream.BUFFERS)
         if set(packets) != expected:
             raise PacketError("stream", f"client {reply.client} sent streams {sorted(packets)}")
-        peer = {} if Flag.RESET in flags else section(self.peers.get(reply.client, {}), "uplink")
+        peer = {} if Flag.RESET in flags else section(self.peers.get(reply.client), "uplink")
         payloads: dict[int, Payload] = {}
         for stream, packet in packets.items():
             if stream == Stream.MODEL:
@@ -185,8 +190,8 @@ class Server:
         weight = 1.0 if self.weighting == "uniform" else float(reply.examples)
         for stream, payload in payloads.items():
             self._received.add(Stream(stream), payload, weight)
-        self._confirm(reply.client, number, peer)
         self._enter(reply, packets, offer)
+        self._confirm(reply.client, number, peer)
 
     def _confirm(self, client: int, number: int, uplink_peer: State) -> None:
         """The client's exchange counts: its links move on."""
@@ -207,12 +212,12 @@ class Server:
 
     def _forget(self, reply: Reply) -> None:
         """A client cannot read what it was sent: next time it gets the whole model."""
+        self.costs.lost += self.versions[reply.client] != LOST
         self.versions[reply.client] = LOST
-        self.peers.pop(reply.client, None)
+        self.peers.forget(reply.client)
         self.debts.settle(reply.client)
         self._offered.pop(reply.client)
         self.costs.count("up", Stream.MODEL.name.lower(), sum(map(len, reply.packets)), 0)
-        self.costs.lost += 1
 
     def _enter(self, reply: Reply, packets: dict[int, Packet], offer: Offer) -> None:
         for raw, (stream, packet) in zip(reply.packets, packets.items(), strict=True):
@@ -221,10 +226,15 @@ class Server:
         self.costs.gradients += reply.gradients if offer.exchange.counted else 0
         self.costs.samples += reply.samples
         self.costs.folded += offer.exchange.who == "participants"
-        self.costs.lost += any(Flag.RESET in packet.flags for packet in packets.values())
+        anew = any(Flag.RESET in packet.flags for packet in packets.values())
+        # One that had to ask for the whole model first was entered then.
+        self.costs.lost += anew and self.versions[reply.client] != LOST
         self.losses.append((reply.loss, reply.samples))
         if Stream.MODEL in packets:
             self.costs.skipped += packets[Stream.MODEL].body.codec == Codec.SKIP
+            self.costs.accelerated += Flag.ACCELERATED in packets[Stream.MODEL].flags
+        if self.observer is not None:
+            self.observer(reply)
 
     def _paper_bits_up(self, stream: Stream, body: Body, work: str) -> int:
         if stream == Stream.MODEL:
@@ -279,7 +289,7 @@ class Server:
         own |= {f"method/{name}": value for name, value in self.method_state.items()}
         own |= {f"debts/{name}": value for name, value in self.debts.state().items()}
         return own | {
-            f"peers/{client}/{name}": value for client, peer in self.peers.items() for name, value in peer.items()
+            f"peers/{client}/{name}": value for client in self.peers for name, value in self.peers[client].items()
         }
 
     def restore(self, state: State) -> None:
@@ -293,7 +303,10 @@ class Server:
         self.downlink_state = {name: value.to(device) for name, value in section(state, "downlink").items()}
         self.method_state = {name: value.to(device) for name, value in section(state, "method").items()}
         self.debts = Debts.restored(section(state, "debts"))
-        self.peers = {}
+        self.peers = Peers(self.layout)
+        peers: dict[int, State] = {}
         for key, value in section(state, "peers").items():
             client, name = key.split("/", 1)
-            self.peers.setdefault(int(client), {})[name] = value
+            peers.setdefault(int(client), {})[name] = value
+        for number, peer in peers.items():
+            self.peers[number] = peer

@@ -105,7 +105,8 @@ class Scaled:
             if self._offsets is not None:
                 piece += self._offsets[group]
         most = float(np.finfo(piece.dtype).max)
-        reach = _HIGHEST_LEVEL * abs(float(self._scales[group]))
+        # A hostile packet's lowest level and largest symbol may both be at their limit, and the low bits as well.
+        reach = 4 * _HIGHEST_LEVEL * abs(float(self._scales[group]))
         if reach + (0 if self._offsets is None else abs(float(self._offsets[group]))) > most:
             np.clip(piece, -most, most, out=piece)
 
