@@ -37,6 +37,7 @@ test-long: .venv/installed-dev
 
 bench: .venv/installed-dev
 	$(BIN)/python benchmarks/simulation.py
+	$(BIN)/python benchmarks/codec.py
 
 # Hours of training: the tables of docs/results.md, from runs/reproduce, which continues where it was stopped.
 reproduce: .venv/installed-dev

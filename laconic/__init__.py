@@ -8,10 +8,12 @@ from laconic import data, models
 from laconic.algorithm import Algorithm
 from laconic.api import simulate
 from laconic.client.anchor_sampling import AnchorSampling
+from laconic.client.compressed_gradients import EF21, Diana, MinibatchSGD
 from laconic.client.control_variates import ControlVariates
 from laconic.client.gradient_tracking import GradientTracking
 from laconic.client.local_sgd import LocalSGD
 from laconic.client.own_training import OwnTraining
+from laconic.client.recursive_gradient import BvrLSgd, FedPage, Marina
 from laconic.errors import ConfigError, DataError, LaconicError, PacketError
 from laconic.layout import Layout
 from laconic.link.broadcast import Broadcast
@@ -19,6 +21,7 @@ from laconic.link.compressors import parse_compressor
 from laconic.link.downlink import DenseDownlink
 from laconic.link.lazy import Accelerated, Lazy
 from laconic.link.mirrored import Mirrored
+from laconic.link.repeated import Repeated
 from laconic.link.uplink import Compressed, DenseUplink, ErrorFeedback
 from laconic.recipes import (
     bvr_l_sgd,
@@ -54,33 +57,47 @@ from laconic.recipes import (
 )
 from laconic.run.settings import Settings
 from laconic.run.simulation import Result, Simulation
+from laconic.server.optimizers import AMS, SGD, Adagrad, Adam, AMSGrad, Yogi
 from laconic.task import Task, classification, next_token, regression
 from laconic.version import __version__
 
 __all__ = [
+    "AMS",
+    "EF21",
+    "SGD",
+    "AMSGrad",
     "Accelerated",
+    "Adagrad",
+    "Adam",
     "Algorithm",
     "AnchorSampling",
     "Broadcast",
+    "BvrLSgd",
     "Compressed",
     "ConfigError",
     "ControlVariates",
     "DataError",
     "DenseDownlink",
     "DenseUplink",
+    "Diana",
     "ErrorFeedback",
+    "FedPage",
     "GradientTracking",
     "LaconicError",
     "Layout",
     "Lazy",
     "LocalSGD",
+    "Marina",
+    "MinibatchSGD",
     "Mirrored",
     "OwnTraining",
     "PacketError",
+    "Repeated",
     "Result",
     "Settings",
     "Simulation",
     "Task",
+    "Yogi",
     "__version__",
     "bvr_l_sgd",
     "classification",

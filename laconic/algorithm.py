@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from laconic.client.messages import Instruction, Reply
 from laconic.client.method import Method
+from laconic.combine import changed
 from laconic.errors import ConfigError, unknown_name
 from laconic.link.downlink import DenseDownlink, Downlink
 from laconic.link.uplink import DenseUplink, Uplink
@@ -67,31 +68,37 @@ class Algorithm:
         return {slot: getattr(self, slot) for slot in SLOTS}
 
     def fitted(self) -> Algorithm:
-        """With what the method leaves open settled for this uplink."""
-        return replace(self, method=self.method.fitted(self.uplink))
+        """With what the method and the downlink leave open settled for the parts beside them."""
+        downlink = self.downlink.fitted(self.optimizer, self.method.sends_mean)
+        return replace(self, method=self.method.fitted(self.uplink), downlink=downlink)
 
     def replace(self, **parameters: Any) -> Algorithm:
         """Another setting of the same parts.
 
         Each parameter goes to the part that has it; `uplink={"threshold": 0}` names the part, which is needed where two
-        parts have a parameter of the same name. A whole part may be given too.
+        parts have a parameter of the same name. A whole part may be given too, or its name: `downlink="broadcast"`, which
+        keeps what the two links have in common, and takes the uplink's compressor if it needs one.
         """
-        changes: dict[str, dict[str, Any]] = {slot: {} for slot in SLOTS}
-        whole: dict[str, Part] = {}
+        alone: dict[str, dict[str, Any]] = {}
         for key, value in parameters.items():
-            if key in SLOTS and isinstance(value, Part):
-                whole[key] = value
-            elif key in SLOTS:
-                changes[key] |= value
-            else:
-                changes[self.owner(key)][key] = value
-        parts = self.parts() | whole
-        made: dict[str, Any] = {slot: part.replace(**changes[slot]) for slot, part in parts.items() if changes[slot]}
-        return replace(self, **(whole | made))
+            if key not in SLOTS:
+                alone.setdefault(self.owner(key), {})[key] = value
+        parts = self.parts()
+        # The downlink comes last: it may take its compressor from the uplink.
+        for slot in SLOTS:
+            for given in (parameters, alone):
+                if slot in given:
+                    parts[slot] = changed(slot, given[slot], parts, self.parts())
+        made: dict[str, Any] = dict(parts)
+        return replace(self, **made)
+
+    def owners(self, key: str) -> list[str]:
+        """The slots whose parts have that parameter."""
+        return [slot for slot, part in self.parts().items() if key in part.parameters()]
 
     def owner(self, key: str) -> str:
         """The slot whose part has that parameter; none or two are an error that says so."""
-        owners = [slot for slot, part in self.parts().items() if key in part.parameters()]
+        owners = self.owners(key)
         if not owners:
             known = {name for part in self.parts().values() for name in part.parameters()}
             raise unknown_name("parameter", key, known, of=self.name)

@@ -97,6 +97,8 @@ def explain(error: ValidationError, prefix: str = "") -> str:
     first = error.errors()[0]
     key = ".".join(str(piece) for piece in first["loc"] if not str(piece).startswith(("function-", "constrained-")))
     message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    if first["type"].startswith("missing"):
+        return f"{prefix}{key}: required, and not given"
     if not key:
         return f"{prefix.rstrip('.')}: {message}"
     return f"{prefix}{key} = {first['input']!r}: {message}"

@@ -166,7 +166,7 @@ def fed_prox(**parameters: Any) -> Algorithm:
 
 @_recipe
 def fed_gate(**parameters: Any) -> Algorithm:
-    """Local SGD with gradient tracking. Haddadpour et al., AISTATS 2021, Algorithm 3."""
+    """Local SGD with gradient tracking. Haddadpour et al., AISTATS 2021, Algorithm 3; Option I: `--downlink repeated`."""
     return Algorithm(GradientTracking(), name="fed_gate").replace(**parameters)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import laconic
 from laconic.client.anchor_sampling import AnchorSampling
+from laconic.link.packet import HEADER_BYTES
 from laconic.randomness import Randomness
 from laconic.recipes import make
 from tests.oracles import compressors, links, methods, optimizers
@@ -60,6 +61,30 @@ def quantise(stream: str | None = None) -> compressors.Compress:
 @pytest.mark.parametrize("setting", [SETTING, Setting(participants=N), Setting(participants=1)])
 def test_fed_gate_equals_its_oracle(setting: Setting) -> None:
     assert difference(laconic.fed_gate(), methods.gradient_tracking(setting.oracle()), setting) < 1e-9
+
+
+@pytest.mark.parametrize("participants", [3, N])
+def test_option_one_is_the_same_training_with_less_to_send(participants: int) -> None:
+    """Clients repeat the server's step (Algorithm 3, Option I): the models are the same, bit for bit."""
+    setting = Setting(participants=participants)
+    option_one = laconic.fed_gate(downlink=laconic.Repeated(), server_lr=0.7)
+    assert apart(setting.models(option_one), setting.models(laconic.fed_gate(server_lr=0.7))) == 0
+    simulation = setting.simulation(option_one)
+    for _ in simulation.rounds():
+        pass
+    whole = sum(traffic.bytes for name, traffic in simulation.ledger.streams.items() if name == "down/model")
+    simulation.close()
+    vector = HEADER_BYTES + 8 * D
+    if participants == N:
+        assert whole == setting.rounds * N * HEADER_BYTES, "with everybody there, only headers"
+    else:
+        assert whole < setting.rounds * participants * vector
+
+
+def test_option_one_is_refused_where_a_client_cannot_repeat_the_step() -> None:
+    for algorithm in (laconic.fed_avg(), laconic.fed_gate(optimizer=laconic.fed_ams().optimizer)):
+        with pytest.raises(laconic.ConfigError, match="repeated"):
+            SETTING.simulation(algorithm.replace(downlink=laconic.Repeated()))
 
 
 def test_fed_comgate_equals_its_oracle_with_the_same_draws() -> None:

@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from laconic.cli import tables
+from laconic.cli.labels import split_label
 from laconic.cli.options import check_options, read_config, with_config
 from laconic.cli.view import LiveView
 from laconic.engine.tune import tune as measure_strategies
 from laconic.errors import ConfigError, LaconicError
-from laconic.run.config import RunConfig, load_config, parse_setting
+from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, plain, write_atomically
 from laconic.run.driver import FREE_TO_CHANGE, Finished, Interrupted, drive
 from laconic.run.simulation import Diverged
@@ -77,8 +78,7 @@ def run(
         raise ConfigError("--resume: name the run, as in `laconic run runs/NAME --resume`, or give its --out")
     if resume and config is None and out is not None and RunDirectory(out).exists():
         config = RunDirectory(out).config
-    name, own = _split(algorithm) if algorithm else (None, {})
-    wanted = read_config(config, options | {"algorithm": name} | own)
+    wanted = read_config(config, options, split_label(algorithm) if algorithm else {})
     directory = out or _new_directory(wanted.algorithm, wanted.dataset)
     goal = _goal(target, wanted)
     finished = drive(wanted, directory, LiveView(stderr), resume=resume, target=goal)
@@ -114,7 +114,7 @@ def compare(
         if algorithms.count(label) > 1:
             raise ConfigError(f"'{label}' is named twice; give one of them another setting, as in {label}:seed=1")
     options = _stored_options(out, options) if resume and out else options
-    configs = {label: _variant(label, config, options) for label in algorithms}
+    configs = {label: load_config(config, options, split_label(label)) for label in algorithms}
     first = next(iter(configs.values()))
     directory = out or _new_directory("compare", first.dataset)
     goal = _goal(target, first)
@@ -145,9 +145,7 @@ def compare(
             raise
     if as_json:
         runs = [run.summary() for run in tables.ranked(finished)]
-        runs += [
-            {"algorithm": label.partition(":")[0], "label": label, "error": text} for label, text in failed.items()
-        ]
+        runs += [_failure(label, text, goal) for label, text in failed.items()]
         _print_json({"runs": runs})
         return
     if finished:
@@ -169,7 +167,7 @@ def tune(
     options: dict[str, Any],
 ) -> None:
     """Measure how gradients are computed fastest here, and write that choice into a config."""
-    wanted = read_config(config, options | {"algorithm": algorithm})
+    wanted = read_config(config, options, split_label(algorithm) if algorithm else {})
     if not out.parent.is_dir():
         raise ConfigError(f"--out '{out}': there is no folder '{out.parent}'")
     stderr.print("measuring rounds with each way of computing gradients", highlight=False)
@@ -197,22 +195,6 @@ def list_datasets() -> None:
 def list_models() -> None:
     """What models there are."""
     stdout.print(tables.known_models())
-
-
-def _variant(label: str, config: Path | None, options: dict[str, Any]) -> RunConfig:
-    """`fed_ams:server_lr=0.1,beta2=0.9` as a config; what it says wins over the shared options."""
-    name, own = _split(label)
-    return load_config(config, options | {"algorithm": name} | own)
-
-
-def _split(label: str) -> tuple[str, dict[str, Any]]:
-    name, colon, rest = label.partition(":")
-    if not colon:
-        return name, {}
-    try:
-        return name, dict(parse_setting(text) for text in re.split(r",(?=[\w.]+=)", rest))
-    except ConfigError:
-        raise ConfigError(f"'{label}': write NAME:key=value,key=value, as in fed_ams:server_lr=0.1") from None
 
 
 def _stored_options(out: Path, said: dict[str, Any]) -> dict[str, Any]:
@@ -264,6 +246,12 @@ def _new_directory(what: str, dataset: str) -> Path:
     while path.exists():
         path, number = base.with_name(f"{base.name}-{number}"), number + 1
     return path
+
+
+def _failure(label: str, error: str, target: float | None) -> dict[str, Any]:
+    """A run that did not come to its end, beside the summaries of those that did: it has not reached the target."""
+    nothing = dict.fromkeys(("rounds_to_target", "bytes_to_target", "seconds_to_target"))
+    return {"algorithm": label.partition(":")[0], "label": label, "error": error, "target": target, **nothing}
 
 
 def _print_json(table: dict[str, Any]) -> None:

@@ -30,9 +30,16 @@ _KEYS: list[tuple[str, type, str]] = [
     (
         "compressor",
         str,
-        "How updates are compressed: top_k:1/64, sign, qsgd:4, top_k:0.01+qsgd:4, … with @layer or @model.",
+        "How updates are compressed on their way up: top_k:1/64, sign, qsgd:4, top_k:0.01+qsgd:4, …; a downlink that needs "
+        "one and has none takes it too. @layer or @model: in which groups; else by layer where the algorithm's own "
+        "compressor is (fed_ef_sgd, fed_ef_ams, fed_com, fed_paq, fed_laconic), and as is usual for the compressor.",
     ),
-    ("downlink", str, "How the model travels: dense, broadcast or mirrored."),
+    (
+        "downlink",
+        str,
+        "How the model travels: dense; broadcast or mirrored, compressed as updates are or by --set downlink.compressor; "
+        "or repeated, where clients hear the mean (fed_gate).",
+    ),
     ("drop", float, "Chance that an update is lost on the way."),
     ("late", float, "Chance that an update arrives after its round."),
     ("duplicate", float, "Chance that an update arrives twice."),
@@ -64,7 +71,12 @@ def with_config(function: Command) -> Command:
         for name, kind, text in _KEYS
     ]
     shared += [
-        _option("memory", bool | None, "--memory/--no-memory", help="Whether clients remember what they did not send."),
+        _option(
+            "memory",
+            bool | None,
+            "--memory/--no-memory",
+            help="Whether clients remember what they did not send; as the algorithm has it when not given.",
+        ),
         _option("diagnostics", bool | None, "--diagnostics", help="Measure q_C, q_A, gamma and the memories' norm."),
         _option(
             "full_gradient",
@@ -101,10 +113,10 @@ def _value(kind: type, text: str | None) -> Any:
         return text
 
 
-def read_config(path: Path | None, options: dict[str, Any]) -> RunConfig:
-    """The config of a command."""
+def read_config(path: Path | None, options: dict[str, Any], label: dict[str, Any]) -> RunConfig:
+    """The config of a command; what the label of the algorithm says wins over the options."""
     check_options(options)
-    return load_config(path, options)
+    return load_config(path, options, label)
 
 
 def check_options(options: dict[str, Any]) -> None:

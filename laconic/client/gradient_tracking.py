@@ -39,6 +39,7 @@ class GradientTracking(LocalMethod):
     memory: Literal["standard", "global"] = "standard"
     """`global` takes the mean that came back out of the error memory, as the authors' code does; it need not converge."""
     equal_clients: ClassVar[bool] = True
+    sends_mean: ClassVar[bool] = True
 
     def fitted(self, uplink: Uplink) -> Self:
         """With the tracker rate that suits the uplink."""

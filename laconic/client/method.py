@@ -40,6 +40,8 @@ class Method(Part):
     """True for work that cannot share the process: it then runs alone, with all the operator threads."""
     equal_clients: ClassVar[bool] = False
     """True if the mathematics need the same K and the same weight for all clients."""
+    sends_mean: ClassVar[bool] = False
+    """True if clients are told the mean of the round's updates."""
     keeps_model: ClassVar[frozenset[str]] = frozenset()
     """The works after which a client keeps the round's model, because the next exchange comes without it."""
 

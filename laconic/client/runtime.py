@@ -152,6 +152,8 @@ class ClientRuntime:
             for stream, packet in packets.items()
             if stream not in (Stream.MODEL, Stream.BUFFERS)
         }
+        if Stream.MEAN in received and Stream.MODEL not in packets:
+            held = self.algorithm.downlink.repeat(held, received[Stream.MEAN])
         return _Opening(
             instruction,
             label.incarnation,

@@ -33,7 +33,8 @@ class Broadcast(Downlink):
 
     def init(self, model: Tensor) -> State:
         """phi_0 = 0; the initial model is version 0."""
-        return {"phi": torch.zeros_like(model), "version": torch.tensor(0)}
+        changed = torch.zeros(model.shape, dtype=torch.int32, device=model.device)
+        return {"phi": torch.zeros_like(model), "version": torch.tensor(0), "changed": changed}
 
     def version(self, state: State) -> int:
         """How many steps were broadcast."""
@@ -48,6 +49,8 @@ class Broadcast(Downlink):
         new_model = model.clone()
         payload.add_to(new_model, 1.0)
         version = self.version(state) + 1
+        changed = state["changed"].clone()
+        changed[slice(None) if payload.positions is None else payload.positions.to(changed.device)] = version
         log = {name: value for name, value in state.items() if name.startswith("step/")}
         log[f"step/{version}"] = body.to_tensor()
         # A client that missed more than a whole model's worth of steps is sent the model, so older steps can go.
@@ -56,7 +59,7 @@ class Broadcast(Downlink):
             if size <= model.numel() * model.element_size():
                 break
             size -= log.pop(name).numel()
-        return new_model, {"phi": target, "version": torch.tensor(version), **log}
+        return new_model, {"phi": target, "version": torch.tensor(version), "changed": changed, **log}
 
     def send(self, publication: Publication, held: Held, occasion: Occasion) -> Body:
         """The cheapest of the three forms."""
@@ -71,9 +74,11 @@ class Broadcast(Downlink):
         if since != LOST and all(name in publication.state for name in names):
             steps = [Body.from_tensor(publication.state[name]) for name in names]
             forms.append(frame(since, now, Form.STEPS, steps))
-            merged = _changed(publication, names) if len(steps) > 1 else None
-            if merged is not None:
-                forms.append(frame(since, now, Form.VALUES, [merged]))
+        if since != LOST and now - since > 1:
+            positions = (publication.state["changed"] > since).nonzero().flatten().cpu()
+            if len(positions) < publication.layout.size:
+                values = encode_sparse(positions, publication.model.cpu()[positions], publication.layout)
+                forms.append(frame(since, now, Form.VALUES, [values]))
         return min(forms, key=lambda body: len(body.data))
 
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
@@ -107,15 +112,3 @@ class Broadcast(Downlink):
 
 def _number(name: str) -> int:
     return int(name.removeprefix("step/"))
-
-
-def _changed(publication: Publication, names: list[str]) -> Body | None:
-    """The present values wherever any of the steps has written; None if a step wrote everywhere."""
-    written = []
-    for name in names:
-        positions = publication.positions(name)
-        if positions is None:
-            return None
-        written.append(positions)
-    positions = torch.unique(torch.cat(written))
-    return encode_sparse(positions, publication.model.cpu()[positions], publication.layout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -12,6 +13,9 @@ from laconic.link.compressors import DENSE, decode, encode_dense
 from laconic.link.occasion import Occasion
 from laconic.link.packet import Body
 from laconic.parts import Part, State, part
+
+if TYPE_CHECKING:
+    from laconic.server.optimizers import Optimizer
 
 LOST = -1
 """The version of a client that has lost its state: it must be sent the whole model."""
@@ -40,14 +44,6 @@ class Publication:
     layout: Layout
     by_version: dict[int, Body] = field(default_factory=dict)
     """Bodies that depend on nothing but the version that a client has."""
-
-    _positions: dict[str, Tensor | None] = field(default_factory=dict)
-
-    def positions(self, name: str) -> Tensor | None:
-        """Where a body of the state has entries, decoded once for all who missed it; None means everywhere."""
-        if name not in self._positions:
-            self._positions[name] = decode(Body.from_tensor(self.state[name]), self.layout).positions
-        return self._positions[name]
 
     @cached_property
     def whole(self) -> Body:
@@ -85,6 +81,18 @@ class Downlink(Part):
         the body cannot be read without it.
         """
         raise NotImplementedError
+
+    def repeat(self, state: State, mean: Tensor) -> State:
+        """On the client: what it makes of the mean of the round, if its method brings it."""
+        return state
+
+    def repeated_version(self, version: int) -> int:
+        """The model that a client has once it has heard the mean of the round in which it had `version`."""
+        return version
+
+    def fitted(self, optimizer: Optimizer, sends_mean: bool) -> Downlink:
+        """The downlink with what it leaves open settled for the parts beside it."""
+        return self
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """What the papers' formulas count for this body."""

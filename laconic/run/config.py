@@ -14,7 +14,6 @@ server_lr = 0.05
 
 from __future__ import annotations
 
-import dataclasses
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,12 +24,14 @@ from pydantic import Field, ValidationError
 
 from laconic import data, models
 from laconic.algorithm import Algorithm
+from laconic.combine import LINKS, in_groups, known, with_memory
 from laconic.data.federated import ClientData
 from laconic.engine.faults import Faults
 from laconic.engine.numerics import Numerics
 from laconic.errors import ConfigError, unknown_name
-from laconic.link.uplink import ErrorFeedback
-from laconic.parts import SLOTS, Part, explain, find_part, make_part
+from laconic.link.compressors import Compressor
+from laconic.link.uplink import Compressed
+from laconic.parts import SLOTS, Part, explain, find_part
 from laconic.recipes import RECIPES, make
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
@@ -70,8 +71,8 @@ class RunConfig(Settings):
     model: str | None = None
     """The data set's usual model when not given."""
     data_dir: str | None = None
-    memory: bool = True
-    """False: the uplink forgets what it did not send."""
+    memory: bool | None = None
+    """Whether the uplink remembers what it did not send; as the recipe has it when not given."""
     method: dict[str, Any] = {}
     uplink: dict[str, Any] = {}
     optimizer: dict[str, Any] = {}
@@ -83,20 +84,12 @@ class RunConfig(Settings):
 
     def build_algorithm(self) -> Algorithm:
         """The recipe, with other parts and parameters where the config has them."""
-        algorithm = make(self.algorithm)
-        for slot in SLOTS:
-            table = dict(getattr(self, slot))
-            present = algorithm.parts()[slot]
-            if slot == "uplink" and "compressor" in table and "compressor" not in present.parameters():
-                # A compressor for an uplink that has none: with error feedback, unless another is named.
-                table.setdefault("name", ErrorFeedback.name)
-            name = table.pop("name", present.name)
-            if name != present.name:
-                kind = find_part(slot, name)
-                algorithm = algorithm.replace(**{slot: make_part(kind, _inherited(kind, algorithm) | table)})
-            elif table:
-                algorithm = algorithm.replace(**{slot: table})
-        return algorithm if self.memory else algorithm.replace(uplink=algorithm.uplink.without_memory())
+        tables = {slot: getattr(self, slot) for slot in SLOTS}
+        algorithm = make(self.algorithm, **{slot: table for slot, table in tables.items() if table})
+        if self.memory is None:
+            return algorithm
+        uplink = algorithm.uplink
+        return algorithm.replace(uplink=with_memory(uplink) if self.memory else uplink.without_memory())
 
     def load_data(self) -> ClientData:
         """The data set, split over clients."""
@@ -115,7 +108,7 @@ class RunConfig(Settings):
 
     def resolved(self, simulation: Simulation) -> RunConfig:
         """The same config with every choice spelt out, so that running it again gives the same model."""
-        parts = {slot: part.table() for slot, part in simulation.algorithm.parts().items()}
+        parts = {slot: _spelt_out(part) for slot, part in simulation.algorithm.parts().items()}
         settings = {name: getattr(simulation.settings, name) for name in Settings.model_fields}
         clients = simulation.data
         partition = self.partition or _default_partition(self.dataset)
@@ -130,14 +123,13 @@ class RunConfig(Settings):
         return tomli_w.dumps({key: table[key] for key in order if key in table and table[key] != {}})
 
 
-def _inherited(kind: type[Part], algorithm: Algorithm) -> dict[str, Any]:
-    """A link that is put in another's place keeps the compressor; one for the downlink takes the uplink's."""
-    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    uplink = algorithm.uplink.parameters()
-    kept = {"compressor": uplink["compressor"]} if "compressor" in uplink else {}
-    if isinstance(algorithm.uplink, ErrorFeedback):
-        kept["memory"] = True
-    return {key: value for key, value in kept.items() if key in known}
+def _spelt_out(part: Part) -> dict[str, Any]:
+    """A part as a table that means the same in any recipe: with the groups of its compressor, also where they are usual."""
+    table = part.table()
+    compressor: Compressor | None = part.parameters().get("compressor")
+    if compressor is not None and "@" not in table["compressor"]:
+        table["compressor"] += f"@{compressor.by}"
+    return table
 
 
 def default_model(clients: ClientData) -> str:
@@ -159,33 +151,56 @@ def _default_partition(dataset: str) -> str | None:
     return next((info.default_partition for info in data.datasets() if info.name == dataset), None)
 
 
-def load_config(path: Path | None, options: Mapping[str, Any]) -> RunConfig:
-    """A file, overridden by options given as "key" or "part.parameter"."""
+def load_config(path: Path | None, *layers: Mapping[str, Any]) -> RunConfig:
+    """A file, overridden by options given as "key" or "part.parameter"; of several layers of them the last wins."""
     table = _read(path) if path else {}
-    _change_recipe(table, options.get("algorithm"))
+    said = [pair for layer in layers for key, value in layer.items() for pair in _placed(key, value)]
+    _change_recipe(table, dict(said).get("algorithm"))
     if "local_steps" in table and "local_epochs" in table:
         raise ConfigError(f"config '{path}': local_steps and local_epochs: only one of the two is allowed")
     for key in [key for key in table if key in SHORT_NAMES]:
         _assign(table, SHORT_NAMES[key], table.pop(key))
-    for key, value in options.items():
-        if value is not None:
-            _assign(table, SHORT_NAMES.get(key, key), value)
-    for key in [key for key in table if key not in RunConfig.model_fields]:
-        # A parameter of one of the algorithm's parts may be named alone, as in Python.
-        slots = make(table.get("algorithm", RunConfig.model_fields["algorithm"].default)).parts().items()
-        owners = [slot for slot, part in slots if key in part.parameters()]
-        if len(owners) != 1:
-            raise unknown_name("key", key, [*RunConfig.model_fields, *SHORT_NAMES])
-        _assign(table, f"{owners[0]}.{key}", table.pop(key))
+    _change_parts(table, dict(said))
+    for key, value in said:
+        _assign(table, key, value)
     for section, model in (("numerics", Numerics), ("faults", Faults)):
-        said = table.get(section)
-        for key in said if isinstance(said, dict) else ():
+        given = table.get(section)
+        for key in given if isinstance(given, dict) else ():
             if key not in model.model_fields:
                 raise unknown_name("key", key, model.model_fields, of=section)
+    _place_parameters(table)
+    config = _checked(table)
+    return config.model_copy(update=_grouped(config))
+
+
+def _checked(table: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig(**table)
     except ValidationError as error:
         raise ConfigError(explain(error)) from None
+
+
+def _place_parameters(table: dict[str, Any]) -> None:
+    """A parameter of one of the algorithm's parts may be named alone, as in Python."""
+    alone = {key: table.pop(key) for key in [*table] if key not in RunConfig.model_fields}
+    if not alone:
+        return
+    algorithm = _checked(table).build_algorithm()
+    for key, value in alone.items():
+        owners = algorithm.owners(key)
+        if not owners:
+            raise unknown_name("key", key, [*RunConfig.model_fields, *SHORT_NAMES])
+        if len(owners) > 1:
+            ways = " or ".join(f"{slot}.{key}" for slot in owners)
+            raise ConfigError(f"{key}: both {' and '.join(owners)} of {algorithm.name} have it; write {ways}")
+        _assign(table, f"{owners[0]}.{key}", value)
+
+
+def _grouped(config: RunConfig) -> dict[str, dict[str, Any]]:
+    """The tables of links, with the groups that the recipe gives to a compressor that does not say its own."""
+    tables = {slot: getattr(config, slot) for slot in LINKS if "compressor" in getattr(config, slot)}
+    parts = make(config.algorithm).parts()
+    return {slot: table | {"compressor": in_groups(table["compressor"], slot, parts)} for slot, table in tables.items()}
 
 
 def _change_recipe(table: dict[str, Any], wanted: str | None) -> None:
@@ -198,6 +213,15 @@ def _change_recipe(table: dict[str, Any], wanted: str | None) -> None:
         name = section.get("name") if isinstance(section, dict) else None
         if name == before[slot].name != after[slot].name:
             del table[slot]
+
+
+def _change_parts(table: dict[str, Any], said: Mapping[str, Any]) -> None:
+    """Another part than the file's keeps those of the file's settings that it knows."""
+    for slot in SLOTS:
+        name, section = said.get(f"{slot}.name"), table.get(slot)
+        if isinstance(name, str) and isinstance(section, dict) and section.get("name") != name:
+            allowed = known(find_part(slot, name))
+            table[slot] = {key: value for key, value in section.items() if key in allowed}
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -219,16 +243,36 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"config '{path}': no such file")
     try:
-        return tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"config '{path}': not valid TOML: {error}") from None
+    for slot in SLOTS:
+        if isinstance(table.get(slot), str):
+            table[slot] = {"name": table[slot]}
+    uplink = table.get("uplink")
+    bare = isinstance(uplink, dict) and (uplink.get("name") == Compressed.name or uplink.get("memory") is False)
+    if bare and table.get("memory") is True:
+        # The first runs wrote this beside every uplink; one that is spelt out without memory is meant so.
+        del table["memory"]
+    return table
+
+
+def _placed(key: str, value: Any) -> list[tuple[str, Any]]:
+    """What an option says, each under the key that it has in the table; nothing if the option was not given.
+
+    >>> _placed("local_lr", 0.1), _placed("downlink", "broadcast")
+    ([('method.local_lr', 0.1)], [('downlink.name', 'broadcast')])
+    """
+    if value is None:
+        return []
+    if key in SLOTS and isinstance(value, dict):
+        return [(f"{key}.{name}", each) for name, each in value.items()]
+    return [(f"{key}.name" if key in SLOTS else SHORT_NAMES.get(key, key), value)]
 
 
 def _assign(table: dict[str, Any], key: str, value: Any) -> None:
     head, dot, rest = key.partition(".")
     if not dot:
-        if head in SLOTS and isinstance(value, str):
-            value = {"name": value}
         table[head] = value
         return
     if head not in _SECTIONS:

@@ -205,6 +205,8 @@ class Server:
             self.peers[client] = kept
         if model is not None:
             self.versions[client] = downlink.version(self.downlink_state)
+        elif Stream.MEAN in self.debts.of(client):
+            self.versions[client] = downlink.repeated_version(int(self.versions[client]))
         self._durable.setdefault(client, int(self.folded[client]))
         self.folded[client] = number
         self.debts.settle(client)
@@ -212,7 +214,7 @@ class Server:
 
     def _forget(self, reply: Reply) -> None:
         """A client cannot read what it was sent: next time it gets the whole model."""
-        self.costs.lost += self.versions[reply.client] != LOST
+        self.costs.lost += int(self.versions[reply.client] != LOST)
         self.versions[reply.client] = LOST
         self.peers.forget(reply.client)
         self.debts.settle(reply.client)
@@ -228,7 +230,7 @@ class Server:
         self.costs.folded += offer.exchange.who == "participants"
         anew = any(Flag.RESET in packet.flags for packet in packets.values())
         # One that had to ask for the whole model first was entered then.
-        self.costs.lost += anew and self.versions[reply.client] != LOST
+        self.costs.lost += int(anew and self.versions[reply.client] != LOST)
         self.losses.append((reply.loss, reply.samples))
         if Stream.MODEL in packets:
             self.costs.skipped += packets[Stream.MODEL].body.codec == Codec.SKIP

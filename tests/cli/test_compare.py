@@ -88,6 +88,20 @@ def test_an_interrupted_comparison_goes_on_with_its_own_settings(forked, small, 
     assert done.json()["runs"][0]["model_sha256"] == wanted["fed_avg"]
 
 
+def test_a_comparison_of_links_goes_on_when_its_command_is_repeated(forked, small) -> None:
+    # Words that mean something else in each recipe: memory, and a compressor that does not say its groups.
+    labels = ("fed_com:compressor=qsgd:4,norm=max", "fed_ef_sgd", "fed_nlaa:uplink=accelerated")
+    command = ("compare", *labels, *small, "--memory", "--compressor", "sign", "--clients", 6)
+    whole = forked(*command, "--rounds", 4, "--out", "whole", "--json")
+    assert whole.code == 0, whole.stderr
+    assert forked(*command, "--rounds", 2, "--out", "part").code == 0
+    done = forked(*command, "--rounds", 4, "--out", "part", "--resume", "--json")
+    assert done.code == 0, done.stderr
+    wanted = {run["label"]: run["model_sha256"] for run in whole.json()["runs"]}
+    assert {run["label"]: run["model_sha256"] for run in done.json()["runs"]} == wanted
+    assert len({*wanted.values()}) == 3
+
+
 def test_tune_writes_a_config_that_runs(forked, small, tmp_path: Path) -> None:
     done = forked("tune", "--model", "logistic", "--participants", 3, "--rounds", 2, "--seed", 4, "--out", "tuned.toml")
     assert done.code == 0, done.stderr

@@ -66,6 +66,7 @@ DOWNLINKS = {
     "dense": laconic.DenseDownlink(),
     "broadcast": laconic.Broadcast(laconic.parse_compressor("top_k:1/4")),
     "mirrored": laconic.Mirrored(laconic.parse_compressor("top_k:1/4")),
+    "repeated": laconic.Repeated(),
 }
 METHODS = {
     "tracking": laconic.GradientTracking(local_lr=0.1, local_steps=2),
@@ -193,6 +194,12 @@ class World:
                 total = sum((state.get(f"method/{name}", zero) for state in states.values()), zero)
                 total = total + self.thrown.get(name, zero)
                 torch.testing.assert_close(CLIENTS * self.server.method_state[name], total, rtol=0, atol=1e-8)
+        if isinstance(self.algorithm.downlink, laconic.Repeated):
+            for client, state in states.items():
+                # Whoever is taken to have the server's model has it, to the bit.
+                now = self.algorithm.downlink.version(self.server.downlink_state)
+                if client not in self.emptied and now and self.server.versions[client] == now:
+                    assert torch.equal(state["downlink/model"], self.server.model)
         trackers = sum((state.get("method/tracker", zero) for state in states.values()), zero)
         owed = sum((self.owed(client, state) for client, state in states.items()), zero)
         torch.testing.assert_close(trackers + owed + self.thrown.get("tracker", zero), zero, rtol=0, atol=1e-8)
@@ -205,6 +212,8 @@ COMBINATIONS = (st.sampled_from(list(METHODS)), st.sampled_from(list(UPLINKS)), 
 
 
 def live_through(method: str, uplink: str, downlink: str, history: list[tuple[list[str], int | None]]) -> World:
+    if downlink == "repeated" and method != "tracking":
+        downlink = "dense"
     world = World(Algorithm(METHODS[method], UPLINKS[uplink], laconic.fed_avg().optimizer, DOWNLINKS[downlink]))
     for fates, death in history:
         world.round(fates, death)

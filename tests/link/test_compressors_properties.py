@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,8 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from laconic.errors import ConfigError
 from laconic.layout import Layout
+from laconic.link.broadcast import Broadcast
 from laconic.link.compressors import Compressor, Qsgd, Uniform, decode, parse_compressor
+from laconic.link.downlink import Held, Publication
+from laconic.link.lazy import Accelerated, Lazy
+from laconic.link.mirrored import Mirrored
+from laconic.link.occasion import Occasion
+from laconic.link.uplink import ErrorFeedback, Uplink
+from laconic.randomness import Randomness
 from tests.link.test_compressors import ALL, compressed, draws, layout_of, normal
 
 VECTORS = st.integers(1, 200).flatmap(
@@ -118,60 +127,152 @@ def test_the_round_trip_is_the_plain_definition_bit_for_bit(size: int, seed: int
         assert np.array_equal(found, expected), spelling
 
 
+def bernstein(variance: np.ndarray, reach: np.ndarray | float, draws: int, error: float) -> np.ndarray:
+    """How far a mean of draws may be from its expectation in any entry, but for a chance of at most `error`.
+
+    Bernstein: for draws within `reach` of their expectation, P(|mean - x| >= t) <= 2 exp(-n t^2 / (2 var + 2 reach t / 3)).
+    Both come from x, not from the draws, and entries need not be independent: the chance is shared between them.
+    """
+    limit = math.log(2 * len(variance) / error)
+    return np.sqrt(2 * variance * limit / draws) + 2 * reach * limit / (3 * draws)
+
+
+def many(spelling: str, vector: torch.Tensor, layout: Layout, number: int, seed: int) -> np.ndarray:
+    compressor, generator = parse_compressor(spelling), draws(seed)
+    decoded = (decode(compressor.encode(vector, layout, generator), layout).dense() for _ in range(number))
+    return np.stack([each.numpy() for each in decoded]).astype(np.float64)
+
+
 @pytest.mark.parametrize(
-    "spelling", ["qsgd:4", "qsgd:1", "qsgd:4,norm=max", "qsgd:2,norm=max", "uniform:4", "uniform:1"]
+    ("spelling", "step"),
+    [
+        ("qsgd:4", lambda x: np.linalg.norm(x) / 8),
+        ("qsgd:1", lambda x: np.linalg.norm(x)),
+        ("qsgd:4,norm=max", lambda x: np.abs(x).max() / 7),
+        ("qsgd:2,norm=max", lambda x: np.abs(x).max()),
+        ("uniform:4", lambda x: (x.max() - x.min()) / 15),
+        ("uniform:1", lambda x: x.max() - x.min()),
+    ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_quantisers_are_unbiased(spelling: str, dtype: torch.dtype) -> None:
-    """The mean of 2000 draws is within 5.5 standard errors of x in all of 24 entries: 1e-6 that a right one fails."""
+def test_quantisers_are_unbiased(spelling: str, step: Callable[[np.ndarray], float], dtype: torch.dtype) -> None:
+    """Each draw is one of the two points next to x, so its variance is known: 1e-6 that a right one fails."""
     layout = layout_of(24, dtype=dtype)
     vector = normal(layout)
-    compressor, generator = parse_compressor(spelling), draws(1)
-    found = np.stack(
-        [decode(compressor.encode(vector, layout, generator), layout).dense().numpy() for _ in range(2000)]
-    )
-    error = found.mean(0, dtype=np.float64) - vector.numpy()
-    allowed = 5.5 * found.std(0, dtype=np.float64) / math.sqrt(2000) + 1e-6
-    assert (np.abs(error) <= allowed).all()
+    x = vector.numpy().astype(np.float64)
+    length = step(x)
+    found = many(spelling, vector, layout, 2000, 1)
+    assert (np.abs(found - x) <= length * (1 + 1e-6)).all()
+    share = (x - x.min() if "uniform" in spelling else np.abs(x)) / length % 1
+    allowed = bernstein(length**2 * share * (1 - share), length, 2000, 1e-6)
+    # float32 draws have 24 bits, and x itself is rounded.
+    assert (np.abs(found.mean(0) - x) <= allowed + 1e-6).all()
 
 
 @pytest.mark.parametrize("spelling", ["random_k:0.1", "random_k:0.7", "random_k:0.25@layer", "random_k:0.25+qsgd:4"])
 def test_random_k_is_unbiased(spelling: str) -> None:
-    """Each entry is there with probability k/d: 3000 draws, 5.5 standard errors, 40 entries: 2e-6 that a right one fails."""
+    """Each entry is there with probability k/d, so its variance is known: 1e-6 that a right one fails."""
     layout = layout_of(30, 10)
     vector = normal(layout).abs() + 1
-    compressor, generator = parse_compressor(spelling), draws(2)
-    found = np.stack(
-        [decode(compressor.encode(vector, layout, generator), layout).dense().numpy() for _ in range(3000)]
-    )
-    allowed = 5.5 * found.std(0) / math.sqrt(3000) + 1e-9
-    assert (np.abs(found.mean(0) - vector.numpy()) <= allowed).all()
+    x, ratio = vector.numpy(), float(spelling[9:].split("@")[0].split("+")[0])
+    share = np.full(40, math.floor(ratio * 40) / 40)
+    if "@layer" in spelling:
+        share = np.repeat([math.floor(ratio * 30) / 30, math.floor(ratio * 10) / 10], [30, 10])
+    step = x.max() / share / 7 if "qsgd" in spelling else np.zeros(40)
+    found = many(spelling, vector, layout, 3000, 2)
+    variance = x**2 * (1 - share) / share + share * step**2 / 4
+    allowed = bernstein(variance, np.maximum(x, x / share - x + step), 3000, 1e-6)
+    assert (np.abs(found.mean(0) - x) <= allowed + 1e-9).all()
 
 
-def memory_norms(compressor: Compressor, layout: Layout, rounds: int) -> list[float]:
-    """x = u + m; send C(x); m = x - decoded, for a constant u of length 1."""
-    update = normal(layout)
-    update /= update.norm()
-    memory, generator, norms = torch.zeros_like(update), draws(), []
-    for _ in range(rounds):
-        corrected = update + memory
-        memory = corrected - decode(compressor.encode(corrected, layout, generator), layout).dense()
-        norms.append(float(memory.norm()))
+def occasions(layout: Layout, rounds: int) -> list[Occasion]:
+    return [Occasion(layout, Randomness(3), round, client=0) for round in range(rounds)]
+
+
+def uplink_memories(uplink: Uplink, update: torch.Tensor, layout: Layout, rounds: int) -> list[float]:
+    """||m|| after every round of the same update."""
+    state, norms = uplink.init(layout), []
+    for occasion in occasions(layout, rounds):
+        state = uplink.encode(update, state, occasion).state
+        norms.append(float(state["memory"].norm()))
     return norms
 
 
-@pytest.mark.parametrize(
-    "spelling", [s for s in ALL if s not in ("uniform:1", "top_k:1/64")] + ["top_k:0.05", "qsgd:4,norm=max"]
-)
-def test_error_feedback_keeps_memory_bounded(spelling: str) -> None:
-    """500 rounds of a constant vector; at the end memory is no larger than it was on the way, up to its fluctuation."""
-    compressor = parse_compressor(spelling).scaled_for_feedback()
-    norms = memory_norms(compressor, layout_of(60, 0, 3, 40, dtype=torch.float32), 500)
-    assert max(norms[300:]) <= 1.5 * max(norms[:300]) + 1e-6
-    assert max(norms) < 60
+def broadcast_memories(compressor: Compressor, step: torch.Tensor, layout: Layout, rounds: int) -> list[float]:
+    """||phi||, which is how far the shared model is behind."""
+    downlink, model, norms = Broadcast(compressor), torch.zeros_like(step), []
+    state = downlink.init(model)
+    for occasion in occasions(layout, rounds):
+        model, state = downlink.advance(model, step, state, occasion)
+        norms.append(float(state["phi"].norm()))
+    return norms
 
 
-def test_without_the_scale_l2_qsgd_explodes_under_feedback() -> None:
+def mirror_distances(compressor: Compressor, step: torch.Tensor, layout: Layout, rounds: int) -> list[float]:
+    """||w - v|| of a client that takes part in every round while the model moves on steadily."""
+    downlink, model, norms = Mirrored(compressor), torch.zeros_like(step), []
+    state, peer = downlink.init(model), {}
+    for occasion in occasions(layout, rounds):
+        model = model + step
+        publication, held = Publication(model, state, layout), Held(0, peer)
+        peer = downlink.confirmed(publication, held, downlink.send(publication, held, occasion))
+        norms.append(float((model - peer["mirror"]).norm()))
+    return norms
+
+
+LINKS: dict[str, Callable[[Compressor, torch.Tensor, Layout, int], list[float]]] = {
+    "error feedback": lambda c, *rest: uplink_memories(ErrorFeedback(c), *rest),
+    "lazy": lambda c, *rest: uplink_memories(Lazy(c, memory=True, threshold=0.1), *rest),
+    "accelerated": lambda c, *rest: uplink_memories(Accelerated(c, memory=True, threshold=0.1), *rest),
+    "broadcast": broadcast_memories,
+    "mirrored": mirror_distances,
+}
+FEW = ("top_k:0.05,coding=rice", "random_k:0.1", "sign", "heavy_sign:0.05", "qsgd:1", "qsgd:2,norm=max", "uniform:8")
+REFUSED = ("uniform:1",)
+BOUNDED = [spelling for spelling in ALL if spelling not in REFUSED] + [
+    "top_k:0.05",
+    "uniform:2",
+    "random_k:0.1+qsgd:1,norm=l2",
+]
+
+
+def stays_bounded(link: str, spelling: str) -> None:
+    """500 rounds of a constant vector of length 1; at the end it is no larger than on the way, up to fluctuation."""
+    layout = layout_of(60, 0, 3, 40, dtype=torch.float32)
+    update = normal(layout)
+    norms = LINKS[link](parse_compressor(spelling), update / update.norm(), layout, 500)
+    assert all(map(math.isfinite, norms))
+    # A lazy client uses its reference again until memory is about the threshold, however exact the compressor is.
+    assert max(norms[250:]) <= 1.3 * max(norms[:250]) + (0.2 if link == "lazy" else 1e-3)
+    assert max(norms) < 100
+
+
+@pytest.mark.parametrize("spelling", [spelling + by for spelling in FEW for by in ("@model", "@layer")])
+@pytest.mark.parametrize("link", LINKS)
+def test_what_was_not_sent_stays_bounded(link: str, spelling: str) -> None:
+    stays_bounded(link, spelling)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("spelling", [spelling + by for spelling in BOUNDED for by in ("@model", "@layer")])
+@pytest.mark.parametrize("link", LINKS)
+def test_what_was_not_sent_stays_bounded_with_every_compressor(link: str, spelling: str) -> None:
+    stays_bounded(link, spelling)
+
+
+@pytest.mark.parametrize("spelling", REFUSED)
+@pytest.mark.parametrize("link", LINKS)
+def test_compressors_that_cannot_contract_are_refused(link: str, spelling: str) -> None:
+    layout = layout_of(5)
+    with pytest.raises(ConfigError, match="not contractive"):
+        LINKS[link](parse_compressor(spelling), normal(layout), layout, 1)
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_without_the_scale_l2_qsgd_explodes_under_feedback(link: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the tests above: every one of these parts scales, and 500 rounds are enough to see it if one did not."""
     layout = layout_of(400, dtype=torch.float32)
-    assert memory_norms(Qsgd(bits=2), layout, 200)[-1] > 1e5
-    assert max(memory_norms(Qsgd(bits=2).scaled_for_feedback(), layout, 500)) < 60
+    update = normal(layout)
+    assert max(LINKS[link](Qsgd(bits=2), update / update.norm(), layout, 500)) < 60
+    monkeypatch.setattr(Qsgd, "scaled_for_feedback", lambda self: self)
+    assert LINKS[link](Qsgd(bits=2), update / update.norm(), layout, 200)[-1] > 1e5

@@ -21,6 +21,7 @@ LAYOUT = Layout.of(nn.Linear(2, 1))
 SMALL = Packet(encode_dense(torch.tensor([1.0, -2.0, 3.5])), Stream.MODEL, LAYOUT.fingerprint, 5, 9)
 NUMBERS = st.integers(0, 2**32 - 1)
 BYTE = st.integers(0, 255)
+HALF = st.integers(0, 15)
 
 
 def refusal(data: bytes) -> str:
@@ -62,17 +63,17 @@ def test_the_header_written_by_hand_is_the_header_of_the_packet() -> None:
     assert with_header() == SMALL.to_bytes()
 
 
-@given(BYTE, st.binary(max_size=200), BYTE, NUMBERS, NUMBERS, st.integers(0, 7), st.integers(0, 2**16 - 1))
+@given(BYTE, st.binary(max_size=200), HALF, NUMBERS, NUMBERS, st.integers(0, 7), st.integers(0, 2**16 - 1), HALF)
 def test_parse_undoes_to_bytes(
-    codec: int, data: bytes, stream: int, sequence: int, round: int, flags: int, incarnation: int
+    codec: int, data: bytes, stream: int, sequence: int, round: int, flags: int, incarnation: int, exchange: int
 ) -> None:
-    sent = Packet(Body(codec, data), stream, LAYOUT.fingerprint, sequence, round, flags, incarnation)
+    sent = Packet(Body(codec, data), stream, LAYOUT.fingerprint, sequence, round, flags, incarnation, exchange)
     raw = sent.to_bytes()
     for form in (raw, bytearray(raw), memoryview(b"xyz" + raw)[3:]):
         found = Packet.parse(form, LAYOUT)
         assert (found.body.codec, bytes(found.body.data)) == (codec, data)
         assert (found.stream, found.sequence, found.round, found.flags) == (stream, sequence, round, flags)
-        assert found.incarnation == incarnation
+        assert (found.incarnation, found.exchange) == (incarnation, exchange)
         assert found.to_bytes() == raw
 
 

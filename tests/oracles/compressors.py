@@ -122,12 +122,34 @@ def uniform_authors(x: Vector, bits: int = 8) -> Vector:
     return result
 
 
+def cast(x: Vector, bits: int, smallest: int, largest: float) -> Vector:
+    """The nearest number of that many significant bits (halves to even), a whole multiple of 2^smallest.
+
+    What is above the largest number becomes that. float16: 11 bits, -24, 65504; bfloat16: 8 bits, -133, (2 - 2^-7) 2^127.
+    """
+    result = np.zeros_like(x)
+    for index in range(len(x)):
+        value = min(max(x[index], -largest), largest)
+        _, exponent = math.frexp(value)
+        unit = 2.0 ** max(exponent - bits, smallest)
+        result[index] = math.copysign(round(value / unit) * unit, value)
+    return result
+
+
 def random_k(x: Vector, positions: Indices, unbiased: bool) -> Vector:
     """The coordinates at the given positions, times d/k when unbiased; without that it is contractive."""
     factor = len(x) / len(positions) if unbiased else 1.0
     result = np.zeros_like(x)
     for index in positions:
         result[index] = factor * x[index]
+    return result
+
+
+def at_positions(x: Vector, positions: Indices, values: Vector) -> Vector:
+    """A chain's second step done: these values at these positions of a vector like x, in order, and 0 elsewhere."""
+    result = np.zeros_like(x)
+    for place in range(len(positions)):
+        result[positions[place]] = values[place]
     return result
 
 

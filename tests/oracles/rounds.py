@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from .compressors import Compress
 from .links import Accelerated, Broadcast, Downlink, ErrorFeedback, Lazy, Mirrored, Plain, Threshold, Uplink
 from .optimizers import AMS, SGD, FedEFAMSGrad, Optimizer
-from .problem import History, Problem, local_update, mean, snapshot
+from .problem import History, Problem, Vector, local_update, mean, snapshot
 
 
 def train(problem: Problem, uplink: Uplink, optimizer: Optimizer, downlink: Downlink | None = None) -> History:
@@ -66,6 +68,34 @@ def fed_ef_ams(
     return train(problem, uplink, FedEFAMSGrad(server_rate), Broadcast(broadcast) if broadcast else None)
 
 
+def qsparse_local_sgd(problem: Problem, compress: Compress) -> History:
+    """Qsparse-local-SGD (Basu, Data, Karakus and Diggavi 2019, Algorithm 1, synchronous), in its own signs.
+
+    x is the master's model, x_hat[r] a worker's, m[r] its memory; the workers of a round are its participants. A round is
+    the time between two synchronisation indices of I_T; a worker that is away keeps its memory.
+    """
+    history = History()
+    x = problem.initial.copy()
+    m: dict[int, Vector] = {}
+    for t in range(len(problem.participants)):
+        workers = problem.participants[t]
+        g = {}
+        for r in workers:
+            x_hat = x.copy()
+            for batch in problem.batches[t][r]:
+                x_hat = x_hat - problem.local_rate * problem.gradient(r, x_hat, batch)
+            before = m.get(r, np.zeros_like(x))
+            g[r] = compress(t, r, before + x - x_hat)
+            m[r] = before + x - x_hat - g[r]
+        total = np.zeros_like(x)
+        for r in workers:
+            total = total + g[r]
+        x = x - total / len(workers)
+        history.models.append(x.copy())
+        history.memories.append(snapshot(m))
+    return history
+
+
 def fed_com(problem: Problem, compress: Compress, server_rate: float = 1.0) -> History:
     """FedCOM (Haddadpour et al. 2021, Algorithm 1); with server_rate 1 it is FedPAQ."""
     return train(problem, Plain(compress), SGD(server_rate))
@@ -82,10 +112,16 @@ def fed_aa(problem: Problem, threshold: Threshold, optimizer: Optimizer | None =
 
 
 def fed_nlaca(
-    problem: Problem, compress: Compress, threshold: Threshold, optimizer: Optimizer | None = None
+    problem: Problem,
+    compress: Compress,
+    threshold: Threshold,
+    optimizer: Optimizer | None = None,
+    restart_after: int | None = None,
+    restart_from: int = 0,
 ) -> History:
-    """FedNLACA (FedBNLACA's paper, Algorithm 3 with NLA)."""
-    return train(problem, Lazy(ErrorFeedback(compress), threshold), optimizer or AMS())
+    """FedNLACA (FedBNLACA's paper, Algorithm 3 with NLA); a restart forgets the memory, never the reference."""
+    inner = ErrorFeedback(compress, restart_after, restart_from)
+    return train(problem, Lazy(inner, threshold), optimizer or AMS())
 
 
 def fed_aca(
@@ -94,9 +130,12 @@ def fed_aca(
     threshold: Threshold,
     optimizer: Optimizer | None = None,
     feedback: str = "sent",
+    restart_after: int | None = None,
+    restart_from: int = 0,
 ) -> History:
-    """FedACA (FedBNLACA's paper, Algorithm 3 with AA)."""
-    return train(problem, Accelerated(ErrorFeedback(compress), threshold, feedback), optimizer or AMS())
+    """FedACA (FedBNLACA's paper, Algorithm 3 with AA); a restart forgets the memory, never the reference."""
+    inner = ErrorFeedback(compress, restart_after, restart_from)
+    return train(problem, Accelerated(inner, threshold, feedback), optimizer or AMS())
 
 
 def fed_bnlaca(

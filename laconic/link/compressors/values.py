@@ -100,15 +100,21 @@ class Scaled:
         raise NotImplementedError
 
     def _scale(self, piece: Floats, group: int) -> None:
-        with np.errstate(over="ignore"):
-            piece *= self._scales[group]
-            if self._offsets is not None:
-                piece += self._offsets[group]
+        scale = self._scales[group]
+        offset = scale.dtype.type(0) if self._offsets is None else self._offsets[group]
         most = float(np.finfo(piece.dtype).max)
         # A hostile packet's lowest level and largest symbol may both be at their limit, and the low bits as well.
-        reach = 4 * _HIGHEST_LEVEL * abs(float(self._scales[group]))
-        if reach + (0 if self._offsets is None else abs(float(self._offsets[group]))) > most:
-            np.clip(piece, -most, most, out=piece)
+        if 4 * _HIGHEST_LEVEL * abs(float(scale)) + abs(float(offset)) <= most:
+            piece *= scale
+            if self._offsets is not None:
+                piece += offset
+            return
+        # In halves: the sum may be within reach where the product alone is not.
+        with np.errstate(over="ignore"):
+            piece *= scale / 2
+            piece += offset / 2
+        np.clip(piece, -most / 2, most / 2, out=piece)
+        piece *= 2
 
 
 class Signs(Scaled):

@@ -1,0 +1,231 @@
+"""Links on the command line: compressors, memory, thresholds, downlinks, faults and what is measured of them."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_bad_input import refused
+
+
+def config(folder: Path) -> dict:
+    return tomllib.loads((folder / "config.toml").read_text())
+
+
+def metrics(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def trained(forked, small, tmp_path: Path):
+    """A run of a few rounds: its summary, its resolved config, its metrics."""
+
+    def run(algorithm: str, *options: object, rounds: int = 3) -> tuple[dict, dict, list[dict]]:
+        done = forked("run", *small, "--algorithm", algorithm, "--rounds", rounds, *options, "--out", "run", "--json")
+        assert done.code == 0, done.stderr
+        return done.json(), config(tmp_path / "run"), metrics(tmp_path / "run")
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "dense",
+        "cast:float16",
+        "top_k:1/64",
+        "top_k:0.1@layer",
+        "random_k:1/8",
+        "sign",
+        "sign@model",
+        "heavy_sign:0.05",
+        "qsgd:4",
+        "qsgd:4,norm=max@layer",
+        "uniform:8",
+        "top_k:0.1+qsgd:4",
+        "random_k:0.1+sign@layer",
+    ],
+)
+def test_every_spelling_of_a_compressor_trains_and_is_kept_in_the_config(
+    forked, trained, tmp_path: Path, spelling: str
+) -> None:
+    summary, kept, _ = trained("fed_com", "--compressor", spelling)
+    # The uncompressed update of 650 parameters is 2600 bytes, of three clients in three rounds.
+    assert summary["bytes_up"] < 9 * (2700 if spelling == "dense" else 1500)
+    assert summary["accuracy"] > 0.1
+    assert kept["uplink"]["name"] == "compressed"
+    assert kept["uplink"]["compressor"].startswith(spelling.partition(":")[0].partition("@")[0])
+    again = forked("run", "run", "--out", "again", "--json")
+    assert again.json()["model_sha256"] == summary["model_sha256"]
+
+
+def test_a_compressor_for_a_dense_recipe_comes_with_memory(trained) -> None:
+    _, kept, _ = trained("fed_ams", "--compressor", "sign")
+    assert kept["uplink"]["name"] == "error_feedback"
+
+
+@pytest.mark.parametrize("downlink", ["broadcast", "mirrored"])
+def test_a_compressed_downlink_saves_bytes_and_learns(trained, downlink: str) -> None:
+    options = ("--downlink", downlink, "--compressor", "top_k:1/4", "--local-lr", 0.5)
+    summary, kept, _ = trained("fed_ef_sgd", *options, rounds=15)
+    assert kept["downlink"]["name"] == downlink
+    assert kept["downlink"]["compressor"].startswith("top_k:1/4")
+    # A client that was away for long gets the whole model, others less.
+    assert summary["bytes_down"] < 0.8 * 15 * 3 * 2600
+    assert summary["accuracy"] > 0.6
+
+
+def test_without_memory_nothing_is_remembered(trained) -> None:
+    _, kept, records = trained("fed_cams", "--no-memory", "--diagnostics")
+    assert kept["uplink"]["name"] == "compressed"
+    assert all("memory_norm" not in record or record["memory_norm"] == 0 for record in records)
+
+
+def test_lazy_links_without_memory(trained) -> None:
+    _, kept, _ = trained("fed_nlaca", "--no-memory")
+    assert kept["uplink"]["name"] == "lazy" and kept["uplink"]["memory"] is False
+
+
+def test_a_threshold_that_all_are_under_makes_every_later_update_a_skip(trained) -> None:
+    options = ("--set", "uplink.threshold=1e9", "--participants", 20, "--diagnostics")
+    _, kept, records = trained("fed_nlaca", *options)
+    assert kept["uplink"]["threshold"] == 1e9
+    # The first update has nothing to be near to.
+    assert [record["skip_rate"] for record in records] == [0.0, 1.0, 1.0]
+
+
+def test_a_threshold_of_the_downlink_makes_the_server_skip(trained) -> None:
+    options = ("--set", "downlink.threshold=1e9", "--diagnostics")
+    _, kept, records = trained("fed_baca", *options)
+    assert kept["downlink"]["threshold"] == 1e9
+    assert [record["skip_rate_down"] for record in records] == [1.0, 1.0, 1.0]
+
+
+def test_a_memory_that_is_restarted_at_once_is_none(forked, trained, small) -> None:
+    restarted, kept, _ = trained("fed_cams", "--set", "uplink.restart_after=0", "--participants", 20)
+    assert kept["uplink"]["restart_after"] == 0
+    options = ("run", *small, "--algorithm", "fed_cams", "--rounds", 3, "--participants", 20)
+    bare = forked(*options, "--no-memory", "--out", "bare", "--json").json()
+    with_memory = forked(*options, "--out", "memory", "--json").json()
+    assert restarted["model_sha256"] == bare["model_sha256"] != with_memory["model_sha256"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "drop",
+        "late",
+        "duplicate",
+        "crash",
+        "lose-state",
+    ],
+)
+def test_a_fault_shows_in_the_metrics_and_the_run_still_learns(trained, fault: str) -> None:
+    options = (f"--{fault}", 0.4, "--participants", 10, "--local-lr", 0.5, "--compressor", "top_k:1/4")
+    summary, kept, records = trained("fed_ef_sgd", *options, "--downlink", "broadcast", rounds=15)
+    assert kept["faults"][fault.replace("-", "_")] == 0.4
+    assert summary["accuracy"] > 0.6
+    missing = sum(10 - record["participants"] for record in records)
+    refusals = sum(sum(record.get("refused", {}).values()) for record in records)
+    lost = sum(record.get("lost", 0) for record in records)
+    # Of 150 updates 60 meet the fault. A client that has lost everything cannot read a step: it asks for the whole model.
+    assert (missing > 20) == (fault in ("drop", "late", "crash", "lose-state"))
+    assert (refusals > 30) == (fault in ("late", "duplicate"))
+    assert (lost > 10) == (fault == "lose-state")
+
+
+def test_diagnostics_are_in_every_record(trained) -> None:
+    _, _, records = trained("fed_bnlaca", "--diagnostics")
+    wanted = {"q_c", "q_a", "gamma", "memory_norm", "skip_rate", "skip_rate_down"}
+    for record in records:
+        assert wanted <= record.keys()
+        assert 0 <= record["q_c"] <= 1 and record["memory_norm"] > 0
+
+
+def test_the_full_gradient_is_measured_with_evaluations_and_compared(trained, tmp_path: Path) -> None:
+    _, _, records = trained("fed_avg", "--full-gradient", "--eval-every", 2, "--clients", 6, rounds=4)
+    assert ["objective" in record for record in records] == [False, True, False, True]
+    assert records[3]["objective"] < records[1]["objective"]
+    assert records[1]["gradient_norm_squared"] > 0
+    rows = [line.split(",") for line in (tmp_path / "run/gradient_similarity.csv").read_text().splitlines()]
+    assert [len(row) for row in rows] == [6] * 6
+    assert [float(rows[place][place]) for place in range(6)] == [1.0] * 6
+    assert (tmp_path / "run/gradient_similarity.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_compressed_run_that_diverges_is_reported_and_the_others_go_on(forked, small) -> None:
+    command = ("compare", "fed_cams:local_lr=1e38", "fed_avg", *small, "--rounds", 3, "--out", "all")
+    done = forked(*command, "--target", 0.5, "--json")
+    assert done.code == 0, done.stderr
+    first, second = done.json()["runs"]
+    assert first["label"] == "fed_avg" and first["accuracy"] > 0
+    assert second["label"] == "fed_cams:local_lr=1e38" and "diverged" in second["error"]
+    for key in ("bytes_to_target", "rounds_to_target", "seconds_to_target"):
+        assert second[key] is None and first[key] is None
+
+
+def test_what_a_target_cost_is_in_the_json_of_each_run(forked, small) -> None:
+    options = ("--rounds", 8, "--eval-every", 1, "--target", 30, "--out", "all", "--json")
+    done = forked("compare", "fed_avg", "fed_avg:local_lr=1e-9", *small, *options)
+    assert done.code == 0, done.stderr
+    reached, not_reached = done.json()["runs"]
+    assert reached["label"] == "fed_avg"
+    assert 5 <= reached["rounds_to_target"] <= 8
+    assert 0 < reached["bytes_to_target"] <= reached["bytes_up"] + reached["bytes_down"]
+    assert 0 < reached["seconds_to_target"] <= reached["seconds"]
+    for key in ("bytes_to_target", "rounds_to_target", "seconds_to_target"):
+        assert not_reached[key] is None
+
+
+BAD = {
+    "a misspelt compressor": (["--compressor", "topk:1/64"], ["'topk'", "did you mean 'top_k'?", "heavy_sign"]),
+    "a ratio above one": (["--compressor", "top_k:2"], ["ratio = 2", "less than or equal to 1"]),
+    "a ratio of zero": (["--compressor", "top_k:0"], ["ratio = 0", "greater than 0"]),
+    "a ratio that is no number": (["--compressor", "top_k:few"], ["'few'", "1/64"]),
+    "bits out of range": (["--compressor", "qsgd:99"], ["bits", "99"]),
+    "a misspelt group": (["--compressor", "sign@layers"], ["'layers'", "did you mean 'layer'?", "model"]),
+    "three in a chain": (["--compressor", "top_k:0.1+qsgd:4+sign"], ["at most two"]),
+    "a chain in the wrong order": (["--compressor", "sign+top_k:0.1"], ["before '+'", "'sign'"]),
+    "an unknown parameter of a compressor": (["--compressor", "qsgd:4,nrom=max"], ["'nrom'", "did you mean 'norm'?"]),
+    "a misspelt downlink": (["--downlink", "broadcst"], ["'broadcst'", "did you mean 'broadcast'?", "mirrored"]),
+    "a misspelt uplink": (["--set", "uplink.name=lazi"], ["'lazi'", "did you mean 'lazy'?"]),
+    "a negative threshold": (["--set", "uplink.threshold=-1"], ["uplink.threshold = -1", "greater than or equal to 0"]),
+    "a negative threshold of the downlink": (
+        ["--downlink", "mirrored", "--set", "downlink.threshold=-1"],
+        ["downlink.threshold = -1", "greater than or equal to 0"],
+    ),
+    "a negative age": (["--set", "uplink.restart_after=-1"], ["uplink.restart_after = -1"]),
+    "a threshold where there is none": (
+        ["--algorithm", "fed_cams", "--set", "uplink.threshold=1"],
+        ["'threshold'", "uplink 'error_feedback'", "restart_after"],
+    ),
+    "what cannot contract": (["--compressor", "uniform:1"], ["uniform:1", "error feedback"]),
+    "what cannot contract on the way down": (
+        ["--algorithm", "fed_com", "--compressor", "uniform:1", "--downlink", "broadcast"],
+        ["uniform:1", "error feedback"],
+    ),
+    "a chance above one": (["--drop", "1.5"], ["faults.drop = 1.5", "less than or equal to 1"]),
+    "a negative chance": (["--lose-state", "-0.1"], ["faults.lose_state = -0.1", "greater than or equal to 0"]),
+    "a downlink without a compressor": (
+        ["--algorithm", "fed_ams", "--downlink", "broadcast"],
+        ["'broadcast'", "--compressor", "--set downlink.compressor"],
+    ),
+    "an uplink without a compressor": (
+        ["--algorithm", "fed_ams", "--set", "uplink.name=compressed"],
+        ["'compressed'", "--compressor"],
+    ),
+    "a parameter that two parts have": (
+        ["--algorithm", "fed_bnlaca:threshold=0.5"],
+        ["uplink and downlink", "uplink.threshold", "downlink.threshold"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "parts"), BAD.values(), ids=BAD)
+def test_bad_input_for_links(forked, tmp_path: Path, arguments: list[str], parts: list[str]) -> None:
+    algorithm = [] if "--algorithm" in arguments else ["--algorithm", "fed_nlaca"]
+    line = refused(forked, tmp_path, *algorithm, *arguments)
+    assert [part for part in parts if part not in line] == [], line

@@ -1,0 +1,129 @@
+"""Configs: what options, labels and files make of a recipe's parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import laconic
+from laconic.algorithm import Algorithm
+from laconic.cli.labels import split_label
+from laconic.errors import ConfigError
+from laconic.run.config import load_config
+
+
+def built(algorithm: str, file: Path | None = None, **options: object) -> Algorithm:
+    """The algorithm of a label and options; two underscores stand for a dot."""
+    said = {key.replace("__", "."): value for key, value in options.items()}
+    return load_config(file, said, split_label(algorithm)).build_algorithm()
+
+
+def test_lazy_becomes_accelerated_with_all_that_both_have() -> None:
+    switched = built("fed_nlaca", uplink__name="accelerated")
+    assert switched.uplink == laconic.fed_aca().uplink
+    assert switched.uplink.parameters()["memory"] is True
+    options = {"uplink__threshold": 0.5, "uplink__restart_after": 3, "compressor": "sign"}
+    switched = built("fed_nlaca", uplink__name="accelerated", **options)
+    assert switched.uplink == built("fed_aca", **options).uplink
+    back = built("fed_aca", uplink__name="lazy", **options)
+    assert back.uplink == built("fed_nlaca", **options).uplink
+
+
+def test_error_feedback_becomes_lazy_with_memory_and_restart() -> None:
+    assert built("fed_cams", uplink__name="lazy").uplink == laconic.fed_nlaca().uplink
+    uplink = built("fed_cams", uplink__name="lazy", uplink__restart_after=4).uplink.parameters()
+    assert uplink["memory"] is True and uplink["restart_after"] == 4
+
+
+def test_a_switched_method_does_not_take_the_memory_of_a_link() -> None:
+    algorithm = built("fed_cams", method__name=laconic.fed_gate().method.name)
+    assert algorithm.method == laconic.fed_gate().method
+
+
+def test_a_compressor_for_a_lazy_uplink_comes_with_memory_unless_it_is_not_wanted() -> None:
+    options = {"compressor": "sign", "uplink__name": "lazy"}
+    assert built("fed_ams", **options).uplink.parameters()["memory"] is True
+    assert built("fed_ams", **options, memory=False).uplink.parameters()["memory"] is False
+    assert built("fed_ams", uplink__name="lazy").uplink == laconic.fed_nlaa().uplink
+
+
+@pytest.mark.parametrize("recipe", ["fed_avg", "fed_cams", "fed_com", "fed_nlaa", "fed_nlaca", "fed_baca"])
+def test_memory_is_the_recipes_unless_it_is_said(recipe: str) -> None:
+    assert built(recipe) == built(recipe, memory=None) == getattr(laconic, recipe)()
+
+
+def test_memory_on_and_off() -> None:
+    com, cams = laconic.fed_com().uplink, laconic.fed_cams().uplink
+    assert built("fed_com", memory=True).uplink == laconic.ErrorFeedback(com.effective)
+    assert built("fed_com", memory=False).uplink == com
+    assert built("fed_cams", memory=True).uplink == cams
+    assert built("fed_cams", memory=False).uplink == laconic.Compressed(cams.parameters()["compressor"])
+    assert built("fed_nlaca", memory=False).uplink.parameters()["memory"] is False
+    assert built("fed_ams", memory=True).uplink == laconic.DenseUplink()
+
+
+def test_a_label_may_name_a_downlink_before_and_after_its_settings() -> None:
+    before = built("fed_cams:downlink.compressor=sign@layer,downlink=mirrored").downlink
+    after = built("fed_cams:downlink=mirrored,downlink.compressor=sign@layer").downlink
+    assert before == after == laconic.Mirrored(laconic.parse_compressor("sign@layer"))
+
+
+def test_an_option_names_the_part_of_a_files_table(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('algorithm = "fed_cams"\n[downlink]\ncompressor = "sign@layer"\n')
+    assert built("fed_cams", file, downlink="broadcast").downlink == laconic.Broadcast("sign@layer")
+    file.write_text(
+        'algorithm = "fed_cams"\n[downlink]\nname = "mirrored"\ncompressor = "sign@layer"\nthreshold = 0.5\n'
+    )
+    assert built("fed_cams", file, downlink="broadcast").downlink == laconic.Broadcast("sign@layer")
+    assert built("fed_cams", file, downlink="dense").downlink == laconic.DenseDownlink()
+    assert built("fed_cams", file, downlink="mirrored").downlink == laconic.Mirrored("sign@layer", threshold=0.5)
+
+
+@pytest.mark.parametrize(
+    ("label", "compressor", "server_lr"),
+    [
+        ("fed_cams:compressor=qsgd:4,norm=max", "qsgd:4,norm=max", 0.03),
+        ("fed_cams:compressor=qsgd:4,norm=max,server_lr=0.5", "qsgd:4,norm=max", 0.5),
+        ("fed_cams:server_lr=0.5,uplink.compressor=top_k:0.1,coding=rice+qsgd:4,norm=l2@layer", None, 0.5),
+    ],
+)
+def test_a_compressors_settings_may_stand_in_a_label(label: str, compressor: str | None, server_lr: float) -> None:
+    algorithm = built(label)
+    wanted = laconic.parse_compressor(compressor or "top_k:0.1,coding=rice+qsgd:4,norm=l2@layer")
+    assert algorithm.uplink.parameters()["compressor"] == wanted
+    assert algorithm.optimizer.parameters()["server_lr"] == server_lr
+
+
+def test_a_misspelt_key_after_a_compressor_is_a_misspelt_key() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'server_lr'"):
+        built("fed_cams:compressor=sign,server_lrr=0.5")
+
+
+def test_a_parameter_that_two_parts_have_must_say_whose() -> None:
+    with pytest.raises(ConfigError, match=r"uplink and downlink .*write uplink\.threshold or downlink\.threshold"):
+        built("fed_bnlaca:threshold=0.5")
+
+
+def test_a_link_that_needs_a_compressor_says_how_to_give_one() -> None:
+    with pytest.raises(ConfigError, match=r"'broadcast' needs a compressor: .*--compressor.*downlink\.compressor"):
+        built("fed_ams", downlink="broadcast")
+    assert built("fed_ams", downlink="broadcast", compressor="sign").downlink == laconic.Broadcast("sign")
+
+
+def test_parts_by_name_in_python() -> None:
+    two_way = laconic.fed_ef_ams(downlink="broadcast")
+    assert two_way.downlink == laconic.Broadcast(two_way.uplink.parameters()["compressor"])
+    table = {"name": "mirrored", "compressor": "sign@layer", "threshold": 0.5}
+    assert laconic.fed_ef_ams(downlink=table).downlink == laconic.Mirrored("sign@layer", threshold=0.5)
+    with pytest.raises(ConfigError, match="did you mean 'broadcast'"):
+        laconic.fed_ef_ams(downlink="broadcst")
+    with pytest.raises(ConfigError, match="downlink = 3: a part, the name of one, or a table"):
+        laconic.fed_ef_ams(downlink=3)
+
+
+def test_optimisers_are_exported() -> None:
+    wanted = {"SGD", "Adagrad", "Adam", "Yogi", "AMSGrad", "AMS"}
+    assert wanted <= set(laconic.__all__)
+    assert laconic.fed_avg(optimizer=laconic.Yogi(server_lr=0.5)).optimizer.server_lr == 0.5
