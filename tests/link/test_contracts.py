@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from laconic.errors import ConfigError
 from laconic.link.compressors import Compressor, Qsgd, Uniform, decode, parse_compressor
+from laconic.link.uplink import ErrorFeedback
 from tests.link.test_compressors import compressed, draws, layout_of, normal
 
 VECTORS = st.integers(1, 200).flatmap(
@@ -151,6 +154,26 @@ def test_damped_qsgd_contracts_in_expectation(spelling: str, dtype: torch.dtype)
     allowed = bernstein([errors] * 1500)
     assert abs(found.mean() - errors.mean) <= allowed + 1e-5 * errors.mean
     assert allowed < 0.05 * np.square(x).sum()
+
+
+@SHORT
+@given(VECTORS, st.integers(2, 8), st.sampled_from(["stochastic", "nearest", "authors"]), st.data())
+def test_grids_contract_in_the_maximum_norm_as_far_as_their_noise_lets_them(
+    x: np.ndarray, bits: int, rounding: Literal["stochastic", "nearest", "authors"], data: st.DataObject
+) -> None:
+    """Error feedback takes a grid that is moved by chance only if it cannot move out of sight of x."""
+    most = 2 ** (bits - 1) - 2
+    noise = data.draw(st.integers(0, most))
+    compressor = Uniform(bits=bits, rounding=rounding, zero_point_noise=noise)
+    assert compressor.contractive
+    x = x + (0 if np.abs(x).max() > 1e-100 else 1)
+    found = compressed(compressor, torch.from_numpy(x), layout_of(len(x))).numpy()
+    if rounding != "authors" or noise < most - 1:  # the authors' grid may miss the ends by half a step more
+        assert np.abs(found - x).max() < np.abs(x).max()
+    assert not compressor.replace(zero_point_noise=most + 1).contractive
+    chain = f"random_k:0.3+uniform:{bits},zero_point_noise={most + 1}"
+    with pytest.raises(ConfigError, match="not contractive"):
+        ErrorFeedback(parse_compressor(chain))
 
 
 def hoeffding(squares: np.ndarray, kept: int, coefficient: float, number: int) -> float:

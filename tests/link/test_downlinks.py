@@ -14,7 +14,7 @@ from laconic.layout import Layout
 from laconic.link.body import BodyWriter
 from laconic.link.broadcast import Broadcast
 from laconic.link.catch_up import Form, frame, read
-from laconic.link.compressors import Codec, decode, encode_dense, encode_sparse, parse_compressor
+from laconic.link.compressors import Codec, DensePayload, decode, encode_dense, encode_sparse, parse_compressor
 from laconic.link.downlink import LOST, Downlink, Held, LostState, Publication
 from laconic.link.entropy import Run
 from laconic.link.mirrored import Mirrored
@@ -227,3 +227,26 @@ def test_levels_at_their_limits_decode_to_finite_numbers(form: Codec, dtype: tor
         # Where the product overflows before the offset is added, the clip is all that can be asked.
         if form is Codec.STEPS:
             np.testing.assert_allclose(found.numpy().astype(np.longdouble) / most, exact / most, rtol=1e-6, atol=0)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a catch-up may hold as many steps as there is room for, each as long as the model"
+)
+@pytest.mark.parametrize("spelling", ["qsgd:4", "random_k:1e-9", "top_k:1e-9"])
+def test_many_tiny_steps_cannot_keep_a_client_busy(spelling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of a few bytes can stand for a whole vector of zeros, so their number must have a bound of its own."""
+    layout = layout_of(20_000, dtype=torch.float32)
+    step = parse_compressor(spelling).encode(torch.zeros(layout.size), layout, draws())
+    number = 4 * layout.size // (5 + len(step.data))
+    decoded = 0
+
+    def counted(body: Body, layout: Layout) -> DensePayload:
+        nonlocal decoded
+        decoded += 1
+        return DensePayload(torch.zeros(layout.size))
+
+    monkeypatch.setattr("laconic.link.broadcast.decode", counted)
+    with pytest.raises(PacketError):
+        body = frame(0, number, Form.STEPS, [step] * number)
+        Broadcast(parse_compressor("sign")).receive(body, {}, torch.zeros(layout.size), layout, lost=False)
+    assert decoded <= 1000 < number
