@@ -150,7 +150,7 @@ class Uniform(Compressor):
     @property
     def contractive(self) -> bool:
         """In the maximum norm, where an error is below 1 + noise steps of (largest - smallest) / (2^bits - 1) each."""
-        return 2 * (1 + self.zero_point_noise) < 2**self.bits - 1
+        return bool(2 * (1 + self.zero_point_noise) < 2**self.bits - 1)
 
     def omega(self, layout: Layout) -> float:
         """d/4 step^2, with a step of at most 2 ||x|| / (2^bits - 1), when rounding is stochastic."""
