@@ -152,7 +152,7 @@ def test_hostile_catch_ups() -> None:
     for _ in range(1500):
         honest = HONEST[generator.integers(len(HONEST))]
         data = bytearray(honest.data)
-        kind = generator.integers(4)
+        kind = generator.integers(5)
         if kind == 0:
             for _ in range(int(generator.integers(1, 4))):
                 data[generator.integers(len(data))] = int(generator.integers(256))
@@ -160,6 +160,9 @@ def test_hostile_catch_ups() -> None:
             data = data[: generator.integers(len(data))]
         elif kind == 2:
             data[generator.integers(min(20, len(data)))] = int(generator.choice([0, 1, 2, 3, 127, 128, 255]))
+        elif kind == 3:  # the beginning of one, the end of another
+            other = HONEST[generator.integers(len(HONEST))].data
+            data = data[: generator.integers(len(data) + 1)] + bytes(other[generator.integers(len(other) + 1) :])
         else:
             data += generator.bytes(int(generator.integers(1, 40)))
         since = int.from_bytes(data[:4].ljust(4, b"\0"), "little")

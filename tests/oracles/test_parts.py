@@ -36,6 +36,18 @@ def test_sign_and_heavy_sign_by_hand() -> None:
     np.testing.assert_array_equal(compressors.heavy_sign(x, 0.5, printed_scale=True), [1.5, -1.5, 0, 0])
 
 
+def test_half_precision_is_that_of_ieee() -> None:
+    exponents = np.random.default_rng(5).uniform(-10, 6, 2000)
+    x = (-1.0) ** np.arange(2000) * 10**exponents
+    ours = compressors.cast(x, 11, -24, 65504.0)
+    np.testing.assert_array_equal(ours, np.clip(x, -65504, 65504).astype(np.float16).astype(np.float64))
+    # 8 significant bits: 257 lies between 256 and 258, halves go to the even one; the largest bfloat16 ends the line.
+    largest = (2 - 2**-7) * 2.0**127
+    np.testing.assert_array_equal(
+        compressors.cast(np.array([257.0, 259.0, 1e39]), 8, -133, largest), [256, 260, largest]
+    )
+
+
 def test_chain_quantises_the_kept_values() -> None:
     x = np.array([0.0, 4.0, -3.0, 1.0])
     # s = 2^(3-1) - 1 = 3 levels of 4: 4 is level 3; 3 is 2.25, so a draw of 0.8 rounds it up and 0.7 down.

@@ -140,17 +140,19 @@ class Uniform(Compressor):
     def _authors_grid(self, values: Floats, step: float, levels: NDArray[Any]) -> tuple[float, float]:
         lowest, highest = -(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1
         center = float((values.astype(np.float64) / len(values)).sum())  # divided first, so that it cannot overflow
-        zero_point = int(min(max(lowest - (float(values.min()) - center) / step, lowest), highest))
+        wide = not math.isfinite(float(values.max()) - float(values.min()))
+        (smallest,) = _steps_above(values.min(keepdims=True).astype(np.float64), center, step, wide)
+        zero_point = int(min(max(lowest - float(smallest), lowest), highest))
         for start, end in blocks(len(values)):
             with np.errstate(over="ignore"):
-                position = zero_point + (values[start:end].astype(np.float64) - center) / step
+                position = zero_point + _steps_above(values[start:end].astype(np.float64), center, step, wide)
             levels[start:end] = np.clip(np.rint(position), lowest, highest)
         return step, center - step * zero_point
 
     @property
     def contractive(self) -> bool:
         """In the maximum norm, where an error is below 1 + noise steps of (largest - smallest) / (2^bits - 1) each."""
-        return bool(2 * (1 + self.zero_point_noise) < 2**self.bits - 1)
+        return 2 * (1 + self.zero_point_noise) < (1 << self.bits) - 1
 
     def omega(self, layout: Layout) -> float:
         """d/4 step^2, with a step of at most 2 ||x|| / (2^bits - 1), when rounding is stochastic."""
