@@ -317,7 +317,10 @@ def show(report: dict[str, Any]) -> None:
     for row in report["sizes"]:
         bound = row.get("bound_bytes") or row.get("log2_choose", 0) / 8
         mark = {True: "", False: "  ABOVE THE BOUND"}[row.get("within", True)]
-        over = f"  positions {row['over_log2_choose']} x log2 C(d, k)" if "over_log2_choose" in row else ""
+        over = ""
+        if "over_log2_choose" in row:
+            wide = (row["bits_of_32_bit_positions"] - row["position_bits"]) // 8 + row["bytes"]
+            over = f"  32-bit positions {wide:>11,}  positions {row['over_log2_choose']} x log2 C(d, k)"
         print(
             f"{row['d']:>11,} {row['vector']:<26} {row['compressor']:<24} {row['bytes']:>11,} bytes  bound {bound:>13,.0f}"
             f"  papers {row['paper_bytes']:>11,}{over}{mark}"

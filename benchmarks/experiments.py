@@ -73,7 +73,10 @@ FED_EF_FIGURE_1 = Experiment(
     rounds=100,
 )
 
-_FED_AMD_SETTING = "--dataset fashion-mnist --clients 100 --participants 20 --model lenet5 --local-steps 10 --batch-size 64 --eval-every 5"
+_FED_AMD_SETTING = (
+    "--dataset fashion-mnist --clients 100 --participants 20 --model lenet5 "
+    "--local-steps 10 --batch-size 64 --eval-every 5"
+)
 _FED_AMD_RUNS = {
     "fed_avg": "--algorithm fed_avg --local-lr {rate}",
     "scaffold": "--algorithm scaffold --set method.warm_start=true --local-lr {rate}",

@@ -8,8 +8,9 @@ from typing import Any
 
 import experiments
 
-EVALUATIONS = 5
-"""An accuracy counts as reached when the mean of so many evaluations is there."""
+from laconic.run import target
+
+EVALUATIONS = target.WINDOW
 PAPER_BITS_UNIT = 32e6
 """FedAMD's table counts in units of 32 Mbit, a million floats."""
 
@@ -27,11 +28,9 @@ def total(evaluation: dict[str, Any]) -> int:
 
 
 def reached(curve: Curve, accuracy: float) -> dict[str, Any] | None:
-    """The first evaluation at which the mean of the last ones is at that accuracy."""
-    for end in range(EVALUATIONS, len(curve) + 1):
-        if fmean(each["accuracy"] for each in curve[end - EVALUATIONS : end]) >= accuracy:
-            return curve[end - 1]
-    return None
+    """The evaluation at which that accuracy counts as reached, by the rule of `compare --target`."""
+    found = target.reached([each | {"seconds": 0.0} for each in curve], accuracy)
+    return found and next(each for each in curve if each["round"] == found.rounds)
 
 
 def bytes_table(curves: dict[str, Curve]) -> str:

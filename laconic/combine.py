@@ -73,9 +73,12 @@ def known(kind: type[Part], required: bool = False) -> set[str]:
 
 
 def _compressor(slot: str, parts: Mapping[str, Part]) -> Compressor | None:
-    """The compressor of a link; for a downlink that has none, the uplink's."""
+    """The compressor of a link; for a downlink that has none, the uplink's, if that makes anything smaller."""
     own: Compressor | None = parts[slot].parameters().get("compressor")
-    return _compressor("uplink", parts) if own is None and slot == "downlink" else own
+    if own is not None or slot == "uplink":
+        return own
+    other = _compressor("uplink", parts)
+    return None if other is None or _is_dense(str(other)) else other
 
 
 def _sends_all(part: Part) -> bool:

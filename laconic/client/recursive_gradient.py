@@ -44,7 +44,7 @@ class TwoExchanges(LocalMethod):
         return {"gradient": torch.zeros_like(model)}
 
     def send(self, work: str, state: State) -> Vectors:
-        """G, to those who walk on from it."""
+        """The estimate g, to those who walk on from it."""
         return {Stream.GRADIENT: state["gradient"]} if work == TRAIN else {}
 
     def streams(self, work: str) -> tuple[Stream, ...]:
@@ -176,6 +176,6 @@ class Marina(Renewed):
         return -state["gradient"] if Stream.GRADIENT in received.heard else None
 
     def nominal_gradients(self, size: int, work: str) -> int:
-        """B, or twice that for a difference."""
+        """The batch, or twice that for a difference."""
         large = size if self.anchor_batch == "full" else min(size, self.anchor_batch)
         return 2 * large if work == CHANGE else large

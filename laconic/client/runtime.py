@@ -159,7 +159,7 @@ class ClientRuntime:
             label.incarnation,
             known,
             settled.lost,
-            memory=section(state, "uplink") or self.algorithm.uplink.init(self.layout),
+            memory=section(state, "uplink"),
             held=held,
             own={} if settled.lost else self.algorithm.method.receive(section(state, "method"), received),
             received=received,

@@ -91,10 +91,9 @@ class BodyReader:
             raise PacketError("number", f"{value} where at most {most} is possible")
         return value
 
-    def values(self, count: int, floats: np.dtype[Any] | None = None) -> Floats:
+    def values(self, count: int) -> Floats:
         """`count` finite numbers, as a view of the bytes."""
-        kind = floats or self.floats
-        values = np.frombuffer(self.take(count * kind.itemsize), dtype=kind)
+        values = np.frombuffer(self.take(count * self.floats.itemsize), dtype=self.floats)
         refuse_not_finite(values)
         return values
 

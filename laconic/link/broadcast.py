@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from laconic.layout import Layout
-from laconic.link.catch_up import Form, frame, read
+from laconic.link.catch_up import MOST_STEPS, Form, frame, read
 from laconic.link.compressors import AnyCompressor, decode, encode_sparse
 from laconic.link.downlink import LOST, Downlink, Held, LostState, Publication
 from laconic.link.occasion import Occasion
@@ -53,10 +53,10 @@ class Broadcast(Downlink):
         changed[slice(None) if payload.positions is None else payload.positions.to(changed.device)] = version
         log = {name: value for name, value in state.items() if name.startswith("step/")}
         log[f"step/{version}"] = body.to_tensor()
-        # A client that missed more than a whole model's worth of steps is sent the model, so older steps can go.
+        # A client that missed more than a whole model's worth of steps, or too many, is sent the model: older ones can go.
         size = sum(value.numel() for value in log.values())
         for name in sorted(log, key=_number):
-            if size <= model.numel() * model.element_size():
+            if size <= model.numel() * model.element_size() and len(log) <= MOST_STEPS:
                 break
             size -= log.pop(name).numel()
         return new_model, {"phi": target, "version": torch.tensor(version), "changed": changed, **log}

@@ -12,6 +12,8 @@ from laconic.link.packet import Body
 
 _HEAD = struct.Struct("<IIB")
 _ITEM = struct.Struct("<BI")
+MOST_STEPS = 256
+"""A step of a few bytes may stand for a whole vector, so what a client can be made to decode needs a bound."""
 
 
 class Form(IntEnum):
@@ -44,6 +46,8 @@ def read(body: Body, layout: Layout) -> tuple[int, int, Form, list[Body]]:
     since, now, form = _HEAD.unpack_from(data)
     if form not in list(Form) or since > now:
         raise PacketError("form", f"catch-up of form {form} from {since} to {now}")
+    if form == Form.STEPS and now - since > MOST_STEPS:
+        raise PacketError("form", f"a catch-up of {now - since} steps; {MOST_STEPS} is the most")
     items, place = [], _HEAD.size
     while place < len(data):
         if len(data) - place < _ITEM.size:

@@ -47,7 +47,7 @@ class Judging(Uplink):
 
     @property
     def effective(self) -> Compressor | None:
-        """C, scaled if need be."""
+        """The compressor, scaled if need be."""
         return self.compressor.scaled_for_feedback() if self.memory else self.compressor
 
     def limit(self, occasion: Occasion) -> float:
@@ -68,11 +68,11 @@ class Judging(Uplink):
         return bool(distance <= self.limit(occasion) * torch.linalg.vector_norm(reference))
 
     def reference(self, state: State, layout: Layout) -> Payload:
-        """R, from the client's state or the server's."""
+        """The reference r, from the client's state or the server's."""
         return decode(Body.from_tensor(state["reference"]), layout)
 
     def target(self, update: Tensor, state: State, occasion: Occasion) -> Tensor:
-        """U, or u + m."""
+        """The update u, or u + m."""
         if not self.memory:
             return update
         return compensate(update, state, occasion, self.restart_after, self.restart_from)
@@ -140,7 +140,7 @@ class Accelerated(Judging):
         return Encoded(body, memory | {"reference": body.to_tensor()}, used, flags, seen)
 
     def fold(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
-        """Y, or r + y."""
+        """What was sent, y, or r + y."""
         payload: Payload = decode(body, layout)
         if Flag.ACCELERATED in flags:
             if "reference" not in peer:

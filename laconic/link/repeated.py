@@ -21,7 +21,7 @@ from laconic.server.optimizers import SGD, Optimizer
 
 @part("downlink", "repeated")
 class Repeated(Downlink):
-    """W += b q on both sides, with q the mean that a method sends back; the whole model to whoever has missed a step."""
+    """Both sides add b q, with q the mean that a method sends back; the whole model to whoever has missed a step."""
 
     server_lr: float | None = None
     """b; when not given it is that of the server's SGD."""

@@ -38,10 +38,6 @@ class Uplink(Part):
     `peer` is what the server keeps of one client: nothing for most uplinks, the last packet for lazy ones.
     """
 
-    def init(self, layout: Layout) -> State:
-        """The client's state before its first round."""
-        return {}
-
     def encode(self, update: Tensor, state: State, occasion: Occasion) -> Encoded:
         """The update as a body."""
         raise NotImplementedError
@@ -85,7 +81,7 @@ class Compressed(Uplink):
 
     @property
     def effective(self) -> Compressor | None:
-        """C."""
+        """The compressor as it is."""
         return self.compressor
 
     def encode(self, update: Tensor, state: State, occasion: Occasion) -> Encoded:
@@ -115,7 +111,7 @@ class ErrorFeedback(Uplink):
 
     @property
     def effective(self) -> Compressor | None:
-        """C, scaled if need be."""
+        """The compressor, scaled if need be."""
         return self.compressor.scaled_for_feedback()
 
     def encode(self, update: Tensor, state: State, occasion: Occasion) -> Encoded:

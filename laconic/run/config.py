@@ -85,11 +85,17 @@ class RunConfig(Settings):
     def build_algorithm(self) -> Algorithm:
         """The recipe, with other parts and parameters where the config has them."""
         tables = {slot: getattr(self, slot) for slot in SLOTS}
-        algorithm = make(self.algorithm, **{slot: table for slot, table in tables.items() if table})
-        if self.memory is None:
-            return algorithm
-        uplink = algorithm.uplink
-        return algorithm.replace(uplink=with_memory(uplink) if self.memory else uplink.without_memory())
+        changes = {slot: table for slot, table in tables.items() if table}
+        if self.memory is not False:
+            algorithm = make(self.algorithm, **changes)
+            return algorithm.replace(uplink=with_memory(algorithm.uplink)) if self.memory else algorithm
+        # Before the changes, too: a compressor may be one that a memory could not use.
+        algorithm = make(self.algorithm)
+        uplink = algorithm.uplink.without_memory()
+        if "compressor" in self.uplink and "compressor" not in uplink.parameters():
+            changes["uplink"] = {"name": Compressed.name} | self.uplink
+        algorithm = algorithm.replace(uplink=uplink).replace(**changes)
+        return algorithm.replace(uplink=algorithm.uplink.without_memory())
 
     def load_data(self) -> ClientData:
         """The data set, split over clients."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -74,11 +75,23 @@ class _Record:
     """Incarnation, round and exchange of the last question."""
 
 
+def unseen() -> int:
+    """How many numbers a client leaves out that starts with an empty store.
+
+    It may be asked, by a copy of an old instruction, what it has answered before its store was lost. The second answer must
+    not take the first one's number: the server may have folded that, and acknowledge it. Nothing that the client still has
+    tells it so; hence a random number, at the odds of one to a million for every such event.
+    """
+    return secrets.randbelow(2**20)
+
+
 class MemoryStore:
     """States in a dict: what the inline engine uses."""
 
-    def __init__(self) -> None:
+    def __init__(self, unseen: Callable[[], int] = lambda: 0) -> None:
         self._records: dict[int, _Record] = {}
+        self._unseen = unseen
+        """None left out where an instruction is never delivered twice, so that every run has the same numbers."""
 
     def settle(self, client: int, question: Question) -> Settled:
         """See `ClientStore`."""
@@ -100,7 +113,7 @@ class MemoryStore:
     def propose(self, client: int, known: int, state: State) -> int:
         """See `ClientStore`."""
         record = self._records.setdefault(client, _Record())
-        record.number = max(record.number, known) + 1
+        record.number = max(record.number, known) + 1 if record.number else known + 1 + self._unseen()
         record.pending[record.number] = state
         return record.number
 

@@ -213,6 +213,10 @@ BAD = {
         ["--algorithm", "fed_ams", "--downlink", "broadcast"],
         ["'broadcast'", "--compressor", "--set downlink.compressor"],
     ),
+    "a downlink beside an uplink that sends everything": (
+        ["--algorithm", "fed_nlaa", "--downlink", "broadcast"],
+        ["'broadcast'", "--compressor", "--set downlink.compressor"],
+    ),
     "an uplink without a compressor": (
         ["--algorithm", "fed_ams", "--set", "uplink.name=compressed"],
         ["'compressed'", "--compressor"],

@@ -191,7 +191,7 @@ def occasions(layout: Layout, rounds: int) -> list[Occasion]:
 
 def uplink_memories(uplink: Uplink, update: torch.Tensor, layout: Layout, rounds: int) -> list[float]:
     """||m|| after every round of the same update."""
-    state, norms = uplink.init(layout), []
+    state, norms = {}, []
     for occasion in occasions(layout, rounds):
         state = uplink.encode(update, state, occasion).state
         norms.append(float(state["memory"].norm()))

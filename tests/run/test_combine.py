@@ -11,7 +11,7 @@ from laconic.algorithm import Algorithm
 from laconic.cli.labels import split_label
 from laconic.data import load
 from laconic.parts import SLOTS
-from laconic.run.config import load_config
+from laconic.run.config import RunConfig, load_config
 
 
 def built(label: str, **options: object) -> Algorithm:
@@ -120,6 +120,12 @@ def test_a_compressor_where_everything_was_sent_is_remembered() -> None:
     assert built("fed_nlaa:compressor=dense").uplink == laconic.fed_nlaa().uplink
     assert built("fed_aa:uplink.compressor=sign,uplink.memory=false").uplink == laconic.Accelerated("sign")
     assert built("fed_com:uplink=lazy").uplink.parameters()["memory"] is False, "fed_com has no memory to keep"
+
+
+@pytest.mark.parametrize("recipe", ["fed_cams", "fed_avg", "fed_com"])
+def test_without_memory_any_compressor_may_be_named(recipe: str) -> None:
+    config = RunConfig(algorithm=recipe, memory=False, uplink={"compressor": "uniform:1"})
+    assert config.build_algorithm().uplink == laconic.Compressed("uniform:1@layer")
 
 
 def test_a_file_may_name_a_part_as_an_option_does(tmp_path: Path) -> None:
