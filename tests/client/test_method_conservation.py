@@ -214,7 +214,10 @@ COMBINATIONS = (st.sampled_from(list(METHODS)), st.sampled_from(list(UPLINKS)), 
 def live_through(method: str, uplink: str, downlink: str, history: list[tuple[list[str], int | None]]) -> World:
     if downlink == "repeated" and method != "tracking":
         downlink = "dense"
-    world = World(Algorithm(METHODS[method], UPLINKS[uplink], laconic.fed_avg().optimizer, DOWNLINKS[downlink]))
+    # What is conserved has nothing to do with the server's step: half of the links go with each.
+    adaptive = uplink in ("sign", "lazy", "accelerated") and downlink != "repeated"
+    optimizer = laconic.AMS() if adaptive else laconic.SGD()
+    world = World(Algorithm(METHODS[method], UPLINKS[uplink], optimizer, DOWNLINKS[downlink]))
     for fates, death in history:
         world.round(fates, death)
         world.check()
