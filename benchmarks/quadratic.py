@@ -116,12 +116,25 @@ def draw(curves: dict[str, list[float]], path: Path) -> None:
     """Distance to the optimum, round by round."""
     import matplotlib.pyplot as plot
 
-    figure, axes = plot.subplots(figsize=(8, 4.5), layout="constrained")
+    figure, axes = plot.subplots(figsize=(10, 4.8), layout="constrained")
+    colours = {
+        method: f"C{number}"
+        for number, method in enumerate(["scaffold", "fed_gate", "fed_amd", "fed_comgate", "fed_avg"])
+    }
     for name, curve in curves.items():
-        axes.semilogy(range(1, len(curve) + 1), curve, label=name)
-    axes.set(xlabel="round", ylabel="distance to the optimum")
+        style = "--" if "top_k" in name else ":" if "n = 1" in name else "-"
+        shown = range(0, len(curve), 5)
+        axes.semilogy(
+            [place + 1 for place in shown],
+            [curve[place] for place in shown],
+            style,
+            color=colours[name.split(",")[0]],
+            label=name,
+        )
+    axes.axhline(1e-8, color="grey", linewidth=0.8)
+    axes.set(xlabel="round", ylabel="distance to the optimum", title="10 clients with unlike quadratics, 5 local steps")
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=8)
+    figure.legend(frameon=False, fontsize=8, loc="outside right center")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 
