@@ -20,7 +20,7 @@ from laconic.cli.labels import split_label
 from laconic.cli.options import check_options, read_config, with_config
 from laconic.cli.view import LiveView
 from laconic.engine.tune import tune as measure_strategies
-from laconic.errors import ConfigError, LaconicError
+from laconic.errors import ConfigError, LaconicError, unknown_name
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, plain, write_atomically
 from laconic.run.driver import FREE_TO_CHANGE, Finished, Interrupted, drive
@@ -102,6 +102,9 @@ def compare(
         Path | None, typer.Option("--out", help="A directory for the runs; below runs/ if not given.")
     ] = None,
     resume: Resume = False,
+    rank_by: Annotated[
+        str, typer.Option("--rank-by", help="What to the --target decides: bytes, rounds, or simulated time.")
+    ] = "bytes",
     as_json: Json = False,
     *,
     options: dict[str, Any],
@@ -110,11 +113,16 @@ def compare(
     if resume and out is None:
         raise ConfigError("--resume: give the --out of the comparison")
     check_options(options)
+    by = _rank_by(rank_by, target)
     for label in algorithms:
         if algorithms.count(label) > 1:
             raise ConfigError(f"'{label}' is named twice; give one of them another setting, as in {label}:seed=1")
     options = _stored_options(out, options) if resume and out else options
     configs = {label: load_config(config, options, split_label(label)) for label in algorithms}
+    if by == "time" and not all(each.network.any() for each in configs.values()):
+        raise ConfigError(
+            "--rank-by time: say what the network is like, as in --bandwidth-up 1Mbit --bandwidth-down 10Mbit"
+        )
     first = next(iter(configs.values()))
     directory = out or _new_directory("compare", first.dataset)
     goal = _goal(target, first)
@@ -144,12 +152,12 @@ def compare(
             stop.again = shlex.join(["laconic", *said, *([] if out else ["--out", str(directory)]), "--resume"])
             raise
     if as_json:
-        runs = [run.summary() for run in tables.ranked(finished)]
+        runs = [run.summary() for run in tables.ranked(finished, by)]
         runs += [_failure(label, text, goal) for label, text in failed.items()]
         _print_json({"runs": runs})
         return
     if finished:
-        stdout.print(tables.outcome(finished, stdout.width))
+        stdout.print(tables.outcome(finished, stdout.width, by))
     for label in failed:
         stdout.print(f"{label}: diverged", highlight=False, markup=False)
     stdout.print(f"Runs are in {directory}", highlight=False, soft_wrap=True)
@@ -219,6 +227,15 @@ def _goal(target: float | None, config: RunConfig) -> float | None:
     return goal
 
 
+def _rank_by(word: str, target: float | None) -> tables.RankBy:
+    for known in tables.RANK_BY:
+        if word == known:
+            if target is None and known != "bytes":
+                raise ConfigError(f"--rank-by {word}: what it takes to reach a --target is ranked; give one")
+            return known
+    raise unknown_name("ranking", word, tables.RANK_BY)
+
+
 def _same_data(one: RunConfig, other: RunConfig) -> bool:
     keys = ("dataset", "partition", "clients", "seed", "data_dir")
     return all(getattr(one, key) == getattr(other, key) for key in keys)
@@ -250,7 +267,7 @@ def _new_directory(what: str, dataset: str) -> Path:
 
 def _failure(label: str, error: str, target: float | None) -> dict[str, Any]:
     """A run that did not come to its end, beside the summaries of those that did: it has not reached the target."""
-    nothing = dict.fromkeys(("rounds_to_target", "bytes_to_target", "seconds_to_target"))
+    nothing = dict.fromkeys(f"{cost}_to_target" for cost in ("rounds", "bytes", "seconds", "simulated_seconds"))
     return {"algorithm": label.partition(":")[0], "label": label, "error": error, "target": target, **nothing}
 
 

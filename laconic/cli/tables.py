@@ -4,45 +4,62 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from typing import Literal
 
 from rich import box
 from rich.table import Table
 
 from laconic import data, models
-from laconic.cli.view import size
+from laconic.cli.view import duration, size
 from laconic.engine.tune import Trial
 from laconic.recipes import RECIPES
 from laconic.run.driver import Finished
 from laconic.run.target import WINDOW
 
+RankBy = Literal["bytes", "time", "rounds"]
+RANK_BY: dict[RankBy, str] = {"bytes": "bytes", "time": "simulated_seconds", "rounds": "rounds"}
+"""What a comparison may be ranked by, and what it is called where a target is reached."""
 
-def ranked(runs: Sequence[Finished]) -> list[Finished]:
-    """Best first: fewest bytes to the target where it was reached, then accuracy, then loss."""
+
+def ranked(runs: Sequence[Finished], by: RankBy = "bytes") -> list[Finished]:
+    """Best first: least of what is ranked by to the target where it was reached, then accuracy, then loss."""
 
     def order(run: Finished) -> tuple[float, float, float]:
         at = run.reached
         accuracy = run.result.accuracy
         loss = run.result.loss
-        return (at.bytes if at else float("inf"), -(accuracy or 0.0), float("inf") if loss is None else loss)
+        cost = None if at is None else getattr(at, RANK_BY[by])
+        return (
+            float("inf") if cost is None else cost,
+            -(accuracy or 0.0),
+            float("inf") if loss is None else loss,
+        )
 
     return sorted(runs, key=order)
 
 
-def outcome(runs: Sequence[Finished], width: int) -> Table:
+def outcome(runs: Sequence[Finished], width: int, by: RankBy = "bytes") -> Table:
     """Runs side by side, best first; a narrow terminal gets the columns that matter most."""
     table = _table()
     target = next((run.target for run in runs if run.target is not None), None)
+    simulated = any(run.simulated_seconds is not None for run in runs)
     columns = ["", "algorithm", "accuracy", "loss", "bytes up", "bytes down"]
+    caption = []
     if target is not None:
-        columns += [f"both to {100 * target:g} %", "rounds"]
-        table.caption = f"both: bytes up and down until the mean of {WINDOW} evaluations was at {100 * target:g} %"
+        columns += [f"both to {100 * target:g} %", *(["time to it"] if simulated else []), "rounds"]
+        caption += [f"both: bytes up and down until the mean of {WINDOW} evaluations was at {100 * target:g} %"]
+    if simulated:
+        columns += ["time"]
+        caption += ["time: simulated, of messages" + (" and gradients" if _computing(runs) else " alone")]
+    table.caption = "; ".join(caption) or None
     columns += ["gradients", "seconds"]
     left_out = {"": len(runs) == 1, "loss": width < 100, "gradients": width < 100, "rounds": width < 90}
+    left_out |= {"seconds": simulated and width < 120}
     for column in columns:
         if not left_out.get(column):
             name = column == "algorithm"
             table.add_column(column, justify="left" if name else "right", no_wrap=not name, overflow="fold")
-    for place, run in enumerate(ranked(runs), 1):
+    for place, run in enumerate(ranked(runs, by), 1):
         costs, at = run.result.ledger.totals(), run.reached
         accuracy, loss = run.result.accuracy, run.result.loss
         row = [
@@ -54,10 +71,17 @@ def outcome(runs: Sequence[Finished], width: int) -> Table:
             size(costs["bytes_down"]),
         ]
         if target is not None:
-            row += [size(at.bytes), str(at.rounds)] if at else ["not reached", ""]
+            to_it = [duration(at.simulated_seconds if at else None)] if simulated else []
+            row += [size(at.bytes) if at else "not reached", *to_it, str(at.rounds) if at else ""]
+        if simulated:
+            row += [duration(run.simulated_seconds)]
         row += [f"{costs['gradients']:,}", f"{run.result.seconds:.1f}"]
         table.add_row(*(cell for column, cell in zip(columns, row, strict=True) if not left_out.get(column)))
     return table
+
+
+def _computing(runs: Sequence[Finished]) -> bool:
+    return any(run.config.network.compute for run in runs)
 
 
 def algorithms() -> Table:

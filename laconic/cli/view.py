@@ -26,6 +26,22 @@ def size(count: float) -> str:
     raise AssertionError
 
 
+def duration(seconds: float | None) -> str:
+    """Seconds for people; nothing where there are none.
+
+    >>> duration(0.25), duration(75), duration(7384), duration(200_000)
+    ('0.25 s', '1 min 15 s', '2 h 3 min', '2 d 8 h')
+    """
+    if seconds is None:
+        return ""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    for unit, length, part, share in (("min", 60, "s", 1), ("h", 3600, "min", 60), ("d", 86400, "h", 3600)):
+        if seconds < 60 * length or unit == "d":
+            return f"{seconds // length:.0f} {unit} {seconds % length // share:.0f} {part}"
+    raise AssertionError
+
+
 class LiveView:
     """Shows runs one after the other on a console."""
 

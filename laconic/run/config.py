@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from laconic import data, models
 from laconic.algorithm import Algorithm
 from laconic.combine import LINKS, in_groups, known, with_memory
 from laconic.data.federated import ClientData
 from laconic.engine.faults import Faults
+from laconic.engine.network import Network
 from laconic.engine.numerics import Numerics
 from laconic.errors import ConfigError, unknown_name
 from laconic.link.compressors import Compressor
@@ -52,11 +53,16 @@ SHORT_NAMES = {
     "duplicate": "faults.duplicate",
     "crash": "faults.crash",
     "lose_state": "faults.lose_state",
+    "bandwidth_up": "network.bandwidth_up",
+    "bandwidth_down": "network.bandwidth_down",
+    "latency": "network.latency",
+    "deadline": "network.deadline",
 }
 """Parameters of parts that are common enough to stand at the top of a config, or to be options."""
 
 
-_SECTIONS = [*SLOTS, "numerics", "faults"]
+_TABLES: dict[str, type[BaseModel]] = {"numerics": Numerics, "faults": Faults, "network": Network}
+_SECTIONS = [*SLOTS, *_TABLES]
 _FIRST = ("algorithm", "dataset", "partition", "clients", "model")
 
 
@@ -169,7 +175,7 @@ def load_config(path: Path | None, *layers: Mapping[str, Any]) -> RunConfig:
     _change_parts(table, dict(said))
     for key, value in said:
         _assign(table, key, value)
-    for section, model in (("numerics", Numerics), ("faults", Faults)):
+    for section, model in _TABLES.items():
         given = table.get(section)
         for key in given if isinstance(given, dict) else ():
             if key not in model.model_fields:

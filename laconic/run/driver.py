@@ -65,6 +65,12 @@ class Finished:
         """When the target was reached, if there is one and it was."""
         return None if self.target is None else reached(self.result.history, self.target)
 
+    @property
+    def simulated_seconds(self) -> float | None:
+        """What the messages took, where the network is simulated."""
+        found: float | None = self.result.history[-1].get("simulated_seconds")
+        return found
+
     def summary(self) -> dict[str, Any]:
         """The numbers of the run under the names that `--json` promises."""
         result, at = self.result, self.reached
@@ -78,12 +84,14 @@ class Finished:
             "loss": result.loss,
             **result.ledger.totals(),
             "seconds": round(result.seconds, 3),
+            "simulated_seconds": self.simulated_seconds,
             "model_sha256": result.model_sha256,
             "run_dir": str(self.directory),
             "target": self.target,
             "rounds_to_target": at and at.rounds,
             "bytes_to_target": at and at.bytes,
             "seconds_to_target": at and at.seconds,
+            "simulated_seconds_to_target": at and at.simulated_seconds,
         }
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from laconic.engine.faults import Faults
+from laconic.engine.network import Network
 from laconic.engine.numerics import Numerics
 from laconic.server.aggregate import Weighting
 from laconic.server.sampling import Sampling
@@ -33,6 +34,7 @@ class Settings(BaseModel):
     full_gradient: bool = False
     """Measure with every evaluation the objective over all clients, its gradient, and how alike clients' gradients are."""
     faults: Faults = Field(default_factory=Faults)
+    network: Network = Field(default_factory=Network)
     numerics: Numerics = Field(default_factory=Numerics)
     device: str = "cpu"
     threads: int | None = Field(None, ge=1)

@@ -19,6 +19,7 @@ from laconic.engine.draws import stochastic
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.gradients import vmap_works
 from laconic.engine.inline import InlineEngine
+from laconic.engine.network import NetworkEngine
 from laconic.errors import ConfigError, LaconicError, PacketError
 from laconic.layout import Layout
 from laconic.link.occasion import Occasion
@@ -39,7 +40,7 @@ Record = dict[str, Any]
 
 OTHER_KEYS = {
     *("round", "participants", "training_loss", "seconds", "streams", "refused"),
-    *("skipped", "skipped_down", "accelerated", "lost"),
+    *("skipped", "skipped_down", "accelerated", "lost", "simulated_seconds", "cut_off"),
     *("skip_rate", "skip_rate_down", "acceleration_rate", "memory_norm", "server_memory_norm"),
     *("q_c", "q_a", "gamma", "gradient_norm_squared", "objective"),
     *Ledger().totals(),
@@ -149,8 +150,12 @@ class Simulation:
         )
         self._warm_up(batch)
         self.transport: Engine = self.engine
+        self.faulty: FaultyEngine | None = None
         if settings.faults.any():
-            self.transport = FaultyEngine(self.engine, runtime, settings.faults, self.randomness)
+            self.transport = self.faulty = FaultyEngine(self.engine, runtime, settings.faults, self.randomness)
+        self.network: NetworkEngine | None = None
+        if settings.network.any():
+            self.transport = self.network = NetworkEngine(self.transport, settings.network, self.randomness)
         self.diagnostics: Diagnostics | None = None
         if settings.diagnostics:
             self.diagnostics = Diagnostics(algorithm.uplink.effective)
@@ -212,6 +217,9 @@ class Simulation:
             record |= self._rates()
         counts = ("skipped", "skipped_down", "accelerated", "lost")
         record |= {name: getattr(server.costs, name) for name in counts if getattr(server.costs, name)}
+        if self.network is not None:
+            record["simulated_seconds"] = self.network.seconds
+            record |= {"cut_off": self.network.cut_off} if self.network.cut_off else {}
         if server.costs.refused:
             record["refused"] = server.costs.refused
         # Of this round alone, unlike the totals above.
@@ -246,14 +254,15 @@ class Simulation:
         tensors = {f"server/{name}": value for name, value in self.server.state().items()}
         tensors |= {f"clients/{name}": value for name, value in clients.items()}
         held: list[dict[str, Any]] = []
-        if isinstance(self.transport, FaultyEngine):
-            packets, held = self.transport.snapshot()
+        if self.faulty is not None:
+            packets, held = self.faulty.snapshot()
             tensors |= {f"held/{name}": value for name, value in packets.items()}
         return tensors, {
             "held": held,
             "ledger": self.ledger.table(),
             "clients": numbers,
             "seconds": self.seconds,
+            "simulated_seconds": self.network and self.network.seconds,
             "model": self.layout.fingerprint,
             "data": self._data_fingerprint(),
         }
@@ -273,8 +282,10 @@ class Simulation:
             sections[section][name] = value
         self.server.restore(sections["server"])
         self.store.restore(sections["clients"], numbers["clients"])
-        if isinstance(self.transport, FaultyEngine):
-            self.transport.restore(sections["held"], numbers["held"])
+        if self.faulty is not None:
+            self.faulty.restore(sections["held"], numbers["held"])
+        if self.network is not None:
+            self.network.seconds = numbers["simulated_seconds"]
         self.ledger = Ledger.from_table(numbers["ledger"])
         self.seconds = numbers["seconds"]
 

@@ -17,6 +17,7 @@ class Reached:
     rounds: int
     bytes: int
     seconds: float
+    simulated_seconds: float | None = None
 
 
 def reached(history: Sequence[dict[str, Any]], target: float) -> Reached | None:
@@ -24,12 +25,14 @@ def reached(history: Sequence[dict[str, Any]], target: float) -> Reached | None:
 
     >>> records = [{"round": r, "accuracy": r / 10, "bytes_up": r, "bytes_down": r, "seconds": r} for r in range(1, 9)]
     >>> reached(records, 0.5)
-    Reached(rounds=7, bytes=14, seconds=7)
+    Reached(rounds=7, bytes=14, seconds=7, simulated_seconds=None)
     """
     evaluated = [record for record in history if record.get("accuracy") is not None]
     for end in range(WINDOW, len(evaluated) + 1):
         window = evaluated[end - WINDOW : end]
         if sum(record["accuracy"] for record in window) / WINDOW >= target:
             last = window[-1]
-            return Reached(last["round"], last["bytes_up"] + last["bytes_down"], last["seconds"])
+            return Reached(
+                last["round"], last["bytes_up"] + last["bytes_down"], last["seconds"], last.get("simulated_seconds")
+            )
     return None

@@ -180,6 +180,31 @@ def test_what_a_target_cost_is_in_the_json_of_each_run(forked, small) -> None:
         assert not_reached[key] is None
 
 
+def test_runs_are_ranked_by_simulated_time_to_the_target(forked, small) -> None:
+    """Up is a thousand times as slow as down, so the one that sends less up is first, though it needs more bytes in all."""
+    options = ("--rounds", 12, "--eval-every", 1, "--target", 30, "--out", "all", "--json")
+    network = ("--bandwidth-up", "100kbit", "--bandwidth-down", "100Mbit", "--latency", "1ms", "--rank-by", "time")
+    algorithms = ("fed_avg", "fed_avg:compressor=top_k:0.1", "fed_avg:local_lr=1e-9")
+    done = forked("compare", *algorithms, *small, *options, *network)
+    assert done.code == 0, done.stderr
+    times = {run["label"]: run["simulated_seconds_to_target"] for run in done.json()["runs"]}
+    assert list(times) == ["fed_avg:compressor=top_k:0.1", "fed_avg", "fed_avg:local_lr=1e-9"]
+    assert times["fed_avg:compressor=top_k:0.1"] < times["fed_avg"]
+    assert times["fed_avg:local_lr=1e-9"] is None
+    assert all(run["simulated_seconds"] > 0 for run in done.json()["runs"])
+
+
+def test_a_ranking_needs_what_it_ranks_by(forked) -> None:
+    for options, part in (
+        (("--rank-by", "time", "--target", 90), "--bandwidth-up"),
+        (("--rank-by", "rounds"), "--target"),
+        (("--rank-by", "tiem", "--target", 90), "did you mean 'time'?"),
+    ):
+        done = forked("compare", "fed_avg", *options)
+        assert done.code == 2
+        assert part in done.stderr
+
+
 BAD = {
     "a misspelt compressor": (["--compressor", "topk:1/64"], ["'topk'", "did you mean 'top_k'?", "heavy_sign"]),
     "a ratio above one": (["--compressor", "top_k:2"], ["ratio = 2", "less than or equal to 1"]),
@@ -207,6 +232,11 @@ BAD = {
         ["--algorithm", "fed_com", "--compressor", "uniform:1", "--downlink", "broadcast"],
         ["uniform:1", "error feedback"],
     ),
+    "a bandwidth that is none": (["--bandwidth-up", "fast"], ["network.bandwidth_up = 'fast'", "1Mbit"]),
+    "a latency in bits": (["--latency", "1Mbit"], ["network.latency = '1Mbit'", "50ms"]),
+    "a spread that is none": (["--bandwidth-down", "lognormal:1Mbit,wide"], ["lognormal:MEDIAN,SIGMA"]),
+    "a deadline in the past": (["--deadline", "-1"], ["network.deadline = -1", "greater than 0"]),
+    "a trace that is not there": (["--set", "network.trace=none.csv"], ["'none.csv'", "No such file"]),
     "a chance above one": (["--drop", "1.5"], ["faults.drop = 1.5", "less than or equal to 1"]),
     "a negative chance": (["--lose-state", "-0.1"], ["faults.lose_state = -0.1", "greater than or equal to 0"]),
     "a downlink without a compressor": (
