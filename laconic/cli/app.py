@@ -15,12 +15,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from laconic.cli import tables
+from laconic.cli import reports, tables
 from laconic.cli.labels import split_label
-from laconic.cli.options import check_options, read_config, with_config
+from laconic.cli.options import check_options, fraction, read_config, with_config
 from laconic.cli.view import LiveView
 from laconic.engine.tune import tune as measure_strategies
 from laconic.errors import ConfigError, LaconicError, unknown_name
+from laconic.report.page import report as write_report
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, plain, write_atomically
 from laconic.run.driver import FREE_TO_CHANGE, Finished, Interrupted, drive
@@ -43,6 +44,7 @@ stdout = Console() if Console().is_terminal or "COLUMNS" in os.environ else Cons
 Out = Annotated[Path | None, typer.Option("--out", help="The run's directory; a new one below runs/ when not given.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue where the run in --out was stopped.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+Report = Annotated[bool, typer.Option("--report/--no-report", help="Write a page about it beside it at the end.")]
 Target = Annotated[
     float | None,
     typer.Option("--target", help="Also report what it cost until the mean of 5 evaluations had this accuracy, in %."),
@@ -64,6 +66,7 @@ def run(
     target: Target = None,
     out: Out = None,
     resume: Resume = False,
+    report: Report = True,
     as_json: Json = False,
     *,
     options: dict[str, Any],
@@ -82,11 +85,12 @@ def run(
     directory = out or _new_directory(wanted.algorithm, wanted.dataset)
     goal = _goal(target, wanted)
     finished = drive(wanted, directory, LiveView(stderr), resume=resume, target=goal)
+    page = _report([directory], directory, goal) if report else None
     if as_json:
         _print_json(finished.summary())
         return
     stdout.print(tables.outcome([finished], stdout.width))
-    stdout.print(f"The run is in {directory}", highlight=False, soft_wrap=True)
+    stdout.print(f"The run is in {directory}{_and(page)}", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -105,6 +109,7 @@ def compare(
     rank_by: Annotated[
         str, typer.Option("--rank-by", help="What to the --target decides: bytes, rounds, or simulated time.")
     ] = "bytes",
+    report: Report = True,
     as_json: Json = False,
     *,
     options: dict[str, Any],
@@ -151,6 +156,7 @@ def compare(
             said = [word for word in sys.argv[1:] if word != "--resume"]
             stop.again = shlex.join(["laconic", *said, *([] if out else ["--out", str(directory)]), "--resume"])
             raise
+    page = _report([run.directory for run in finished], directory, goal) if report and finished else None
     if as_json:
         runs = [run.summary() for run in tables.ranked(finished, by)]
         runs += [_failure(label, text, goal) for label, text in failed.items()]
@@ -160,7 +166,7 @@ def compare(
         stdout.print(tables.outcome(finished, stdout.width, by))
     for label in failed:
         stdout.print(f"{label}: diverged", highlight=False, markup=False)
-    stdout.print(f"Runs are in {directory}", highlight=False, soft_wrap=True)
+    stdout.print(f"Runs are in {directory}{_and(page)}", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -205,6 +211,10 @@ def list_models() -> None:
     stdout.print(tables.known_models())
 
 
+for command in (reports.report, reports.watch, reports.plot):
+    app.command()(command)
+
+
 def _stored_options(out: Path, said: dict[str, Any]) -> dict[str, Any]:
     """A comparison goes on as it was begun, also with the algorithms whose turn had not come."""
     path = out / COMPARISON
@@ -219,12 +229,23 @@ def _stored_options(out: Path, said: dict[str, Any]) -> dict[str, Any]:
 
 def _goal(target: float | None, config: RunConfig) -> float | None:
     """The target as a fraction; a person who cannot reach it is told so at once."""
-    goal = _fraction(target)
+    goal = fraction(target)
     evaluations = -(-config.rounds // config.eval_every)
     if goal is not None and evaluations < WINDOW:
         few = f"the mean of {WINDOW} evaluations has to reach it, and this makes {evaluations}"
         stderr.print(f"note: --target cannot be reported: {few}; lower --eval-every", highlight=False, soft_wrap=True)
     return goal
+
+
+def _report(runs: list[Path], directory: Path, target: float | None) -> Path:
+    """The page about runs that are over, beside them."""
+    page = directory / "report.html"
+    write_report(runs, page, target)
+    return page
+
+
+def _and(page: Path | None) -> str:
+    return "" if page is None else f", its report is {page}"
 
 
 def _rank_by(word: str, target: float | None) -> tables.RankBy:
@@ -239,15 +260,6 @@ def _rank_by(word: str, target: float | None) -> tables.RankBy:
 def _same_data(one: RunConfig, other: RunConfig) -> bool:
     keys = ("dataset", "partition", "clients", "seed", "data_dir")
     return all(getattr(one, key) == getattr(other, key) for key in keys)
-
-
-def _fraction(target: float | None) -> float | None:
-    if target is None:
-        return None
-    fraction = target / 100 if target > 1 else target
-    if not 0 < fraction <= 1:
-        raise ConfigError(f"--target {target:g}: an accuracy between 0 and 1, or in per cent, is allowed")
-    return fraction
 
 
 COMPARISON = "comparison.json"

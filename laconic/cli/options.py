@@ -131,3 +131,13 @@ def check_options(options: dict[str, Any]) -> None:
     """Refuse what only a file and an option may say differently."""
     if options.get("local_steps") is not None and options.get("local_epochs") is not None:
         raise ConfigError("--local-steps and --local-epochs: only one of the two is allowed")
+
+
+def fraction(target: float | None) -> float | None:
+    """A target accuracy that may be given in per cent."""
+    if target is None:
+        return None
+    fraction = target / 100 if target > 1 else target
+    if not 0 < fraction <= 1:
+        raise ConfigError(f"--target {target:g}: an accuracy between 0 and 1, or in per cent, is allowed")
+    return fraction

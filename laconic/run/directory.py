@@ -125,6 +125,10 @@ class RunDirectory:
         numbers = {"sha256": simulation.model_sha256(), "round": simulation.server.round}
         save_tensors(self.model, simulation.trained().state_dict(), numbers)
 
+    def save_label_counts(self, counts: np.ndarray) -> None:
+        """Which client has how many examples of which class, for the report."""
+        write_atomically(self.path / "label_counts.json", json.dumps(counts.tolist()).encode())
+
     def save_similarity(self, similarity: np.ndarray, title: str) -> None:
         """How alike the clients' gradients are: a table, and a picture where pictures can be drawn."""
         lines = (",".join(f"{value:.6f}" for value in row) for row in similarity.tolist())

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from laconic.data.federated import ClientData
+from laconic.data.federated import ClientData, FederatedData
 from laconic.errors import ConfigError
 from laconic.link.compressors import parse_compressor
 from laconic.run.config import RunConfig, load_config
@@ -22,6 +22,10 @@ from laconic.run.target import Reached, reached
 
 FREE_TO_CHANGE = {"rounds", "eval_every", "threads", "chunk", "data_dir"}
 """What may differ when a run is resumed: none of it changes a round that was already run."""
+
+
+SHOWN_CLIENTS = 100
+"""How many clients' labels a report shows."""
 
 
 class Interrupted(Exception):
@@ -116,6 +120,9 @@ def drive(
             history = folder.resume(simulation, resolved.to_toml())
         else:
             folder.create(resolved.to_toml())
+            clients = simulation.data
+            if isinstance(clients, FederatedData) and clients.kind == "classification":
+                folder.save_label_counts(clients.label_counts()[:SHOWN_CLIENTS])
             history = []
         watcher.start(label or config.algorithm, resolved, simulation, len(history))
         with _polite_stop(watcher) as stopping:

@@ -38,11 +38,15 @@ Record = dict[str, Any]
 """One round as plain numbers: a line of metrics.jsonl. Costs are totals since the start; `streams` is the round alone."""
 
 
+DIAGNOSTICS = (
+    *("skip_rate", "skip_rate_down", "acceleration_rate", "memory_norm", "server_memory_norm"),
+    *("q_c", "q_a", "gamma", "gradient_norm_squared", "objective"),
+)
+"""What is measured of a run on its way, where that was asked for."""
 OTHER_KEYS = {
     *("round", "participants", "training_loss", "seconds", "streams", "refused"),
     *("skipped", "skipped_down", "accelerated", "lost", "simulated_seconds", "cut_off"),
-    *("skip_rate", "skip_rate_down", "acceleration_rate", "memory_norm", "server_memory_norm"),
-    *("q_c", "q_a", "gamma", "gradient_norm_squared", "objective"),
+    *DIAGNOSTICS,
     *Ledger().totals(),
 }
 """What stands in a record besides the task's metrics."""

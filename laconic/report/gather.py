@@ -1,0 +1,154 @@
+"""Runs on disk as plain data: what the report and the live page draw."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from laconic.errors import ConfigError
+from laconic.link.packet import HEADER_BYTES
+from laconic.run.directory import RunDirectory, read_metrics
+from laconic.run.simulation import DIAGNOSTICS, Record, metrics_of
+
+Table = dict[str, Any]
+
+POINTS = 400
+"""Points of a curve that are kept; a picture does not show more."""
+CLIENTS = 100
+"""Clients that a heat map shows."""
+COSTS = ("bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down", "gradients", "simulated_seconds", "seconds")
+FREE = ("seed", "rounds", "eval_every", "diagnostics", "full_gradient", "threads", "chunk", "data_dir")
+"""Settings in which runs of one setting may differ: their curves become a mean with a band."""
+
+
+def find_runs(paths: Iterable[Path]) -> list[Path]:
+    """The run directories that are named, or lie below a folder that is named, in order and once each."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise ConfigError(f"'{path}': no such directory")
+        below = [path] if RunDirectory(path).exists() else sorted(file.parent for file in path.rglob("config.toml"))
+        runs = [run for run in below if RunDirectory(run).metrics.exists()]
+        if not runs:
+            raise ConfigError(f"'{path}': there is no run in it")
+        found |= dict.fromkeys(runs)
+    return list(found)
+
+
+def gather(paths: Sequence[Path], target: float | None = None) -> Table:
+    """Everything that the page shows of these runs."""
+    return {"runs": entitle([read_run(path) for path in paths]), "target": target}
+
+
+def entitle(runs: list[Table]) -> list[Table]:
+    """The same runs, each with a label that tells it from the others, and the setting that it is a seed of."""
+    for run, label in zip(runs, labels([run["settings"] for run in runs]), strict=True):
+        run |= {"label": label, "group": group_key(run["settings"])}
+    return runs
+
+
+def read_run(path: Path) -> Table:
+    """One run, finished or not."""
+    folder = RunDirectory(path)
+    text = folder.config.read_text()
+    config = tomllib.loads(text)
+    history = read_metrics(folder.metrics)
+    evaluated = _thinned([record for record in history if metrics_of(record)])
+    metrics = sorted({name for record in evaluated for name in metrics_of(record)})
+    every = _thinned(history)
+    return {
+        "path": str(path),
+        "settings": _flat(config),
+        "config": text,
+        "seed": config.get("seed", 0),
+        "metrics": metrics,
+        "rounds": history[-1]["round"] if history else 0,
+        "rounds_wanted": config.get("rounds", 0),
+        "finished": folder.model.exists(),
+        "evaluations": _columns(evaluated, ("round", *COSTS, *metrics)),
+        "course": _columns(every, ("round", "participants", "training_loss", *DIAGNOSTICS)),
+        "streams": _streams(history),
+        "similarity": _similarity(path / "gradient_similarity.csv"),
+        "label_counts": _label_counts(path / "label_counts.json"),
+    }
+
+
+def labels(settings: Sequence[Table]) -> list[str]:
+    """The algorithm of each run, and beside it what tells it from the others of the same algorithm."""
+    names = []
+    for own in settings:
+        others = [other for other in settings if other["algorithm"] == own["algorithm"]]
+        differing = {
+            key
+            for other in others
+            for key in own.keys() | other.keys()
+            if key not in FREE and own.get(key) != other.get(key)
+        }
+        # A part that is another one says enough; its parameters follow from that.
+        parts = {key.removesuffix(".name") for key in differing if key.endswith(".name")}
+        told = [key for key in sorted(differing) if key.endswith(".name") or key.partition(".")[0] not in parts]
+        said = [f"{key.removesuffix('.name').rpartition('.')[2]} {own[key]}" for key in told if key in own]
+        names.append(own["algorithm"] + (f" ({', '.join(said)})" if said else ""))
+    return names
+
+
+def group_key(settings: Table) -> str:
+    """The same for runs that differ in nothing but the seed and the like."""
+    return json.dumps({key: value for key, value in settings.items() if key not in FREE}, sort_keys=True)
+
+
+def _flat(table: Table, prefix: str = "") -> Table:
+    flat: Table = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _thinned(records: list[Record]) -> list[Record]:
+    """At most so many of them, evenly, the last always among them."""
+    step = -(-len(records) // POINTS) or 1
+    return records[::-1][::step][::-1]
+
+
+def _columns(records: list[Record], names: Iterable[str]) -> Table:
+    """Columns that have any value; numbers with as many digits as a picture needs."""
+    columns = {name: [_short(record.get(name)) for record in records] for name in names}
+    return {name: values for name, values in columns.items() if any(value is not None for value in values)}
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _streams(history: list[Record]) -> Table:
+    """Bytes over the whole run by direction and stream; headers apart."""
+    packets: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for record in history:
+        for name, traffic in record.get("streams", {}).items():
+            packets[name] += traffic["packets"]
+            sizes[name] += traffic["bytes"]
+    return {
+        name: {"packets": packets[name], "headers": packets[name] * HEADER_BYTES, "bytes": sizes[name]}
+        for name in sorted(sizes)
+    }
+
+
+def _similarity(path: Path) -> list[list[float]] | None:
+    if not path.exists():
+        return None
+    with path.open(newline="") as file:
+        rows = [[round(float(value), 3) for value in row[:CLIENTS]] for row in csv.reader(file)]
+    return rows[:CLIENTS]
+
+
+def _label_counts(path: Path) -> list[list[int]] | None:
+    if not path.exists():
+        return None
+    counts: list[list[int]] = json.loads(path.read_text())
+    return counts[:CLIENTS]

@@ -1,0 +1,144 @@
+// The page: what is chosen, and what follows from it. A report has its data in it; the live page asks for it again and again.
+"use strict";
+
+const element = (name) => document.getElementById(name);
+const hidden = new Set();
+let data = JSON.parse(element("data").textContent);
+
+function options(name, wanted, texts = {}) {
+  const select = element(name), before = select.value;
+  if (select.dataset.wanted !== JSON.stringify(wanted)) {
+    select.dataset.wanted = JSON.stringify(wanted);
+    select.replaceChildren(...wanted.map((value) => new Option(texts[value] || value.replaceAll("_", " "), value)));
+    if (wanted.includes(before)) select.value = before;
+  }
+  return select.value;
+}
+
+function chosen() {
+  return groupsOf(data.runs).filter((group) => !hidden.has(group.key));
+}
+
+function listRuns() {
+  element("runs").replaceChildren(...groupsOf(data.runs).map((group) => {
+    const label = document.createElement("label"), box = document.createElement("input");
+    const swatch = document.createElement("span"), state = document.createElement("span");
+    box.type = "checkbox";
+    box.checked = !hidden.has(group.key);
+    box.addEventListener("change", () => { box.checked ? hidden.delete(group.key) : hidden.add(group.key); draw(); });
+    swatch.className = "swatch";
+    swatch.style.background = group.colour;
+    state.className = "state";
+    const going = group.runs.filter((run) => !run.finished);
+    const seeds = group.runs.length > 1 ? `${group.runs.length} seeds` : "";
+    const progress = going.map((run) => `round ${run.rounds}/${run.rounds_wanted}`).join(", ");
+    state.textContent = [seeds, progress].filter(Boolean).join(", ");
+    label.append(box, swatch, group.label, state);
+    return label;
+  }));
+}
+
+function fillTable(groups, target) {
+  const timed = groups.some((group) => group.runs.some((run) => run.evaluations.simulated_seconds));
+  const heads = ["", "accuracy", "loss", "bytes up", "bytes down", "bytes to target", "fewer by", "rounds"];
+  if (timed) heads.push("simulated seconds");
+  const rows = groups.flatMap((group) => group.runs.map((run) => {
+    const at = target === null ? null : reached(run, target / 100), last = (name) => (run.evaluations[name] || []).at(-1);
+    const bytes = column(run, "bytes");
+    return { run, label: group.runs.length > 1 ? `${group.label}, seed ${run.seed}` : group.label, last,
+      bytes: at === null || !bytes ? null : bytes[at], round: at === null ? null : run.evaluations.round[at],
+      time: at === null || !run.evaluations.simulated_seconds ? null : run.evaluations.simulated_seconds[at] };
+  }));
+  rows.sort((one, other) => (one.bytes ?? Infinity) - (other.bytes ?? Infinity));
+  const most = Math.max(...rows.map((row) => row.bytes ?? 0));
+  const cells = rows.map((row) => {
+    const { last } = row, accuracy = last("accuracy"), up = last("bytes_up"), down = last("bytes_down");
+    const line = [row.label, accuracy === undefined ? "" : `${(100 * accuracy).toFixed(2)} %`, number(last("loss"), 4),
+      up === undefined ? "" : size(up), down === undefined ? "" : size(down)];
+    line.push(row.bytes === null ? "not reached" : size(row.bytes), row.bytes === null ? "" : `${number(most / row.bytes)}x`);
+    line.push(number(row.round));
+    return timed ? [...line, number(row.time, 4)] : line;
+  });
+  const line = (values, kind) => {
+    const tr = document.createElement("tr");
+    tr.append(...values.map((value) => Object.assign(document.createElement(kind), { textContent: value })));
+    return tr;
+  };
+  element("outcome").replaceChildren(line(heads, "th"), ...cells.map((values) => line(values, "td")));
+}
+
+function listConfigs() {
+  element("configs").replaceChildren(...data.runs.map((run) => {
+    const details = document.createElement("details"), summary = document.createElement("summary");
+    summary.textContent = `${run.label}, seed ${run.seed}: ${run.path}`;
+    const command = document.createElement("pre"), config = document.createElement("pre");
+    command.textContent = `laconic run config.toml      # the text below as config.toml, or: laconic run ${run.path} --out NEW`;
+    config.textContent = run.config;
+    details.append(summary, command, config);
+    return details;
+  }));
+}
+
+function matrixOf(section, select, name) {
+  const having = data.runs.filter((run) => run[name]);
+  element(section).hidden = !having.length;
+  if (!having.length) return null;
+  const texts = Object.fromEntries(having.map((run) => [run.path, `${run.label}, seed ${run.seed}`]));
+  const path = options(select, having.map((run) => run.path), texts);
+  return having.find((run) => run.path === path)[name];
+}
+
+function draw() {
+  const groups = chosen();
+  const metrics = [...new Set(data.runs.flatMap((run) => run.metrics))];
+  metrics.sort((one, other) => (other === "accuracy") - (one === "accuracy") || one.localeCompare(other));
+  const costs = Object.keys(COSTS).filter((name) => data.runs.some((run) => column(run, name)));
+  const metric = options("metric", metrics), cost = options("cost", costs, COSTS);
+  const checked = (name) => element(name).checked;
+  if (metric) drawCurves(groups, { metric, cost, logX: checked("log-x"), logY: checked("log-y"), smooth: checked("smooth") });
+  drawPareto(groups);
+  drawStreams(groups);
+  const target = parseFloat(element("target").value);
+  fillTable(groups, Number.isFinite(target) ? target : null);
+  const courses = [...new Set(data.runs.flatMap((run) => Object.keys(run.course)))].filter((name) => name !== "round");
+  courses.sort((one, other) => (one === "participants") - (other === "participants"));
+  element("course-section").hidden = !courses.length;
+  if (courses.length) drawCourse(groups, options("course-name", courses));
+  const similarity = matrixOf("similarity-section", "similarity-run", "similarity");
+  if (similarity) drawMatrix("similarity", similarity, { zmin: -1, zmax: 1, colorscale: "RdBu" }, ["client", "client"]);
+  const labels = matrixOf("labels-section", "labels-run", "label_counts");
+  if (labels) drawMatrix("labels", labels, { colorscale: [[0, colour("--panel")], [1, colour("--accent")]] }, ["class", "client"]);
+}
+
+function update() {
+  const going = data.runs.filter((run) => !run.finished).length;
+  const sets = [...new Set(data.runs.map((run) => run.settings.dataset))].join(", ");
+  const count = `${data.runs.length} run${data.runs.length === 1 ? "" : "s"}`;
+  element("summary").textContent = data.runs.length ? `${count} on ${sets}${going ? `, ${going} not finished` : ""}` : "no runs yet";
+  if (element("target").value === "") {
+    const target = data.target === null ? commonTarget(data.runs) : 100 * data.target;
+    if (target) element("target").value = target;
+  }
+  listRuns();
+  listConfigs();
+  draw();
+}
+
+for (const name of ["metric", "cost", "log-x", "log-y", "smooth", "target", "course-name", "similarity-run", "labels-run"]) {
+  element(name).addEventListener("input", draw);
+}
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+// Costs differ by orders of magnitude between runs, so the first look is logarithmic.
+element("log-x").checked = true;
+update();
+
+if (data.live) {
+  let version = data.version;
+  setInterval(async () => {
+    const answer = await fetch(`data?version=${version}`);
+    if (answer.status !== 200) return;
+    data = await answer.json();
+    version = data.version;
+    update();
+  }, 2000);
+}

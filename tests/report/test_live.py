@@ -1,0 +1,85 @@
+"""The live page: it shows a run while it goes on, without being loaded again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laconic.errors import ConfigError
+from laconic.report.live import serve
+
+
+@pytest.fixture
+def growing(finished: Path, tmp_path: Path) -> Path:
+    """A folder with one run that has only come to round 8."""
+    run = tmp_path / "runs" / "avg"
+    shutil.copytree(finished / "avg", run)
+    (run / "model.safetensors").unlink()
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:8]))
+    (run / "rest").write_text("".join(lines[8:]))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def address(growing: Path) -> Iterator[str]:
+    server = serve(growing, "127.0.0.1", 0)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def get(url: str) -> tuple[int, bytes]:
+    with urllib.request.urlopen(url) as answer:
+        return answer.status, answer.read()
+
+
+def test_data_comes_only_when_something_has_changed(address: str, growing: Path) -> None:
+    first = json.loads(get(f"{address}data")[1])
+    assert [run["rounds"] for run in first["runs"]] == [8]
+    assert get(f"{address}data?version={first['version']}") == (204, b"")
+    with (growing / "avg" / "metrics.jsonl").open("a") as file:
+        file.write((growing / "avg" / "rest").read_text())
+    status, content = get(f"{address}data?version={first['version']}")
+    assert status == 200
+    assert json.loads(content)["runs"][0]["rounds"] == 12
+
+
+def test_nothing_but_the_page_and_its_data_is_served(address: str) -> None:
+    for path in ("config.toml", "../avg/config.toml", "avg/metrics.jsonl"):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            get(address + path)
+        assert caught.value.code == 404
+
+
+def test_an_empty_folder_may_be_watched_until_a_run_begins(tmp_path: Path) -> None:
+    server = serve(tmp_path, "127.0.0.1", 0)
+    with pytest.raises(ConfigError, match="Address already in use"):
+        serve(tmp_path, "127.0.0.1", server.server_address[1])
+    server.server_close()
+
+
+def test_the_page_follows_a_run(address: str, growing: Path, page: Any) -> None:
+    page.goto(address)
+    page.wait_for_selector("#curves .main-svg")
+    assert "round 8/12" in page.inner_text("#runs")
+    page.uncheck("#log-x")
+    page.select_option("#cost", "round")
+    with (growing / "avg" / "metrics.jsonl").open("a") as file:
+        file.write((growing / "avg" / "rest").read_text())
+    page.wait_for_function("document.getElementById('runs').innerText.includes('round 12/12')", timeout=15_000)
+    assert page.evaluate("Math.max(...document.getElementById('curves').data.at(-1).x)") == 12
+    # What was chosen stays chosen.
+    assert page.input_value("#cost") == "round"
+    assert page.troubles == []

@@ -1,0 +1,112 @@
+"""The report in a real browser: it is drawn, it answers to clicks, and asks nobody else for anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laconic.report.page import report
+
+CHARTS = ["curves", "pareto", "streams", "course", "similarity", "labels"]
+
+
+@pytest.fixture(scope="session")
+def written(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("report") / "report.html"
+    report([finished], out)
+    return out
+
+
+@pytest.fixture
+def opened(page: Any, written: Path) -> Any:
+    page.goto(written.as_uri())
+    page.wait_for_selector("#labels .main-svg")
+    return page
+
+
+def axis(page: Any, name: str) -> Any:
+    return page.evaluate(f"document.getElementById('curves')._fullLayout.{name}")
+
+
+def traces(page: Any, chart: str = "curves") -> list[dict[str, Any]]:
+    return page.evaluate(
+        f"document.getElementById('{chart}').data.map((t) => ({{name: t.name, x: [...(t.x || [])], y: [...(t.y || [])]}}))"
+    )
+
+
+def test_it_is_one_file_of_a_reasonable_size(written: Path) -> None:
+    assert written.stat().st_size < 6e6
+    text = written.read_text()
+    assert "/*DATA*/" not in text and "/*PLOTLY*/" not in text
+
+
+def test_every_chart_is_drawn(opened: Any) -> None:
+    for chart in CHARTS:
+        assert opened.locator(f"#{chart} .main-svg").count() > 0, chart
+        assert traces(opened, chart), chart
+    assert "5 runs on digits" in opened.inner_text("#summary")
+    assert opened.troubles == []
+
+
+def test_seeds_become_a_mean_with_a_band(opened: Any) -> None:
+    assert opened.locator("#runs label").count() == 3
+    assert "3 seeds" in opened.inner_text("#runs")
+    names = [trace.get("name") for trace in traces(opened)]
+    assert "fed_avg (mean of 3 seeds)" in names
+    # The band has no name: it goes there and back again.
+    band = next(trace for trace in traces(opened) if not trace.get("name"))
+    mean = next(trace for trace in traces(opened) if trace.get("name") == "fed_avg (mean of 3 seeds)")
+    assert len(band["y"]) == 2 * len(mean["y"])
+    assert all(high >= middle for high, middle in zip(band["y"], mean["y"], strict=False))
+
+
+def test_axes_and_metrics_can_be_switched(opened: Any) -> None:
+    assert axis(opened, "xaxis.type") == "log"
+    before = traces(opened)[-1]
+    opened.uncheck("#log-x")
+    assert axis(opened, "xaxis.type") == "linear"
+    opened.check("#log-y")
+    assert axis(opened, "yaxis.type") == "log"
+    for cost in ("bytes_up", "bytes_down", "round", "gradients", "simulated_seconds"):
+        opened.select_option("#cost", cost)
+        now = traces(opened)[-1]
+        assert now["x"] != before["x"] and now["y"] == before["y"]
+    opened.select_option("#metric", "loss")
+    assert traces(opened)[-1]["y"] != before["y"]
+    opened.check("#smooth")
+    assert traces(opened)[-1]["y"] != before["y"]
+    for name in ("q_c", "memory_norm", "skip_rate", "training_loss"):
+        opened.select_option("#course-name", name)
+        assert traces(opened, "course")
+    assert opened.troubles == []
+
+
+def test_runs_can_be_left_out(opened: Any) -> None:
+    shown = len(traces(opened, "pareto"))
+    opened.locator("#runs input").nth(1).uncheck()
+    assert len(traces(opened, "pareto")) == shown - 1
+    opened.locator("#runs input").nth(1).check()
+    assert len(traces(opened, "pareto")) == shown
+
+
+def test_the_table_follows_the_target(opened: Any) -> None:
+    opened.fill("#target", "1")
+    assert "not reached" not in opened.inner_text("#outcome")
+    opened.fill("#target", "99.9")
+    assert opened.inner_text("#outcome").count("not reached") == 5
+
+
+def test_configs_are_there_to_repeat(opened: Any) -> None:
+    opened.locator("#configs summary").first.click()
+    assert 'algorithm = "fed_avg"' in opened.inner_text("#configs")
+
+
+def test_it_fits_a_phone_in_the_dark(browser: Any, written: Path) -> None:
+    phone = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="dark", is_mobile=True)
+    phone.goto(written.as_uri())
+    phone.wait_for_selector("#labels .main-svg")
+    assert phone.evaluate("document.documentElement.scrollWidth") <= 390
+    assert phone.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(17, 21, 27)"
+    phone.close()
