@@ -74,7 +74,7 @@ def read_run(path: Path) -> Table:
         "course": _columns(every, ("round", "participants", "training_loss", *DIAGNOSTICS)),
         "streams": _streams(history),
         "similarity": _similarity(path / "gradient_similarity.csv"),
-        "label_counts": _label_counts(path / "label_counts.json"),
+        "label_counts": _label_counts(folder.label_counts),
     }
 
 

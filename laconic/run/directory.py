@@ -53,6 +53,11 @@ class RunDirectory:
         return self.path / "model.safetensors"
 
     @property
+    def label_counts(self) -> Path:
+        """Which labels the first clients have."""
+        return self.path / "label_counts.json"
+
+    @property
     def checkpoint(self) -> Path:
         """Where to continue."""
         return self.path / "checkpoint.safetensors"
@@ -127,7 +132,7 @@ class RunDirectory:
 
     def save_label_counts(self, counts: np.ndarray) -> None:
         """Which client has how many examples of which class, for the report."""
-        write_atomically(self.path / "label_counts.json", json.dumps(counts.tolist()).encode())
+        write_atomically(self.label_counts, json.dumps(counts.tolist()).encode())
 
     def save_similarity(self, similarity: np.ndarray, title: str) -> None:
         """How alike the clients' gradients are: a table, and a picture where pictures can be drawn."""

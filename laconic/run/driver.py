@@ -120,10 +120,10 @@ def drive(
             history = folder.resume(simulation, resolved.to_toml())
         else:
             folder.create(resolved.to_toml())
-            clients = simulation.data
-            if isinstance(clients, FederatedData) and clients.kind == "classification":
-                folder.save_label_counts(clients.label_counts()[:SHOWN_CLIENTS])
             history = []
+        clients = simulation.data
+        if isinstance(clients, FederatedData) and clients.kind == "classification" and not folder.label_counts.exists():
+            folder.save_label_counts(clients.label_counts()[:SHOWN_CLIENTS])
         watcher.start(label or config.algorithm, resolved, simulation, len(history))
         with _polite_stop(watcher) as stopping:
             for record in simulation.rounds():

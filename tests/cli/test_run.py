@@ -56,6 +56,8 @@ def test_a_run_leaves_all_that_is_promised_and_its_config_gives_the_same_model(l
         "metrics.jsonl",
         "model.safetensors",
         "checkpoint.safetensors",
+        "label_counts.json",
+        "report.html",
     }
     assert rounds_in(folder) == list(range(1, 8))
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])

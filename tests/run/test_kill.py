@@ -27,7 +27,10 @@ OPTIONS = (
     "--local-steps",
     "2",
 )
-FILES = ["checkpoint.safetensors", "config.toml", "metrics.jsonl", "model.safetensors"]
+FILES = [
+    *("checkpoint.safetensors", "config.toml", "label_counts.json"),
+    *("metrics.jsonl", "model.safetensors", "report.html"),
+]
 
 
 def start(folder: Path, out: str, rounds: int) -> subprocess.Popen:
@@ -112,8 +115,8 @@ def crash_everywhere(folder: Path, rounds: int) -> list[list]:
 def test_a_kill_at_every_moment_at_which_something_becomes_durable(tmp_path: Path, rounds: int) -> None:
     outcomes = crash_everywhere(tmp_path, rounds)
     *crashed, unharmed = outcomes
-    # The config; a checkpoint per round and one at the end; the model: 3 or 4 moments each.
-    assert len(crashed) == 3 + 4 * (rounds + 1) + 3
+    # The config, the labels; a checkpoint per round and one at the end; the model: 3 or 4 moments each.
+    assert len(crashed) == 3 + 3 + 4 * (rounds + 1) + 3
     assert unharmed[1] == 0 and {first for _, first, *_ in crashed} == {-signal.SIGKILL}
     left = [set(files) for _, _, files, *_ in crashed]
     assert any(name.startswith(".checkpoint.safetensors.") for files in left for name in files)
@@ -122,4 +125,5 @@ def test_a_kill_at_every_moment_at_which_something_becomes_durable(tmp_path: Pat
         assert second == 0, moment
         assert sha == unharmed[4], moment
         assert done == list(range(1, rounds + 1)), moment
-        assert files == FILES, moment
+        # The report is made of these, by the command.
+        assert files == [name for name in FILES if name != "report.html"], moment
