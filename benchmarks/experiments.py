@@ -28,10 +28,10 @@ BYTES = Experiment(
         "fed_ams-rate-0.1": "--algorithm fed_ams --local-lr 0.1 --rounds 200",
         "fed_bnlaca-same-rates": "--algorithm fed_bnlaca --rounds 200 --set uplink.compressor=top_k:1/8+qsgd:5 "
         "--set downlink.compressor=top_k:1/8+qsgd:5",
-        "fed_ef_ams-two-way": "--algorithm fed_ef_ams --rounds 400 --local-lr 0.1 --server-lr 0.03 "
+        "fed_ef_ams-two-way": "--algorithm fed_ef_ams --rounds 600 --local-lr 0.1 --server-lr 0.03 "
         "--set optimizer.epsilon=1e-3 --set optimizer.beta2=0.99 --compressor heavy_sign:1/16@layer "
         "--downlink broadcast --set downlink.compressor=heavy_sign:1/64@layer",
-        "fed_laconic": "--algorithm fed_laconic --rounds 400",
+        "fed_laconic": "--algorithm fed_laconic --rounds 600",
     },
 )
 _LINKS = {
