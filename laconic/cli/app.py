@@ -24,8 +24,8 @@ from laconic.errors import ConfigError, LaconicError
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, plain, write_atomically
 from laconic.run.driver import FREE_TO_CHANGE, Finished, Interrupted, drive
-from laconic.run.simulation import Diverged
 from laconic.run.target import WINDOW
+from laconic.run.training import Diverged
 from laconic.version import __version__
 
 app = typer.Typer(

@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from laconic.run.config import RunConfig
-from laconic.run.simulation import Record, Simulation, metrics_of
+from laconic.run.simulation import Simulation
+from laconic.run.training import Record, metrics_of
 
 
 def size(count: float) -> str:
