@@ -156,19 +156,22 @@ class Node:
         """As a simulation is built, for one client and with the server's choices."""
         dtype: torch.dtype = getattr(torch, plan.numerics.dtype)
         data = self._examples(plan, context, client)
-        task = make_model(self._model, plan.seed, plan.shape).to(self._device, dtype)
+        model = self._model
+        if isinstance(model, str):
+            model = str(context.run_config.get("model", model))
+        task = make_model(model, plan.seed, plan.shape).to(self._device, dtype)
         layout = Layout.of(task.module)
-        model, buffers = layout.flatten(task.module).cpu(), layout.flatten_buffers(task.module).cpu()
+        initial, buffers = layout.flatten(task.module).cpu(), layout.flatten_buffers(task.module).cpu()
         if layout.fingerprint != plan.fingerprint:
             raise ConfigError(f"model: its {layout.size} parameters have another form than the server's")
-        if initial_hash(model, buffers) != plan.initial:
+        if initial_hash(initial, buffers) != plan.initial:
             raise ConfigError("model: its initial weights differ from the server's; give both sides the same")
         batch = tuple(part.to(self._device) for part in data.batch(client, np.arange(2) % data.size(client), dtype))
         task.check(batch)
         check_labels(task, data, batch)
         algorithm = plan.algorithm() if self._algorithm is None else self._algorithm.fitted()
         runtime = ClientRuntime(
-            algorithm, task, layout, model, buffers, data, Randomness(plan.seed), store, self._device
+            algorithm, task, layout, initial, buffers, data, Randomness(plan.seed), store, self._device
         )
         engine = InlineEngine(
             runtime,
@@ -181,11 +184,14 @@ class Node:
         return Trainer(engine, data, client, layout, buffers)
 
     def _examples(self, plan: Plan, context: Context, client: int) -> ClientData:
+        if client >= plan.clients:
+            raise ConfigError(f"partition-id = {client}: 0 to {plan.clients - 1} is allowed")
         if isinstance(self._data, str):
-            data = data_sets.load(self._data, clients=plan.clients, partition=plan.partition, seed=plan.seed)
+            name = str(context.run_config.get("dataset", self._data))
+            data = data_sets.load(name, clients=plan.clients, partition=plan.partition, seed=plan.seed)
         else:
             data = self._data if isinstance(self._data, ClientData) else self._data(context)
-        if len(data) == plan.clients and client < plan.clients:
+        if len(data) == plan.clients:
             return data
         if len(data) != 1:
             raise ConfigError(

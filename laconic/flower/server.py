@@ -21,6 +21,7 @@ from flwr.serverapp import Grid, ServerApp
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from laconic.algorithm import Algorithm
+from laconic.cli.labels import split_label
 from laconic.data.federated import ClientData
 from laconic.engine.draws import stochastic
 from laconic.engine.gradients import vmap_works
@@ -93,6 +94,10 @@ def serve(
     grid: Grid, algorithm: Algorithm | str, model: Model, data: ClientData | str | None, settings: dict[str, Any]
 ) -> Result:
     """Run to the end, or go on where an earlier server was stopped."""
+    # Names may be changed for one run; nodes read the same run config.
+    model = settings.pop("model", model) if isinstance(model, str) else model
+    data = settings.pop("dataset", data) if isinstance(data, str) else data
+    algorithm = settings.pop("algorithm", algorithm) if isinstance(algorithm, str) else algorithm
     own = {key: value for key, value in settings.items() if key in Deployment.model_fields}
     try:
         deployment = Deployment(**own)
@@ -278,7 +283,7 @@ def _configured(
         "dataset": data if isinstance(data, str) else getattr(data, "name", "own"),
     }
     if isinstance(algorithm, str):
-        config = load_config(None, {"algorithm": algorithm}, names, said)
+        config = load_config(None, split_label(algorithm), names, said)
         made = config.build_algorithm()
     else:
         fields = {"algorithm": algorithm.name} | names | said

@@ -19,18 +19,21 @@ Filter = Callable[[int, Message], Message | None]
 
 class LoopbackGrid(Grid):
     def __init__(self) -> None:
-        self.nodes: dict[int, tuple[ClientApp, dict]] = {}
+        self.nodes: dict[int, tuple[Callable[[], ClientApp], dict]] = {}
         self.replies: dict[str, Message] = {}
         self.spoil: Filter = lambda node, reply: reply
         self.before_push: Callable[[list[Message]], None] = lambda messages: None
         self.sent: list[tuple[str, int]] = []
         """Type and node of every message."""
+        self.looks = 0
+        """How often somebody has asked who is here."""
         self._numbers = count(1)
         # Flower sets these in every process that it starts; a message cannot be made without them.
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
-    def add(self, node: int, app: ClientApp, **config: object) -> None:
-        self.nodes[node] = app, {key.replace("_", "-"): value for key, value in config.items()}
+    def add(self, node: int, make: Callable[[], ClientApp], **config: object) -> None:
+        """`make` is called for every message, as Flower starts a process for each."""
+        self.nodes[node] = make, {key.replace("_", "-"): value for key, value in config.items()}
 
     def set_run(self, run: object) -> None:
         raise NotImplementedError
@@ -43,6 +46,7 @@ class LoopbackGrid(Grid):
         raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
+        self.looks += 1
         return list(self.nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -56,8 +60,8 @@ class LoopbackGrid(Grid):
             message.metadata.__dict__["_message_id"] = identifier
             if node not in self.nodes:
                 continue
-            app, config = self.nodes[node]
-            reply = self.spoil(node, app(message, Context(1, node, config, RecordDict(), {})))
+            make, config = self.nodes[node]
+            reply = self.spoil(node, make()(message, Context(1, node, config, RecordDict(), {})))
             if reply is not None:
                 self.replies[identifier] = reply
         return identifiers
