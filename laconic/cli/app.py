@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from laconic.cli import tables
+from laconic.cli.flower_app import write_app
 from laconic.cli.labels import split_label
 from laconic.cli.options import check_options, read_config, with_config
 from laconic.cli.view import LiveView
@@ -195,6 +196,17 @@ def list_datasets() -> None:
 def list_models() -> None:
     """What models there are."""
     stdout.print(tables.known_models())
+
+
+@app.command("new-app")
+def new_app(
+    name: Annotated[Path, typer.Argument(help="The app's folder, which is made.")],
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many clients the federation has.")] = 3,
+) -> None:
+    """Write a small Flower app to start from: the same algorithms, on machines of your own."""
+    for path in write_app(name, nodes):
+        stdout.print(str(path), highlight=False, soft_wrap=True)
+    stdout.print(f"Run it with: flwr run {name} SUPERLINK --stream (see docs/deploy.md)", highlight=False)
 
 
 def _stored_options(out: Path, said: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from laconic.flower.roster import Roster
 LOG = getLogger("flwr.laconic")
 PIECE = 16
 """Instructions that are in memory at a time: each may hold a whole model."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 1.0
 """Seconds between two looks for replies: short rounds are short, and long ones are not asked about all the time."""
 LOOK_AROUND = 5.0
 """Seconds between two looks at who is still connected."""
