@@ -37,6 +37,8 @@ algorithm = "fed_cams:compressor=sign"
 rounds = 20
 eval-every = 5
 seed = 0
+dataset = "digits"
+partition = "iid"
 model = "mlp:64"
 strategy = "auto"
 out = "runs/{name}"
@@ -49,7 +51,7 @@ quorum = 1.0
 
 from laconic.flower import server_app
 
-app = server_app("fed_cams", "mlp:64", "digits", clients={nodes}, partition="iid")
+app = server_app("fed_cams", "mlp:64", "digits", clients={nodes})
 ''',
     "{package}/client_app.py": '''\
 """A node: the same model, and data of its own.
