@@ -128,8 +128,8 @@ class GridEngine:
                 self._roster.offend(client, error)
             return None
 
-    def evaluate(self, packets: list[bytes], round: int) -> list[tuple[int, dict[str, float]]]:
-        """The server's model on every client's own examples: how many, and the metrics."""
+    def evaluate(self, packets: list[bytes], round: int) -> tuple[int, list[tuple[int, dict[str, float]]]]:
+        """The server's model on clients' own examples: how many clients were asked; each one's examples and metrics."""
         clients = self._roster.clients()
         asked: dict[str, int] = {}
         for start in range(0, len(clients), PIECE):
@@ -147,7 +147,7 @@ class GridEngine:
                 found[client] = _metrics(message)
             except PacketError as error:
                 LOG.warning("laconic: client %d did not evaluate: %s", client, error)
-        return [found[client] for client in sorted(found)]
+        return len(asked), [found[client] for client in sorted(found)]
 
 
 def _metrics(message: Message) -> tuple[int, dict[str, float]]:

@@ -6,6 +6,7 @@ says its number (`partition-id` in its config), or the name in its file, to whic
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from logging import getLogger
 from typing import Any
@@ -23,12 +24,12 @@ LOG = getLogger("flwr.laconic")
 class Roster:
     """The nodes of a run, by client."""
 
-    def __init__(self, grid: Grid, plan: Plan, strikes: int) -> None:
-        self._grid, self.plan, self._strikes = grid, plan, strikes
+    def __init__(self, grid: Grid, plan: Plan, *, strikes: int, patience: float) -> None:
+        self._grid, self.plan, self._strikes, self._patience = grid, plan, strikes, patience
         self._nodes: dict[int, int] = {}
         """By client: its node."""
-        self._asked: dict[str, int] = {}
-        """By message: the node that was told about the run, and has not answered yet."""
+        self._asked: dict[str, tuple[int, float]] = {}
+        """By message: the node that was told about the run and has not answered yet, and when to tell it again."""
         self._turned_away: set[int] = set()
         self.names: dict[str, int] = {}
         """Numbers given to nodes that have none of their own."""
@@ -57,18 +58,25 @@ class Roster:
                 LOG.info("laconic: client %d (node %d) has left", client, node)
                 del self._nodes[client]
         self._turned_away &= present
-        new = present - set(self._nodes.values()) - set(self._asked.values()) - self._turned_away
+        now = time.monotonic()
+        # A node that was killed in between comes back under its old name, and knows nothing of the question.
+        self._asked = {
+            key: (node, until) for key, (node, until) in self._asked.items() if node in present and now < until
+        }
+        asked = {node for node, _ in self._asked.values()}
+        new = present - set(self._nodes.values()) - asked - self._turned_away
         if new:
             plan = self.plan.model_dump_json()
-            messages = [Message(wire.content(plan=plan), node, MessageType.QUERY) for node in sorted(new)]
+            messages = [
+                Message(wire.content(plan=plan), node, MessageType.QUERY, ttl=self._patience) for node in sorted(new)
+            ]
             sent = zip(self._grid.push_messages(messages), sorted(new), strict=False)
-            self._asked |= {identifier: node for identifier, node in sent if identifier}
+            self._asked |= {key: (node, now + self._patience) for key, node in sent if key}
         if self._asked:
             for message in self._grid.pull_messages(list(self._asked)):
-                asked = self._asked.pop(message.metadata.reply_to_message_id, None)
-                if asked is not None:
-                    self._hear(asked, message)
-        self._asked = {identifier: node for identifier, node in self._asked.items() if node in present}
+                question = self._asked.pop(message.metadata.reply_to_message_id, None)
+                if question is not None:
+                    self._hear(question[0], message)
 
     def _hear(self, node: int, message: Message) -> None:
         try:

@@ -198,7 +198,7 @@ class FederatedTraining(Training):
             fingerprint=self.layout.fingerprint,
             initial=initial_hash(initial, buffers),
         )
-        self.roster = Roster(grid, plan, deployment.strikes)
+        self.roster = Roster(grid, plan, strikes=deployment.strikes, patience=deployment.deadline)
         self.engine = GridEngine(grid, self.roster, deadline=deployment.deadline, quorum=deployment.quorum)
         self.transport = self.engine
         self.mapper = map
@@ -207,13 +207,16 @@ class FederatedTraining(Training):
         self.ledger = Ledger()
         self.seconds = 0.0
         self._begun = False
+        self._on_clients: Record = {}
 
     def _round(self) -> Ledger:
         self._wait_for_nodes()
         self.population.sizes = dict(self.roster.sizes)
         sizes = np.array([*self.roster.sizes.values()])
         self.algorithm.method.check(sizes, self.settings.weighting)
-        return super()._round()
+        costs = super()._round()
+        self._on_clients = self._evaluate_on_clients(costs)
+        return costs
 
     def _wait_for_nodes(self) -> None:
         """Until enough are here; when the server starts, for all that are expected, but not for ever."""
@@ -235,7 +238,10 @@ class FederatedTraining(Training):
         self._begun = True
 
     def _measured(self, evaluated: bool) -> Record:
-        """The metrics on clients' own examples, where that was asked for."""
+        return self._on_clients
+
+    def _evaluate_on_clients(self, costs: Ledger) -> Record:
+        """The metrics on clients' own examples, where that was asked for; the model that travels for it is counted."""
         every = self.deployment.client_eval_every
         if every is None or self.server.round % every:
             return {}
@@ -244,7 +250,9 @@ class FederatedTraining(Training):
             bodies[Stream.BUFFERS] = encode_dense(self.server.buffers)
         label = (self.layout.fingerprint, 0, self.server.round)
         packets = [Packet(body, stream, *label).to_bytes() for stream, body in bodies.items()]
-        answers = self.engine.evaluate(packets, self.server.round)
+        asked, answers = self.engine.evaluate(packets, self.server.round)
+        for packet in packets * asked:
+            costs.count("down", "evaluation", len(packet), 0)
         examples = sum(count for count, _ in answers)
         names = {name for _, found in answers for name in found}
         sums = {name: math.fsum(count * found.get(name, math.nan) for count, found in answers) for name in names}
@@ -311,10 +319,11 @@ def _alone(path: Path) -> Iterator[None]:
     """One server for one run: two would acknowledge what the other does not know."""
     folder = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"out = '{path}': another server is at work there") from None
         yield
-    except BlockingIOError:
-        raise ConfigError(f"out = '{path}': another server is at work there") from None
     finally:
         os.close(folder)
 

@@ -264,9 +264,41 @@ def test_nodes_without_numbers_keep_those_they_are_given(tmp_path):
     assert result.model_sha256 == simulated("fed_cams", rounds=4).model_sha256
 
 
+def test_a_node_that_never_heard_the_plan_is_told_again(tmp_path):
+    grid = federation(tmp_path)
+    lost = []
+
+    def lose(node: int, reply: Message) -> Message | None:
+        if node == 102 and not lost:
+            lost.append(reply)
+            return None
+        return reply
+
+    grid.spoil = lose
+    result = run(grid, tmp_path, first=3, deadline=0.4)
+    assert grid.sent.count(("query", 102)) >= 2
+    assert result.history[-1]["participants"] == 3
+
+
+def test_a_second_server_on_the_same_run_stops(tmp_path):
+    grid = federation(tmp_path)
+    seen = []
+
+    def another(messages: list[Message]) -> None:
+        if not seen:
+            seen.append(True)
+            with pytest.raises(laconic.ConfigError, match="another server is at work"):
+                run(grid, tmp_path)
+
+    grid.before_push = another
+    assert len(run(grid, tmp_path).history) == 3
+    assert seen
+
+
 def test_clients_evaluate_on_their_own_examples(tmp_path):
     result = run(federation(tmp_path), tmp_path, "fed_avg", client_eval_every=2)
     assert ["clients_loss" in record for record in result.history] == [False, True, False]
+    assert result.ledger.streams["down/evaluation"].bytes == CLIENTS * (30 + 4 * 650)
     expected = laconic.simulate(
         laconic.fed_avg(local_steps=2), "logistic", data(), rounds=2, seed=5, numerics={"strategy": "loop"}
     )
