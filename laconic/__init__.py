@@ -56,7 +56,8 @@ from laconic.recipes import (
     scaffold,
 )
 from laconic.run.settings import Settings
-from laconic.run.simulation import Result, Simulation
+from laconic.run.simulation import Simulation
+from laconic.run.training import Result
 from laconic.server.optimizers import AMS, SGD, Adagrad, Adam, AMSGrad, Yogi
 from laconic.task import Task, classification, next_token, regression
 from laconic.version import __version__

@@ -17,7 +17,8 @@ from laconic.errors import ConfigError, unknown_name
 from laconic.parts import explain
 from laconic.recipes import make
 from laconic.run.settings import Settings
-from laconic.run.simulation import Record, Result, Simulation, initial_module, make_task
+from laconic.run.simulation import Simulation, initial_module, make_task
+from laconic.run.training import Record, Result
 from laconic.task import Task
 
 

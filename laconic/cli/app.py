@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -16,17 +17,19 @@ from rich.console import Console
 from rich.markup import escape
 
 from laconic.cli import reports, tables
+from laconic.cli.deploy_demo import demonstrate
+from laconic.cli.flower_app import write_app
 from laconic.cli.labels import split_label
 from laconic.cli.options import check_options, fraction, read_config, with_config
-from laconic.cli.view import LiveView
+from laconic.cli.view import LiveView, size
 from laconic.engine.tune import tune as measure_strategies
 from laconic.errors import ConfigError, LaconicError, unknown_name
 from laconic.report.page import report as write_report
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, plain, write_atomically
 from laconic.run.driver import FREE_TO_CHANGE, Finished, Interrupted, drive
-from laconic.run.simulation import Diverged
 from laconic.run.target import WINDOW
+from laconic.run.training import Diverged
 from laconic.version import __version__
 
 app = typer.Typer(
@@ -209,6 +212,44 @@ def list_datasets() -> None:
 def list_models() -> None:
     """What models there are."""
     stdout.print(tables.known_models())
+
+
+@app.command("new-app")
+def new_app(
+    name: Annotated[Path, typer.Argument(help="The app's folder, which is made.")],
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many clients the federation has.")] = 3,
+) -> None:
+    """Write a small Flower app to start from: the same algorithms, on machines of your own."""
+    for path in write_app(name, nodes):
+        stdout.print(str(path), highlight=False, soft_wrap=True)
+    stdout.print(f"Run it with: flwr run {name} SUPERLINK --stream (see docs/deploy.md)", highlight=False)
+
+
+@app.command("deploy-demo")
+def deploy_demo(
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many SuperNodes.")] = 4,
+    rounds: Annotated[int, typer.Option("--rounds", min=1)] = 10,
+    algorithm: Annotated[str, typer.Option("--algorithm", help="As for compare: NAME:key=value.")] = "fed_cams",
+    dataset: Annotated[str, typer.Option("--dataset", help="See `laconic datasets`.")] = "mnist-by-writer",
+    partition: Annotated[str, typer.Option("--partition")] = "natural",
+    model: Annotated[str, typer.Option("--model", help="See `laconic models`.")] = "lenet5",
+    out: Annotated[Path | None, typer.Option("--out", help="A new directory; below runs/ if not given.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Train on a real federation on this machine: SuperLink, SuperNodes, TLS, authentication; it cleans up after itself."""
+    split_label(algorithm)
+    # Whoever ends this process ends the federation: `with` blocks are left on the way.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    settings = {"algorithm": algorithm, "rounds": rounds, "dataset": dataset, "partition": partition, "model": model}
+    directory = out or _new_directory("deploy-demo", dataset)
+    summary = demonstrate(directory, nodes, settings, LiveView(stderr))
+    if as_json:
+        _print_json(summary)
+        return
+    accuracy = "" if summary["accuracy"] is None else f"accuracy {100 * summary['accuracy']:.2f} %, "
+    traffic = f"{size(summary['bytes_up'])} up and {size(summary['bytes_down'])} down"
+    stdout.print(f"{algorithm} on {nodes} nodes: {accuracy}{traffic} in {summary['rounds']} rounds", highlight=False)
+    stdout.print(f"The run is in {summary['run_dir']}", highlight=False, soft_wrap=True)
 
 
 for command in (reports.report, reports.watch, reports.plot):

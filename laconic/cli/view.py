@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from laconic.run.config import RunConfig
-from laconic.run.simulation import Record, Simulation, metrics_of
+from laconic.run.simulation import Simulation
+from laconic.run.training import Record, metrics_of
 
 
 def size(count: float) -> str:
@@ -54,8 +55,6 @@ class LiveView:
     def start(self, label: str, config: RunConfig, simulation: Simulation, done: int) -> None:
         """See `Watcher`."""
         settings = simulation.settings
-        self.label, self.rounds, self.first, self.began = label, settings.rounds, done, time.perf_counter()
-        self.shown = {}
         head = f"[bold]{escape(label)}[/bold] on {escape(config.dataset)} ({config.partition or 'its own clients'})"
         counts = f"{settings.participants} of {len(simulation.data)} clients a round"
         again = f", going on after round {done}" if done else ""
@@ -65,6 +64,12 @@ class LiveView:
         self.console.print(f"{head}: {counts}, {model}{again}", highlight=False, soft_wrap=True)
         if simulation.data.test is None:
             self.console.print("  no test examples: the loss is the clients' own, on the way", highlight=False)
+        self.begin(settings.rounds, done)
+
+    def begin(self, rounds: int, done: int = 0) -> None:
+        """The part of `start` that is the same wherever the rounds are run."""
+        self.rounds, self.first, self.began = rounds, done, time.perf_counter()
+        self.shown = {}
         if self.console.is_terminal:
             bar = [BarColumn(bar_width=20)] if self.console.width >= 110 else []
             self.progress = Progress(

@@ -13,7 +13,7 @@ from typing import Any
 from laconic.errors import ConfigError
 from laconic.link.packet import HEADER_BYTES
 from laconic.run.directory import RunDirectory, read_metrics
-from laconic.run.simulation import DIAGNOSTICS, Record, metrics_of
+from laconic.run.training import DIAGNOSTICS, Record, metrics_of
 
 Table = dict[str, Any]
 

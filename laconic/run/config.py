@@ -36,6 +36,7 @@ from laconic.parts import SLOTS, Part, explain, find_part
 from laconic.recipes import RECIPES, make
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
+from laconic.run.training import Training
 
 SHORT_NAMES = {
     "local_steps": "method.local_steps",
@@ -118,11 +119,11 @@ class RunConfig(Settings):
         module = initial_module(lambda: models.build(name, clients.input_shape, outputs), self.seed)
         return Simulation(algorithm, make_task(module, clients), clients, self.settings())
 
-    def resolved(self, simulation: Simulation) -> RunConfig:
+    def resolved(self, training: Training) -> RunConfig:
         """The same config with every choice spelt out, so that running it again gives the same model."""
-        parts = {slot: _spelt_out(part) for slot, part in simulation.algorithm.parts().items()}
-        settings = {name: getattr(simulation.settings, name) for name in Settings.model_fields}
-        clients = simulation.data
+        parts = {slot: spelt_out(part) for slot, part in training.algorithm.parts().items()}
+        settings = {name: getattr(training.settings, name) for name in Settings.model_fields}
+        clients = training.data
         partition = self.partition or _default_partition(self.dataset)
         model = _absolute(self.model or default_model(clients))
         own = {"clients": len(clients), "partition": partition, "model": model, "dataset": _absolute(self.dataset)}
@@ -135,7 +136,7 @@ class RunConfig(Settings):
         return tomli_w.dumps({key: table[key] for key in order if key in table and table[key] != {}})
 
 
-def _spelt_out(part: Part) -> dict[str, Any]:
+def spelt_out(part: Part) -> dict[str, Any]:
     """A part as a table that means the same in any recipe: with the groups of its compressor, also where they are usual."""
     table = part.table()
     compressor: Compressor | None = part.parameters().get("compressor")

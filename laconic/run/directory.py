@@ -20,7 +20,7 @@ from torch import Tensor
 
 from laconic.errors import ConfigError, DataError
 from laconic.report.heat_map import heat_map
-from laconic.run.simulation import Record, Simulation
+from laconic.run.training import Record, Training
 
 # A checkpoint is due when the work since the last one is worth this many times what a checkpoint costs.
 CHECKPOINT_SHARE = 20
@@ -82,17 +82,15 @@ class RunDirectory:
         self._tidy()
         write_atomically(self.config, config.encode())
 
-    def resume(self, simulation: Simulation, config: str) -> list[Record]:
-        """Put a simulation back to the last checkpoint; returns the records up to there."""
+    def resume(self, training: Training, config: str) -> list[Record]:
+        """Put a training back to the last checkpoint; returns the records up to there."""
         done = 0
         if self.checkpoint.exists():
             tensors, numbers = load_tensors(self.checkpoint)
-            simulation.restore(tensors, numbers)
-            done = self.saved = simulation.server.round
-        if done > simulation.settings.rounds:
-            raise ConfigError(
-                f"resume: rounds = {simulation.settings.rounds}, but '{self.path}' has done {done} already"
-            )
+            training.restore(tensors, numbers)
+            done = self.saved = training.server.round
+        if done > training.settings.rounds:
+            raise ConfigError(f"resume: rounds = {training.settings.rounds}, but '{self.path}' has done {done} already")
         history = [record for record in read_metrics(self.metrics) if record["round"] <= done]
         if [record["round"] for record in history] != list(range(1, done + 1)):
             raise ConfigError(f"'{self.metrics}' does not match the checkpoint of round {done}: it was changed by hand")
@@ -115,20 +113,20 @@ class RunDirectory:
         """Whether enough work would be lost to be worth a checkpoint."""
         return time.perf_counter() - self._written > max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * self._cost)
 
-    def save_checkpoint(self, simulation: Simulation) -> None:
+    def save_checkpoint(self, training: Training) -> None:
         """Make everything up to now durable."""
         started = time.perf_counter()
         with self.metrics.open("ab") as file:
             os.fsync(file.fileno())
-        save_tensors(self.checkpoint, *simulation.snapshot())
-        self.saved = simulation.server.round
+        save_tensors(self.checkpoint, *training.snapshot())
+        self.saved = training.server.round
         self._written = time.perf_counter()
         self._cost = self._written - started
 
-    def save_model(self, simulation: Simulation) -> None:
+    def save_model(self, training: Training) -> None:
         """The trained model as a state dict, frozen parameters included, for anything that reads safetensors."""
-        numbers = {"sha256": simulation.model_sha256(), "round": simulation.server.round}
-        save_tensors(self.model, simulation.trained().state_dict(), numbers)
+        numbers = {"sha256": training.model_sha256(), "round": training.server.round}
+        save_tensors(self.model, training.trained().state_dict(), numbers)
 
     def save_label_counts(self, counts: np.ndarray) -> None:
         """Which client has how many examples of which class, for the report."""

@@ -17,8 +17,9 @@ from laconic.errors import ConfigError
 from laconic.link.compressors import parse_compressor
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
-from laconic.run.simulation import Diverged, Record, Result, Simulation
+from laconic.run.simulation import Simulation
 from laconic.run.target import Reached, reached
+from laconic.run.training import Diverged, Record, Result
 
 FREE_TO_CHANGE = {"rounds", "eval_every", "threads", "chunk", "data_dir"}
 """What may differ when a run is resumed: none of it changes a round that was already run."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from laconic.algorithm import Algorithm, Engine, run_round
+from laconic.algorithm import Algorithm, Engine
 from laconic.client.runtime import ClientRuntime
 from laconic.data.federated import ClientData, FederatedData
 from laconic.engine.draws import stochastic
@@ -20,82 +17,26 @@ from laconic.engine.faults import FaultyEngine
 from laconic.engine.gradients import vmap_works
 from laconic.engine.inline import InlineEngine
 from laconic.engine.network import NetworkEngine
-from laconic.errors import ConfigError, LaconicError, PacketError
+from laconic.errors import ConfigError
 from laconic.layout import Layout
 from laconic.link.occasion import Occasion
 from laconic.parts import State
 from laconic.randomness import Randomness
 from laconic.run.diagnostics import Diagnostics
-from laconic.run.evaluate import evaluate
 from laconic.run.full_gradient import FullGradient
 from laconic.run.ledger import Ledger
 from laconic.run.settings import Settings
 from laconic.run.store import MemoryStore
+from laconic.run.training import SMALLER, Diverged, Record, Training
 from laconic.server.server import Server
 from laconic.task import TASKS, Task
 
-Record = dict[str, Any]
-"""One round as plain numbers: a line of metrics.jsonl. Costs are totals since the start; `streams` is the round alone."""
 
-
-DIAGNOSTICS = (
-    *("skip_rate", "skip_rate_down", "acceleration_rate", "memory_norm", "server_memory_norm"),
-    *("q_c", "q_a", "gamma", "gradient_norm_squared", "objective"),
-)
-"""What is measured of a run on its way, where that was asked for."""
-OTHER_KEYS = {
-    *("round", "participants", "training_loss", "seconds", "streams", "refused"),
-    *("skipped", "skipped_down", "accelerated", "lost", "simulated_seconds", "cut_off"),
-    *DIAGNOSTICS,
-    *Ledger().totals(),
-}
-"""What stands in a record besides the task's metrics."""
-
-
-def metrics_of(record: Record) -> dict[str, float]:
-    """The task's metrics in a record; empty if the round was not evaluated."""
-    return {name: value for name, value in record.items() if name not in OTHER_KEYS}
-
-
-@dataclass
-class Result:
-    """What a run leaves behind."""
-
-    algorithm: Algorithm
-    settings: Settings
-    history: list[Record]
-    model: nn.Module
-    ledger: Ledger
-    model_sha256: str
-    seconds: float
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The last evaluation."""
-        return next((found for record in reversed(self.history) if (found := metrics_of(record))), {})
-
-    @property
-    def accuracy(self) -> float | None:
-        """The accuracy of the last evaluation, if the task has one."""
-        return self.metrics.get("accuracy")
-
-    @property
-    def loss(self) -> float | None:
-        """The loss of the last evaluation."""
-        return self.metrics.get("loss")
-
-    def __repr__(self) -> str:
-        costs = self.ledger.totals()
-        shown = " ".join(f"{name}={value:.4f}" for name, value in self.metrics.items())
-        traffic = f"up={costs['bytes_up']:,}B down={costs['bytes_down']:,}B"
-        return f"<{self.algorithm.name}: {len(self.history)} rounds, {shown}, {traffic}, {self.seconds:.1f} s>"
-
-
-class Simulation:
+class Simulation(Training):
     """The server, its clients and an engine, ready to run; everything is checked here, before any work."""
 
     def __init__(self, algorithm: Algorithm, task: Task, data: ClientData, settings: Settings) -> None:
-        device = _device(settings.device)
+        device = usable_device(settings.device)
         dtype: torch.dtype = getattr(torch, settings.numerics.dtype)
         participants = settings.participants or len(data)
         if participants > len(data):
@@ -152,6 +93,7 @@ class Simulation:
             threads=settings.threads,
             chunk=settings.chunk,
         )
+        self.mapper = self.engine.map
         self._warm_up(batch)
         self.transport: Engine = self.engine
         self.faulty: FaultyEngine | None = None
@@ -175,62 +117,22 @@ class Simulation:
             self.engine.close()
             raise
 
-    def rounds(self) -> Iterator[Record]:
-        """Run the rounds that are left; one record each."""
-        before = torch.get_num_threads()
-        # Reductions of the server must not depend on how many cores there are.
-        torch.set_num_threads(1)
-        try:
-            while self.server.round < self.settings.rounds:
-                started = time.perf_counter()
-                self.ledger.add(self._round())
-                record = self._record()
-                self.seconds += time.perf_counter() - started
-                record["seconds"] = round(self.seconds, 3)
-                yield record
-        finally:
-            torch.set_num_threads(before)
-
     def _round(self) -> Ledger:
-        try:
-            costs = run_round(self.server, self.transport)
-        except PacketError as error:
-            # A compressor, on a client or on the server, was given what no packet may carry.
-            if error.reason != "not finite":
-                raise
-            raise Diverged(f"an update is not finite in round {self.server.round + 1}: {_SMALLER}") from error
+        costs = super()._round()
         if "not finite" in costs.refused:
-            raise Diverged(f"the update of a client is not finite in round {self.server.round}: {_SMALLER}")
-        if not bool(torch.isfinite(self.server.model).all()):
-            raise Diverged(f"the model is not finite after round {self.server.round}: {_SMALLER}")
+            raise Diverged(f"the update of a client is not finite in round {self.server.round}: {SMALLER}")
         return costs
 
-    def _record(self) -> Record:
-        server = self.server
-        record: Record = {"round": server.round, "participants": server.costs.folded}
-        loss = server.training_loss()
-        record["training_loss"] = loss if loss == loss else None
-        last = server.round == self.settings.rounds
-        if last or server.round % self.settings.eval_every == 0:
-            record |= self.evaluate()
-            if self.full_gradient is not None:
-                record |= self.full_gradient.measure(server)
-        record |= self.ledger.totals()
+    def _measured(self, evaluated: bool) -> Record:
+        record: Record = {}
+        if evaluated and self.full_gradient is not None:
+            record |= self.full_gradient.measure(self.server)
         if self.diagnostics is not None:
-            record |= self.diagnostics.measure(Occasion(self.layout, self.randomness, server.round))
+            record |= self.diagnostics.measure(Occasion(self.layout, self.randomness, self.server.round))
             record |= self._rates()
-        counts = ("skipped", "skipped_down", "accelerated", "lost")
-        record |= {name: getattr(server.costs, name) for name in counts if getattr(server.costs, name)}
         if self.network is not None:
             record["simulated_seconds"] = self.network.seconds
             record |= {"cut_off": self.network.cut_off} if self.network.cut_off else {}
-        if server.costs.refused:
-            record["refused"] = server.costs.refused
-        # Of this round alone, unlike the totals above.
-        record["streams"] = {
-            key: {"packets": traffic.packets, "bytes": traffic.bytes, "paper_bits": traffic.paper_bits}
-            for key, traffic in server.costs.streams.items()
-        }
         return record
 
     def _rates(self) -> dict[str, float]:
@@ -244,13 +146,6 @@ class Simulation:
         if "phi" in state:
             found["server_memory_norm"] = float(torch.linalg.vector_norm(state["phi"]))
         return found
-
-    def evaluate(self) -> dict[str, float]:
-        """The metrics of the server's model on the test examples; the clients' training loss where there are none."""
-        if self.data.test is None:
-            loss = self.server.training_loss()
-            return {"loss": loss} if loss == loss else {}
-        return evaluate(self.engine, self.task, self.layout, self.server.model, self.server.buffers, self.data.test)
 
     def snapshot(self) -> tuple[State, dict[str, Any]]:
         """All that is needed to continue, as tensors and as plain numbers."""
@@ -293,34 +188,9 @@ class Simulation:
         self.ledger = Ledger.from_table(numbers["ledger"])
         self.seconds = numbers["seconds"]
 
-    def trained(self) -> nn.Module:
-        """The module with the server's present model."""
-        module = self.task.to(self.server.model.device, self.layout.dtype).module
-        self.layout.write(module, self.server.model, self.server.buffers)
-        return module.eval()
-
-    def model_sha256(self) -> str:
-        """The hash of every parameter and floating buffer, bit for bit."""
-        digest = sha256()
-        for vector in (self.server.model, self.server.buffers):
-            digest.update(vector.detach().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()
-
-    def result(self, history: list[Record]) -> Result:
-        """What to hand to a person at the end."""
-        settings, ledger = self.settings, self.ledger
-        return Result(self.algorithm, settings, history, self.trained(), ledger, self.model_sha256(), self.seconds)
-
     def close(self) -> None:
         """Stop the engine."""
         self.engine.close()
-
-
-_SMALLER = "training has diverged; try a smaller local_lr or server_lr"
-
-
-class Diverged(LaconicError):
-    """Training has left the finite numbers."""
 
 
 def initial_module(build: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -345,7 +215,8 @@ def check_labels(task: Task, data: ClientData, batch: tuple[torch.Tensor, ...]) 
         raise ConfigError(f"model has {outputs} outputs, but the labels go from 0 to {data.classes - 1}")
 
 
-def _device(name: str) -> torch.device:
+def usable_device(name: str) -> torch.device:
+    """The device of that name, if it works here."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).cpu()

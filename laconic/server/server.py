@@ -81,6 +81,10 @@ class Server:
         self.losses: list[tuple[float, int]] = []
         self.observer: Callable[[Reply], None] | None = None
         """Is shown every reply that is folded in, for diagnostics."""
+        self.refusal: Callable[[int, PacketError], None] | None = None
+        """Is told of every reply that is refused: whose it was, and why."""
+        self.reachable: Callable[[int], bool] = lambda client: True
+        """Whether a client can be asked at all; one that cannot costs nothing."""
 
     def exchanges(self) -> Iterator[Exchange]:
         """Open a round: choose who takes part, and go through its exchanges one by one."""
@@ -106,7 +110,7 @@ class Server:
         self._offered: dict[int, Offer] = {}
         buffers = encode_dense(self.buffers) if self.send_buffers and exchange.model else None
         self._encoded: dict[str, dict[Stream, Body]] = {}
-        return (self._instruction(exchange, client, buffers) for client in asked)
+        return (self._instruction(exchange, client, buffers) for client in asked if self.reachable(client))
 
     def _sizes(self) -> np.ndarray:
         return np.array([self.data.size(client) for client in range(len(self.data))])
@@ -152,6 +156,8 @@ class Server:
         except PacketError as error:
             self.costs.refuse(error.reason, reply.client)
             self.costs.count("up", "refused", sum(map(len, reply.packets)), 0)
+            if self.refusal is not None:
+                self.refusal(reply.client, error)
             return False
         return True
 

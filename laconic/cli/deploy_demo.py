@@ -1,0 +1,79 @@
+"""A deployment on one machine, from nothing: a SuperLink, SuperNodes, TLS, keys, a run, and a clean end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from laconic.cli.flower_app import write_app
+from laconic.cli.view import LiveView
+from laconic.errors import ConfigError, LaconicError
+from laconic.run.directory import RunDirectory, load_tensors, read_metrics
+from laconic.run.training import metrics_of
+
+if TYPE_CHECKING:
+    from laconic.flower.trial import Trial
+
+LOOK_EVERY = 0.5
+ASK_EVERY = 10.0
+"""Seconds between two questions to Flower whether the run has failed."""
+
+
+def demonstrate(folder: Path, nodes: int, settings: Mapping[str, Any], view: LiveView) -> dict[str, Any]:
+    """Train on real nodes of this machine; returns the numbers of the run under the names that `--json` promises."""
+    try:
+        from laconic.flower.trial import Trial
+    except ImportError as error:
+        raise ConfigError(f"deploy-demo needs the extra flower: pip install 'laconic[flower]' ({error})") from None
+    if folder.exists():
+        raise ConfigError(f"out = '{folder}': exists already; choose another --out")
+    folder.mkdir(parents=True)
+    write_app(folder / "app", nodes)
+    run = RunDirectory(folder.resolve() / "run")
+    view.console.print(f"starting a SuperLink and {nodes} SuperNodes in {folder}", highlight=False, soft_wrap=True)
+    with Trial(folder, nodes) as trial:
+        number = trial.run(folder / "app", {**settings, "out": str(run.path)})
+        view.begin(int(settings["rounds"]))
+        try:
+            _follow(trial, run, number, view)
+        finally:
+            view.finish()
+    history = read_metrics(run.metrics)
+    _, numbers = load_tensors(run.model)
+    found = next((metrics_of(record) for record in reversed(history) if metrics_of(record)), {})
+    totals = ("bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down", "gradients", "samples", "seconds")
+    return {
+        "algorithm": str(settings["algorithm"]).partition(":")[0],
+        "label": settings["algorithm"],
+        "dataset": settings["dataset"],
+        "model": settings["model"],
+        "nodes": nodes,
+        "rounds": len(history),
+        "accuracy": found.get("accuracy"),
+        "loss": found.get("loss"),
+        **{name: history[-1][name] for name in totals},
+        "model_sha256": numbers["sha256"],
+        "run_dir": str(run.path),
+    }
+
+
+def _follow(trial: Trial, run: RunDirectory, number: int, view: LiveView) -> None:
+    """Show rounds as the server writes them down, until the model is there."""
+    shown = 0
+    asked = time.monotonic()
+    while True:
+        finished = run.model.exists()
+        records = read_metrics(run.metrics)
+        for record in records[shown:]:
+            view.update(record)
+        shown = len(records)
+        if finished:
+            return
+        if time.monotonic() - asked > ASK_EVERY:
+            asked = time.monotonic()
+            status = trial.status(number)
+            if status.startswith("finished") and not run.model.exists():
+                raise LaconicError(f"the run is {status}; `superlink.log` and `warm.log` in '{trial.folder}' say why")
+        time.sleep(LOOK_EVERY)

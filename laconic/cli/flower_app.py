@@ -1,0 +1,95 @@
+"""A small Flower app to start from: `laconic new-app NAME`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from laconic.errors import ConfigError
+
+FILES = {
+    "pyproject.toml": """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "0.1.0"
+description = "Federated learning with Laconic on Flower."
+license = "Apache-2.0"
+# Laconic is installed on every machine beforehand. Named here, Flower would fetch whatever an index has under that name.
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "laconic"
+
+[tool.flwr.app.components]
+serverapp = "{package}.server_app:app"
+clientapp = "{package}.client_app:app"
+
+# Any setting of a run may stand here. What stands here may be changed for one run: flwr run . --run-config "rounds=50"
+[tool.flwr.app.config]
+algorithm = "fed_cams:compressor=sign"
+rounds = 20
+eval-every = 5
+seed = 0
+dataset = "digits"
+partition = "iid"
+model = "mlp:64"
+strategy = "auto"
+out = "runs/{name}"
+deadline = 600.0
+quorum = 1.0
+""",
+    "{package}/__init__.py": '"""Federated learning with Laconic on Flower."""\n',
+    "{package}/server_app.py": '''\
+"""The server: what is trained, by which algorithm, and where the run is kept."""
+
+from laconic.flower import server_app
+
+app = server_app("fed_cams", "mlp:64", "digits", clients={nodes})
+''',
+    "{package}/client_app.py": '''\
+"""A node: the same model, and data of its own.
+
+For data of your own, give `client_app` a function instead of a name:
+
+    def data(context):  # context.node_config is what `flower-supernode --node-config` says
+        inputs, targets = ...
+        return laconic.data.from_arrays([(inputs, targets)])
+"""
+
+from laconic.flower import client_app
+
+app = client_app("mlp:64", "digits")
+''',
+    "README.md": """\
+# {name}
+
+`flwr run . SUPERLINK --stream` trains on the nodes of a SuperLink, which is a name in `~/.flwr/config.toml`. Laconic's
+guide (docs/deploy.md) goes from nothing to a federation with TLS and authenticated nodes.
+
+Each node needs `--node-config 'partition-id=0'`, counted from 0. Its state is a file; `state="/some/folder"` in the same
+place says where. The server keeps the run in `runs/{name}`; started again, it goes on there.
+""",
+}
+
+
+def write_app(folder: Path, nodes: int = 3) -> list[Path]:
+    """Write the app; what is there already is left alone."""
+    if folder.exists():
+        raise ConfigError(f"'{folder}': exists already; choose another name")
+    if not re.fullmatch(r"[a-z][a-z0-9_-]*", folder.name):
+        raise ConfigError(f"'{folder.name}': small letters, digits, - and _ are allowed")
+    words = {"name": folder.name, "package": folder.name.replace("-", "_"), "nodes": nodes}
+    written = []
+    for name, text in FILES.items():
+        path = folder / name.format(**words)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.format(**words))
+        written.append(path)
+    return written

@@ -1,0 +1,145 @@
+"""Which node is which client: who is here, who is new, who was set aside.
+
+A client is a number, and all randomness of a run is keyed by it; a node is whatever Flower calls it at the moment. A node
+says its number (`partition-id` in its config), or the name in its file, to which the server gives a number and keeps to it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from logging import getLogger
+from typing import Any
+
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+
+from laconic.errors import PacketError
+from laconic.flower import wire
+from laconic.flower.plan import Plan
+
+LOG = getLogger("flwr.laconic")
+
+
+class Roster:
+    """The nodes of a run, by client."""
+
+    def __init__(self, grid: Grid, plan: Plan, *, strikes: int, patience: float) -> None:
+        self._grid, self.plan, self._strikes, self._patience = grid, plan, strikes, patience
+        self._nodes: dict[int, int] = {}
+        """By client: its node."""
+        self._asked: dict[str, tuple[int, float]] = {}
+        """By message: the node that was told about the run and has not answered yet, and when to tell it again."""
+        self._turned_away: set[int] = set()
+        self.names: dict[str, int] = {}
+        """Numbers given to nodes that have none of their own."""
+        self.sizes: dict[int, int] = {}
+        """Examples of every client that was ever here."""
+        self.offences: dict[int, int] = {}
+        """How often each client has sent what had to be refused."""
+
+    def clients(self) -> list[int]:
+        """Those that can be asked now."""
+        return sorted(client for client in self._nodes if not self.set_aside(client))
+
+    def node(self, client: int) -> int | None:
+        """Where a client is; None if it is not here, or was set aside."""
+        return None if self.set_aside(client) else self._nodes.get(client)
+
+    def set_aside(self, client: int) -> bool:
+        """Whether a client has been refused too often."""
+        return self.offences.get(client, 0) >= self._strikes
+
+    def refresh(self) -> None:
+        """See who is here, tell newcomers about the run, and hear those that were told; nobody is waited for."""
+        present = set(self._grid.get_node_ids())
+        for client, node in list(self._nodes.items()):
+            if node not in present:
+                LOG.info("laconic: client %d (node %d) has left", client, node)
+                del self._nodes[client]
+        self._turned_away &= present
+        now = time.monotonic()
+        # A node that was killed in between comes back under its old name, and knows nothing of the question.
+        self._asked = {
+            key: (node, until) for key, (node, until) in self._asked.items() if node in present and now < until
+        }
+        asked = {node for node, _ in self._asked.values()}
+        new = present - set(self._nodes.values()) - asked - self._turned_away
+        if new:
+            plan = self.plan.model_dump_json()
+            messages = [
+                Message(wire.content(plan=plan), node, MessageType.QUERY, ttl=self._patience) for node in sorted(new)
+            ]
+            sent = zip(self._grid.push_messages(messages), sorted(new), strict=False)
+            self._asked |= {key: (node, now + self._patience) for key, node in sent if key}
+        if self._asked:
+            for message in self._grid.pull_messages(list(self._asked)):
+                question = self._asked.pop(message.metadata.reply_to_message_id, None)
+                if question is not None:
+                    self._hear(question[0], message)
+
+    def _hear(self, node: int, message: Message) -> None:
+        try:
+            if message.has_error():
+                raise PacketError("node", message.error.reason or "")
+            record = wire.said(message)
+            if "refused" in record:
+                raise PacketError(wire.text(record, "refused"), wire.text(record, "detail"))
+            client = self._number(wire.text(record, "name"), wire.count(record, "client", lowest=-1), node)
+            self.sizes[client] = wire.count(record, "examples", lowest=1)
+        except PacketError as error:
+            LOG.warning("laconic: node %d cannot take part: %s", node, error)
+            self._turned_away.add(node)
+            return
+        self._nodes[client] = node
+        LOG.info("laconic: client %d is here (node %d, %d examples)", client, node, self.sizes[client])
+
+    def _number(self, name: str, wanted: int, node: int) -> int:
+        client = wanted if wanted >= 0 else self.names.get(name, -1)
+        if client < 0:
+            taken = {*self.names.values(), *self._nodes}
+            client = next((number for number in range(self.plan.clients) if number not in taken), -1)
+            if client < 0:
+                raise PacketError("full", f"all {self.plan.clients} clients of this run have a node")
+            self.names[name] = client
+        if client >= self.plan.clients:
+            raise PacketError("number", f"partition-id = {client}: 0 to {self.plan.clients - 1} is allowed")
+        if self._nodes.get(client, node) != node:
+            raise PacketError(
+                "number", f"client {client} is node {self._nodes[client]}; each node needs its own partition-id"
+            )
+        return client
+
+    def ask_again(self, client: int) -> None:
+        """A node does not know the run any more: it is told once more."""
+        self._nodes.pop(client, None)
+
+    def offend(self, client: int, error: PacketError) -> None:
+        """Enter a refused reply; one that came late is nobody's fault."""
+        where = f"client {client} (node {self._nodes.get(client)})"
+        if error.reason == "stale":
+            LOG.info("laconic: %s answered late: %s", where, error)
+            return
+        self.offences[client] = self.offences.get(client, 0) + 1
+        LOG.warning("laconic: the reply of %s was refused: %s", where, error)
+        if self.set_aside(client):
+            LOG.warning("laconic: %s is set aside after %d refused replies", where, self.offences[client])
+
+    def gone(self, clients: Iterable[int]) -> set[int]:
+        """Those of `clients` whose node is not connected any more."""
+        present = set(self._grid.get_node_ids())
+        return {client for client in clients if self._nodes.get(client) not in present}
+
+    def table(self) -> dict[str, Any]:
+        """What must outlive the server, as plain numbers."""
+        return {
+            "names": self.names,
+            "sizes": {str(client): size for client, size in self.sizes.items()},
+            "offences": {str(client): count for client, count in self.offences.items()},
+        }
+
+    def restore(self, table: dict[str, Any]) -> None:
+        """The inverse of `table`."""
+        self.names = dict(table["names"])
+        self.sizes = {int(client): size for client, size in table["sizes"].items()}
+        self.offences = {int(client): count for client, count in table["offences"].items()}

@@ -1,0 +1,183 @@
+"""A federation on one machine, as real as it gets: a SuperLink and SuperNodes as processes, with TLS and authentication."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import tomli_w
+
+from laconic.errors import LaconicError
+from laconic.flower.trial_keys import TrialKeys, make_trial_keys
+
+CONNECTION = "trial"
+"""The SuperLink's name in Flower's config."""
+START_SECONDS = 120.0
+STOP_SECONDS = 3.0
+
+
+class TrialError(LaconicError):
+    """Flower did not do what it was asked; the log says why."""
+
+
+class Trial:
+    """Starts everything, and leaves nothing behind but its folder."""
+
+    def __init__(self, folder: Path, nodes: int, *, registered: int | None = None) -> None:
+        self.folder, self.nodes = folder.resolve(), nodes
+        self.keys: TrialKeys = make_trial_keys(self.folder / "keys", nodes)
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._registered = nodes if registered is None else registered
+        self._port = free_port()
+        self._node_ports = [free_port() for _ in range(nodes)]
+        self.environment = os.environ | {
+            "FLWR_HOME": str(self.folder / "flwr"),
+            # Nothing of a trial leaves the machine.
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+        }
+        # Flower starts its own commands by name.
+        places = [str(Path(sys.executable).parent), self.environment.get("PATH", "")]
+        self.environment["PATH"] = os.pathsep.join(places)
+
+    def __enter__(self) -> Self:
+        try:
+            self._configure()
+            self._start_warm()
+            self.start_superlink()
+            # A node that knocks before it is registered gives up, so its turn comes after.
+            self._register()
+            for number in range(self.nodes):
+                self.start_node(number)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start_superlink(self) -> None:
+        """The SuperLink, once more if need be: what it knows is in its database."""
+        command = [_command("flower-superlink"), "--host", "127.0.0.1", "--port", str(self._port)]
+        command += ["--ssl-ca-certfile", str(self.keys.authority), "--ssl-certfile", str(self.keys.certificate)]
+        command += ["--ssl-keyfile", str(self.keys.key), "--enable-supernode-auth"]
+        command += ["--disable-runtime-dependency-installation"]
+        self._start("superlink", [*command, "--database", str(self.folder / "superlink.sqlite")])
+        self._wait_for_port()
+
+    def start_node(self, number: int) -> None:
+        """A SuperNode, once more if need be: its state is in its file."""
+        config = f'partition-id={number} state="{self.folder / "nodes"}"'
+        command = [_command("flower-supernode"), "--superlink", f"127.0.0.1:{self._port}", "--node-config", config]
+        command += ["--root-certificates", str(self.keys.authority)]
+        command += ["--auth-supernode-private-key", str(self.keys.node(number))]
+        command += ["--host", "127.0.0.1", "--port", str(self._node_ports[number])]
+        # A node looks for its own work more often than is usual, every second; that costs the SuperLink nothing.
+        self._start(f"node-{number}", command, {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"})
+
+    def run(self, app: Path, settings: Mapping[str, Any] | None = None) -> int:
+        """Start a Flower app with some settings; returns Flower's number of the run."""
+        said = " ".join(f"{key}={json.dumps(value)}" for key, value in (settings or {}).items())
+        overrides = ["--run-config", said] if said else []
+        output = self.flwr("run", str(app), CONNECTION, *overrides, "--format", "json")
+        answer = json.loads(output[output.index("{") :])
+        if not answer.get("success"):
+            raise TrialError(f"flwr run: {answer.get('error-message', answer)}")
+        return int(answer["run-id"])
+
+    def status(self, run: int) -> str:
+        """What Flower says of a run: `running`, `finished:completed`, `finished:failed`, …."""
+        output = self.flwr("ls", CONNECTION, "--run-id", str(run), "--format", "json")
+        return str(json.loads(output[output.index("{") :])["runs"][0]["status"])
+
+    def log_of(self, name: str) -> str:
+        """What a process has said."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def flwr(self, *arguments: str) -> str:
+        """Flower's own command line."""
+        command = [_command("flwr"), *arguments]
+        done = subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True)
+        if done.returncode:
+            raise TrialError(f"flwr {' '.join(arguments[:2])}: {(done.stderr or done.stdout).strip()}")
+        return done.stdout
+
+    def kill(self, name: str) -> None:
+        """As a power cut would, with all it has started."""
+        process = self.processes.pop(name)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def stop(self) -> None:
+        """End everything that was started here."""
+        for process in self.processes.values():
+            process.terminate()
+        ends = time.monotonic() + STOP_SECONDS
+        for process in self.processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, ends - time.monotonic()))
+        for name in list(self.processes):
+            # What a process has started is in its group, and may be slower than itself.
+            self.kill(name)
+
+    def _configure(self) -> None:
+        folder = Path(self.environment["FLWR_HOME"])
+        folder.mkdir(parents=True, exist_ok=True)
+        link = {"address": f"127.0.0.1:{self._port}", "root-certificates": str(self.keys.authority)}
+        table = {"superlink": {"default": CONNECTION, CONNECTION: link}}
+        (folder / "config.toml").write_text(tomli_w.dumps(table))
+
+    def _register(self) -> None:
+        for number in range(self._registered):
+            self.flwr("supernode", "register", str(self.keys.public(number)), CONNECTION)
+
+    def _start(self, name: str, command: Sequence[str], changes: Mapping[str, str] | None = None) -> None:
+        environment = {**self.environment, **(changes or {})}
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command, env=environment, cwd=self.folder, stdout=log, stderr=log, process_group=0
+            )
+
+    def _start_warm(self) -> None:
+        """One process imports torch for all."""
+        folder = self.folder / "warm"
+        self._start("warm", [sys.executable, "-m", "laconic.flower.warm", "--folder", str(folder)])
+        self.environment["PATH"] = f"{folder}{os.pathsep}{self.environment['PATH']}"
+
+    def _wait_for_port(self) -> None:
+        ends = time.monotonic() + START_SECONDS
+        while time.monotonic() < ends and self.processes["superlink"].poll() is None:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1):
+                return
+            time.sleep(0.1)
+        raise TrialError(f"the SuperLink did not start; its log is {self.folder / 'superlink.log'}")
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _command(name: str) -> str:
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise TrialError(f"{name} is not here: install laconic[flower]")
+    return found

@@ -1,0 +1,136 @@
+"""Certificates and keys for a trial: `python -m laconic.flower.trial_keys FOLDER --nodes 3 [--host NAME …]`.
+
+A certificate authority of its own, a certificate for the SuperLink, and a key pair for every SuperNode. For a trial: in
+production the authority's key is kept elsewhere, and every node makes its own pair and sends the public half only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+DAYS = 30
+
+
+@dataclass(frozen=True)
+class TrialKeys:
+    """Where the files are."""
+
+    folder: Path
+
+    @property
+    def authority(self) -> Path:
+        """What clients trust: `--root-certificates`, and the SuperLink's `--ssl-ca-certfile`."""
+        return self.folder / "ca.crt"
+
+    @property
+    def certificate(self) -> Path:
+        """The SuperLink's `--ssl-certfile`."""
+        return self.folder / "superlink.crt"
+
+    @property
+    def key(self) -> Path:
+        """The SuperLink's `--ssl-keyfile`."""
+        return self.folder / "superlink.key"
+
+    def node(self, number: int) -> Path:
+        """A SuperNode's `--auth-supernode-private-key`; with `.pub`, what is registered."""
+        return self.folder / f"node-{number}"
+
+    def public(self, number: int) -> Path:
+        """The public half."""
+        return self.folder / f"node-{number}.pub"
+
+
+def make_trial_keys(folder: Path, nodes: int, hosts: Sequence[str] = ("localhost", "127.0.0.1")) -> TrialKeys:
+    """Everything that one SuperLink and its nodes need; files that are there already are written anew."""
+    folder.mkdir(parents=True, exist_ok=True)
+    keys = TrialKeys(folder)
+    authority, name = ec.generate_private_key(ec.SECP384R1()), _name("Laconic trial authority")
+    server = ec.generate_private_key(ec.SECP384R1())
+    identifier = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
+    usage = {"content_commitment": False, "key_encipherment": False, "data_encipherment": False}
+    usage |= {"key_agreement": False, "encipher_only": False, "decipher_only": False}
+    root = (
+        _certificate(name, name, authority)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(identifier, critical=False)
+        .add_extension(x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, **usage), critical=True)
+        .sign(authority, hashes.SHA384())
+    )
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
+    leaf = (
+        _certificate(_name(hosts[0]), name, server)
+        .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(issuer, critical=False)
+        .sign(authority, hashes.SHA384())
+    )
+    keys.authority.write_bytes(root.public_bytes(serialization.Encoding.PEM))
+    keys.certificate.write_bytes(leaf.public_bytes(serialization.Encoding.PEM))
+    _write_secret(keys.key, _private(server, serialization.PrivateFormat.PKCS8))
+    for number in range(nodes):
+        pair = ec.generate_private_key(ec.SECP384R1())
+        _write_secret(keys.node(number), _private(pair, serialization.PrivateFormat.OpenSSH))
+        public = pair.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+        keys.public(number).write_bytes(public + b"\n")
+    return keys
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        # Clocks differ a little between machines.
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=DAYS))
+    )
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _private(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    path.write_bytes(content)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m laconic.flower.trial_keys", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--host", action="append", help="a name or address of the SuperLink; localhost if not given")
+    arguments = parser.parse_args()
+    make_trial_keys(arguments.folder, arguments.nodes, arguments.host or ("localhost", "127.0.0.1"))
+    print(f"written to {arguments.folder}: ca.crt, superlink.crt, superlink.key, node-0, node-0.pub, …")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""The server's side of a run, whoever runs the clients: rounds, their records, evaluation, what a checkpoint holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import torch
+from torch import nn
+
+from laconic.algorithm import Algorithm, Engine, run_round
+from laconic.data.federated import ClientData
+from laconic.errors import LaconicError, PacketError
+from laconic.layout import Layout
+from laconic.parts import State
+from laconic.run.evaluate import Mapper, evaluate
+from laconic.run.ledger import Ledger
+from laconic.run.settings import Settings
+from laconic.server.server import Server
+from laconic.task import Task
+
+Record = dict[str, Any]
+"""One round as plain numbers: a line of metrics.jsonl. Costs are totals since the start; `streams` is the round alone."""
+DIAGNOSTICS = (
+    *("skip_rate", "skip_rate_down", "acceleration_rate", "memory_norm", "server_memory_norm"),
+    *("q_c", "q_a", "gamma", "gradient_norm_squared", "objective"),
+)
+"""What is measured of a run on its way, where that was asked for."""
+OTHER_KEYS = {
+    *("round", "participants", "training_loss", "seconds", "streams", "refused"),
+    *("skipped", "skipped_down", "accelerated", "lost", "simulated_seconds", "cut_off"),
+    *DIAGNOSTICS,
+    *Ledger().totals(),
+}
+"""What stands in a record besides the task's metrics."""
+
+
+def metrics_of(record: Record) -> dict[str, float]:
+    """The task's metrics in a record; empty if the round was not evaluated."""
+    return {name: value for name, value in record.items() if name not in OTHER_KEYS}
+
+
+@dataclass
+class Result:
+    """What a run leaves behind."""
+
+    algorithm: Algorithm
+    settings: Settings
+    history: list[Record]
+    model: nn.Module
+    ledger: Ledger
+    model_sha256: str
+    seconds: float
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last evaluation."""
+        return next((found for record in reversed(self.history) if (found := metrics_of(record))), {})
+
+    @property
+    def accuracy(self) -> float | None:
+        """The accuracy of the last evaluation, if the task has one."""
+        return self.metrics.get("accuracy")
+
+    @property
+    def loss(self) -> float | None:
+        """The loss of the last evaluation."""
+        return self.metrics.get("loss")
+
+    def __repr__(self) -> str:
+        costs = self.ledger.totals()
+        shown = " ".join(f"{name}={value:.4f}" for name, value in self.metrics.items())
+        traffic = f"up={costs['bytes_up']:,}B down={costs['bytes_down']:,}B"
+        return f"<{self.algorithm.name}: {len(self.history)} rounds, {shown}, {traffic}, {self.seconds:.1f} s>"
+
+
+class Training:
+    """A server and an engine that go through the rounds together."""
+
+    algorithm: Algorithm
+    task: Task
+    layout: Layout
+    data: ClientData
+    settings: Settings
+    """Resolved: numerics and participants are settled."""
+    server: Server
+    transport: Engine
+    """Who runs the clients."""
+    mapper: Mapper
+    """Where evaluation runs."""
+    ledger: Ledger
+    seconds: float
+
+    def rounds(self) -> Iterator[Record]:
+        """Run the rounds that are left; one record each."""
+        before = torch.get_num_threads()
+        # Reductions of the server must not depend on how many cores there are.
+        torch.set_num_threads(1)
+        try:
+            while self.server.round < self.settings.rounds:
+                started = time.perf_counter()
+                self.ledger.add(self._round())
+                record = self._record()
+                self.seconds += time.perf_counter() - started
+                record["seconds"] = round(self.seconds, 3)
+                yield record
+        finally:
+            torch.set_num_threads(before)
+
+    def _round(self) -> Ledger:
+        try:
+            costs = run_round(self.server, self.transport)
+        except PacketError as error:
+            # A compressor, on a client or on the server, was given what no packet may carry.
+            if error.reason != "not finite":
+                raise
+            raise Diverged(f"an update is not finite in round {self.server.round + 1}: {SMALLER}") from error
+        if not bool(torch.isfinite(self.server.model).all()):
+            raise Diverged(f"the model is not finite after round {self.server.round}: {SMALLER}")
+        return costs
+
+    def _record(self) -> Record:
+        server = self.server
+        record: Record = {"round": server.round, "participants": server.costs.folded}
+        loss = server.training_loss()
+        record["training_loss"] = loss if loss == loss else None
+        last = server.round == self.settings.rounds
+        evaluated = last or server.round % self.settings.eval_every == 0
+        if evaluated:
+            record |= self.evaluate()
+        record |= self.ledger.totals()
+        record |= self._measured(evaluated)
+        counts = ("skipped", "skipped_down", "accelerated", "lost")
+        record |= {name: getattr(server.costs, name) for name in counts if getattr(server.costs, name)}
+        if server.costs.refused:
+            record["refused"] = server.costs.refused
+        # Of this round alone, unlike the totals above.
+        record["streams"] = {
+            key: {"packets": traffic.packets, "bytes": traffic.bytes, "paper_bits": traffic.paper_bits}
+            for key, traffic in server.costs.streams.items()
+        }
+        return record
+
+    def _measured(self, evaluated: bool) -> Record:
+        """What else stands in the record of a round."""
+        return {}
+
+    def evaluate(self) -> dict[str, float]:
+        """The metrics of the server's model on the test examples; the clients' training loss where there are none."""
+        if self.data.test is None:
+            loss = self.server.training_loss()
+            return {"loss": loss} if loss == loss else {}
+        return evaluate(self.mapper, self.task, self.layout, self.server.model, self.server.buffers, self.data.test)
+
+    def snapshot(self) -> tuple[State, dict[str, Any]]:
+        """All that is needed to continue, as tensors and as plain numbers."""
+        raise NotImplementedError
+
+    def restore(self, tensors: State, numbers: dict[str, Any]) -> None:
+        """Continue from a snapshot."""
+        raise NotImplementedError
+
+    def trained(self) -> nn.Module:
+        """The module with the server's present model."""
+        module = self.task.to(self.server.model.device, self.layout.dtype).module
+        self.layout.write(module, self.server.model, self.server.buffers)
+        return module.eval()
+
+    def model_sha256(self) -> str:
+        """The hash of every parameter and floating buffer, bit for bit."""
+        digest = sha256()
+        for vector in (self.server.model, self.server.buffers):
+            digest.update(vector.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def result(self, history: list[Record]) -> Result:
+        """What to hand to a person at the end."""
+        settings, ledger = self.settings, self.ledger
+        return Result(self.algorithm, settings, history, self.trained(), ledger, self.model_sha256(), self.seconds)
+
+
+SMALLER = "training has diverged; try a smaller local_lr or server_lr"
+
+
+class Diverged(LaconicError):
+    """Training has left the finite numbers."""

@@ -1,0 +1,38 @@
+"""The app that `laconic new-app` writes, and a core that needs no Flower."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from laconic.cli.flower_app import write_app
+from laconic.errors import ConfigError
+
+
+def test_the_core_and_the_command_line_do_not_import_flower():
+    program = "import sys, laconic, laconic.cli; print([name for name in sys.modules if name.startswith('flwr')])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_app_is_one_that_flower_accepts(tmp_path):
+    pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+    from flwr.cli.config_utils import load_and_validate
+
+    write_app(tmp_path / "my-app", nodes=5)
+    config, warnings = load_and_validate(tmp_path / "my-app" / "pyproject.toml", check_module=True)
+    assert not warnings
+    assert config["tool"]["flwr"]["app"]["components"]["serverapp"] == "my_app.server_app:app"
+    assert "clients=5" in (tmp_path / "my-app" / "my_app" / "server_app.py").read_text()
+
+
+def test_nothing_is_overwritten_and_no_package_is_fetched_by_our_name(tmp_path):
+    write_app(tmp_path / "app")
+    with pytest.raises(ConfigError, match="exists already"):
+        write_app(tmp_path / "app")
+    with pytest.raises(ConfigError, match="small letters"):
+        write_app(tmp_path / "Äpp")
+    assert tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["project"]["dependencies"] == []

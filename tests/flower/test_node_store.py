@@ -1,0 +1,100 @@
+"""A node's file behaves as the store of a simulation does, whenever it is closed and opened again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laconic.errors import PacketError
+from laconic.run.store import MemoryStore, Question
+
+pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+
+from laconic.flower.node_store import NodeFile, NodeStore
+
+STEPS = st.tuples(st.integers(0, 1), st.integers(0, 3), st.sampled_from(["same", "next", "late"]), st.booleans())
+
+
+def opened(path: Path) -> NodeStore:
+    return NodeStore(NodeFile(path), "run", unseen=lambda: 0)
+
+
+def outcome(store, client, question, known, state):
+    """What settle and propose say, or the refusal."""
+    try:
+        settled = store.settle(client, question)
+    except PacketError as error:
+        return error.reason
+    kept = None if settled.state is None else {name: value.tolist() for name, value in settled.state.items()}
+    return kept, settled.lost, store.propose(client, known, state)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=st.lists(STEPS, max_size=12))
+def test_it_agrees_with_the_store_of_a_simulation(tmp_path_factory, steps):
+    path = tmp_path_factory.mktemp("node") / "node.sqlite"
+    memory = MemoryStore()
+    round = exchange = 0
+    for step, (client, back, when, continues) in enumerate(steps):
+        if when == "next":
+            round, exchange = round + 1, 0
+        elif when == "same":
+            exchange += 1
+        last = max((number for key in memory.snapshot()[1].values() for number in [key["number"]]), default=0)
+        acknowledged = max(0, last - back)
+        question = Question(0, round, exchange, acknowledged, last if continues else None)
+        state = {"x": torch.tensor([float(step)]), "y": torch.arange(step)}
+        expected = outcome(memory, client, question, acknowledged, state)
+        assert outcome(opened(path), client, question, acknowledged, state) == expected
+
+
+def test_nothing_is_kept_of_a_question_that_was_not_answered(tmp_path):
+    path = tmp_path / "node.sqlite"
+    store = opened(path)
+    store.settle(0, Question(0, 0, 0, 0))
+    first = store.propose(0, 0, {"x": torch.tensor([1.0])})
+    # Killed while it works on the second question, which has told it to drop its first answer.
+    opened(path).settle(0, Question(0, 1, 0, 0))
+    settled = opened(path).settle(0, Question(0, 2, 0, first))
+    assert not settled.lost
+    assert settled.state is not None
+    assert settled.state["x"].tolist() == [1.0]
+
+
+def test_of_two_processes_that_answer_at_once_only_one_does(tmp_path):
+    path = tmp_path / "node.sqlite"
+    slow, quick = opened(path), opened(path)
+    slow.settle(0, Question(0, 0, 0, 0))
+    quick.settle(0, Question(0, 1, 0, 0))
+    number = quick.propose(0, 0, {"x": torch.ones(1)})
+    with pytest.raises(PacketError, match="in the meantime"):
+        slow.propose(0, 0, {"x": torch.zeros(1)})
+    settled = opened(path).settle(0, Question(0, 2, 0, number))
+    assert settled.state is not None
+    assert settled.state["x"].tolist() == [1.0]
+
+
+def test_a_new_file_never_repeats_a_number(tmp_path):
+    """It may have answered before: the numbers of the old file are not known any more."""
+    numbers = set()
+    for attempt in range(5):
+        store = NodeStore(NodeFile(tmp_path / f"{attempt}.sqlite"), "run")
+        store.settle(0, Question(0, 0, 0, 0))
+        numbers.add(store.propose(0, 0, {}))
+    assert len(numbers) == 5
+
+
+def test_runs_and_clients_do_not_share_states(tmp_path):
+    file = NodeFile(tmp_path / "node.sqlite")
+    for run, client in (("a", 0), ("a", 1), ("b", 0)):
+        store = NodeStore(file, run)
+        assert store.settle(client, Question(0, 0, 0, 0)).state is None
+        store.propose(client, 0, {"x": torch.ones(1)})
+    NodeStore(file, "a").forget(0)
+    assert NodeStore(file, "a").settle(0, Question(0, 0, 0, 0)).state is None
+    with pytest.raises(PacketError, match="stale"):
+        NodeStore(file, "b").settle(0, Question(0, 0, 0, 0))
