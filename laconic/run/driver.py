@@ -20,7 +20,7 @@ from laconic.run.directory import RunDirectory
 from laconic.run.simulation import Diverged, Record, Result, Simulation
 from laconic.run.target import Reached, reached
 
-FREE_TO_CHANGE = {"rounds", "eval_every", "threads", "chunk", "data_dir"}
+FREE_TO_CHANGE = {"rounds", "eval_every", "threads", "chunk", "store_cache", "data_dir"}
 """What may differ when a run is resumed: none of it changes a round that was already run."""
 
 
@@ -107,7 +107,7 @@ def drive(
         if resume and folder.exists():
             history = folder.resume(simulation, resolved.to_toml())
         else:
-            folder.create(resolved.to_toml())
+            folder.create(simulation, resolved.to_toml())
             history = []
         watcher.start(label or config.algorithm, resolved, simulation, len(history))
         with _polite_stop(watcher) as stopping:

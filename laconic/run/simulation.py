@@ -14,7 +14,7 @@ from torch import nn
 
 from laconic.algorithm import Algorithm, Engine, run_round
 from laconic.client.runtime import ClientRuntime
-from laconic.data.federated import ClientData, FederatedData
+from laconic.data.federated import ClientData, FederatedData, GeneratedData, sizes_of
 from laconic.engine.draws import stochastic
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.gradients import vmap_works
@@ -24,12 +24,15 @@ from laconic.layout import Layout
 from laconic.link.occasion import Occasion
 from laconic.parts import State
 from laconic.randomness import Randomness
+from laconic.run.database import Database
 from laconic.run.diagnostics import Diagnostics
+from laconic.run.disk_store import DiskStore
 from laconic.run.evaluate import evaluate
 from laconic.run.full_gradient import FullGradient
 from laconic.run.ledger import Ledger
 from laconic.run.settings import Settings
 from laconic.run.store import MemoryStore
+from laconic.server.peers import DiskPeers
 from laconic.server.server import Server
 from laconic.task import TASKS, Task
 
@@ -96,8 +99,7 @@ class Simulation:
         if participants > len(data):
             raise ConfigError(f"participants = {participants}: there are only {len(data)} clients")
         algorithm = algorithm.fitted()
-        sizes = np.array([data.size(client) for client in range(len(data))])
-        algorithm.method.check(sizes, settings.weighting)
+        algorithm.method.check(sizes_of(data), settings.weighting)
         self.algorithm, self.data = algorithm, data
         self.task = task.to(device, dtype)
         self.layout = Layout.of(self.task.module)
@@ -112,7 +114,8 @@ class Simulation:
             numerics = numerics.model_copy(update={"strategy": "loop"})
         self.settings = settings.model_copy(update={"numerics": numerics, "participants": participants})
         self.randomness = Randomness(settings.seed)
-        self.store = MemoryStore()
+        self.database = Database(settings.store_cache) if settings.store == "disk" else None
+        self.store = MemoryStore() if self.database is None else DiskStore(self.database)
         frozen = settings.buffers == "frozen"
         buffers = self.layout.flatten_buffers(self.task.module)
         self.server = Server(
@@ -126,6 +129,7 @@ class Simulation:
             sampling=settings.sampling,
             weighting=settings.weighting,
             send_buffers=not frozen,
+            peers=None if self.database is None else DiskPeers(self.database),
         )
         runtime = ClientRuntime(
             algorithm,
@@ -241,10 +245,12 @@ class Simulation:
         return evaluate(self.engine, self.task, self.layout, self.server.model, self.server.buffers, self.data.test)
 
     def snapshot(self) -> tuple[State, dict[str, Any]]:
-        """All that is needed to continue, as tensors and as plain numbers."""
-        clients, numbers = self.store.snapshot()
+        """All that is needed to continue, as tensors and as plain numbers; what is in a database stays there."""
         tensors = {f"server/{name}": value for name, value in self.server.state().items()}
-        tensors |= {f"clients/{name}": value for name, value in clients.items()}
+        numbers: dict[str, dict[str, Any]] = {}
+        if isinstance(self.store, MemoryStore):
+            clients, numbers = self.store.snapshot()
+            tensors |= {f"clients/{name}": value for name, value in clients.items()}
         held: list[dict[str, Any]] = []
         if isinstance(self.transport, FaultyEngine):
             packets, held = self.transport.snapshot()
@@ -259,7 +265,7 @@ class Simulation:
         }
 
     def _data_fingerprint(self) -> str | None:
-        return self.data.fingerprint() if isinstance(self.data, FederatedData) else None
+        return self.data.fingerprint() if isinstance(self.data, FederatedData | GeneratedData) else None
 
     def restore(self, tensors: State, numbers: dict[str, Any]) -> None:
         """Continue from a snapshot, bit for bit; with another model or other data that cannot be."""
@@ -272,7 +278,8 @@ class Simulation:
             section, name = key.split("/", 1)
             sections[section][name] = value
         self.server.restore(sections["server"])
-        self.store.restore(sections["clients"], numbers["clients"])
+        if isinstance(self.store, MemoryStore):
+            self.store.restore(sections["clients"], numbers["clients"])
         if isinstance(self.transport, FaultyEngine):
             self.transport.restore(sections["held"], numbers["held"])
         self.ledger = Ledger.from_table(numbers["ledger"])
@@ -297,8 +304,10 @@ class Simulation:
         return Result(self.algorithm, settings, history, self.trained(), ledger, self.model_sha256(), self.seconds)
 
     def close(self) -> None:
-        """Stop the engine."""
+        """Stop the engine, and let go of the database."""
         self.engine.close()
+        if self.database is not None:
+            self.database.close()
 
 
 _SMALLER = "training has diverged; try a smaller local_lr or server_lr"
