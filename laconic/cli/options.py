@@ -62,6 +62,8 @@ _KEYS: list[tuple[str, type, str]] = [
     ("strategy", str, "How gradients are computed: auto, vmap or loop."),
     ("threads", int, "Python threads over clients; changes the speed only."),
     ("chunk", int, "Clients handled together by one thread; changes the speed only."),
+    ("store", str, "Where clients' states are kept: memory, or disk, for populations that memory does not hold."),
+    ("store_cache", str, "With --store disk: how much of it is kept in memory, too, as in 500MB."),
     ("data_dir", str, "Where to look for data sets first."),
 ]
 

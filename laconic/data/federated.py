@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +81,11 @@ class Examples:
         return scale.view(shape).to(device, dtype), shift.view(shape).to(device, dtype)
 
 
+def compact(values: Tensor) -> Tensor:
+    """Double precision is what NumPy happens to make; models are trained in float32."""
+    return values.to(torch.float32) if values.dtype == torch.float64 else values
+
+
 def _target_dtype(targets: Tensor, dtype: torch.dtype) -> torch.dtype:
     return dtype if targets.is_floating_point() else torch.int64
 
@@ -113,6 +118,13 @@ class ClientData(Protocol):
 
     def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
         """A client's examples at `positions` (0..size-1, in the client's own order)."""
+
+
+def sizes_of(data: ClientData) -> Indices:
+    """Number of examples of every client."""
+    if isinstance(data, FederatedData | GeneratedData):
+        return data.sizes()
+    return np.fromiter((data.size(client) for client in range(len(data))), np.int64, len(data))
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,15 +211,17 @@ class FederatedData:
         return replace(self, examples=self.examples.to(device), test=test)
 
 
-Make = Callable[[int], tuple[Tensor, Tensor]]
+Array = Any
+"""Whatever torch.as_tensor reads: NumPy arrays, tensors, lists of numbers."""
+Make = Callable[[int], tuple[Array, Array]]
 Size = Callable[[int], int]
 
 
 class GeneratedData:
-    """Data made on demand, for more clients than memory holds: `make(client)` returns its (inputs, targets).
+    """Data made or opened on demand, for more clients than memory holds: `make(client)` returns its (inputs, targets).
 
-    `make` must return the same tensors each time that it is called for a client. The last `cache` clients
-    are kept.
+    `make` must return the same arrays each time that it is called for a client, and `size` must know how many examples
+    that are without making them. The last `cache` clients are kept.
 
     >>> def make(client): return torch.full((3, 2), float(client)), torch.zeros(3, dtype=torch.int64)
     >>> million = GeneratedData(1_000_000, 3, make, kind="classification", classes=2)
@@ -244,6 +258,26 @@ class GeneratedData:
         """Number of examples that a client holds."""
         return self._size if isinstance(self._size, int) else self._size(client)
 
+    def sizes(self) -> Indices:
+        """Number of examples of every client."""
+        if isinstance(self._size, int):
+            return np.full(len(self), self._size, dtype=np.int64)
+        return np.fromiter(map(self._size, range(len(self))), np.int64, len(self))
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(f"{self.kind}/{self.classes}/{len(self)}".encode())
+        for client in {0, len(self) - 1}:
+            examples = self._examples(client)
+            for tensor in (examples.inputs, examples.targets):
+                digest.update(f"{client}{tensor.dtype}{tuple(tensor.shape)}".encode())
+                digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def fingerprint(self) -> str:
+        """The sha256 of the first and the last client: enough to notice another seed, and no more than that."""
+        return self._fingerprint
+
     def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
         """A client's examples at `positions`; the client is made first unless it is still in the cache."""
         return self._examples(client).batch(torch.from_numpy(np.ascontiguousarray(positions)), dtype)
@@ -253,7 +287,7 @@ class GeneratedData:
             raise DataError(f"{self.name}: there is no client {client}; allowed: 0..{self._clients - 1}")
         examples = self._cache.get(client)
         if examples is None:
-            inputs, targets = self._make(client)
+            inputs, targets = (compact(torch.as_tensor(part)) for part in self._make(client))
             where = f"{self.name}, client {client}"
             check_examples(where, inputs, targets, self.kind, self.classes)
             if len(inputs) != self.size(client):

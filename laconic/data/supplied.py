@@ -13,12 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from laconic.data.federated import ClientData, Examples, FederatedData, Kind, Normalise
+from laconic.data.federated import Array, ClientData, Examples, FederatedData, Kind, Normalise, compact
 from laconic.errors import ConfigError, DataError, LaconicError
 from laconic.own_code import import_file, importable, line_in
 
-Array = Any
-"""Whatever torch.as_tensor reads: NumPy arrays, tensors, lists of numbers."""
 Pair = tuple[Array, Array]
 Result = TypeVar("Result")
 
@@ -151,12 +149,7 @@ def _tensors(where: str, pair: Pair) -> tuple[Tensor, Tensor]:
         raise DataError(f"{where}: not a pair of numeric arrays ({_first_line(error)})") from error
     if inputs.ndim == 0 or targets.ndim == 0:
         raise DataError(f"{where}: inputs and targets need a first dimension that counts the examples")
-    return _compact(inputs), _compact(targets)
-
-
-def _compact(values: Tensor) -> Tensor:
-    """Double precision is what NumPy happens to make; models are trained in float32."""
-    return values.to(torch.float32) if values.dtype == torch.float64 else values
+    return compact(inputs), compact(targets)
 
 
 def _stack(where: str, dataset: Any) -> tuple[Tensor, Tensor]:

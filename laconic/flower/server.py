@@ -113,7 +113,7 @@ def serve(
     if folder.exists():
         _check_same(folder, resolved)
     else:
-        folder.create(resolved.to_toml())
+        folder.create(training, resolved.to_toml())
     with _alone(folder.path):
         history = folder.resume(training, resolved.to_toml())
         LOG.info("laconic: %s in '%s', after round %d", algorithm.name, folder.path, training.server.round)

@@ -1,4 +1,4 @@
-"""A run on disk: config.toml, metrics.jsonl, model.safetensors, checkpoint.safetensors.
+"""A run on disk: config.toml, metrics.jsonl, model.safetensors, and checkpoint.safetensors or checkpoint.sqlite.
 
 Whatever must be whole is written beside its place and moved there, so a process that is killed at any moment leaves a
 directory that can be resumed.
@@ -62,6 +62,11 @@ class RunDirectory:
         """Where to continue."""
         return self.path / "checkpoint.safetensors"
 
+    @property
+    def database(self) -> Path:
+        """Where to continue, if clients' states are on disk: one file for them and for the checkpoint."""
+        return self.path / "checkpoint.sqlite"
+
     def exists(self) -> bool:
         """Whether a run was started here."""
         return self.config.exists()
@@ -75,19 +80,21 @@ class RunDirectory:
                 f"out = '{self.path}': exists already; continue it with --resume, or choose another --out"
             )
 
-    def create(self, config: str) -> None:
+    def create(self, training: Training, config: str) -> None:
         """Begin a new run; an old one is never overwritten."""
         self.check_new()
         self.path.mkdir(parents=True, exist_ok=True)
         self._tidy()
         write_atomically(self.config, config.encode())
+        if training.database is not None:
+            training.database.open(self.database)
 
     def resume(self, training: Training, config: str) -> list[Record]:
         """Put a training back to the last checkpoint; returns the records up to there."""
         done = 0
-        if self.checkpoint.exists():
-            tensors, numbers = load_tensors(self.checkpoint)
-            training.restore(tensors, numbers)
+        found = self._load(training)
+        if found is not None:
+            training.restore(*found)
             done = self.saved = training.server.round
         if done > training.settings.rounds:
             raise ConfigError(f"resume: rounds = {training.settings.rounds}, but '{self.path}' has done {done} already")
@@ -99,6 +106,12 @@ class RunDirectory:
         # More rounds than at first may have been asked for: the config stays the one that gives this model.
         write_atomically(self.config, config.encode())
         return history
+
+    def _load(self, training: Training) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        if training.database is not None:
+            training.database.open(self.database)
+            return training.database.load()
+        return load_tensors(self.checkpoint) if self.checkpoint.exists() else None
 
     def _tidy(self) -> None:
         for left in filter(_unfinished, self.path.iterdir()):
@@ -118,7 +131,10 @@ class RunDirectory:
         started = time.perf_counter()
         with self.metrics.open("ab") as file:
             os.fsync(file.fileno())
-        save_tensors(self.checkpoint, *training.snapshot())
+        if training.database is not None:
+            training.database.save(*training.snapshot())
+        else:
+            save_tensors(self.checkpoint, *training.snapshot())
         self.saved = training.server.round
         self._written = time.perf_counter()
         self._cost = self._written - started

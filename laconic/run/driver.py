@@ -21,7 +21,7 @@ from laconic.run.simulation import Simulation
 from laconic.run.target import Reached, reached
 from laconic.run.training import Diverged, Record, Result
 
-FREE_TO_CHANGE = {"rounds", "eval_every", "threads", "chunk", "data_dir"}
+FREE_TO_CHANGE = {"rounds", "eval_every", "threads", "chunk", "store_cache", "data_dir"}
 """What may differ when a run is resumed: none of it changes a round that was already run."""
 
 
@@ -120,7 +120,7 @@ def drive(
         if resume and folder.exists():
             history = folder.resume(simulation, resolved.to_toml())
         else:
-            folder.create(resolved.to_toml())
+            folder.create(simulation, resolved.to_toml())
             history = []
         clients = simulation.data
         if isinstance(clients, FederatedData) and clients.kind == "classification" and not folder.label_counts.exists():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from laconic.engine.faults import Faults
 from laconic.engine.network import Network
@@ -12,9 +13,25 @@ from laconic.engine.numerics import Numerics
 from laconic.server.aggregate import Weighting
 from laconic.server.sampling import Sampling
 
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def parse_bytes(value: Any) -> Any:
+    """A number of bytes from what a person writes.
+
+    >>> parse_bytes("500MB"), parse_bytes("1.5 GiB"), parse_bytes(10)
+    (500000000, 1610612736, 10)
+    """
+    if not isinstance(value, str):
+        return value
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", value)
+    if found is None or found[2].upper() not in _UNITS:
+        raise ValueError("bytes are allowed, as in 500MB, 2GB or 1000000")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
 
 class Settings(BaseModel):
-    """How long, how many, on what. The last three change nothing in the result."""
+    """How long, how many, on what. The last five change nothing in the result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,3 +58,7 @@ class Settings(BaseModel):
     """Python threads over clients; one per core when not given."""
     chunk: int | None = Field(None, ge=1)
     """Clients handled together by one thread."""
+    store: Literal["memory", "disk"] = "memory"
+    """Where clients' states are kept between rounds."""
+    store_cache: Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)] = 500_000_000
+    """With the store on disk: the bytes of states that are kept in memory, too."""

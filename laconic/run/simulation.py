@@ -11,7 +11,7 @@ from torch import nn
 
 from laconic.algorithm import Algorithm, Engine
 from laconic.client.runtime import ClientRuntime
-from laconic.data.federated import ClientData, FederatedData
+from laconic.data.federated import ClientData, FederatedData, GeneratedData, sizes_of
 from laconic.engine.draws import stochastic
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.gradients import vmap_works
@@ -22,12 +22,15 @@ from laconic.layout import Layout
 from laconic.link.occasion import Occasion
 from laconic.parts import State
 from laconic.randomness import Randomness
+from laconic.run.database import Database
 from laconic.run.diagnostics import Diagnostics
+from laconic.run.disk_store import DiskStore
 from laconic.run.full_gradient import FullGradient
 from laconic.run.ledger import Ledger
 from laconic.run.settings import Settings
 from laconic.run.store import MemoryStore
 from laconic.run.training import SMALLER, Diverged, Record, Training
+from laconic.server.peers import DiskPeers
 from laconic.server.server import Server
 from laconic.task import TASKS, Task
 
@@ -42,8 +45,7 @@ class Simulation(Training):
         if participants > len(data):
             raise ConfigError(f"participants = {participants}: there are only {len(data)} clients")
         algorithm = algorithm.fitted()
-        sizes = np.array([data.size(client) for client in range(len(data))])
-        algorithm.method.check(sizes, settings.weighting)
+        algorithm.method.check(sizes_of(data), settings.weighting)
         self.algorithm, self.data = algorithm, data
         self.task = task.to(device, dtype)
         self.layout = Layout.of(self.task.module)
@@ -58,7 +60,8 @@ class Simulation(Training):
             numerics = numerics.model_copy(update={"strategy": "loop"})
         self.settings = settings.model_copy(update={"numerics": numerics, "participants": participants})
         self.randomness = Randomness(settings.seed)
-        self.store = MemoryStore()
+        self.database = Database(settings.store_cache) if settings.store == "disk" else None
+        self.store = MemoryStore() if self.database is None else DiskStore(self.database)
         frozen = settings.buffers == "frozen"
         buffers = self.layout.flatten_buffers(self.task.module)
         self.server = Server(
@@ -72,6 +75,7 @@ class Simulation(Training):
             sampling=settings.sampling,
             weighting=settings.weighting,
             send_buffers=not frozen,
+            peers=None if self.database is None else DiskPeers(self.database),
         )
         runtime = ClientRuntime(
             algorithm,
@@ -148,10 +152,12 @@ class Simulation(Training):
         return found
 
     def snapshot(self) -> tuple[State, dict[str, Any]]:
-        """All that is needed to continue, as tensors and as plain numbers."""
-        clients, numbers = self.store.snapshot()
+        """All that is needed to continue, as tensors and as plain numbers; what is in a database stays there."""
         tensors = {f"server/{name}": value for name, value in self.server.state().items()}
-        tensors |= {f"clients/{name}": value for name, value in clients.items()}
+        numbers: dict[str, dict[str, Any]] = {}
+        if isinstance(self.store, MemoryStore):
+            clients, numbers = self.store.snapshot()
+            tensors |= {f"clients/{name}": value for name, value in clients.items()}
         held: list[dict[str, Any]] = []
         if self.faulty is not None:
             packets, held = self.faulty.snapshot()
@@ -167,7 +173,7 @@ class Simulation(Training):
         }
 
     def _data_fingerprint(self) -> str | None:
-        return self.data.fingerprint() if isinstance(self.data, FederatedData) else None
+        return self.data.fingerprint() if isinstance(self.data, FederatedData | GeneratedData) else None
 
     def restore(self, tensors: State, numbers: dict[str, Any]) -> None:
         """Continue from a snapshot, bit for bit; with another model or other data that cannot be."""
@@ -180,7 +186,8 @@ class Simulation(Training):
             section, name = key.split("/", 1)
             sections[section][name] = value
         self.server.restore(sections["server"])
-        self.store.restore(sections["clients"], numbers["clients"])
+        if isinstance(self.store, MemoryStore):
+            self.store.restore(sections["clients"], numbers["clients"])
         if self.faulty is not None:
             self.faulty.restore(sections["held"], numbers["held"])
         if self.network is not None:
@@ -189,8 +196,10 @@ class Simulation(Training):
         self.seconds = numbers["seconds"]
 
     def close(self) -> None:
-        """Stop the engine."""
+        """Stop the engine, and let go of the database."""
         self.engine.close()
+        if self.database is not None:
+            self.database.close()
 
 
 def initial_module(build: Callable[[], nn.Module], seed: int) -> nn.Module:

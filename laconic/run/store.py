@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from laconic.errors import PacketError
@@ -64,15 +65,21 @@ class ClientStore(Protocol):
 
 
 @dataclass
-class _Record:
-    committed: State | None = None
-    committed_number: int = 0
-    pending: dict[int, State] = field(default_factory=dict)
-    """By number: one for every exchange of the present round."""
+class Record:
+    """The numbers of what is kept of a client; its states are kept by them."""
+
     number: int = 0
-    """The highest number given out, so that an update that was lost never shares its number with the next."""
+    """The highest one given out, so that an update that was lost never shares its number with the next."""
+    committed: int = 0
+    """That of the committed state; 0 if there is none."""
+    pending: list[int] = field(default_factory=list)
+    """One for every exchange of the present round."""
     last: tuple[int, int, int] | None = None
     """Incarnation, round and exchange of the last question."""
+
+    def held(self) -> set[int]:
+        """The numbers of all the states that are kept."""
+        return {*self.pending, *([self.committed] if self.committed else [])}
 
 
 def unseen() -> int:
@@ -85,78 +92,127 @@ def unseen() -> int:
     return secrets.randbelow(2**20)
 
 
-class MemoryStore:
-    """States in a dict: what the inline engine uses."""
+class RecordStore(ABC):
+    """What every store does alike; where records and states lie is up to each."""
 
     def __init__(self, unseen: Callable[[], int] = lambda: 0) -> None:
-        self._records: dict[int, _Record] = {}
         self._unseen = unseen
         """None left out where an instruction is never delivered twice, so that every run has the same numbers."""
 
+    @abstractmethod
+    def clients(self) -> Iterable[int]:
+        """All that were ever heard of."""
+
+    @abstractmethod
+    def record(self, client: int) -> Record | None:
+        """A copy of a client's record, if it has one."""
+
+    @abstractmethod
+    def state(self, client: int, number: int) -> State:
+        """The state with that number, which the client's record names."""
+
+    @abstractmethod
+    def forget(self, client: int) -> None:
+        """See `ClientStore`."""
+
+    @abstractmethod
+    def _write(self, client: int, record: Record, added: dict[int, State], dropped: Iterable[int]) -> None:
+        """Put a record in the place of the one before, and add and drop states."""
+
     def settle(self, client: int, question: Question) -> Settled:
         """See `ClientStore`."""
-        record = self._records.setdefault(client, _Record())
+        record = self.record(client) or Record()
         if not question.follows(record.last):
             raise PacketError("stale", f"client {client} was asked this before")
-        record.last = (question.incarnation, question.round, question.exchange)
+        before = record.held()
         acknowledged, continues = question.acknowledged, question.continues
+        record.last = (question.incarnation, question.round, question.exchange)
         if acknowledged in record.pending:
-            record.committed, record.committed_number = record.pending[acknowledged], acknowledged
+            record.committed = acknowledged
+        record.pending = [number for number in record.pending if number == continues]
+        self._write(client, record, {}, before - record.held())
         if continues is not None:
-            record.pending = {number: state for number, state in record.pending.items() if number == continues}
-            return Settled(record.pending.get(continues), continues not in record.pending)
-        record.pending = {}
+            lost = continues not in record.pending
+            return Settled(None if lost else self.state(client, continues), lost)
         # A committed state of another number is an old copy: using it would count some updates twice or not at all.
-        lost = record.committed_number != acknowledged
-        return Settled(None if lost else record.committed, lost)
+        lost = record.committed != acknowledged
+        return Settled(None if lost or not record.committed else self.state(client, record.committed), lost)
 
     def propose(self, client: int, known: int, state: State) -> int:
         """See `ClientStore`."""
-        record = self._records.setdefault(client, _Record())
+        record = self.record(client) or Record()
         record.number = max(record.number, known) + 1 if record.number else known + 1 + self._unseen()
-        record.pending[record.number] = state
+        record.pending.append(record.number)
+        self._write(client, record, {record.number: state}, ())
         return record.number
-
-    def forget(self, client: int) -> None:
-        """See `ClientStore`."""
-        self._records.pop(client, None)
 
     def states(self) -> Iterator[tuple[int, State]]:
         """Every client's newest state, pending or committed."""
-        for client, record in self._records.items():
-            state = record.pending[max(record.pending)] if record.pending else record.committed
-            if state is not None:
-                yield client, state
+        for client in self.clients():
+            record = self.record(client)
+            if record is not None and record.held():
+                yield client, self.state(client, max(record.pending, default=record.committed))
 
     def snapshot(self) -> tuple[State, dict[str, dict[str, Any]]]:
         """Everything as a flat dict of tensors and a table of numbers, for a checkpoint."""
         tensors: State = {}
         table: dict[str, dict[str, Any]] = {}
-        for client, record in self._records.items():
+        for client in self.clients():
+            record = self.record(client) or Record()
             table[str(client)] = {
                 "number": record.number,
-                "committed": None if record.committed is None else record.committed_number,
+                "committed": record.committed or None,
                 "pending": list(record.pending),
                 "last": record.last,
             }
-            kept = record.pending | ({} if record.committed is None else {record.committed_number: record.committed})
-            for number, state in kept.items():
+            for number in sorted(record.held()):
+                state = self.state(client, number)
                 tensors |= {f"{client}/{number}/{name}": value for name, value in state.items()}
         return tensors, table
 
+
+class MemoryStore(RecordStore):
+    """States in a dict: what a simulation uses unless it is told otherwise."""
+
+    def __init__(self, unseen: Callable[[], int] = lambda: 0) -> None:
+        super().__init__(unseen)
+        self._records: dict[int, Record] = {}
+        self._states: dict[int, dict[int, State]] = {}
+
+    def clients(self) -> Iterable[int]:
+        """See `RecordStore`."""
+        return list(self._records)
+
+    def record(self, client: int) -> Record | None:
+        """See `RecordStore`."""
+        record = self._records.get(client)
+        return None if record is None else replace(record, pending=list(record.pending))
+
+    def state(self, client: int, number: int) -> State:
+        """See `RecordStore`."""
+        return self._states[client][number]
+
+    def forget(self, client: int) -> None:
+        """See `ClientStore`."""
+        self._records.pop(client, None)
+        self._states.pop(client, None)
+
+    def _write(self, client: int, record: Record, added: dict[int, State], dropped: Iterable[int]) -> None:
+        self._records[client] = record
+        states = self._states.setdefault(client, {})
+        states.update(added)
+        for number in dropped:
+            del states[number]
+
     def restore(self, tensors: State, table: dict[str, dict[str, Any]]) -> None:
         """Take everything back from a checkpoint."""
-        states: dict[tuple[str, str], State] = {}
+        found: dict[tuple[str, str], State] = {}
         for key, value in tensors.items():
             client, number, name = key.split("/", 2)
-            states.setdefault((client, number), {})[name] = value
-        self._records = {
-            int(client): _Record(
-                committed=None if entry["committed"] is None else states.get((client, str(entry["committed"])), {}),
-                committed_number=entry["committed"] or 0,
-                pending={number: states.get((client, str(number)), {}) for number in entry["pending"]},
-                number=entry["number"],
-                last=entry["last"] and tuple(entry["last"]),
-            )
-            for client, entry in table.items()
-        }
+            found.setdefault((client, number), {})[name] = value
+        self._records, self._states = {}, {}
+        for client, entry in table.items():
+            last = entry["last"] and tuple(entry["last"])
+            record = Record(entry["number"], entry["committed"] or 0, list(entry["pending"]), last)
+            self._records[int(client)] = record
+            self._states[int(client)] = {number: found.get((client, str(number)), {}) for number in record.held()}

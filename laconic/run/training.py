@@ -16,6 +16,7 @@ from laconic.data.federated import ClientData
 from laconic.errors import LaconicError, PacketError
 from laconic.layout import Layout
 from laconic.parts import State
+from laconic.run.database import Database
 from laconic.run.evaluate import Mapper, evaluate
 from laconic.run.ledger import Ledger
 from laconic.run.settings import Settings
@@ -91,6 +92,8 @@ class Training:
     """Who runs the clients."""
     mapper: Mapper
     """Where evaluation runs."""
+    database: Database | None = None
+    """Where clients' states and checkpoints are, if not in memory and in a file."""
     ledger: Ledger
     seconds: float
 

@@ -6,6 +6,7 @@ confirmed it, and goes out again with its next instruction. All clients of one r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import torch
@@ -19,12 +20,21 @@ class Debts:
 
     def __init__(self) -> None:
         self._rounds: dict[int, int] = {}
+        self._debtors: Counter[int] = Counter()
+        """How many wait for each round."""
         self._bodies: dict[int, dict[Stream, Body]] = {}
 
     def owe(self, round: int, bodies: dict[Stream, Body], clients: Iterable[int]) -> None:
         """From now on every one of these clients must hear this."""
-        self._bodies[round] = bodies
-        self._rounds |= dict.fromkeys(clients, round)
+        for client in clients:
+            self._enter(client, round)
+        if self._debtors[round]:
+            self._bodies[round] = bodies
+
+    def _enter(self, client: int, round: int) -> None:
+        self.settle(client)
+        self._rounds[client] = round
+        self._debtors[round] += 1
 
     def of(self, client: int) -> dict[Stream, Body]:
         """What that client is owed."""
@@ -33,8 +43,12 @@ class Debts:
     def settle(self, client: int) -> None:
         """The client has confirmed, or is not there any more."""
         round = self._rounds.pop(client, None)
-        if round is not None and round not in self._rounds.values():
-            del self._bodies[round]
+        if round is None:
+            return
+        self._debtors[round] -= 1
+        if not self._debtors[round]:
+            del self._debtors[round]
+            self._bodies.pop(round, None)
 
     def clients(self) -> dict[int, int]:
         """The debtors, and the round of each."""
@@ -42,7 +56,9 @@ class Debts:
 
     def state(self) -> State:
         """As tensors, for a checkpoint."""
-        state: State = {f"clients/{client}": torch.tensor(round) for client, round in self._rounds.items()}
+        state: State = {}
+        if self._rounds:
+            state["clients"] = torch.tensor(list(self._rounds.items()))
         for round, bodies in self._bodies.items():
             state |= {f"bodies/{round}/{int(stream)}": body.to_tensor() for stream, body in bodies.items()}
         return state
@@ -52,9 +68,10 @@ class Debts:
         """The inverse of `state`."""
         debts = cls()
         for key, value in state.items():
-            kind, number, *rest = key.split("/")
-            if kind == "clients":
-                debts._rounds[int(number)] = int(value)
+            if key == "clients":
+                for client, round in value.tolist():
+                    debts._enter(client, round)
             else:
-                debts._bodies.setdefault(int(number), {})[Stream(int(rest[0]))] = Body.from_tensor(value)
+                _, round, stream = key.split("/")
+                debts._bodies.setdefault(int(round), {})[Stream(int(stream))] = Body.from_tensor(value)
         return debts

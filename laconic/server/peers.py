@@ -2,6 +2,7 @@
 
 The last packet of a lazy client is small and stays in memory. The mirror of a mirrored one is a whole model, so vectors as
 long as the model lie in a file without a name, a row for every client that was ever heard: they cost disk, not memory.
+Where clients' states are in a database, all of it is there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from laconic.layout import Layout
 from laconic.parts import State
+from laconic.run.database import Database
 
 
 class Peers:
@@ -61,6 +63,21 @@ class Peers:
         self._small.pop(client, None)
         self._free += self._rows.pop(client, {}).values()
 
+    def state(self) -> State:
+        """Everything as a flat dict, for a checkpoint."""
+        return {f"{client}/{name}": value for client in self._small for name, value in self[client].items()}
+
+    def restore(self, state: State) -> None:
+        """Take everything back from a checkpoint."""
+        for client in list(self._small):
+            self.forget(client)
+        found: dict[int, State] = {}
+        for key, value in state.items():
+            number, name = key.split("/", 1)
+            found.setdefault(int(number), {})[name] = value
+        for client, peer in found.items():
+            self[client] = peer
+
     def _is_vector(self, value: Tensor) -> bool:
         return value.is_floating_point() and value.shape == (self._size,)
 
@@ -81,3 +98,37 @@ class Peers:
             self._file = tempfile.TemporaryFile(prefix="laconic-peers-")  # noqa: SIM115 - lives as long as the server
         self._file.seek(row * self._size * self._kind.itemsize)
         self._file.write(vector.detach().cpu().numpy().astype(self._kind, copy=False).tobytes())
+
+
+class DiskPeers:
+    """The same in a database, where it is part of every checkpoint as it is."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def __contains__(self, client: int) -> bool:
+        return bool(self[client])
+
+    def __iter__(self) -> Iterator[int]:
+        return self.database.clients("peer")
+
+    def __getitem__(self, client: int) -> State:
+        return self.database.get(("peer", client, 0))
+
+    def get(self, client: int, default: State | None = None) -> State:
+        """What is kept of a client; nothing of one that is not known."""
+        return self[client] or default or {}
+
+    def __setitem__(self, client: int, state: State) -> None:
+        self.database.put(("peer", client, 0), state)
+
+    def forget(self, client: int) -> None:
+        """Keep nothing of a client any more."""
+        self.database.drop(("peer", client, 0))
+
+    def state(self) -> State:
+        """Nothing: it is in the database already."""
+        return {}
+
+    def restore(self, state: State) -> None:
+        """Nothing to do: the database went back to the checkpoint when it was opened."""

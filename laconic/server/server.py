@@ -13,7 +13,7 @@ from torch import Tensor
 from laconic.algorithm import Algorithm
 from laconic.client.exchange import Exchange
 from laconic.client.messages import Instruction, Reply
-from laconic.data.federated import ClientData
+from laconic.data.federated import ClientData, sizes_of
 from laconic.errors import PacketError
 from laconic.layout import Layout
 from laconic.link.compressors import DENSE, Codec, Payload, decode, decode_dense, encode_dense, encode_exactly
@@ -25,7 +25,7 @@ from laconic.randomness import GLOBAL, Randomness
 from laconic.run.ledger import RoundCosts
 from laconic.server.aggregate import Received, Weighting
 from laconic.server.debts import Debts
-from laconic.server.peers import Peers
+from laconic.server.peers import DiskPeers, Peers
 from laconic.server.sampling import Sampling, participants
 
 
@@ -60,6 +60,7 @@ class Server:
         weighting: Weighting = "uniform",
         send_buffers: bool = True,
         incarnation: int = 0,
+        peers: Peers | DiskPeers | None = None,
     ) -> None:
         self.algorithm, self.layout, self.data, self.randomness = algorithm, layout, data, randomness
         self.count, self.sampling, self.weighting = participants, sampling, weighting
@@ -73,9 +74,10 @@ class Server:
         self.method_state = self.method.init(model)
         self.optimizer_state = algorithm.optimizer.init(model)
         self.downlink_state = algorithm.downlink.init(model)
+        self._all_sizes: np.ndarray | None = None
         self.folded = np.zeros(len(data), dtype=np.int64)
         self.versions = np.zeros(len(data), dtype=np.int64)
-        self.peers = Peers(layout)
+        self.peers = Peers(layout) if peers is None else peers
         self.debts = Debts()
         self.costs = RoundCosts()
         self.losses: list[tuple[float, int]] = []
@@ -104,7 +106,8 @@ class Server:
         """Address to each client what it needs, one by one, as the engine can take them."""
         asked: Sequence[int] = range(len(self.data)) if exchange.who == "everyone" else self._participants
         if exchange.who == "answered":
-            asked = [client for client in self._participants if client in set(self._answered)]
+            answered = set(self._answered)
+            asked = [client for client in self._participants if client in answered]
         self._exchange += 1
         self._answered = []
         self._offered: dict[int, Offer] = {}
@@ -113,7 +116,10 @@ class Server:
         return (self._instruction(exchange, client, buffers) for client in asked if self.reachable(client))
 
     def _sizes(self) -> np.ndarray:
-        return np.array([self.data.size(client) for client in range(len(self.data))])
+        """Looked up once: in a large population that takes longer than drawing from it."""
+        if self._all_sizes is None:
+            self._all_sizes = sizes_of(self.data)
+        return self._all_sizes
 
     def _occasion(self, client: int = GLOBAL) -> Occasion:
         invited = len(self._participants)
@@ -296,9 +302,7 @@ class Server:
         own |= {f"downlink/{name}": value for name, value in self.downlink_state.items()}
         own |= {f"method/{name}": value for name, value in self.method_state.items()}
         own |= {f"debts/{name}": value for name, value in self.debts.state().items()}
-        return own | {
-            f"peers/{client}/{name}": value for client in self.peers for name, value in self.peers[client].items()
-        }
+        return own | {f"peers/{name}": value for name, value in self.peers.state().items()}
 
     def restore(self, state: State) -> None:
         """Continue from `state()` of another time."""
@@ -311,10 +315,4 @@ class Server:
         self.downlink_state = {name: value.to(device) for name, value in section(state, "downlink").items()}
         self.method_state = {name: value.to(device) for name, value in section(state, "method").items()}
         self.debts = Debts.restored(section(state, "debts"))
-        self.peers = Peers(self.layout)
-        peers: dict[int, State] = {}
-        for key, value in section(state, "peers").items():
-            client, name = key.split("/", 1)
-            peers.setdefault(int(client), {})[name] = value
-        for number, peer in peers.items():
-            self.peers[number] = peer
+        self.peers.restore(section(state, "peers"))

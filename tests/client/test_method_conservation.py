@@ -111,13 +111,10 @@ class World:
 
     def state_of(self, client: int) -> State:
         """The client's state that goes with the last answer that the server has folded in."""
-        record = self.store._records.get(client)
-        number = self.server.folded[client]
-        if record is None or client in self.emptied:
+        record, number = self.store.record(client), int(self.server.folded[client])
+        if record is None or client in self.emptied or number not in record.held():
             return {}
-        if number in record.pending:
-            return record.pending[number]
-        return record.committed if record.committed is not None and record.committed_number == number else {}
+        return self.store.state(client, number)
 
     def round(self, fates: list[str], death: int | None) -> None:
         before = {name: value.clone() for name, value in self.server.state().items()}

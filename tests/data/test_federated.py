@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from laconic.data import ClientData, Examples, FederatedData, GeneratedData
+from laconic.data.federated import sizes_of
 from laconic.errors import ConfigError, DataError
 
 NORMALISE = ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
@@ -230,6 +231,37 @@ def test_generated_data_is_checked_when_it_is_made():
         data.batch(1, np.array([0]))
     with pytest.raises(DataError, match=r"no client 9; allowed: 0\.\.8"):
         data.batch(9, np.array([0]))
+
+
+def test_what_makes_a_client_may_return_arrays():
+    data = GeneratedData(3, 2, lambda c: (np.full((2, 3), c / 2), [c, 0]), kind="classification", classes=3)
+    inputs, targets = data.batch(2, np.array([1, 0]), torch.float64)
+    assert inputs.tolist() == [[1.0] * 3] * 2 and targets.tolist() == [0, 2]
+    assert data._examples(2).inputs.dtype == torch.float32
+
+
+def test_sizes_of_any_data():
+    class Bare:
+        def __len__(self):
+            return 4
+
+        def size(self, client):
+            return client + 1
+
+    assert sizes_of(Bare()).tolist() == [1, 2, 3, 4]
+    assert sizes_of(generated())[:4].tolist() == [1, 2, 3, 1] and len(sizes_of(generated())) == 10**6
+    assert sizes_of(GeneratedData(5, 1, _constant, kind="classification", classes=2)).tolist() == [1] * 5
+
+
+def test_the_fingerprint_of_generated_data_tells_other_data():
+    def data(count, offset):
+        def make(client):
+            return torch.full((1, 2), float(client + offset)), torch.zeros(1, dtype=torch.int64)
+
+        return GeneratedData(count, 1, make, kind="classification", classes=2).fingerprint()
+
+    assert data(5, 0) == data(5, 0)
+    assert len({data(5, 0), data(5, 1), data(6, 0)}) == 3
 
 
 def test_generated_data_can_be_sent_to_another_process():

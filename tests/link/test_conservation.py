@@ -11,6 +11,7 @@ nothing, and servers that crash in the middle of a round, over every kind of lin
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,7 +36,7 @@ from laconic.link.packet import Flag, Packet
 from laconic.link.uplink import ErrorFeedback
 from laconic.parts import State, part, section
 from laconic.randomness import Randomness
-from laconic.run.store import MemoryStore
+from laconic.run.store import MemoryStore, RecordStore
 from laconic.server.optimizers import AMS
 from laconic.server.server import Server
 
@@ -124,7 +125,7 @@ class World:
 
     def __post_init__(self) -> None:
         # Numbers are left out as in a real store after a loss, but the same ones in every run of a history.
-        self.store = MemoryStore(lambda: 1000 * self.losses)
+        self.store = self.make_store(lambda: 1000 * self.losses)
         self.server = self.make_server()
         self.models = {0: self.server.model.clone()}
         initial = LAYOUT.flatten(TASK.module)
@@ -136,6 +137,9 @@ class World:
         for books in (self.updates, self.used, self.thrown):
             books |= {client: torch.zeros(LAYOUT.size, dtype=torch.float64) for client in range(CLIENTS)}
 
+    def make_store(self, unseen: Callable[[], int]) -> RecordStore:
+        return MemoryStore(unseen)
+
     def make_server(self) -> Server:
         initial = LAYOUT.flatten(TASK.module)
         self.starts += 1
@@ -144,13 +148,10 @@ class World:
 
     def state_of(self, client: int) -> State:
         """The client's state that goes with the last update that the server has folded in."""
-        record = self.store._records.get(client)
-        if record is None or client in self.emptied:
+        record, number = self.store.record(client), int(self.server.folded[client])
+        if record is None or client in self.emptied or number not in record.held():
             return {}
-        number = self.server.folded[client]
-        if number in record.pending:
-            return record.pending[number]
-        return record.committed if record.committed is not None and record.committed_number == number else {}
+        return self.store.state(client, number)
 
     def round(self, fates: list[str], server_dies: bool) -> None:
         before = {name: value.clone() for name, value in self.server.state().items()}
@@ -190,8 +191,11 @@ class World:
             self.asked.setdefault(instruction.client, []).append(instruction)
             if fate == "dead amid":
                 self.runtime.settle(instruction)
+                self.restart_clients()
                 continue
             (reply,) = self.runtime.run([instruction], gradients=None)
+            if fate == "dead after":
+                self.restart_clients()
             if fate == "asked again":
                 self.ask_again(instruction.client)
             if fate == "late":
@@ -199,6 +203,9 @@ class World:
             elif fate not in ("dropped", "dead after"):
                 arriving += [reply] * (2 if fate == "doubled" else 1)
         return arriving
+
+    def restart_clients(self) -> None:
+        """Only what is durable is left. A store in memory stands for one that makes everything durable at once."""
 
     def ask_again(self, client: int) -> None:
         """Copies of old instructions are refused, and whatever the client keeps stays as it was."""
@@ -244,8 +251,8 @@ class World:
         after = uplink.parameters().get("restart_after")
         if "memory" in state and after is not None and round >= uplink.restart_from:
             # The state at hand may be the one this very reply made; the one before it is what was forgotten.
-            record = self.store._records[client]
-            earlier = section(record.committed or {}, "uplink")
+            committed = self.store.record(client).committed
+            earlier = section(self.store.state(client, committed) if committed else {}, "uplink")
             if "memory" in earlier and round - int(earlier["updated"]) > after:
                 return earlier["memory"]
         return torch.zeros(LAYOUT.size, dtype=torch.float64)
@@ -278,8 +285,8 @@ ROUND = st.tuples(st.lists(st.sampled_from(FATES), min_size=CLIENTS, max_size=CL
 HISTORY = st.lists(ROUND, min_size=2, max_size=12)
 
 
-def live_through(uplink: str, downlink: str, history: list[tuple[list[str], bool]]) -> None:
-    world = World(Algorithm(GivenUpdates(), UPLINKS[uplink], AMS(), DOWNLINKS[downlink]))
+def live_through(uplink: str, downlink: str, history: list[tuple[list[str], bool]], world_type: type = World) -> None:
+    world = world_type(Algorithm(GivenUpdates(), UPLINKS[uplink], AMS(), DOWNLINKS[downlink]))
     for fates, server_dies in history:
         world.round(fates, server_dies)
         world.check()

@@ -1,7 +1,8 @@
-"""Runs that are killed at each of the moments at which something becomes durable: `crash.py FOLDER ROUNDS`.
+"""Runs that are killed at the moments at which something becomes durable: `crash.py FOLDER ROUNDS STORE STEP`.
 
-A child that is forked for each run kills itself just before its nth fsync or rename; another child then resumes. Prints
-one JSON line per moment: [n, exit code of the first, files it left, exit code of the second, model's hash, rounds, files].
+A child that is forked for each run kills itself just before its nth fsync, rename or statement to a database, for every
+STEPth n; another child then resumes. Prints one JSON line per moment: [n, exit code of the first, files it left, exit code
+of the second, model's hash, rounds, files].
 """
 
 from __future__ import annotations
@@ -17,9 +18,15 @@ from typing import Any
 from laconic.cli.view import LiveView
 from laconic.run import directory
 from laconic.run.config import load_config
+from laconic.run.database import Database
 from laconic.run.driver import drive
 
 OPTIONS = {"model": "logistic", "strategy": "loop", "participants": 2, "local_steps": 1, "threads": 1}
+ALGORITHMS = {
+    "memory": {"algorithm": "fed_adam"},
+    # Both sides keep something of every client, and a cache of two vectors is soon full.
+    "disk": {"algorithm": "fed_cams", "compressor": "sign", "downlink": "mirrored", "clients": 3, "store_cache": 8000},
+}
 
 
 class Quiet(LiveView):
@@ -39,15 +46,16 @@ def dying(function: Callable[..., Any], left: list[int]) -> Callable[..., Any]:
     return count
 
 
-def run(out: Path, rounds: int, moment: int) -> int:
+def run(out: Path, rounds: int, store: str, moment: int) -> int:
     """The exit code of a child that runs or resumes in `out`, and dies at that moment if it is not 0."""
     process = os.fork()
     if process == 0:
         left = [moment]
         os.fsync = dying(os.fsync, left)
         Path.replace = dying(Path.replace, left)
-        algorithm = {"algorithm": "fed_adam"}
-        drive(load_config(None, OPTIONS | algorithm | {"rounds": rounds}), out, Quiet(), resume=True)
+        Database.execute = dying(Database.execute, left)
+        options = OPTIONS | ALGORITHMS[store] | {"rounds": rounds, "store": store}
+        drive(load_config(None, options), out, Quiet(), resume=True)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
@@ -55,14 +63,14 @@ def run(out: Path, rounds: int, moment: int) -> int:
 def main() -> None:
     directory.CHECKPOINT_SECONDS = 0.0
     directory.CHECKPOINT_SHARE = 0
-    folder, rounds = Path(sys.argv[1]), int(sys.argv[2])
+    folder, rounds, store, step = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
     moment, first = 0, -signal.SIGKILL
     while first == -signal.SIGKILL:
-        moment += 1
+        moment += step
         out = folder / str(moment)
-        first = run(out, rounds, moment)
+        first = run(out, rounds, store, moment)
         left = sorted(path.name for path in out.iterdir()) if out.exists() else []
-        second = run(out, rounds, 0)
+        second = run(out, rounds, store, 0)
         sha = directory.load_tensors(out / "model.safetensors")[1]["sha256"]
         done = [record["round"] for record in directory.read_metrics(out / "metrics.jsonl")]
         files = sorted(path.name for path in out.iterdir())

@@ -100,3 +100,9 @@ def test_when_all_take_part_nobody_asks_for_sizes() -> None:
         raise AssertionError
 
     assert participants("weighted", 4, 4, 0, Randomness(0), sizes) == [0, 1, 2, 3]
+
+
+def test_a_round_costs_what_its_participants_cost_and_not_what_the_population_does() -> None:
+    """Anything that went through all clients, or kept a byte of each, would not come back from this."""
+    chosen = participants("uniform", 10**15, 1000, 3, Randomness(0), lambda: pytest.fail("sizes are not needed"))
+    assert len(set(chosen)) == 1000 and chosen[0] >= 0 and chosen[-1] < 10**15
