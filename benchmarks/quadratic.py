@@ -94,7 +94,7 @@ def cases() -> dict[str, Case]:
         "fed_amd, n = 1": Case(laconic.fed_amd(**anchors), 1, 1200),
         "fed_gate, n = 1": Case(laconic.fed_gate(**steps), 1, 300),
         "fed_avg, n = 1": Case(laconic.fed_avg(**steps), 1, 300),
-        "fed_avg, n = N": Case(laconic.fed_avg(**steps), CLIENTS, 300),
+        "fed_avg, n = N": Case(laconic.fed_avg(**steps), CLIENTS, 80),
     }
 
 

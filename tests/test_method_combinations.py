@@ -42,7 +42,7 @@ def digits() -> laconic.data.ClientData:
     return laconic.data.load("digits", clients=10, partition="dirichlet:0.5", seed=0)
 
 
-@pytest.mark.parametrize("company", COMPANY)
+@pytest.mark.parametrize("company", [*list(COMPANY)[:3], pytest.param("all of them", marks=pytest.mark.long)])
 @pytest.mark.parametrize("method", METHODS)
 def test_it_learns(method: str, company: str, digits: laconic.data.ClientData) -> None:
     if (method, company) == ("marina", "all of them"):

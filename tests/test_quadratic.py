@@ -19,7 +19,12 @@ CASES = quadratic.cases()
 BIASED = ["fed_gate, n = 1", "fed_avg, n = 1", "fed_avg, n = N"]
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in BIASED])
+def at_length(name: str) -> object:
+    """Those that take thousands of rounds are left to `make test-long`."""
+    return pytest.param(name, marks=pytest.mark.long) if CASES[name].rounds > 1500 else name
+
+
+@pytest.mark.parametrize("name", [at_length(name) for name in CASES if name not in BIASED])
 def test_it_reaches_the_optimum(name: str) -> None:
     assert quadratic.distances(CASES[name], quadratic.optimum())[-1] < 1e-8
 

@@ -31,14 +31,14 @@ def duration(seconds: float | None) -> str:
     """Seconds for people; nothing where there are none.
 
     >>> duration(0.25), duration(75), duration(7384), duration(200_000)
-    ('0.25 s', '1 min 15 s', '2 h 3 min', '2 d 8 h')
+    ('0.25 s', '1 min 15 s', '2 h 3 min', '2 d 7 h')
     """
     if seconds is None:
         return ""
     if seconds < 60:
         return f"{seconds:.3g} s"
     for unit, length, part, share in (("min", 60, "s", 1), ("h", 3600, "min", 60), ("d", 86400, "h", 3600)):
-        if seconds < 60 * length or unit == "d":
+        if seconds < {"min": 3600, "h": 86400}.get(unit, seconds + 1):
             return f"{seconds // length:.0f} {unit} {seconds % length // share:.0f} {part}"
     raise AssertionError
 

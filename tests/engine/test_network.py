@@ -105,7 +105,9 @@ def test_a_deadline_cuts_stragglers_off_and_their_round_is_not_committed() -> No
     slow = [client for client in range(8) if 8 * everybody[0]["bytes_up"] / 8 / connections.of(client, 0).up > deadline]
     assert simulation.server.folded[slow].tolist() == [0, 0, 0]
     # Whatever they have kept of it was never acknowledged.
-    assert all(simulation.store._records[client].committed is None for client in slow)
+    records = [simulation.store.record(client) for client in slow]
+    assert [record.committed for record in records] == [0, 0, 0]
+    assert all(record.pending for record in records)
     assert history[-1]["bytes_up"] < everybody[-1]["bytes_up"]
 
 
