@@ -63,6 +63,14 @@ class Algorithm:
     downlink: Downlink = DenseDownlink()
     name: str = "custom"
 
+    def __post_init__(self) -> None:
+        for slot, kind in (("method", Method), ("uplink", Uplink), ("optimizer", Optimizer), ("downlink", Downlink)):
+            given = getattr(self, slot)
+            if not isinstance(given, kind):
+                raise ConfigError(
+                    f"{slot} = {given!r}: a part of that kind is needed; name the slots, as in optimizer=AMS()"
+                )
+
     def parts(self) -> dict[str, Part]:
         """The parts by slot."""
         return {slot: getattr(self, slot) for slot in SLOTS}

@@ -50,6 +50,8 @@ def watch(
 
     if not folder.is_dir():
         raise ConfigError(f"'{folder}': no such directory")
+    if not 0 <= port < 2**16:
+        raise ConfigError(f"--port {port}: a number from 0 to 65535 is allowed")
     server = serve(folder, host, port)
     address = f"http://{host}:{server.server_address[1]}/"
     stdout.print(f"Watching {folder} at {address} (Ctrl-C ends it)", highlight=False, soft_wrap=True)

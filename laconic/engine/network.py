@@ -18,25 +18,28 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from laconic.algorithm import Engine
 from laconic.client.messages import Instruction, Reply
 from laconic.errors import ConfigError
 from laconic.randomness import Randomness
 
-_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+_SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 _UNITS = {
-    # By custom "Mbps" is megabits, and "MB" megabytes.
+    # "Mb" is left out: some mean bits by it, some bytes.
     "bandwidth": {
         f"{scale}{unit}": bits * factor
         for scale, factor in _SCALES.items()
-        for unit, bits in (("bit", 1), ("bps", 1), ("b", 8))
+        for unit, bits in (("bit", 1), ("bps", 1), ("B", 8))
     },
     "latency": {"s": 1.0, "ms": 1e-3, "us": 1e-6},
 }
-_EXAMPLES = {"bandwidth": "1Mbit, 500kB (a second)", "latency": "50ms, 0.2s"}
-_NUMBER = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]+)(?:/s)?\s*", re.IGNORECASE)
+_EXAMPLES = {
+    "bandwidth": "1Mbit or 500kB (a second), or lognormal:1Mbit,0.5",
+    "latency": "50ms or 0.2s, or lognormal:50ms,0.5",
+}
+_NUMBER = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-zA-Z]*)(?:/s)?\s*")
 
 
 def quantity(text: str, kind: str) -> float:
@@ -46,12 +49,12 @@ def quantity(text: str, kind: str) -> float:
     (1000000.0, 4000000.0, 0.05)
     """
     found = _NUMBER.fullmatch(text)
-    units = _UNITS[kind]
-    if found is None or found[2].lower() not in units:
-        raise ValueError(f"'{text}' is no {kind}; write it as in {_EXAMPLES[kind]}")
-    value = float(found[1]) * units[found[2].lower()]
+    units = _UNITS[kind] | ({"mbit": 1e6, "gbit": 1e9, "Kbit": 1e3, "KB": 8e3} if kind == "bandwidth" else {"": 1.0})
+    if found is None or found[2] not in units:
+        raise ValueError(f"no {kind}; write it as in {_EXAMPLES[kind]}")
+    value = float(found[1]) * units[found[2]]
     if not (math.isfinite(value) and (value > 0 or kind == "latency")):
-        raise ValueError(f"'{text}' is no {kind}: it must be above 0")
+        raise ValueError(f"no {kind}: it must be above 0")
     return value
 
 
@@ -68,10 +71,12 @@ class Spread(NamedTuple):
             return cls(quantity(text, kind))
         median, _, deviation = text.removeprefix("lognormal:").partition(",")
         try:
-            return cls(quantity(median, kind), float(deviation or 1.0))
+            spread = cls(quantity(median, kind), float(deviation))
         except ValueError:
-            example = _EXAMPLES[kind].split(",")[0]
-            raise ValueError(f"'{text}': write lognormal:MEDIAN,SIGMA, as in lognormal:{example},0.5") from None
+            spread = cls(1.0, -1.0)
+        if not 0 <= spread.deviation < math.inf:
+            raise ValueError(f"write lognormal:MEDIAN,SIGMA, as in {_EXAMPLES[kind].rpartition(' ')[2]}")
+        return spread
 
     def of(self, purpose: str, client: int, randomness: Randomness) -> float:
         """The client's own."""
@@ -105,6 +110,15 @@ class Network(BaseModel):
         if text is not None:
             Spread.parse(text, info.field_name.partition("_")[0])
         return text
+
+    @model_validator(mode="after")
+    def _complete(self) -> Network:
+        timed = self.bandwidth_up or self.bandwidth_down or self.trace or self.compute or self.latency != "0s"
+        if self.deadline is not None and not timed:
+            raise ValueError(
+                "a deadline needs to know how long messages take: give bandwidth_up, bandwidth_down or latency"
+            )
+        return self
 
     def any(self) -> bool:
         """Whether seconds are simulated at all."""

@@ -10,8 +10,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from laconic.combine import LINKS
 from laconic.errors import ConfigError
+from laconic.link.compressors import parse_compressor
 from laconic.link.packet import HEADER_BYTES
+from laconic.recipes import RECIPES, make
 from laconic.run.directory import RunDirectory, read_metrics
 from laconic.run.training import DIAGNOSTICS, Record, metrics_of
 
@@ -89,12 +92,38 @@ def labels(settings: Sequence[Table]) -> list[str]:
             for key in own.keys() | other.keys()
             if key not in FREE and own.get(key) != other.get(key)
         }
+        differing |= _links_of_its_own(own)
         # A part that is another one says enough; its parameters follow from that.
         parts = {key.removesuffix(".name") for key in differing if key.endswith(".name")}
-        told = [key for key in sorted(differing) if key.endswith(".name") or key.partition(".")[0] not in parts]
+        told = [
+            key
+            for key in sorted(differing)
+            if key.endswith((".name", ".compressor")) or key.partition(".")[0] not in parts
+        ]
         said = [f"{key.removesuffix('.name').rpartition('.')[2]} {own[key]}" for key in told if key in own]
         names.append(own["algorithm"] + (f" ({', '.join(said)})" if said else ""))
     return names
+
+
+def _links_of_its_own(settings: Table) -> set[str]:
+    """Where a run's links are not those of its recipe, so that its name alone would mislead."""
+    if settings["algorithm"] not in RECIPES:
+        return set()
+    parts = make(settings["algorithm"]).parts()
+    changed = set()
+    for slot in LINKS:
+        usual = parts[slot].table()
+        if settings.get(f"{slot}.name", usual["name"]) != usual["name"]:
+            changed.add(f"{slot}.name")
+        compressor = settings.get(f"{slot}.compressor")
+        if compressor is not None and not _same(compressor, usual.get("compressor")):
+            changed.add(f"{slot}.compressor")
+    return changed
+
+
+def _same(one: str, other: str | None) -> bool:
+    """Whether two spellings mean one compressor."""
+    return other is not None and parse_compressor(one) == parse_compressor(other)
 
 
 def group_key(settings: Table) -> str:
@@ -105,8 +134,16 @@ def group_key(settings: Table) -> str:
 def _flat(table: Table, prefix: str = "") -> Table:
     flat: Table = {}
     for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        if isinstance(value, dict):
+            # A run without a network or faults has not even a table of them.
+            flat |= {name: each for name, each in _flat(value, f"{prefix}{key}.").items() if not _nothing(key, each)}
+        else:
+            flat[f"{prefix}{key}"] = value
     return flat
+
+
+def _nothing(table: str, value: Any) -> bool:
+    return table in ("network", "faults") and value in (0, "0s")
 
 
 def _thinned(records: list[Record]) -> list[Record]:

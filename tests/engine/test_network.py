@@ -38,7 +38,10 @@ def run(**settings: object) -> tuple[list[dict], Simulation]:
         ("0Mbit", "bandwidth", None),
         ("fast", "bandwidth", None),
         ("-1ms", "latency", None),
-        ("5", "latency", None),
+        ("5", "latency", 5.0),
+        ("5", "bandwidth", None),
+        ("1Mb", "bandwidth", None),
+        ("1mbit", "bandwidth", 1e6),
     ],
 )
 def test_quantities(text: str, kind: str, value: float | None) -> None:
@@ -154,7 +157,7 @@ def test_traces(rows: str, expected: dict[tuple[int, int], float], tmp_path: Pat
         (None, "No such file"),
         ("", "no rows with a column up, down, latency"),
         ("client,speed\n1,2\n", "no rows with a column"),
-        ("up\n1Mbit\nquick\n", "line 3: 'quick' is no bandwidth"),
+        ("up\n1Mbit\nquick\n", "line 3: no bandwidth; write it as in 1Mbit"),
         ("round,up\nlast,1Mbit\n", "line 2"),
     ],
 )
@@ -164,6 +167,17 @@ def test_bad_traces(rows: str | None, message: str, tmp_path: Path) -> None:
         file.write_text(rows)
     with pytest.raises(ConfigError, match=message):
         laconic.simulate("fed_avg", "mlp:8", "digits", rounds=1, network={"trace": str(file)})
+
+
+def test_a_deadline_without_a_network_means_nothing() -> None:
+    with pytest.raises(ConfigError, match="a deadline needs to know how long messages take"):
+        laconic.simulate("fed_avg", "mlp:8", "digits", rounds=1, network={"deadline": 3})
+
+
+@pytest.mark.parametrize("text", ["lognormal:1Mbit", "lognormal:1Mbit,-1", "lognormal:1Mb,0.5", "normal:1Mbit,0.5"])
+def test_spreads_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigError, match="lognormal:"):
+        laconic.simulate("fed_avg", "mlp:8", "digits", rounds=1, network={"bandwidth_up": text})
 
 
 def test_simulated_seconds_go_on_after_a_resume() -> None:

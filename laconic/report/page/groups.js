@@ -41,7 +41,7 @@ function spread(group, metric, cost, width) {
   const over = (part, merge) => Array.from({ length }, (_, place) => merge(pairs.map((pair) => pair[part][place])));
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
   return {
-    seeds: pairs.length, x: over(0, mean), mean: over(1, mean),
+    seeds: new Set(group.runs.map((run) => run.seed)).size, x: over(0, mean), mean: over(1, mean),
     low: over(1, (values) => Math.min(...values)), high: over(1, (values) => Math.max(...values)),
   };
 }

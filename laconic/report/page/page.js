@@ -30,7 +30,8 @@ function listRuns() {
     swatch.style.background = group.colour;
     state.className = "state";
     const going = group.runs.filter((run) => !run.finished);
-    const seeds = group.runs.length > 1 ? `${group.runs.length} seeds` : "";
+    const different = new Set(group.runs.map((run) => run.seed)).size;
+    const seeds = different > 1 ? `${different} seeds` : group.runs.length > 1 ? `${group.runs.length} runs` : "";
     const progress = going.map((run) => `round ${run.rounds}/${run.rounds_wanted}`).join(", ");
     state.textContent = [seeds, progress].filter(Boolean).join(", ");
     label.append(box, swatch, group.label, state);
