@@ -20,6 +20,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from laconic.engine.draws import NamedDraws, Stochastic, forked
 from laconic.engine.numerics import Numerics
+from laconic.engine.pooled_convolution import fuse
 from laconic.errors import ConfigError
 from laconic.layout import Layout
 from laconic.task import Batch, Task
@@ -76,7 +77,7 @@ def make_gradients(task: Task, layout: Layout, numerics: Numerics, stochastic: S
             child.eval()
     if numerics.strategy == "vmap":
         return VmapGradients(module, task, layout, numerics.vmap_width, stochastic)
-    return LoopGradients(module, task, layout, stochastic)
+    return LoopGradients(fuse(module), task, layout, stochastic)
 
 
 class LoopGradients:

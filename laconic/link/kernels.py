@@ -9,10 +9,8 @@ wherever it lies. Arithmetic on them is unsigned throughout: Numba mixes signed 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import types
@@ -20,22 +18,12 @@ from numba.cpython.unsafe import numbers
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from laconic.compiled import kernel
 from laconic.link.coding import HalfWords, Widths, Words
 from laconic.link.entropy import PRECISION
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 _0, _1, _5, _6, _31, _32, _63 = (np.uint64(number) for number in (0, 1, 5, 6, 31, 32, 63))
 _trailing_zeros: Any = numbers.trailing_zeros
-
-
-def kernel(function: Function) -> Function:
-    """Compiled when first called with new types, kept on disk for later processes, run without the interpreter's lock."""
-    try:
-        compiled = numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # neither the package's folder nor the user's cache can be written to
-        compiled = numba.njit(nogil=True)(function)
-    return cast(Function, compiled)
 
 
 @kernel
