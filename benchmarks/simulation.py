@@ -52,13 +52,17 @@ class Work:
         return self.participants * self.steps * self.batch
 
 
-WORKS = {"W1": Work("lenet5", clients=100, size=600, participants=20, steps=10, batch=64)}
+WORKS = {
+    "W1": Work("lenet5", clients=100, size=600, participants=20, steps=10, batch=64),
+    "W2": Work("mlp:200,200", clients=1000, size=60, participants=100, steps=5, batch=32),
+    "W3": Work("cnn", clients=200, size=300, participants=20, steps=10, batch=32),
+}
 THREADS = 2
 
 
 def load_data(work: Work) -> FederatedData:
     try:
-        data = laconic.data.load("fashion-mnist", clients=work.clients, partition="pairs", download=False)
+        data = laconic.data.load("fashion-mnist", clients=work.clients, partition="iid", download=False)
         assert isinstance(data, FederatedData)
         return data
     except laconic.DataError:
@@ -172,8 +176,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each")
+    parser.add_argument("--works", nargs="*", choices=list(WORKS), default=list(WORKS), help="which workloads")
     options = parser.parse_args()
-    results = {name: measure(work, options.rounds) for name, work in WORKS.items()}
+    results = {name: measure(WORKS[name], options.rounds) for name in options.works}
     if options.json:
         print(json.dumps(results))
         return

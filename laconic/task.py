@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -34,10 +34,12 @@ class Task:
     loss: Loss
     metrics: Metrics | None = None
     """The loss alone when not given."""
+    losses: Loss | None = None
+    """The losses of the single examples, whose mean `loss` is. Where it is known, models of linear layers run faster."""
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Task:
         """A copy on a device, with parameters and floating buffers of one type."""
-        return Task(copy.deepcopy(self.module).to(device=device, dtype=dtype), self.loss, self.metrics)
+        return replace(self, module=copy.deepcopy(self.module).to(device=device, dtype=dtype))
 
     def measure(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """The metrics on one batch."""
@@ -68,17 +70,17 @@ class Task:
 
 def classification(module: nn.Module) -> Task:
     """Cross-entropy, and accuracy."""
-    return Task(module, _classification_loss, _classification_metrics)
+    return Task(module, _classification_loss, _classification_metrics, _classification_losses)
 
 
 def next_token(module: nn.Module) -> Task:
     """Predict every next token: the module gives logits [batch, time, vocabulary] for tokens [batch, time]."""
-    return Task(module, _classification_loss, _classification_metrics)
+    return Task(module, _classification_loss, _classification_metrics, _classification_losses)
 
 
 def regression(module: nn.Module) -> Task:
     """Squared error; its metrics are the loss and the mean absolute error."""
-    return Task(module, _regression_loss, _regression_metrics)
+    return Task(module, _regression_loss, _regression_metrics, _regression_losses)
 
 
 TASKS: dict[str, Callable[[nn.Module], Task]] = {
@@ -103,6 +105,10 @@ def _classification_loss(module: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(*_logits(module, batch))
 
 
+def _classification_losses(module: nn.Module, batch: Batch) -> Tensor:
+    return F.cross_entropy(*_logits(module, batch), reduction="none")
+
+
 def _classification_metrics(module: nn.Module, batch: Batch) -> dict[str, Tensor]:
     logits, targets = _logits(module, batch)
     right = (logits.argmax(-1) == targets).to(logits.dtype).mean()
@@ -123,6 +129,10 @@ def _predictions(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 
 def _regression_loss(module: nn.Module, batch: Batch) -> Tensor:
     return F.mse_loss(*_predictions(module, batch))
+
+
+def _regression_losses(module: nn.Module, batch: Batch) -> Tensor:
+    return F.mse_loss(*_predictions(module, batch), reduction="none")
 
 
 def _regression_metrics(module: nn.Module, batch: Batch) -> dict[str, Tensor]:

@@ -59,7 +59,7 @@ _KEYS: list[tuple[str, type, str]] = [
     ("eval_every", int, "Rounds between two evaluations."),
     ("device", str, "cpu, cuda, cuda:1, …"),
     ("dtype", str, "float32 or float64."),
-    ("strategy", str, "How gradients are computed: auto, vmap or loop."),
+    ("strategy", str, "How gradients are computed: auto, stacked, vmap or loop."),
     ("threads", int, "Python threads over clients; changes the speed only."),
     ("chunk", int, "Clients handled together by one thread; changes the speed only."),
     ("store", str, "Where clients' states are kept: memory, or disk, for populations that memory does not hold."),

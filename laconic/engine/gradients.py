@@ -1,8 +1,9 @@
 """One gradient call for a chunk of clients: `G = gradients(W, batches)` (design rule 2).
 
-Two strategies compute the same thing to rounding. `LoopGradients` takes one row after the other through an ordinary
-backward pass with channels-last images, best for convolutions. `VmapGradients` batches the rows, best for small linear
-layers. Each object owns a copy of the module, so each thread needs its own.
+Three strategies compute the same thing to rounding. `LoopGradients` takes one row after the other through an ordinary
+backward pass with channels-last images, best for convolutions. `StackedGradients` batches the rows, best where all layers
+are linear, and `VmapGradients` batches the rows of whatever torch can batch. Each object owns a copy of the module, so
+each thread needs its own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from laconic.engine.draws import NamedDraws, Stochastic, forked
 from laconic.engine.numerics import Numerics
 from laconic.engine.pooled_convolution import fuse
+from laconic.engine.stacked import StackedGradients, can_be_stacked
 from laconic.errors import ConfigError
 from laconic.layout import Layout
 from laconic.task import Batch, Task
@@ -47,6 +49,10 @@ class Gradients(Protocol):
 def check_numerics(module: nn.Module, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> None:
     """Refuse what would make results depend on threads, chunks or company."""
     norms = _batch_norms(module)
+    if numerics.strategy == "stacked" and (stochastic != "no" or not can_be_stacked(module)):
+        raise ConfigError(
+            "numerics.strategy = 'stacked': only for linear layers without random draws; try 'vmap' or 'loop'"
+        )
     if numerics.strategy == "vmap" and stochastic == "serial":
         raise ConfigError("numerics.strategy = 'vmap': this model draws random numbers that only 'loop' can name")
     if numerics.strategy == "vmap" and (norms or any(True for _ in module.buffers())):
@@ -57,24 +63,14 @@ def check_numerics(module: nn.Module, numerics: Numerics, stochastic: Stochastic
         raise ConfigError("model: batch norm with momentum=None cannot be averaged; give it a momentum")
 
 
-def vmap_works(task: Task, layout: Layout, numerics: Numerics, stochastic: Stochastic, batch: Batch) -> bool:
-    """Whether a model can be batched over clients at all: tried once, since its code may do what vmap cannot follow."""
-    if numerics.strategy != "vmap" or stochastic == "serial":
-        return False
-    try:
-        model, buffers = layout.flatten(task.module)[None], layout.flatten_buffers(task.module)[None]
-        make_gradients(task, layout, numerics, stochastic, frozen=False)(model, buffers, [batch], lambda row: 0)
-    except RuntimeError:
-        return False
-    return True
-
-
 def make_gradients(task: Task, layout: Layout, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> Gradients:
     """A gradient function with its own copy of the module, for one thread."""
     module = copy.deepcopy(task.module).train()
     for child in _batch_norms(module) if frozen else []:
         if child.track_running_stats:
             child.eval()
+    if numerics.strategy == "stacked":
+        return StackedGradients(module, task, layout, numerics.vmap_width)
     if numerics.strategy == "vmap":
         return VmapGradients(module, task, layout, numerics.vmap_width, stochastic)
     return LoopGradients(fuse(module), task, layout, stochastic)

@@ -43,7 +43,7 @@ class InlineEngine:
         check_numerics(runtime.task.module, numerics, stochastic, frozen_buffers)
         self.runtime = runtime
         self.threads = 1 if runtime.algorithm.method.one_at_a_time else threads or os.cpu_count() or 1
-        self.chunk = chunk or (numerics.vmap_width if numerics.strategy == "vmap" else 1)
+        self.chunk = chunk or (1 if numerics.strategy == "loop" else numerics.vmap_width)
         if runtime.algorithm.method.one_at_a_time:
             self.chunk = 1
         self._how = (runtime.task, runtime.layout, numerics, stochastic, frozen_buffers)

@@ -23,8 +23,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from laconic.algorithm import Algorithm
 from laconic.cli.labels import split_label
 from laconic.data.federated import ClientData
+from laconic.engine.choice import settle
 from laconic.engine.draws import stochastic
-from laconic.engine.gradients import vmap_works
 from laconic.errors import ConfigError, unknown_name
 from laconic.flower.engine import GridEngine
 from laconic.flower.plan import Model, Plan, initial_hash, make_model
@@ -162,15 +162,17 @@ class FederatedTraining(Training):
         dtype: torch.dtype = getattr(torch, config.numerics.dtype)
         self.task = make_model(model, config.seed, self.population.shape).to(device, dtype)
         self.layout = Layout.of(self.task.module)
-        numerics = config.numerics.resolve(self.task.module)
+        # Without an example nothing can be tried: one client a call works for all.
+        numerics = config.numerics
+        if numerics.strategy == "auto":
+            numerics = numerics.model_copy(update={"strategy": "loop"})
         test = self.population.test
         if test is not None:
             example = test.batch(torch.arange(2) % len(test), dtype)
             batch = tuple(part.to(device) for part in example)
             self.task.check(batch)
             draws = stochastic(self.task, batch)
-            if config.numerics.strategy == "auto" and not vmap_works(self.task, self.layout, numerics, draws, batch):
-                numerics = numerics.model_copy(update={"strategy": "loop"})
+            numerics = settle(config.numerics, self.task, self.layout, draws, batch)
         self.settings = config.settings().model_copy(update={"numerics": numerics, "participants": participants})
         initial, buffers = self.layout.flatten(self.task.module), self.layout.flatten_buffers(self.task.module)
         self.server = Server(

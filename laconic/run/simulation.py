@@ -12,9 +12,9 @@ from torch import nn
 from laconic.algorithm import Algorithm, Engine
 from laconic.client.runtime import ClientRuntime
 from laconic.data.federated import ClientData, FederatedData, GeneratedData, sizes_of
+from laconic.engine.choice import settle
 from laconic.engine.draws import stochastic
 from laconic.engine.faults import FaultyEngine
-from laconic.engine.gradients import vmap_works
 from laconic.engine.inline import InlineEngine
 from laconic.engine.network import NetworkEngine
 from laconic.errors import ConfigError
@@ -55,9 +55,7 @@ class Simulation(Training):
         self.task.check(batch)
         check_labels(self.task, data, batch)
         draws = stochastic(self.task, batch)
-        numerics = settings.numerics.resolve(self.task.module)
-        if settings.numerics.strategy == "auto" and not vmap_works(self.task, self.layout, numerics, draws, batch):
-            numerics = numerics.model_copy(update={"strategy": "loop"})
+        numerics = settle(settings.numerics, self.task, self.layout, draws, batch)
         self.settings = settings.model_copy(update={"numerics": numerics, "participants": participants})
         self.randomness = Randomness(settings.seed)
         self.database = Database(settings.store_cache) if settings.store == "disk" else None

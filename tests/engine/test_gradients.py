@@ -1,4 +1,4 @@
-"""Both gradient strategies give the same, whatever the model, and no row depends on its company."""
+"""All gradient strategies give the same, whatever the model, and no row depends on its company."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import laconic
 from laconic import models
+from laconic.engine.choice import settle
 from laconic.engine.draws import stochastic
 from laconic.engine.gradients import check_numerics, make_gradients
 from laconic.engine.numerics import Numerics
@@ -51,13 +52,54 @@ BUILDERS = {
     "unused parameter": lambda: nn.ModuleDict({"used": nn.Linear(8, 3), "unused": nn.Linear(2, 2)}),
 }
 
+
+class Twice(nn.Module):
+    """One layer that is used twice, and one that is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.square, self.idle = nn.Linear(8, 6, bias=False), nn.Linear(6, 6), nn.Linear(2, 2)
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.square(torch.relu(self.square(self.first(inputs))))))
+
+
+class Centred(nn.Module):
+    """Examples of a batch that depend on each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(inputs - inputs.mean(0))
+
+
+class Tied(nn.Module):
+    """A layer whose weight is also used without the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(F.linear(self.layer(inputs), self.layer.weight.t()))
+
+
+STACKED = {
+    "linear": lambda: nn.Linear(8, 3),
+    "mlp": lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)),
+    "twice": Twice,
+}
+
 BATCHED = [name for name in BUILDERS if name != "batch norm"]
 """What vmap takes: batch norm is refused there."""
 
 
 def make_task(name: str) -> Task:
     torch.manual_seed(0)
-    module = BUILDERS[name]()
+    module = (BUILDERS | STACKED)[name]()
     if name == "unused parameter":
         return Task(module, lambda m, b: F.cross_entropy(m["used"](b[0]), b[1]), lambda m, b: {})
     return laconic.classification(module)
@@ -89,18 +131,25 @@ def rows(task: Task, count: int) -> Tensor:
     return layout.flatten(task.module) + 0.1 * noise
 
 
-@pytest.mark.parametrize("name", BATCHED)
-def test_vmap_and_loop_agree(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "strategy"), [*((name, "vmap") for name in BATCHED), *((name, "stacked") for name in STACKED)]
+)
+def test_batched_and_loop_agree(name: str, strategy: str) -> None:
     task, batches = make_task(name), make_batches(7)
-    loop, vmap = (call(task, strategy, batches, rows(task, 7)) for strategy in ("loop", "vmap"))
-    for one, other in zip(loop, vmap, strict=True):
+    loop, batched = (call(task, each, batches, rows(task, 7)) for each in ("loop", strategy))
+    for one, other in zip(loop, batched, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6, equal_nan=True)
     assert torch.equal(loop[0][3], torch.zeros_like(loop[0][3]))
     assert bool(loop[1][3].isnan())
 
 
 @pytest.mark.parametrize(
-    ("name", "strategy"), [*((name, "loop") for name in BUILDERS), *((name, "vmap") for name in BATCHED)]
+    ("name", "strategy"),
+    [
+        *((name, "loop") for name in BUILDERS),
+        *((name, "vmap") for name in BATCHED),
+        *((name, "stacked") for name in STACKED),
+    ],
 )
 def test_a_row_is_the_same_to_the_bit_in_any_company(name: str, strategy: str) -> None:
     task, batches = make_task(name), make_batches(7)
@@ -117,7 +166,7 @@ def test_gradient_is_that_of_plain_autograd() -> None:
     task.loss(task.module, batches[0]).backward()
     expected = torch.cat([p.grad.reshape(-1) for p in task.module.parameters()])
     layout = Layout.of(task.module)
-    for strategy in ("loop", "vmap"):
+    for strategy in ("loop", "vmap", "stacked"):
         ours = call(task, strategy, batches, layout.flatten(task.module)[None])[0][0]
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-7)
 
@@ -149,14 +198,45 @@ def test_randomness_that_cannot_be_named_is_still_reproducible() -> None:
         check_numerics(task.module, Numerics(strategy="vmap"), "serial", frozen=False)
 
 
+def settled(task: Task, batch: Batch, asked: str = "auto") -> str:
+    return settle(Numerics(strategy=asked), task, Layout.of(task.module), stochastic(task, batch), batch).strategy
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "expected"),
-    [("lenet5", (1, 28, 28), "loop"), ("mlp:20", (1, 8, 8), "vmap"), ("cnn_fashion", (1, 28, 28), "loop")],
+    [("lenet5", (1, 28, 28), "loop"), ("mlp:20", (1, 8, 8), "stacked"), ("cnn_fashion", (1, 28, 28), "loop")],
 )
-def test_auto_is_a_fixed_rule_from_the_module(name: str, shape: tuple[int, ...], expected: str) -> None:
-    assert Numerics().resolve(models.build(name, shape, 10)).strategy == expected
-    other = "vmap" if expected == "loop" else "loop"
-    assert Numerics(strategy=other).resolve(models.build(name, shape, 10)).strategy == other
+def test_auto_is_a_fixed_rule_from_the_model(name: str, shape: tuple[int, ...], expected: str) -> None:
+    task = laconic.classification(models.build(name, shape, 10))
+    batch = (torch.randn(2, *shape), torch.tensor([0, 1]))
+    assert settled(task, batch) == expected
+    assert settled(task, batch, "vmap") == "vmap"
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (Twice, "stacked"),
+        (Centred, "vmap"),
+        (Tied, "vmap"),
+        (lambda: nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.4), nn.Linear(16, 3)), "vmap"),
+        (lambda: nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 3)), "loop"),
+    ],
+)
+def test_models_that_cannot_be_stacked_are_not(make: type[nn.Module], expected: str) -> None:
+    torch.manual_seed(0)
+    batch = (torch.randn(2, 8), torch.tensor([0, 1]))
+    assert settled(laconic.classification(make()), batch) == expected
+
+
+def test_a_loss_of_ones_own_is_batched_by_vmap() -> None:
+    task = Task(nn.Linear(8, 3), lambda module, batch: F.cross_entropy(module(batch[0]), batch[1], reduction="sum"))
+    assert settled(task, (torch.randn(2, 8), torch.tensor([0, 1]))) == "vmap"
+
+
+def test_stacked_says_what_it_needs() -> None:
+    with pytest.raises(laconic.ConfigError, match="only for linear layers"):
+        check_numerics(models.build("lenet5", (1, 28, 28), 10), Numerics(strategy="stacked"), "no", frozen=False)
 
 
 def test_one_example_and_batch_norm_is_explained() -> None:

@@ -1,0 +1,149 @@
+"""Gradients of many clients at once for models whose parameters are all in linear layers.
+
+The clients' batches go through the module as one batch, and each linear layer multiplies every client's part of it by that
+client's own weights. Weights are read where the cohort's matrix has them and gradients are written where they belong, so a
+call makes no copy of either; with small batches such copies take longer than the arithmetic.
+
+This supposes that the module treats the examples of a batch one by one. `laconic.engine.choice` tries whether it does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from laconic.layout import Layout
+from laconic.task import Batch, Task
+
+
+def can_be_stacked(module: nn.Module) -> bool:
+    """Every module with trainable parameters is linear, and none keeps or uses statistics of a batch."""
+    holders = [each for each in module.modules() if any(p.requires_grad for p in each.parameters(recurse=False))]
+    return (
+        all(_is_linear(each) for each in holders)
+        and not any(isinstance(each, nn.modules.batchnorm._NormBase) for each in module.modules())
+        and not any(True for _ in module.buffers())
+    )
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return type(module) is nn.Linear and all(p.requires_grad for p in module.parameters())
+
+
+class StackedLinear(nn.Linear):
+    """A linear layer with weights for each of `clients` equal parts of its batch."""
+
+    clients: int
+    stack: tuple[Tensor, Tensor | None]
+    """[C, out, in] and [C, out]: views of the clients' models."""
+    result: tuple[Tensor, Tensor | None]
+    """Likewise of the gradients; `written` once they hold this call's."""
+    written: bool
+    anchor: Tensor
+    """Needs a gradient, so that the way back comes here even where the inputs need none."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Every client's examples times its own weights."""
+        result: Tensor = _StackedProduct.apply(input, self.anchor, self)  # type: ignore[no-untyped-call]
+        return result
+
+
+class _StackedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, anchor: Tensor, layer: StackedLinear) -> Tensor:
+        weight, bias = layer.stack
+        rows = input.reshape(layer.clients, -1, input.shape[-1])
+        turned = weight.transpose(1, 2)
+        product = torch.bmm(rows, turned) if bias is None else torch.baddbmm(bias[:, None], rows, turned)
+        ctx.layer = layer
+        ctx.save_for_backward(rows)
+        return product.view(*input.shape[:-1], weight.shape[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
+        layer, (rows,) = ctx.layer, ctx.saved_tensors
+        (weight, _), (of_weight, of_bias) = layer.stack, layer.result
+        gradient = gradients[0].reshape(layer.clients, -1, weight.shape[1])
+        if layer.written:  # a layer that is used more than once
+            of_weight += torch.bmm(gradient.transpose(1, 2), rows)
+        else:
+            torch.bmm(gradient.transpose(1, 2), rows, out=of_weight)
+        if of_bias is not None:
+            sums = gradient.sum(1)
+            of_bias.copy_(of_bias + sums if layer.written else sums)
+        layer.written = True
+        if not ctx.needs_input_grad[0]:
+            return None, None, None
+        return torch.bmm(gradient, weight).view(*gradients[0].shape[:-1], weight.shape[2]), None, None
+
+
+class StackedGradients:
+    """Rows with batches of equal size in one call, padded to a fixed width, so that a row's bits depend on no other."""
+
+    def __init__(self, module: nn.Module, task: Task, layout: Layout, width: int) -> None:
+        assert task.losses is not None
+        self.module, self.losses, self.width = module, task.losses, width
+        self.slots = {slot.name: slot for slot in layout.parameters}
+        self.layers: dict[str, StackedLinear] = {}
+        for name, child in module.named_modules():
+            if _is_linear(child):
+                anchor = torch.zeros((), dtype=layout.dtype, requires_grad=True)
+                child.__class__ = StackedLinear
+                assert isinstance(child, StackedLinear)
+                child.clients, child.anchor = width, anchor.to(child.weight.device)
+                self.layers[name] = child
+
+    def __call__(
+        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Any
+    ) -> tuple[Tensor, Tensor]:
+        """One call per batch size and `width` rows."""
+        result = torch.empty_like(models)
+        losses = models.new_full((len(models),), torch.nan)
+        groups: dict[int, list[int]] = defaultdict(list)
+        for row, batch in enumerate(batches):
+            groups[0 if batch is None else len(batch[0])].append(row)
+        for row in groups.pop(0, []):
+            result[row].zero_()
+        for rows in groups.values():
+            for start in range(0, len(rows), self.width):
+                self._group(rows[start : start + self.width], models, batches, result, losses)
+        return result, losses
+
+    def _group(
+        self, rows: list[int], models: Tensor, batches: Sequence[Batch | None], result: Tensor, losses: Tensor
+    ) -> None:
+        chosen = [batch for row in rows + rows[:1] * (self.width - len(rows)) if (batch := batches[row]) is not None]
+        stacked = tuple(torch.cat(parts) for parts in zip(*chosen, strict=True))
+        if len(rows) == self.width and rows == list(range(rows[0], rows[0] + self.width)):
+            part = slice(rows[0], rows[0] + self.width)
+            losses[part] = self._compute(models[part], stacked, result[part])
+            return
+        index = torch.tensor(rows + rows[:1] * (self.width - len(rows)), device=models.device)
+        padded = torch.empty(self.width, models.shape[1], dtype=models.dtype, device=models.device)
+        values = self._compute(models[index], stacked, padded)
+        result[index[: len(rows)]] = padded[: len(rows)]
+        losses[index[: len(rows)]] = values[: len(rows)]
+
+    def _compute(self, models: Tensor, batch: Batch, result: Tensor) -> Tensor:
+        for name, layer in self.layers.items():
+            layer.stack, layer.result = self._views(name, models), self._views(name, result)
+            layer.written = False
+        losses = self.losses(self.module, batch).view(self.width, -1).mean(1)
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        for layer in self.layers.values():
+            if not layer.written:
+                for each in layer.result:
+                    if each is not None:
+                        each.zero_()
+            del layer.stack, layer.result
+        return losses.detach()
+
+    def _views(self, name: str, matrix: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The part of the cohort's matrix that is this layer's weight, and its bias."""
+        prefix = f"{name}." if name else ""
+        bias = self.slots.get(f"{prefix}bias")
+        return self.slots[f"{prefix}weight"].view(matrix), None if bias is None else bias.view(matrix)
