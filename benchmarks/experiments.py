@@ -85,7 +85,7 @@ _FED_AMD_RUNS = {
     "bvr_l_sgd": "--algorithm bvr_l_sgd --local-lr {rate}",
     "fed_page": "--algorithm fed_page --set method.probability=0.5 --local-lr {rate}",
 }
-_UNSTABLE = ("fed_amd constant", "fed_amd sequential")
+_UNSTABLE = ("scaffold", "fed_amd constant", "fed_amd sequential")
 FED_AMD_RATES = ("0.1", "0.03", "0.02", "0.01", "0.008", "0.005")
 """The paper's grid of local rates."""
 FED_AMD_SHUFFLED = Experiment(

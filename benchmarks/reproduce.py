@@ -47,15 +47,24 @@ def runs(name: str, folder: Path) -> dict[str, tables.Curve]:
     curves = {}
     for label, options in experiment.runs.items():
         directory = folder / name / re.sub("[^a-z0-9.+_]+", "-", label)
+        given = f"{experiment.common} {length} {options}"
+        if "{rate}" not in options:
+            curves[label] = run(directory, given)
+            continue
         trial = 100 if label in experiment.long_trials else experiment.trial
-        rate = best_rate(experiment, f"{options} --rounds {trial}", directory) if "{rate}" in options else ""
-        chosen = f"{experiment.common} {length} {options.format(rate=rate)}"
-        curves[f"{label}, rate {rate}" if rate else label] = run(directory, chosen)
+        for rate in best_rates(experiment, f"{options} --rounds {trial}", directory):
+            try:
+                curves[f"{label}, rate {rate}"] = run(
+                    directory.with_name(f"{directory.name}-{rate}"), given.format(rate=rate)
+                )
+                break
+            except subprocess.CalledProcessError:
+                print(f"{label} diverges with rate {rate} after its trial: the next rate")
     return curves
 
 
-def best_rate(experiment: experiments.Experiment, options: str, directory: Path) -> str:
-    """The rate with the best mean of the last evaluations of a short run; one that diverges is out.
+def best_rates(experiment: experiments.Experiment, options: str, directory: Path) -> list[str]:
+    """The rates by the mean of the last evaluations of a short run, the best first; one that diverges is out.
 
     Rates are tried from the largest on, until two in a row are worse than the best.
     """
@@ -66,10 +75,10 @@ def best_rate(experiment: experiments.Experiment, options: str, directory: Path)
             curve = run(trial, f"{experiment.common} {options.format(rate=rate)}")
             found[rate] = tables.mean_of_last(curve)
         except subprocess.CalledProcessError:
-            found[rate] = 0.0
+            continue
         if max([*found.values()][-2:]) < max(found.values()):
             break
-    return max(found, key=lambda rate: found[rate])
+    return sorted(found, key=lambda rate: -found[rate])
 
 
 def main() -> None:
