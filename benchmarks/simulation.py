@@ -1,9 +1,9 @@
 """How fast the simulation is, as a ratio to a plain PyTorch loop measured in the same run, round by round in turn.
 
-    python benchmarks/simulation.py [--json] [--rounds 15]
+    python benchmarks/simulation.py [--json] [--rounds 15] [--works W1 W2 W3] [--no-peers]
 
-W1 is FedAMD's setting: LeNet-5 on Fashion-MNIST, 100 clients x 600 samples, 20 per round, 10 steps of 64. Where the data
-set is not at hand, random images of the same shape take its place: the work is the same.
+The workloads W1, W2 and W3 are in workloads.py. Other frameworks that are installed (peers.py) run the same work after that,
+each in processes of its own: `pip install laconic[bench]` brings those that can be had.
 
 `overhead_fraction` is the part of a round's processor time, of all threads, that is not spent inside gradient calls:
 gathering batches, local steps, packets, checksums, aggregation, the optimiser. `wall_outside_gradients` is stricter: the
@@ -14,90 +14,23 @@ finishes the last client of the round.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+import peers
 import torch
-import torch.nn.functional as F
-from torch import nn
+from workloads import WORKS, BareLoop, Work, load_data
 
 import laconic
-from laconic import models
-from laconic.data import Examples, FederatedData
+from laconic.data import FederatedData
 from laconic.engine import inline
 from laconic.engine.gradients import Gradients
-from laconic.run.simulation import Simulation, initial_module
+from laconic.run.simulation import Simulation
 
-
-@dataclass(frozen=True)
-class Work:
-    """One workload."""
-
-    model: str
-    clients: int
-    size: int
-    participants: int
-    steps: int
-    batch: int
-    local_lr: float = 0.02
-
-    @property
-    def samples_per_round(self) -> int:
-        return self.participants * self.steps * self.batch
-
-
-WORKS = {
-    "W1": Work("lenet5", clients=100, size=600, participants=20, steps=10, batch=64),
-    "W2": Work("mlp:200,200", clients=1000, size=60, participants=100, steps=5, batch=32),
-    "W3": Work("cnn", clients=200, size=300, participants=20, steps=10, batch=32),
-}
 THREADS = 2
-
-
-def load_data(work: Work) -> FederatedData:
-    try:
-        data = laconic.data.load("fashion-mnist", clients=work.clients, partition="iid", download=False)
-        assert isinstance(data, FederatedData)
-        return data
-    except laconic.DataError:
-        generator = np.random.default_rng(0)
-        count = work.clients * work.size
-        images = torch.from_numpy(generator.integers(0, 256, (count, 1, 28, 28), dtype=np.uint8))
-        labels = torch.from_numpy(generator.integers(0, 10, count))
-        split = list(np.arange(count).reshape(work.clients, work.size))
-        return FederatedData("random", "classification", Examples(images, labels, ((0.5,), (0.5,))), split, None, 10)
-
-
-class BareLoop:
-    """What a person writes without a framework: deepcopy, torch.optim.SGD, index batches, average of state dicts."""
-
-    def __init__(self, work: Work, data: FederatedData, model: nn.Module) -> None:
-        self.work, self.model = work, model
-        self.inputs, self.targets = data.examples.batch(torch.arange(len(data.examples)))
-        self.clients = [torch.from_numpy(indices) for indices in data.clients]
-        self.generator = np.random.default_rng(0)
-
-    def round(self) -> None:
-        states = []
-        for client in self.generator.choice(self.work.clients, self.work.participants, replace=False):
-            local = copy.deepcopy(self.model)
-            optimizer = torch.optim.SGD(local.parameters(), lr=self.work.local_lr)
-            indices = self.clients[client]
-            order = indices[torch.randperm(len(indices))].repeat(1 + self.work.steps * self.work.batch // len(indices))
-            for step in range(self.work.steps):
-                batch = order[step * self.work.batch : (step + 1) * self.work.batch]
-                optimizer.zero_grad()
-                F.cross_entropy(local(self.inputs[batch]), self.targets[batch]).backward()
-                optimizer.step()
-            states.append(local.state_dict())
-        mean = {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
-        self.model.load_state_dict(mean)
 
 
 class Timed:
@@ -124,20 +57,19 @@ def seconds(action: Callable[[], Any]) -> float:
 
 
 def make_simulation(work: Work, data: FederatedData, rounds: int) -> Simulation:
-    module = initial_module(lambda: models.build(work.model, (1, 28, 28), 10), 0)
     algorithm = laconic.fed_avg(local_lr=work.local_lr, local_steps=work.steps, batch_size=work.batch)
     # An evaluation every `rounds` + 1 rounds is none: the bare loop does not evaluate either.
     settings = laconic.Settings(
         rounds=rounds + 1, participants=work.participants, eval_every=rounds + 1, threads=THREADS
     )
-    return Simulation(algorithm, laconic.classification(module), data, settings)
+    return Simulation(algorithm, laconic.classification(work.build()), data, settings)
 
 
 def measure(work: Work, rounds: int) -> dict[str, float]:
     """Laconic and the bare loop, a round each in turn."""
     data = load_data(work)
     torch.set_num_threads(THREADS)
-    bare = BareLoop(work, data, initial_module(lambda: models.build(work.model, (1, 28, 28), 10), 0))
+    bare = BareLoop(work, data, work.build())
     plain_make = inline.make_gradients
     inline.make_gradients = lambda *arguments: Timed(plain_make(*arguments))
     simulation = make_simulation(work, data, rounds + 2)
@@ -172,20 +104,38 @@ def measure(work: Work, rounds: int) -> dict[str, float]:
     }
 
 
+def beside_peers(name: str, ours: dict[str, float], rounds: int) -> dict[str, Any]:
+    """How long each peer takes for a round, as a multiple of ours and of the plain loop's in the same run."""
+    result: dict[str, Any] = {}
+    for peer in peers.PEERS:
+        found = peers.measure(peer, name, rounds)
+        if "seconds_per_round" in found:
+            found["times_ours"] = found["seconds_per_round"] / ours["seconds_per_round"]
+            found["times_bare_loop"] = found["seconds_per_round"] / ours["bare_loop_seconds_per_round"]
+        result[peer] = found
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each")
     parser.add_argument("--works", nargs="*", choices=list(WORKS), default=list(WORKS), help="which workloads")
+    parser.add_argument("--no-peers", action="store_true", help="without other frameworks")
     options = parser.parse_args()
-    results = {name: measure(WORKS[name], options.rounds) for name in options.works}
+    results: dict[str, Any] = {name: measure(WORKS[name], options.rounds) for name in options.works}
+    if not options.no_peers:
+        results["peers"] = {
+            name: beside_peers(name, results[name], max(5, options.rounds // 2)) for name in options.works
+        }
     if options.json:
         print(json.dumps(results))
         return
     for name, numbers in results.items():
         print(name)
         for key, value in numbers.items():
-            print(f"  {key:32s} {value:12.4g}")
+            shown = f"{value:12.4g}" if isinstance(value, float) else json.dumps(value)
+            print(f"  {key:32s} {shown}")
 
 
 if __name__ == "__main__":

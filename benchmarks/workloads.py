@@ -1,0 +1,103 @@
+"""The workloads of benchmarks/simulation.py, their data, and the plain PyTorch loop that everything is measured against.
+
+W1 is FedAMD's setting: LeNet-5 on Fashion-MNIST, 100 clients x 600 samples, 20 per round, 10 steps of 64. W2 is an MLP of
+784-200-200-10, 1000 clients x 60 samples, 100 per round, 5 steps of 32. W3 is Fed-EF's CNN, 200 clients x 300 samples, 20
+per round, 10 steps of 32. Where the data set is not at hand, random images of the same shape take its place: the work is
+the same.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import laconic
+from laconic import models
+from laconic.data import Examples, FederatedData
+from laconic.run.simulation import initial_module
+
+
+@dataclass(frozen=True)
+class Work:
+    """One workload."""
+
+    model: str
+    clients: int
+    size: int
+    participants: int
+    steps: int
+    batch: int
+    local_lr: float = 0.02
+
+    @property
+    def samples_per_round(self) -> int:
+        return self.participants * self.steps * self.batch
+
+    def build(self) -> nn.Module:
+        """The model as every contender starts with it."""
+        return initial_module(lambda: models.build(self.model, (1, 28, 28), 10), 0)
+
+    def draw(self, generator: np.random.Generator) -> np.ndarray:
+        """A round's clients."""
+        return generator.choice(self.clients, self.participants, replace=False)
+
+    def order(self, indices: Tensor) -> Tensor:
+        """A client's examples, shuffled and repeated, as many as its local steps need."""
+        needed = self.steps * self.batch
+        return indices[torch.randperm(len(indices))].repeat(1 + needed // len(indices))[:needed]
+
+
+WORKS = {
+    "W1": Work("lenet5", clients=100, size=600, participants=20, steps=10, batch=64),
+    "W2": Work("mlp:200,200", clients=1000, size=60, participants=100, steps=5, batch=32),
+    "W3": Work("cnn", clients=200, size=300, participants=20, steps=10, batch=32),
+}
+THREADS = 2
+
+
+def load_data(work: Work) -> FederatedData:
+    try:
+        data = laconic.data.load("fashion-mnist", clients=work.clients, partition="iid", download=False)
+        assert isinstance(data, FederatedData)
+        return data
+    except laconic.DataError:
+        generator = np.random.default_rng(0)
+        count = work.clients * work.size
+        images = torch.from_numpy(generator.integers(0, 256, (count, 1, 28, 28), dtype=np.uint8))
+        labels = torch.from_numpy(generator.integers(0, 10, count))
+        split = list(np.arange(count).reshape(work.clients, work.size))
+        return FederatedData("random", "classification", Examples(images, labels, ((0.5,), (0.5,))), split, None, 10)
+
+
+def train(work: Work, model: nn.Module, inputs: Tensor, targets: Tensor, order: Tensor) -> None:
+    """Local steps as anybody would write them."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=work.local_lr)
+    for batch in order.split(work.batch):
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs[batch]), targets[batch]).backward()
+        optimizer.step()
+
+
+class BareLoop:
+    """What a person writes without a framework: deepcopy, torch.optim.SGD, index batches, average of state dicts."""
+
+    def __init__(self, work: Work, data: FederatedData, model: nn.Module) -> None:
+        self.work, self.model = work, model
+        self.inputs, self.targets = data.examples.batch(torch.arange(len(data.examples)))
+        self.clients = [torch.from_numpy(indices) for indices in data.clients]
+        self.generator = np.random.default_rng(0)
+
+    def round(self) -> None:
+        """One round of FedAvg."""
+        states = []
+        for client in self.work.draw(self.generator):
+            local = copy.deepcopy(self.model)
+            train(self.work, local, self.inputs, self.targets, self.work.order(self.clients[client]))
+            states.append(local.state_dict())
+        mean = {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
+        self.model.load_state_dict(mean)
