@@ -84,7 +84,6 @@ def cost(hidden: int, participants: int, population: int, steps: int, repeats: i
     seconds = median_seconds(lambda: next(rounds), repeats)
     rounds.close()
     simulation.close()
-    del simulation, rounds
     gc.collect()
     return {
         "parameters": size,

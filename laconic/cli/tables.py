@@ -125,9 +125,9 @@ def known_models() -> Table:
 
 def trials(measured: Sequence[Trial]) -> Table:
     """What `tune` has measured, fastest first."""
-    table = _table("strategy", "width", "threads", "seconds a round")
+    table = _table("strategy", "vmap width", "threads", "seconds a round")
     for trial in measured:
-        width = str(trial.numerics.vmap_width) if trial.numerics.strategy != "loop" else ""
+        width = str(trial.numerics.vmap_width) if trial.numerics.strategy == "vmap" else ""
         table.add_row(trial.numerics.strategy, width, str(trial.threads), f"{trial.seconds_per_round:.3g}")
     return table
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
+from torch import Tensor
 
 from laconic.engine.draws import Stochastic
 from laconic.engine.gradients import make_gradients
@@ -12,37 +15,49 @@ from laconic.layout import Layout
 from laconic.task import Batch, Task
 
 TOLERANCE = 1e-3
+MOST_PARAMETERS = 2_000_000
+"""Larger models gain nothing by company, and a matrix of many of them would fill the memory."""
 
 
 def settle(numerics: Numerics, task: Task, layout: Layout, stochastic: Stochastic, batch: Batch) -> Numerics:
-    """Models of linear layers only are batched over clients, if that works when it is tried on `batch`; all else loops."""
+    """Small models of linear layers only are batched over clients, if that works when tried on `batch`; all else loops."""
     if numerics.strategy != "auto":
         return numerics
-    loop, vmap, stacked = (
-        numerics.model_copy(update={"strategy": strategy, "vmap_width": 2}) for strategy in ("loop", "vmap", "stacked")
-    )
     chosen = "loop"
-    if can_be_stacked(task.module) and stochastic != "serial":
+    if can_be_stacked(task.module) and stochastic != "serial" and layout.size <= MOST_PARAMETERS:
         # The model's code may do what vmap cannot follow, or mix the examples of a batch.
-        if _agree(task, layout, stochastic, batch, loop, vmap):
+        trial = _Trial(task, layout, stochastic, batch)
+        if trial.agrees("vmap"):
             chosen = "vmap"
-        if task.losses and stochastic == "no" and _agree(task, layout, stochastic, batch, loop, stacked):
+        if task.losses and stochastic == "no" and batch[0].device.type == "cpu" and trial.agrees("stacked"):
             chosen = "stacked"
     return numerics.model_copy(update={"strategy": chosen})
 
 
-def _agree(task: Task, layout: Layout, stochastic: Stochastic, batch: Batch, first: Numerics, second: Numerics) -> bool:
-    """Whether two strategies give the same gradients for two clients with unlike models and data."""
-    model, buffers = layout.flatten(task.module), layout.flatten_buffers(task.module)
-    models = torch.stack([model, 0.9 * model + 0.01])
-    other = tuple(part.flip(0) * 0.5 if part.is_floating_point() else part.flip(0) for part in batch)
-    results = []
-    for numerics in (first, second):
+class _Trial:
+    """Gradients of two clients with unlike models and data."""
+
+    def __init__(self, task: Task, layout: Layout, stochastic: Stochastic, batch: Batch) -> None:
+        self.task, self.layout, self.stochastic = task, layout, stochastic
+        other = tuple(part.flip(0) * 0.5 if part.is_floating_point() else part.flip(0) for part in batch)
+        self.batches = [batch, other]
+        model = layout.flatten(task.module)
+        self.models = torch.stack([model, 0.9 * model + 0.01])
+        self.expected = self._gradients("loop", 2)
+
+    def _gradients(self, strategy: Literal["loop", "vmap", "stacked"], rows: int) -> tuple[Tensor, Tensor]:
+        """Of the first rows."""
+        numerics = Numerics(strategy=strategy, vmap_width=2)
+        function = make_gradients(self.task, self.layout, numerics, self.stochastic, frozen=False)
+        buffers = self.models.new_empty(rows, 0)
+        return function(self.models[:rows].clone(), buffers, self.batches[:rows], lambda row: row)
+
+    def agrees(self, strategy: Literal["vmap", "stacked"]) -> bool:
+        """Whether a strategy gives what a loop gives, and gives a client the same to the bit when it is alone."""
         try:
-            function = make_gradients(task, layout, numerics, stochastic, frozen=False)
-            results.append(function(models.clone(), torch.stack([buffers, buffers]), [batch, other], lambda row: row))
+            (found, losses), (alone, _) = self._gradients(strategy, 2), self._gradients(strategy, 1)
         except RuntimeError:
             return False
-    (expected, losses), (found, values) = results
-    close = (expected - found).abs().amax() <= TOLERANCE * expected.abs().amax()
-    return bool(close) and torch.allclose(losses, values, TOLERANCE, TOLERANCE)
+        expected, values = self.expected
+        close = (expected - found).abs().amax() <= TOLERANCE * expected.abs().amax()
+        return bool(close) and torch.allclose(losses, values, TOLERANCE, TOLERANCE) and torch.equal(found[0], alone[0])

@@ -70,7 +70,7 @@ def make_gradients(task: Task, layout: Layout, numerics: Numerics, stochastic: S
         if child.track_running_stats:
             child.eval()
     if numerics.strategy == "stacked":
-        return StackedGradients(module, task, layout, numerics.vmap_width)
+        return StackedGradients(module, task, layout)
     if numerics.strategy == "vmap":
         return VmapGradients(module, task, layout, numerics.vmap_width, stochastic)
     return LoopGradients(fuse(module), task, layout, stochastic)

@@ -24,6 +24,8 @@ from laconic.engine.numerics import Numerics
 from laconic.task import Batch
 
 Item = TypeVar("Item")
+MOST_STACKED = 25
+"""Clients in one call of the strategy `stacked`; more gain nothing."""
 Result = TypeVar("Result")
 
 
@@ -39,17 +41,23 @@ class InlineEngine:
         frozen_buffers: bool = False,
         threads: int | None = None,
         chunk: int | None = None,
+        participants: int | None = None,
     ) -> None:
         check_numerics(runtime.task.module, numerics, stochastic, frozen_buffers)
         self.runtime = runtime
         self.threads = 1 if runtime.algorithm.method.one_at_a_time else threads or os.cpu_count() or 1
-        self.chunk = chunk or (1 if numerics.strategy == "loop" else numerics.vmap_width)
+        self.chunk = chunk or {"loop": 1, "vmap": numerics.vmap_width}.get(numerics.strategy, self._share(participants))
         if runtime.algorithm.method.one_at_a_time:
             self.chunk = 1
         self._how = (runtime.task, runtime.layout, numerics, stochastic, frozen_buffers)
         self._local = threading.local()
         self._operator_threads = torch.get_num_threads()
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="laconic", initializer=self._start_thread)
+
+    def _share(self, participants: int | None) -> int:
+        """How many of a round's clients make a chunk: few enough that every thread has as many chunks."""
+        turns = -(-(participants or MOST_STACKED) // (self.threads * MOST_STACKED))
+        return -(-(participants or MOST_STACKED) // (self.threads * turns))
 
     def _start_thread(self) -> None:
         alone = self.runtime.algorithm.method.one_at_a_time

@@ -13,7 +13,7 @@ class Numerics(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     strategy: Literal["auto", "stacked", "vmap", "loop"] = "auto"
-    """stacked and vmap: `vmap_width` clients in one call; loop: one client a call, with channels-last images."""
+    """stacked: the clients of a chunk in one call; vmap: `vmap_width` of them; loop: one, with channels-last images."""
     vmap_width: int = Field(default=25, ge=1)
     """Calls are padded to this width even for one client, so that a row's bits do not depend on its company."""
     dtype: Literal["float32", "float64"] = "float32"

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from laconic.errors import ConfigError
 from laconic.layout import Layout
 from laconic.task import Batch, Task
 
@@ -35,9 +36,8 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 class StackedLinear(nn.Linear):
-    """A linear layer with weights for each of `clients` equal parts of its batch."""
+    """A linear layer with weights for each of C equal parts of its batch."""
 
-    clients: int
     stack: tuple[Tensor, Tensor | None]
     """[C, out, in] and [C, out]: views of the clients' models."""
     result: tuple[Tensor, Tensor | None]
@@ -56,7 +56,7 @@ class _StackedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, anchor: Tensor, layer: StackedLinear) -> Tensor:
         weight, bias = layer.stack
-        rows = input.reshape(layer.clients, -1, input.shape[-1])
+        rows = input.reshape(len(weight), -1, input.shape[-1])
         turned = weight.transpose(1, 2)
         product = torch.bmm(rows, turned) if bias is None else torch.baddbmm(bias[:, None], rows, turned)
         ctx.layer = layer
@@ -67,7 +67,7 @@ class _StackedProduct(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
         layer, (rows,) = ctx.layer, ctx.saved_tensors
         (weight, _), (of_weight, of_bias) = layer.stack, layer.result
-        gradient = gradients[0].reshape(layer.clients, -1, weight.shape[1])
+        gradient = gradients[0].reshape(len(weight), -1, weight.shape[1])
         if layer.written:  # a layer that is used more than once
             of_weight += torch.bmm(gradient.transpose(1, 2), rows)
         else:
@@ -82,25 +82,26 @@ class _StackedProduct(torch.autograd.Function):
 
 
 class StackedGradients:
-    """Rows with batches of equal size in one call, padded to a fixed width, so that a row's bits depend on no other."""
+    """Rows with batches of equal size in one call. Each product is one client's own, so a row's bits depend on no other."""
 
-    def __init__(self, module: nn.Module, task: Task, layout: Layout, width: int) -> None:
-        assert task.losses is not None
-        self.module, self.losses, self.width = module, task.losses, width
+    def __init__(self, module: nn.Module, task: Task, layout: Layout) -> None:
+        if task.losses is None:
+            raise ConfigError("numerics.strategy = 'stacked': this task does not give the losses of single examples")
+        self.module, self.losses = module, task.losses
         self.slots = {slot.name: slot for slot in layout.parameters}
         self.layers: dict[str, StackedLinear] = {}
         for name, child in module.named_modules():
             if _is_linear(child):
-                anchor = torch.zeros((), dtype=layout.dtype, requires_grad=True)
+                anchor = torch.zeros((), dtype=layout.dtype, device=child.weight.device, requires_grad=True)
                 child.__class__ = StackedLinear
                 assert isinstance(child, StackedLinear)
-                child.clients, child.anchor = width, anchor.to(child.weight.device)
+                child.anchor = anchor
                 self.layers[name] = child
 
     def __call__(
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Any
     ) -> tuple[Tensor, Tensor]:
-        """One call per batch size and `width` rows."""
+        """One call per batch size."""
         result = torch.empty_like(models)
         losses = models.new_full((len(models),), torch.nan)
         groups: dict[int, list[int]] = defaultdict(list)
@@ -109,30 +110,22 @@ class StackedGradients:
         for row in groups.pop(0, []):
             result[row].zero_()
         for rows in groups.values():
-            for start in range(0, len(rows), self.width):
-                self._group(rows[start : start + self.width], models, batches, result, losses)
+            chosen = [batch for row in rows if (batch := batches[row]) is not None]
+            stacked = tuple(torch.cat(parts) for parts in zip(*chosen, strict=True))
+            if len(rows) == len(models):
+                losses.copy_(self._compute(models, stacked, result))
+                continue
+            index = torch.tensor(rows, device=models.device)
+            part = torch.empty(len(rows), models.shape[1], dtype=models.dtype, device=models.device)
+            losses[index] = self._compute(models[index], stacked, part)
+            result[index] = part
         return result, losses
-
-    def _group(
-        self, rows: list[int], models: Tensor, batches: Sequence[Batch | None], result: Tensor, losses: Tensor
-    ) -> None:
-        chosen = [batch for row in rows + rows[:1] * (self.width - len(rows)) if (batch := batches[row]) is not None]
-        stacked = tuple(torch.cat(parts) for parts in zip(*chosen, strict=True))
-        if len(rows) == self.width and rows == list(range(rows[0], rows[0] + self.width)):
-            part = slice(rows[0], rows[0] + self.width)
-            losses[part] = self._compute(models[part], stacked, result[part])
-            return
-        index = torch.tensor(rows + rows[:1] * (self.width - len(rows)), device=models.device)
-        padded = torch.empty(self.width, models.shape[1], dtype=models.dtype, device=models.device)
-        values = self._compute(models[index], stacked, padded)
-        result[index[: len(rows)]] = padded[: len(rows)]
-        losses[index[: len(rows)]] = values[: len(rows)]
 
     def _compute(self, models: Tensor, batch: Batch, result: Tensor) -> Tensor:
         for name, layer in self.layers.items():
             layer.stack, layer.result = self._views(name, models), self._views(name, result)
             layer.written = False
-        losses = self.losses(self.module, batch).view(self.width, -1).mean(1)
+        losses = self.losses(self.module, batch).view(len(models), -1).mean(1)
         losses.sum().backward()  # type: ignore[no-untyped-call]
         for layer in self.layers.values():
             if not layer.written:

@@ -29,7 +29,7 @@ class Trial:
     seconds_per_round: float
 
     def __str__(self) -> str:
-        width = f" of width {self.numerics.vmap_width}" if self.numerics.strategy != "loop" else ""
+        width = f" of width {self.numerics.vmap_width}" if self.numerics.strategy == "vmap" else ""
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
         return f"{self.numerics.strategy}{width} on {threads}, {self.seconds_per_round:.3g} s a round"
 
@@ -42,12 +42,8 @@ def tune(config: RunConfig, report: Callable[[Trial], None] = lambda trial: None
     data = config.load_data()
     cores = os.cpu_count() or 1
     base = config.numerics
-    candidates = [base.model_copy(update={"strategy": "loop"})]
-    candidates += [
-        base.model_copy(update={"strategy": strategy, "vmap_width": width})
-        for strategy in ("stacked", "vmap")
-        for width in WIDTHS
-    ]
+    candidates = [base.model_copy(update={"strategy": strategy}) for strategy in ("loop", "stacked")]
+    candidates += [base.model_copy(update={"strategy": "vmap", "vmap_width": width}) for width in WIDTHS]
     participants = min(config.participants or len(data), len(data), MOST)
     trials: list[Trial] = []
     for numerics in candidates:

@@ -94,6 +94,7 @@ class Simulation(Training):
             frozen_buffers=frozen,
             threads=settings.threads,
             chunk=settings.chunk,
+            participants=participants,
         )
         self.mapper = self.engine.map
         self._warm_up(batch)
