@@ -39,9 +39,9 @@ bench: .venv/installed-dev
 	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/codec.py
 
-# Hours of training: the tables of docs/results.md, from runs/reproduce, which continues where it was stopped.
+# Hours of training: docs/reproductions.md, from runs/reproduce, which continues where it was stopped.
 reproduce: .venv/installed-dev
-	$(BIN)/python benchmarks/reproduce.py
+	$(BIN)/laconic reproduce all
 
 clean:
 	rm -rf .venv build dist *.egg-info

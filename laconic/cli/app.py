@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from laconic.cli import reports, tables
+from laconic.cli import reports, reproductions, tables
 from laconic.cli.deploy_demo import demonstrate
 from laconic.cli.flower_app import write_app
 from laconic.cli.labels import split_label
@@ -252,7 +252,7 @@ def deploy_demo(
     stdout.print(f"The run is in {summary['run_dir']}", highlight=False, soft_wrap=True)
 
 
-for command in (reports.report, reports.watch, reports.plot):
+for command in (reports.report, reports.watch, reports.plot, reproductions.reproduce):
     app.command()(command)
 
 

@@ -40,7 +40,7 @@ def ranked(runs: Sequence[Finished], by: RankBy = "bytes") -> list[Finished]:
 
 def outcome(runs: Sequence[Finished], width: int, by: RankBy = "bytes") -> Table:
     """Runs side by side, best first; a narrow terminal gets the columns that matter most."""
-    table = _table()
+    table = new_table()
     target = next((run.target for run in runs if run.target is not None), None)
     simulated = any(run.simulated_seconds is not None for run in runs)
     columns = ["", "algorithm", "accuracy", "loss", "bytes up", "bytes down"]
@@ -86,7 +86,7 @@ def _computing(runs: Sequence[Finished]) -> bool:
 
 def algorithms() -> Table:
     """Every recipe: what it is, where it stands, its parts and their defaults."""
-    table = _table("algorithm", "what it is, and where", "parts and defaults")
+    table = new_table("algorithm", "what it is, and where", "parts and defaults")
     for name, recipe in RECIPES.items():
         parts = []
         for slot, part in recipe().parts().items():
@@ -100,7 +100,7 @@ def datasets(width: int) -> Table:
     """Every data set that has a name; a narrow terminal is spared the licences."""
     columns = ["data set", "what it is", "train / test", "clients", "partition", "licence and source"]
     shown = len(columns) if width >= 110 else 4
-    table = _table(*columns[:shown])
+    table = new_table(*columns[:shown])
     for info in data.datasets():
         row = [
             info.name,
@@ -116,7 +116,7 @@ def datasets(width: int) -> Table:
 
 def known_models() -> Table:
     """Every model that has a name."""
-    table = _table("model", "what it is", "parameters", "settings", "where")
+    table = new_table("model", "what it is", "parameters", "settings", "where")
     for info in models.models():
         sizes = ", ".join(f"{name}={default}" for name, default in info.parameters.items())
         table.add_row(info.name, info.description, f"{info.parameter_count:,}", sizes, info.citation)
@@ -125,14 +125,15 @@ def known_models() -> Table:
 
 def trials(measured: Sequence[Trial]) -> Table:
     """What `tune` has measured, fastest first."""
-    table = _table("strategy", "vmap width", "threads", "seconds a round")
+    table = new_table("strategy", "vmap width", "threads", "seconds a round")
     for trial in measured:
         width = str(trial.numerics.vmap_width) if trial.numerics.strategy == "vmap" else ""
         table.add_row(trial.numerics.strategy, width, str(trial.threads), f"{trial.seconds_per_round:.3g}")
     return table
 
 
-def _table(*columns: str) -> Table:
+def new_table(*columns: str) -> Table:
+    """An empty table in the house style; its first column is not broken."""
     table = Table(box=box.SIMPLE_HEAD, show_lines=False, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=number == 0)

@@ -1,4 +1,4 @@
-"""Which runs are behind the tables of docs/results.md, as options of `laconic run`, and the papers' numbers beside them."""
+"""Runs that several tables share, as options of `laconic run`, and the papers' numbers beside them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,84 @@
+"""What a paper claims, as something that results can bear out or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from laconic.reproduce.measures import Measure
+
+Rows = Mapping[str, Mapping[str, float | None]]
+"""The numbers of each run, by the run's label and the measure's name."""
+
+Relation = Literal["more", "less", "near"]
+MANY = 8
+"""Numbers from which on their range says more than all of them."""
+WORST = {"more": float("-inf"), "less": float("inf")}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a claim holds, and the numbers that say so; None where a run is missing."""
+
+    holds: bool | None
+    evidence: str
+
+    @property
+    def word(self) -> str:
+        """For people."""
+        return {True: "holds", False: "does not hold", None: "not judged"}[self.holds]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Each of `ones` has more (less, nearly the same) of the measure than each of `others`.
+
+    A run that never reached a target has the worst of numbers. By at least `margin`, or within it for "near"; `factor` is
+    what the others are multiplied by first.
+    """
+
+    text: str
+    """The paper's statement, and where it stands."""
+    measure: Measure
+    relation: Relation
+    ones: tuple[str, ...]
+    others: tuple[str, ...] | float
+    """Runs, or a bound."""
+    margin: float = 0.0
+    factor: float = 1.0
+
+    def judge(self, rows: Rows) -> Verdict:
+        """What the numbers say.
+
+        >>> from laconic.reproduce.measures import FINAL
+        >>> claim = Claim("a beats b", FINAL, "more", ("a",), ("b",))
+        >>> claim.judge({"a": {FINAL.name: 80.0}, "b": {FINAL.name: 78.5}})
+        Verdict(holds=True, evidence='a 80.0; b 78.5')
+        >>> claim.judge({"a": {FINAL.name: 80.0}}).word
+        'not judged'
+        """
+        others = () if isinstance(self.others, float) else self.others
+        missing = [label for label in (*self.ones, *others) if label not in rows]
+        if missing:
+            return Verdict(None, f"{', '.join(missing)}: not run")
+        one = [rows[label].get(self.measure.name) for label in self.ones]
+        other = [self.others] if isinstance(self.others, float) else [rows[x].get(self.measure.name) for x in others]
+        said = [f"{label} {self.measure.text(rows[label].get(self.measure.name))}" for label in (*self.ones, *others)]
+        known = [value for value in one if value is not None]
+        if len(said) > MANY and len(known) == len(one) and not others:
+            said = [f"from {self.measure.text(min(known))} to {self.measure.text(max(known))}"]
+        holds = all(self._compare()(a, None if b is None else self.factor * b) for a in one for b in other)
+        return Verdict(holds, "; ".join(said))
+
+    def _compare(self) -> Callable[[float | None, float | None], bool]:
+        if self.relation == "near":
+            return lambda a, b: a is not None and b is not None and abs(a - b) <= self.margin
+        worst = WORST[self.relation]
+        sign = 1 if self.relation == "more" else -1
+
+        def compare(a: float | None, b: float | None) -> bool:
+            first, second = (worst if value is None else value for value in (a, b))
+            return sign * (first - second) > 0 and sign * (first - second) >= self.margin if first != second else False
+
+        return compare

@@ -1,0 +1,133 @@
+"""Figures and tables that need no training: bits of messages, compressors on simulated gradients, likeness of clients."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from laconic import data, models
+from laconic.data.federated import ClientData
+from laconic.layout import Layout
+from laconic.link.compressors import Compressor, decode, parse_compressor
+from laconic.link.packet import HEADER_BYTES
+from laconic.randomness import Randomness
+from laconic.reproduce.study import Mode
+from laconic.run.full_gradient import FullGradient
+from laconic.run.settings import Settings
+from laconic.run.simulation import Simulation, initial_module, make_task
+
+Numbers = dict[str, dict[str, float | None]]
+
+RESNET_18 = 11_173_962
+"""Parameters of ResNet-18 in its CIFAR form."""
+ROUNDS = 500
+
+
+def bits_of_two_way_training(mode: Mode) -> Numbers:
+    """FedCAMS's Tables 1 and 2 from the counts that compressors keep, and beside them what packets really take."""
+    layout = flat_layout(RESNET_18 if mode != "quick" else 10_000)
+    generator = np.random.default_rng(0)
+    vector = torch.from_numpy(generator.standard_normal(layout.size, np.float32))
+    dense = 32 * layout.size * ROUNDS
+    rows: Numbers = {}
+    for name in ("sign", "top_k:1/64", "top_k:1/128", "top_k:1/256"):
+        compressor = parse_compressor(f"{name}@model")
+        up = compressor.paper_bits(layout) * ROUNDS
+        packet = 8 * (HEADER_BYTES + len(compressor.encode(vector, layout, generator).data))
+        rows[name] = {
+            "uncompressed, bits": 2 * dense,
+            "one-way, bits": up + dense,
+            "two-way, bits": 2 * up,
+            "two-way, bits of our packets": 2 * packet * ROUNDS,
+        }
+    return rows
+
+
+def flat_layout(size: int) -> Layout:
+    """A model of so many parameters in one layer."""
+    module = nn.Module()
+    module.weight = nn.Parameter(torch.zeros(size))
+    return Layout.of(module)
+
+
+CLIENTS, DIMENSIONS, STRONG = 5, 1100, 200
+SCALES = (2, 10, 100)
+DISTRIBUTIONS = ("Gaussian", "Laplace")
+
+
+def compression_discrepancy(mode: Mode) -> Numbers:
+    """Fed-EF's Figure 20: q_A^2 and q_C^2 of gradients of which each client has 200 strong coordinates of its own."""
+    trials = {"full": 100_000, "short": 2_000, "quick": 4}[mode]
+    layout = flat_layout(DIMENSIONS)
+    rows: Numbers = {}
+    for name in ("top_k:0.1", "sign"):
+        compressor = parse_compressor(f"{name}@model")
+        for distribution in DISTRIBUTIONS:
+            for scale in SCALES:
+                generator = Randomness(0).numpy(f"{distribution}/{scale}")
+                found = np.array([_ratios(compressor, distribution, scale, layout, generator) for _ in range(trials)])
+                q_a, q_c = found.mean(axis=0)
+                rows[f"{name}, {distribution}, s = {scale}"] = {"q_A squared": float(q_a), "q_C squared": float(q_c)}
+    return rows
+
+
+def _ratios(
+    compressor: Compressor, distribution: str, scale: int, layout: Layout, generator: np.random.Generator
+) -> tuple[float, float]:
+    draw = generator.normal if distribution == "Gaussian" else generator.laplace
+    gradients = draw(0.0, 0.01, (CLIENTS, DIMENSIONS))
+    for client in range(CLIENTS):
+        gradients[client, client * STRONG : (client + 1) * STRONG] *= scale
+    rows = torch.from_numpy(gradients.astype(np.float32))
+
+    def compressed(vector: Tensor) -> Tensor:
+        return decode(compressor.encode(vector, layout, generator), layout).dense()
+
+    mean = rows.mean(dim=0)
+    size = float(mean.square().sum())
+    arrived = torch.stack([compressed(row) for row in rows]).mean(dim=0)
+    return float((arrived - mean).square().sum()) / size, float((compressed(mean) - mean).square().sum()) / size
+
+
+ALIKE = 0.5
+"""A cosine from which on two clients' gradients count as highly correlated."""
+
+
+def gradient_similarity(mode: Mode) -> Numbers:
+    """FedCOMGATE's Figure 7: cosines of 20 clients' full gradients at one model, by writer and with two classes each."""
+    if mode == "quick":
+        sources = {"alike (iid)": ("digits", "iid"), "two classes a client": ("digits", "shards:2")}
+    else:
+        sources = {"one writer a client": ("mnist-by-writer", "natural"), "two classes a client": ("mnist", "shards:2")}
+    rows: Numbers = {}
+    for label, (dataset, partition) in sources.items():
+        model = "logistic" if mode == "quick" else "mlp:200,200"
+        cosines = client_cosines(data.load(dataset, clients=20, partition=partition), model)
+        others = cosines[~np.eye(len(cosines), dtype=bool)].reshape(len(cosines), -1)
+        rows[label] = {
+            "mean cosine": float(others.mean()),
+            "lowest cosine": float(others.min()),
+            "share of negative cosines, %": 100 * float((others < 0).mean()),
+            "most clients alike to one": float((others > ALIKE).sum(axis=1).max()),
+        }
+    return rows
+
+
+def client_cosines(clients: ClientData, model: str) -> np.ndarray:
+    """[n, n]: how alike the clients' full gradients are at the initial model."""
+    from laconic.recipes import fed_avg
+
+    outputs = clients.classes or 1
+    module = initial_module(lambda: models.build(model, clients.input_shape, outputs), 0)
+    simulation = Simulation(
+        fed_avg(), make_task(module, clients), clients, Settings.model_validate({"full_gradient": True})
+    )
+    try:
+        measured: FullGradient | None = simulation.full_gradient
+        assert measured is not None
+        measured.measure(simulation.server)
+        assert measured.similarity is not None
+        return measured.similarity
+    finally:
+        simulation.close()

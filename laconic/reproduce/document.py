@@ -1,0 +1,108 @@
+"""Results on disk, and docs/reproductions.md, which is made of them and of nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from laconic.errors import DataError
+from laconic.reproduce.catalogue import REPRODUCTIONS
+from laconic.reproduce.runner import Data
+from laconic.reproduce.study import Reproduction, Study
+from laconic.reproduce.tables import BRACKETS, about, draw, grid, verdicts
+from laconic.run.directory import plain
+
+PAGE = "reproductions.md"
+
+
+def save(name: str, study: Study, data: Data, docs: Path) -> list[Path]:
+    """A study's data and picture, and the page anew; returns what was written."""
+    path, picture = docs / "data" / f"{name}.json", docs / "figures" / f"{name}.svg"
+    for each in (path, picture):
+        each.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(spelt(data))
+    written = [path] + ([picture] if draw(study, data, picture) else [])
+    return [*written, render(docs)]
+
+
+def spelt(data: Data) -> str:
+    """JSON with a line for each run or row."""
+    lines = []
+    for key, value in plain(data).items():
+        if isinstance(value, dict):
+            inner = ",\n".join(f"  {json.dumps(name)}: {json.dumps(each)}" for name, each in value.items())
+            lines.append(f" {json.dumps(key)}: {{\n{inner}\n }}")
+        else:
+            lines.append(f" {json.dumps(key)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def load(name: str, docs: Path) -> Data | None:
+    """A study's data; None where it was not run."""
+    path = docs / "data" / f"{name}.json"
+    found: Data | None = json.loads(path.read_text()) if path.exists() else None
+    if found is not None and "mode" not in found:
+        raise DataError(f"'{path}' has an older form; write it anew with: laconic reproduce {name}")
+    return found
+
+
+def render(docs: Path) -> Path:
+    """Write the page from the data beside it."""
+    path = docs / PAGE
+    path.write_text(page(docs))
+    return path
+
+
+def page(docs: Path) -> str:
+    """All reproductions: what holds, what does not, and why."""
+    head = [
+        "# Reproductions",
+        "",
+        "The papers' tables and figures, run with Laconic: their numbers beside ours, and which of their claims hold.",
+        "`laconic reproduce NAME` runs one, shortened where the whole takes over an hour on two cores; `--full` runs it as",
+        "the paper did, `--quick` checks in seconds that it works. `laconic reproduce --render` makes this page.",
+        "",
+        "| name | what | claims that hold |",
+        "|---|---|---|",
+    ]
+    sections = []
+    for name, reproduction in REPRODUCTIONS.items():
+        score = _score(reproduction, docs)
+        head.append(f"| [{name}](#{name}) | {reproduction.what} | {score} |")
+        sections += [
+            "",
+            f"## {name}",
+            "",
+            f"{reproduction.what}. {reproduction.paper}.",
+            "",
+            f"    laconic reproduce {name}",
+        ]
+        for study_name, study in reproduction.studies.items():
+            sections += _section(study_name, study, docs)
+    return "\n".join([*head, *sections]) + "\n"
+
+
+def _score(reproduction: Reproduction, docs: Path) -> str:
+    found = [(study, load(name, docs)) for name, study in reproduction.studies.items()]
+    judged = [v.holds for study, data in found if data for _, v in verdicts(study, data) if v.holds is not None]
+    if not any(data for _, data in found):
+        return "not run yet"
+    return f"{sum(judged)} of {len(judged)}" if judged else "none made"
+
+
+def _section(name: str, study: Study, docs: Path) -> list[str]:
+    data = load(name, docs)
+    lines = ["", f"### {study.title}", ""]
+    if study.experiment is not None:
+        lines += [f"Setting: `{study.experiment.common}`", ""]
+    if data is None:
+        return [*lines, "Not run yet."]
+    lines += [about(study, data) + (f" {BRACKETS}" if study.paper else ""), "", grid(study, data).markdown()]
+    claims = verdicts(study, data)
+    if claims:
+        lines += ["", *(f"- **{verdict.word}**: {claim.text} ({verdict.evidence})" for claim, verdict in claims)]
+    if study.note:
+        lines += ["", study.note]
+    if (docs / "figures" / f"{name}.svg").exists():
+        lines += ["", f"![{study.title}](figures/{name}.svg)"]
+    return lines

@@ -1,0 +1,275 @@
+"""FedAMD: Wu et al., "Anchor sampling for federated learning with partial client participation", ICML 2023."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from laconic.reproduce.claims import Claim
+from laconic.reproduce.experiments import (
+    FED_AMD_FIXED,
+    FED_AMD_PAPER,
+    FED_AMD_RATES,
+    FED_AMD_SHUFFLED,
+    Experiment,
+)
+from laconic.reproduce.measures import FINAL, LAST_FIVE, TRAINING_LOSS, to_accuracy
+from laconic.reproduce.study import Reproduction, Short, Study
+
+PAPER = "FedAMD (Wu et al., ICML 2023)"
+GRADIENTS, BITS, ROUNDS = (to_accuracy(0.75, what) for what in ("gradients", "bits", "rounds"))
+MEASURES = (GRADIENTS, BITS, to_accuracy(0.75, "megabytes"), ROUNDS, FINAL, LAST_FIVE)
+BASELINES = ("fed_avg", "scaffold", "bvr_l_sgd", "fed_page")
+CONSTANT, SEQUENTIAL = "fed_amd constant", "fed_amd sequential"
+PAPER_40 = {
+    "bvr_l_sgd": (177.4, 1492.3, 275, 78.6),
+    "fed_avg": (78.3, 1087.5, 305, 76.7),
+    "fed_page": (164.3, 1622.4, 203, 80.6),
+    "scaffold": (91.4, 2537.8, 356, 76.0),
+    CONSTANT: (55.0, 776.3, 209, 82.3),
+    SEQUENTIAL: (80.4, 904.5, 190, 80.8),
+}
+PAPER_100 = {
+    "bvr_l_sgd": (463.8, 3908.7, 291, 78.0),
+    "fed_avg": (186.9, 2594.5, 291, 77.0),
+    "fed_page": (525.5, 4540.3, 339, 77.1),
+    "scaffold": (250.9, 6966.0, 391, 75.1),
+    CONSTANT: (153.9, 2147.8, 229, 83.4),
+    SEQUENTIAL: (253.8, 2998.8, 269, 78.7),
+}
+"""Table 2, A = 40 and A = 100."""
+
+
+def _paper(table: dict[str, tuple[float, float, int, float]]) -> dict[str, dict[str, float]]:
+    names = [measure.name for measure in (GRADIENTS, BITS, ROUNDS, FINAL)]
+    return {label: dict(zip(names, values, strict=True)) for label, values in table.items()}
+
+
+def _table(participants: int) -> tuple[Claim, ...]:
+    best = (CONSTANT,) if participants == 100 else (CONSTANT, SEQUENTIAL)
+    claims = (
+        Claim("FedAMD reaches 75 % in fewer rounds than every baseline (Table 2)", ROUNDS, "less", best, BASELINES),
+        Claim("its best form, with fewer bits (Table 2)", BITS, "less", (CONSTANT,), BASELINES),
+        Claim("and with fewer gradients (Table 2)", GRADIENTS, "less", (CONSTANT,), BASELINES),
+        Claim("FedAMD ends more accurate than every baseline (Table 2)", FINAL, "more", best, BASELINES),
+        Claim("SCAFFOLD ends below FedAvg (Table 2)", FINAL, "less", ("scaffold",), ("fed_avg",)),
+    )
+    if participants == 20:
+        return claims
+    return (*claims, Claim("constant p ends above sequential (section 5)", FINAL, "more", (CONSTANT,), (SEQUENTIAL,)))
+
+
+def _with(experiment: Experiment, participants: int) -> Experiment:
+    return replace(experiment, common=experiment.common.replace("--participants 20", f"--participants {participants}"))
+
+
+_SHORT = Short(rounds=150, rates=("0.03", "0.01"), trial=20)
+_FULL_ONLY = Short(left_out=True)
+TABLE_2 = Reproduction(
+    "Table 2: costs to 75 % and final accuracy, six algorithms, 20, 40 and 100 of 100 clients",
+    PAPER,
+    {
+        "fed-amd-table2-shuffled": Study(
+            "A = 20, batches shuffled anew every round",
+            FED_AMD_SHUFFLED,
+            measures=MEASURES,
+            paper=_paper(FED_AMD_PAPER),
+            claims=_table(20),
+            seeds=3,
+            short=_SHORT,
+            quick=(CONSTANT, SEQUENTIAL, "fed_avg"),
+        ),
+        "fed-amd-table2-fixed": Study(
+            "A = 20, the same batches every round, label by label, as the published loader would read unshuffled data",
+            FED_AMD_FIXED,
+            measures=MEASURES,
+            paper=_paper(FED_AMD_PAPER),
+            claims=_table(20),
+            seeds=3,
+            short=_FULL_ONLY,
+            quick=(CONSTANT,),
+        ),
+        **{
+            f"fed-amd-table2-{participants}": Study(
+                f"A = {participants}, batches shuffled anew every round",
+                _with(FED_AMD_SHUFFLED, participants),
+                measures=MEASURES,
+                paper=_paper(paper),
+                claims=_table(participants),
+                seeds=3,
+                short=_FULL_ONLY,
+                quick=("bvr_l_sgd",),
+            )
+            for participants, paper in ((40, PAPER_40), (100, PAPER_100))
+        },
+    },
+)
+
+_SETTING = (
+    "--algorithm fed_amd --dataset fashion-mnist --partition pairs --clients 100 --model lenet5 --batch-size 64 "
+    "--eval-every 5"
+)
+_PATTERNS = {
+    "p = 0.5": "--set method.probability=0.5",
+    "p = 0.7": "--set method.probability=0.7",
+    "p = 0.9": "--set method.probability=0.9",
+    "p optimal": "--set method.probability=optimal",
+    "{0,1}": "--set method.period=2",
+    "{0,0,1}": "--set method.period=3",
+}
+_SEQUENCES = Claim(
+    "the pattern {0,0,1} is much worse than {0,1} (section 5)", LAST_FIVE, "less", ("{0,0,1}",), ("{0,1}",)
+)
+_OPTIMAL = Claim(
+    "constant p is best at, or near, the optimum (section 5)",
+    LAST_FIVE,
+    "more",
+    ("p optimal",),
+    ("p = 0.5", "p = 0.7"),
+)
+
+
+def _patterns(participants: int, steps: int) -> Experiment:
+    common = f"{_SETTING} --participants {participants} --local-steps {steps}"
+    runs = {label: f"{pattern} --local-lr {{rate}}" for label, pattern in _PATTERNS.items()}
+    return Experiment(common, runs, rounds=400, rates=FED_AMD_RATES, long_trials=tuple(runs))
+
+
+_SHORT_PATTERNS = Short(rounds=100, rates=("0.02", "0.01"), trial=30)
+
+
+def _figure_1(participants: int) -> Study:
+    claims = [_SEQUENCES, _OPTIMAL]
+    if participants == 20:
+        text = "at A = 20 both forms are best, and about equal (Figure 1a)"
+        claims.append(Claim(text, LAST_FIVE, "near", ("p optimal",), ("{0,1}",), margin=2))
+    else:
+        text = f"at A = {participants} constant p is above sequential (Figure 1b, 1c)"
+        claims.append(Claim(text, LAST_FIVE, "more", ("p optimal",), ("{0,1}", "{0,0,1}")))
+    return Study(
+        f"A = {participants}",
+        _patterns(participants, 10),
+        measures=(ROUNDS, FINAL, LAST_FIVE),
+        claims=tuple(claims),
+        seeds=3,
+        short=_SHORT_PATTERNS if participants == 20 else _FULL_ONLY,
+        quick=("p optimal", "{0,1}", "{0,0,1}") if participants == 20 else ("{0,1}",),
+    )
+
+
+FIGURE_1 = Reproduction(
+    "Figure 1: the probability of being an anchor",
+    f"{PAPER}. The paper does not list its constants; these are around its optimum",
+    {f"fedamd-figure1-{participants}": _figure_1(participants) for participants in (20, 40, 100)},
+)
+
+_BATCHES = ("64", "256", "full")
+_FORMS = {"p = 0.9": "probability=0.9", "p optimal": "probability=optimal", "{0,1}": "period=2"}
+FIGURES_2_4 = Reproduction(
+    "Figures 2 to 4: the anchors' batch b, in three forms of the probability",
+    PAPER,
+    {
+        "fedamd-figures2-4": Study(
+            "A = 20, K = 10",
+            Experiment(
+                f"{_SETTING} --participants 20 --local-steps 10",
+                {
+                    f"{form}, b = {batch}": f"--set method.{setting} --set method.anchor_batch={batch} --local-lr {{rate}}"
+                    for form, setting in _FORMS.items()
+                    for batch in _BATCHES
+                },
+                rounds=400,
+                rates=FED_AMD_RATES,
+                long_trials=tuple(f"{form}, b = {batch}" for form in _FORMS for batch in _BATCHES),
+            ),
+            measures=(FINAL, LAST_FIVE, TRAINING_LOSS),
+            claims=tuple(
+                Claim(
+                    f"b = full is above 256 and 64, {form} (Figures 2 to 4, appendix F.2.1)",
+                    LAST_FIVE,
+                    "more",
+                    (f"{form}, b = full",),
+                    (f"{form}, b = 256", f"{form}, b = 64"),
+                )
+                for form in _FORMS
+            )
+            + tuple(
+                Claim(
+                    f"b = 256 and b = 64 end alike, {form} (appendix F.2.1)",
+                    LAST_FIVE,
+                    "near",
+                    (f"{form}, b = 256",),
+                    (f"{form}, b = 64",),
+                    margin=2,
+                )
+                for form in _FORMS
+            ),
+            seeds=3,
+            short=Short(rounds=100, rates=("0.01",), trial=1),
+            quick=("p optimal, b = full", "p optimal, b = 64", "{0,1}, b = 256"),
+        )
+    },
+)
+
+
+def _figure_5_7(steps: int, participants: int) -> Study:
+    full = participants == 100
+    text = f"with K = {steps} and everybody, {{0,0,1}} beats {{0,1}} (appendix F.2.1)"
+    exception = Claim(text, LAST_FIVE, "more", ("{0,0,1}",), ("{0,1}",))
+    return Study(
+        f"K = {steps}, A = {participants}",
+        _patterns(participants, steps),
+        measures=(FINAL, LAST_FIVE, TRAINING_LOSS),
+        claims=(_OPTIMAL, exception if full and steps != 10 else _SEQUENCES),
+        seeds=3,
+        short=_FULL_ONLY if full else Short(rounds=100, labels=_SHORT_LABELS, rates=("0.01",), trial=1),
+        quick=("{0,1}",) if full else ("p optimal", "{0,1}"),
+        folder=f"fedamd-figure1-{participants}" if steps == 10 else "",
+    )
+
+
+_SHORT_LABELS = ("p = 0.5", "p optimal", "{0,1}", "{0,0,1}")
+FIGURES_5_7 = Reproduction(
+    "Figures 5 to 7: the number of local steps K",
+    PAPER,
+    {f"fedamd-figures5-7-k{steps}-{a}": _figure_5_7(steps, a) for steps in (5, 10, 20) for a in (20, 100)},
+)
+
+_DIGITS = (
+    "--partition pairs --clients 100 --participants 20 --model mlp:100 --local-steps 10 --batch-size 64 --eval-every 5 "
+    "--set method.local_schedule=step:100:0.5"
+)
+_DIGITS_RUNS = {
+    "fed_avg": "--algorithm fed_avg --local-lr {rate}",
+    "scaffold": "--algorithm scaffold --set method.warm_start=true --local-lr {rate}",
+    CONSTANT: "--algorithm fed_amd --set method.probability=optimal --local-lr {rate}",
+    SEQUENTIAL: "--algorithm fed_amd --set method.period=2 --local-lr {rate}",
+    "fed_amd {0,0,1}": "--algorithm fed_amd --set method.period=3 --local-lr {rate}",
+    "fed_amd p = 0.5": "--algorithm fed_amd --set method.probability=0.5 --local-lr {rate}",
+    "bvr_l_sgd": "--algorithm bvr_l_sgd --local-lr {rate}",
+    "fed_page": "--algorithm fed_page --set method.probability=0.2 --local-lr {rate}",
+}
+
+
+def _emnist(dataset: str) -> Study:
+    target = 0.8
+    gradients = to_accuracy(target, "gradients")
+    return Study(
+        f"{dataset}, MLP of 784-100-10, A = 20",
+        Experiment(f"--dataset {dataset} {_DIGITS}", _DIGITS_RUNS, rounds=400, rates=FED_AMD_RATES),
+        measures=(gradients, to_accuracy(target, "rounds"), FINAL, LAST_FIVE),
+        claims=(
+            Claim("FedAMD needs fewer gradients than every baseline (F.3)", gradients, "less", (CONSTANT,), BASELINES),
+            Claim("{0,1} is above {0,0,1} (F.3)", LAST_FIVE, "more", (SEQUENTIAL,), ("fed_amd {0,0,1}",)),
+            Claim("p optimal is above p = 0.5 (F.3)", LAST_FIVE, "more", (CONSTANT,), ("fed_amd p = 0.5",)),
+        ),
+        seeds=3,
+        short=Short(rounds=150, rates=("0.1", "0.02"), trial=30),
+        quick=("fed_avg", CONSTANT, "fed_page"),
+    )
+
+
+EMNIST = Reproduction(
+    "Figure 11: EMNIST digits, with MNIST beside it for those who have only that",
+    f"{PAPER}. Figures only. The rate is halved every 100 rounds; the published code halves it at T/2 and 3T/4",
+    {"fedamd-emnist": _emnist("emnist-digits"), "fedamd-emnist-on-mnist": _emnist("mnist")},
+)

@@ -1,0 +1,138 @@
+"""FedBNLACA and its family: "Bidirectional communication-efficient federated learning", its text and figures only."""
+
+from __future__ import annotations
+
+from laconic.reproduce.claims import Claim
+from laconic.reproduce.experiments import Experiment
+from laconic.reproduce.measures import FINAL, LAST_FIVE, MEGABYTES, SKIP_RATE, accuracy_at, to_accuracy
+from laconic.reproduce.study import Reproduction, Short, Study
+
+PAPER = "FedBNLACA's paper; figures only, and neither rates nor thresholds are given"
+_THRESHOLD = "--set uplink.threshold=0.5"
+_TOP = "--compressor top_k:1/8@model"
+_DOWN = "--set downlink.compressor=top_k:1/8@model"
+_RUNS = {
+    "fed_avg": "--algorithm fed_avg",
+    "fed_adam": "--algorithm fed_adam",
+    "fed_ams": "--algorithm fed_ams",
+    "fed_cams": f"--algorithm fed_cams {_TOP}",
+    "fed_nlaa": f"--algorithm fed_nlaa {_THRESHOLD}",
+    "fed_nlaca": f"--algorithm fed_nlaca {_TOP} {_THRESHOLD}",
+    "fed_bnlaca": f"--algorithm fed_bnlaca {_TOP} {_DOWN} {_THRESHOLD}",
+    "fed_aa": f"--algorithm fed_aa {_THRESHOLD}",
+    "fed_aca": f"--algorithm fed_aca {_TOP} {_THRESHOLD}",
+    "fed_baca": f"--algorithm fed_baca {_TOP} {_DOWN} {_THRESHOLD}",
+}
+_BASELINES = ("fed_avg", "fed_adam", "fed_ams")
+_ACCELERATED = ("fed_aca", "fed_baca")
+
+
+def _figures(partition: str, figures: str) -> Study:
+    claims = [
+        Claim(
+            f"FedNLAA takes fewer bytes than the baselines (Figure {figures[0]})",
+            MEGABYTES,
+            "less",
+            ("fed_nlaa",),
+            _BASELINES,
+        ),
+        Claim(f"and is more accurate (Figure {figures[0]})", LAST_FIVE, "more", ("fed_nlaa",), _BASELINES),
+        Claim(
+            f"FedNLACA takes fewer still, FedBNLACA the fewest (Figure {figures[0]})",
+            MEGABYTES,
+            "less",
+            ("fed_bnlaca",),
+            ("fed_nlaca", "fed_nlaa", "fed_cams"),
+        ),
+        Claim(
+            f"FedAA is faster than the baselines (Figure {figures[1]})", accuracy_at(5), "more", ("fed_aa",), _BASELINES
+        ),
+        Claim(
+            f"FedACA and FedBACA end more accurate than the baselines (Figure {figures[1]})",
+            LAST_FIVE,
+            "more",
+            _ACCELERATED,
+            _BASELINES,
+        ),
+    ]
+    if partition != "iid":
+        text = "FedAvg is worst where data are unlike (Figure 3)"
+        claims.append(Claim(text, LAST_FIVE, "less", ("fed_avg",), tuple(_RUNS)[1:]))
+    return Study(
+        f"Figures {figures[0]} and {figures[1]}: Fashion-MNIST, CNN, {partition}",
+        Experiment(
+            f"--dataset fashion-mnist --partition {partition} --clients 100 --participants 50 --model cnn_fashion "
+            "--local-epochs 3 --batch-size 32 --local-lr 0.05 --eval-every 1 --diagnostics",
+            _RUNS,
+            rounds=100,
+        ),
+        measures=(accuracy_at(5), FINAL, LAST_FIVE, MEGABYTES, SKIP_RATE),
+        claims=tuple(claims),
+        against="bytes",
+        short=Short(rounds=12),
+        quick=("fed_ams", "fed_nlaa", "fed_bnlaca", "fed_baca") if partition == "iid" else ("fed_nlaca",),
+    )
+
+
+FIGURES_1_4 = Reproduction(
+    "Figures 1 to 4: accuracy against bytes, lazy (NLA) and accelerated (AA)",
+    f"{PAPER}. The CNN is that of FedCAMS's code, the threshold 0.5, top-k 1/8",
+    {
+        "fedbnlaca-figures1-2": _figures("iid", "12"),
+        "fedbnlaca-figures3-4": _figures("shards:2", "34"),
+    },
+)
+
+_THRESHOLDS = ("0", "0.1", "0.3", "0.5", "0.7", "1")
+_MLP = (
+    "--dataset mnist --partition shards:2 --clients 100 --participants 50 --model mlp:64 --local-epochs 3 --batch-size 32 "
+    "--local-lr 0.05 --eval-every 5 --diagnostics"
+)
+
+
+def _sweep(name: str, title: str, options: str) -> Study:
+    return Study(
+        title,
+        Experiment(
+            f"--algorithm {name} {_MLP} {options}",
+            {f"threshold {value}": f"--set uplink.threshold={value}" for value in _THRESHOLDS},
+            rounds=100,
+        ),
+        measures=(SKIP_RATE, FINAL, LAST_FIVE, MEGABYTES, to_accuracy(0.9, "megabytes")),
+        claims=(
+            Claim(
+                "C and D that are too small do not help: at 0.1 hardly anything is skipped (section 5)",
+                SKIP_RATE,
+                "less",
+                ("threshold 0.1",),
+                5.0,
+            ),
+            Claim(
+                "the larger they are, the larger the errors: 1 ends below 0 (section 5)",
+                LAST_FIVE,
+                "less",
+                ("threshold 1",),
+                ("threshold 0",),
+            ),
+            Claim(
+                "in between, bytes are saved at no loss: 0.5 needs fewer to 90 % than 0",
+                to_accuracy(0.9, "megabytes"),
+                "less",
+                ("threshold 0.5",),
+                ("threshold 0",),
+            ),
+        ),
+        against="bytes",
+        short=Short(rounds=30),
+        quick=("threshold 0", "threshold 0.7", "threshold 1"),
+    )
+
+
+THRESHOLDS = Reproduction(
+    "The threshold of lazy clients, which the paper leaves open",
+    PAPER,
+    {
+        "fedbnlaca-threshold-nlaa": _sweep("fed_nlaa", "FedNLAA: full updates, or none", ""),
+        "fedbnlaca-threshold-nlaca": _sweep("fed_nlaca", "FedNLACA: top-k 1/8 with memory", _TOP),
+    },
+)

@@ -1,0 +1,196 @@
+"""FedAMS and FedCAMS: Wang, Lin and Chen, "Communication-efficient adaptive federated learning", ICML 2022."""
+
+from __future__ import annotations
+
+from laconic.link.packet import HEADER_BYTES
+from laconic.reproduce.claims import Claim
+from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
+from laconic.reproduce.experiments import Experiment
+from laconic.reproduce.measures import FINAL, LAST_FIVE, PAPER_BITS_UP, TRAINING_LOSS, Measure, accuracy_at, to_accuracy
+from laconic.reproduce.study import Reproduction, Short, Study
+
+PAPER = "FedCAMS (Wang, Lin and Chen, ICML 2022)"
+IN_PLACE = (
+    "Fashion-MNIST and the CNN of the published code stand in for CIFAR-10 and ResNet-18, so only orderings carry over"
+)
+_CLIENTS = "--partition iid --clients 100 --local-epochs 3 --batch-size 20"
+_FASHION = f"--dataset fashion-mnist --model cnn_fashion {_CLIENTS} --participants 10 --eval-every 5"
+_CIFAR = f"--dataset cifar10 --model resnet18 {_CLIENTS} --participants 10 --eval-every 10 --device cuda"
+_AMS = "--local-lr 0.01 --server-lr 1 --set optimizer.epsilon=1e-3"
+_COMPRESSED = {
+    "fed_ams": f"--algorithm fed_ams {_AMS}",
+    "sign": f"--algorithm fed_cams --compressor sign@model {_AMS}",
+    "top_k:1/64": f"--algorithm fed_cams --compressor top_k:1/64@model {_AMS}",
+    "top_k:1/128": f"--algorithm fed_cams --compressor top_k:1/128@model {_AMS}",
+    "top_k:1/256": f"--algorithm fed_cams --compressor top_k:1/256@model {_AMS}",
+}
+_COMPRESSED_CLAIMS = (
+    Claim("FedAMS has the lowest training loss", TRAINING_LOSS, "less", ("fed_ams",), tuple(_COMPRESSED)[1:]),
+    Claim("sign and top_k:1/64 are alike in accuracy", LAST_FIVE, "near", ("sign",), ("top_k:1/64",), margin=1.5),
+    Claim("top_k:1/64 is above 1/128", LAST_FIVE, "more", ("top_k:1/64",), ("top_k:1/128",)),
+    Claim("top_k:1/128 is above 1/256", LAST_FIVE, "more", ("top_k:1/128",), ("top_k:1/256",)),
+    Claim("sign costs about as many bits as top_k:1/64", PAPER_BITS_UP, "near", ("sign",), ("top_k:1/64",), margin=1e9),
+)
+
+
+def _figure_4(setting: str, title: str, gpu: bool) -> Study:
+    return Study(
+        title,
+        Experiment(setting, _COMPRESSED, rounds=500),
+        measures=(FINAL, LAST_FIVE, TRAINING_LOSS, PAPER_BITS_UP, to_accuracy(0.85, "megabytes_up")),
+        claims=_COMPRESSED_CLAIMS,
+        against="bytes",
+        short=Short(rounds=100),
+        needs_gpu=gpu,
+        quick=("sign", "top_k:1/64") if gpu else (),
+    )
+
+
+FIGURE_4 = Reproduction(
+    "Figure 4: FedCAMS with sign and top-k against uncompressed FedAMS",
+    f"{PAPER}. {IN_PLACE}; where there is a GPU, CIFAR-10 with ResNet-18 is run, too",
+    {
+        "fedcams-figure4": _figure_4(_FASHION, "Fashion-MNIST", gpu=False),
+        "fedcams-figure4-cifar10": _figure_4(_CIFAR, "CIFAR-10, ResNet-18 (needs a GPU)", gpu=True),
+    },
+)
+
+_UNCOMPRESSED, _ONE_WAY, _TWO_WAY, _PACKETS = (
+    Measure(name, lambda curve: None, scientific=True)
+    for name in ("uncompressed, bits", "one-way, bits", "two-way, bits", "two-way, bits of our packets")
+)
+_BITS = {
+    "sign": (3.58e11, 1.84e11, 1.12e10),
+    "top_k:1/64": (3.58e11, 1.84e11, 1.12e10),
+    "top_k:1/128": (3.58e11, 1.82e11, 5.59e9),
+    "top_k:1/256": (3.58e11, 1.80e11, 2.79e9),
+}
+"""Table 2, ResNet-18, 500 rounds."""
+TABLES_1_2 = Reproduction(
+    "Tables 1 and 2: bits of one client's traffic in 500 rounds, ResNet-18",
+    f"{PAPER}. Exact arithmetic with the counts that Laconic keeps beside its own bytes; the paper rounds to three digits",
+    {
+        "fedcams-tables1-2": Study(
+            f"d = {RESNET_18:,}, T = 500",
+            compute=bits_of_two_way_training,
+            measures=(_UNCOMPRESSED, _ONE_WAY, _TWO_WAY, _PACKETS),
+            paper={
+                label: dict(zip((_UNCOMPRESSED.name, _ONE_WAY.name, _TWO_WAY.name), values, strict=True))
+                for label, values in _BITS.items()
+            },
+            claims=tuple(
+                Claim(
+                    f"{label}: {measure.name} as printed, within half of the last printed digit (Table 2)",
+                    measure,
+                    "near",
+                    (label,),
+                    value,
+                    margin=0.5 * 10.0 ** (len(str(int(value))) - 3),
+                )
+                for label, values in _BITS.items()
+                for measure, value in zip((_UNCOMPRESSED, _ONE_WAY, _TWO_WAY), values, strict=True)
+            ),
+            note=f"The last column is what the packets of a Gaussian vector take, headers of {HEADER_BYTES} bytes included: "
+            "positions of top-k cost 7 to 10 bits each instead of 32.",
+        )
+    },
+)
+
+_EPSILONS = ("1e-1", "1e-2", "1e-3", "1e-4", "1e-6", "1e-8")
+EPSILON = Reproduction(
+    "Table 3: the epsilon of FedAMS",
+    f"{PAPER}. {IN_PLACE}",
+    {
+        "fedcams-epsilon": Study(
+            "FedAMS, Fashion-MNIST",
+            Experiment(
+                f"--algorithm fed_ams {_FASHION} --local-lr 0.01 --server-lr 1",
+                {f"epsilon {value}": f"--set optimizer.epsilon={value}" for value in _EPSILONS},
+                rounds=500,
+            ),
+            measures=(FINAL, LAST_FIVE),
+            paper={
+                f"epsilon {value}": {FINAL.name: accuracy}
+                for value, accuracy in zip(_EPSILONS, (90.45, 90.51, 90.94, 90.72, 90.49, 90.30), strict=True)
+            },
+            claims=(
+                Claim(
+                    "epsilon = 1e-3 is best (Table 3)",
+                    LAST_FIVE,
+                    "more",
+                    ("epsilon 1e-3",),
+                    tuple(f"epsilon {value}" for value in _EPSILONS if value != "1e-3"),
+                ),
+                Claim(
+                    "no epsilon is more than a point away from 1e-3 (Table 3)",
+                    LAST_FIVE,
+                    "near",
+                    ("epsilon 1e-3",),
+                    tuple(f"epsilon {value}" for value in _EPSILONS if value != "1e-3"),
+                    margin=1,
+                ),
+            ),
+            short=Short(rounds=100),
+        )
+    },
+)
+
+_ADAPTIVE = {
+    "fed_avg": "--algorithm fed_avg --local-lr 0.01 --server-lr 1",
+    "fed_adam": "--algorithm fed_adam --local-lr 0.01 --server-lr 0.1 --set optimizer.epsilon=0.1",
+    "fed_yogi": "--algorithm fed_yogi --local-lr 0.01 --server-lr 1 --set optimizer.epsilon=0.1",
+    "fed_amsgrad": "--algorithm fed_amsgrad --local-lr 0.01 --server-lr 0.1 --set optimizer.epsilon=0.1",
+    "fed_ams": f"--algorithm fed_ams {_AMS}",
+}
+_OTHERS = ("fed_avg", "fed_adam", "fed_yogi", "fed_amsgrad")
+FIGURES_1_3 = Reproduction(
+    "Figures 1 to 3: FedAMS against the adaptive baselines, participants, local epochs",
+    f"{PAPER}. {IN_PLACE}; the rates are those of its appendix E.1",
+    {
+        "fedcams-figure1": Study(
+            "Figure 1: baselines",
+            Experiment(_FASHION, _ADAPTIVE, rounds=500),
+            measures=(FINAL, LAST_FIVE, TRAINING_LOSS),
+            claims=(
+                Claim("FedAMS ends with the lowest training loss", TRAINING_LOSS, "less", ("fed_ams",), _OTHERS),
+                Claim("FedAMS ends with the highest accuracy", LAST_FIVE, "more", ("fed_ams",), _OTHERS),
+                Claim("FedYogi is near FedAMS", LAST_FIVE, "near", ("fed_yogi",), ("fed_ams",), margin=1),
+                Claim("FedAdam and FedAMSGrad are alike", LAST_FIVE, "near", ("fed_adam",), ("fed_amsgrad",), margin=1),
+                Claim("FedAvg is above both", LAST_FIVE, "more", ("fed_avg",), ("fed_adam", "fed_amsgrad")),
+            ),
+            short=Short(rounds=60),
+            quick=tuple(_ADAPTIVE),
+        ),
+        "fedcams-figure2": Study(
+            "Figure 2: participants n",
+            Experiment(
+                f"--algorithm fed_ams {_FASHION} {_AMS}",
+                {f"n = {count}": f"--participants {count}" for count in (5, 10, 20)},
+                rounds=500,
+            ),
+            measures=(accuracy_at(20), to_accuracy(0.85, "rounds"), FINAL, LAST_FIVE),
+            claims=(
+                Claim("n = 20 is faster than 10", accuracy_at(20), "more", ("n = 20",), ("n = 10",)),
+                Claim("n = 10 is faster than 5", accuracy_at(20), "more", ("n = 10",), ("n = 5",)),
+            ),
+            short=Short(rounds=60),
+            quick=("n = 5", "n = 20"),
+        ),
+        "fedcams-figure3": Study(
+            "Figure 3: local epochs E",
+            Experiment(
+                f"--algorithm fed_ams {_FASHION} {_AMS}",
+                {f"E = {count}": f"--local-epochs {count}" for count in (3, 10, 30, 100)},
+                rounds=500,
+            ),
+            measures=(accuracy_at(20), FINAL, LAST_FIVE),
+            claims=(
+                Claim("E = 10 is faster than 3", accuracy_at(20), "more", ("E = 10",), ("E = 3",)),
+                Claim("E = 30 is faster than 10", accuracy_at(20), "more", ("E = 30",), ("E = 10",)),
+                Claim("a larger E ends no better", LAST_FIVE, "near", ("E = 30",), ("E = 3", "E = 10"), margin=1.5),
+            ),
+            short=Short(rounds=20, labels=("E = 3", "E = 10", "E = 30")),
+            quick=("E = 3", "E = 10"),
+        ),
+    },
+)

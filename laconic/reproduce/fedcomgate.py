@@ -1,0 +1,213 @@
+"""FedCOM, FedGATE, FedCOMGATE: Haddadpour et al., "Federated learning with compression", AISTATS 2021, supplement."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from laconic.reproduce.claims import Claim
+from laconic.reproduce.computed import gradient_similarity
+from laconic.reproduce.experiments import GRADIENT_TRACKING, Experiment
+from laconic.reproduce.measures import FINAL, LAST_FIVE, LOSS, MEGABYTES, MEGABYTES_UP, Measure, to_accuracy
+from laconic.reproduce.study import Reproduction, Short, Study
+
+PAPER = "FedCOMGATE (Haddadpour et al., AISTATS 2021), supplement; figures only"
+_UP = to_accuracy(0.8, "megabytes_up")
+_LIGHT, _HEAVY = ("fed_comgate", "fed_paq"), ("fed_avg", "scaffold", "fed_gate")
+FIGURE_6 = Reproduction(
+    "Figure 6: writers as clients, where data are nearly alike",
+    f"{PAPER}. EMNIST's 1,000 writers are MNIST's 500 here",
+    {
+        "fedcomgate-figure6": Study(
+            "MNIST by writer, an MLP of two layers of 200, a tenth of the clients a round, rate 0.01",
+            Experiment(
+                "--dataset mnist-by-writer --partition natural --clients 500 --participants 50 --model mlp:200,200 "
+                "--local-steps 10 --batch-size 20 --local-lr 0.01 --eval-every 10",
+                {
+                    "fed_avg": "--algorithm fed_avg",
+                    "fed_paq": "--algorithm fed_paq",
+                    "scaffold": "--algorithm scaffold",
+                    "fed_gate": "--algorithm fed_gate",
+                    "fed_comgate": "--algorithm fed_comgate",
+                },
+                rounds=300,
+            ),
+            measures=(_UP, to_accuracy(0.8, "megabytes"), FINAL, LAST_FIVE, MEGABYTES),
+            claims=(
+                Claim("FedCOMGATE and FedPAQ need the least communication (Figure 6)", _UP, "less", _LIGHT, _HEAVY),
+                Claim("all end alike (Figure 6)", LAST_FIVE, "near", _LIGHT, _HEAVY, margin=1),
+            ),
+            against="bytes",
+            quick=("fed_paq", "scaffold", "fed_comgate"),
+        )
+    },
+)
+
+_COSINES = tuple(
+    Measure(name, lambda curve: None, digits)
+    for name, digits in (
+        ("mean cosine", 3),
+        ("lowest cosine", 3),
+        ("share of negative cosines, %", 0),
+        ("most clients alike to one", 0),
+    )
+)
+_WRITERS, _CLASSES = ("one writer a client",), ("two classes a client",)
+FIGURE_7 = Reproduction(
+    "Figure 7: cosines of clients' gradients",
+    f"{PAPER}. MNIST by writer in place of EMNIST",
+    {
+        "fedcomgate-figure7": Study(
+            "20 clients, the initial MLP of two layers of 200",
+            compute=gradient_similarity,
+            measures=_COSINES,
+            claims=(
+                Claim(
+                    "writers' gradients are alike: no cosine is negative (Figure 7)", _COSINES[1], "more", _WRITERS, 0.0
+                ),
+                Claim(
+                    "with two classes many are unlike: some are negative (Figure 7)", _COSINES[1], "less", _CLASSES, 0.0
+                ),
+                Claim(
+                    "and a client is highly correlated (above 0.5) with at most a few, the paper says 4",
+                    _COSINES[3],
+                    "less",
+                    _CLASSES,
+                    8.0,
+                ),
+                Claim(
+                    "writers are more alike than clients of two classes (Figure 7)",
+                    _COSINES[0],
+                    "more",
+                    _WRITERS,
+                    _CLASSES,
+                ),
+            ),
+        )
+    },
+)
+
+_README = "--partition shards:2 --clients 20 --model mlp:200,200 --local-steps 10 --batch-size 50 --local-lr 0.1"
+_RATIOS = ("0.5", "0.3", "0.1")
+FIGURE_8 = Reproduction(
+    "Figure 8: sparsification with memory",
+    f"{PAPER}. C_r is the share of the bytes: half of it goes to the positions, so k/d = C_r / 2",
+    {
+        f"fedcomgate-figure8-{dataset}": Study(
+            dataset,
+            Experiment(
+                f"--dataset {dataset} {_README} --eval-every 5",
+                {"fed_gate": "--algorithm fed_gate"}
+                | {
+                    f"C_r = {ratio}": f"--algorithm fed_comgate --memory --compressor top_k:{float(ratio) / 2:g}@layer"
+                    for ratio in _RATIOS
+                },
+                rounds=100,
+            ),
+            measures=(FINAL, LAST_FIVE, LOSS, MEGABYTES_UP),
+            claims=(
+                Claim(
+                    "with C_r = 0.5 nearly nothing is lost (Figure 8)",
+                    LAST_FIVE,
+                    "near",
+                    ("C_r = 0.5",),
+                    ("fed_gate",),
+                    margin=1,
+                ),
+                Claim("C_r = 0.1 leaves a residual error (Figure 8)", LAST_FIVE, "less", ("C_r = 0.1",), ("fed_gate",)),
+            ),
+            against="bytes",
+            quick=("fed_gate", "C_r = 0.1") if dataset == "mnist" else ("C_r = 0.5",),
+        )
+        for dataset in ("mnist", "fashion-mnist")
+    },
+)
+
+_NOISES = (0, 8, 16, 32)
+_STEPS = (5, 10, 20)
+FIGURE_9 = Reproduction(
+    "Figure 9: noise of the quantiser, and local steps against it",
+    f"{PAPER}. The ranges of the noise are not given",
+    {
+        "fedcomgate-figure9a": Study(
+            "(a) noise on the zero point of an 8-bit grid, in steps of it",
+            Experiment(
+                f"--algorithm fed_comgate --dataset mnist {_README} --eval-every 5",
+                {f"noise {n}": f"--compressor uniform:8,zero_point_noise={n}@layer" for n in _NOISES},
+                rounds=100,
+            ),
+            measures=(FINAL, LAST_FIVE, LOSS),
+            claims=tuple(
+                Claim(
+                    f"noise {more} is worse than {less} (Figure 9a)",
+                    LOSS,
+                    "more",
+                    (f"noise {more}",),
+                    (f"noise {less}",),
+                )
+                for less, more in pairwise(_NOISES)
+            ),
+            quick=("noise 0", "noise 32"),
+        ),
+        "fedcomgate-figure9b": Study(
+            "(b) more local steps with the same noise, 16",
+            Experiment(
+                f"--algorithm fed_comgate --dataset mnist {_README} --eval-every 5 "
+                "--compressor uniform:8,zero_point_noise=16@layer",
+                {f"tau = {steps}": f"--local-steps {steps}" for steps in _STEPS},
+                rounds=100,
+            ),
+            measures=(FINAL, LAST_FIVE, LOSS),
+            claims=tuple(
+                Claim(
+                    f"tau = {more} is better than {less} (Figure 9b)",
+                    LOSS,
+                    "less",
+                    (f"tau = {more}",),
+                    (f"tau = {less}",),
+                )
+                for less, more in pairwise(_STEPS)
+            ),
+            quick=("tau = 5", "tau = 20"),
+        ),
+    },
+)
+
+TRACKING = Reproduction(
+    "Gradient tracking against control variates: FedGATE's rate at half of SCAFFOLD's uplink",
+    PAPER.partition(";")[0],
+    {
+        "gradient-tracking": Study(
+            "MNIST, two shards a client, 20 or all of 100 clients a round",
+            GRADIENT_TRACKING,
+            measures=(FINAL, LAST_FIVE, MEGABYTES_UP, MEGABYTES),
+            claims=(
+                Claim(
+                    "FedGATE sends half of what SCAFFOLD sends (section 4)",
+                    MEGABYTES_UP,
+                    "less",
+                    ("fed_gate, everybody",),
+                    ("scaffold, everybody",),
+                ),
+                Claim(
+                    "and ends where it does",
+                    LAST_FIVE,
+                    "near",
+                    ("fed_gate, everybody",),
+                    ("scaffold, everybody",),
+                    margin=1,
+                ),
+                Claim(
+                    "FedCOMGATE ends where FedGATE does",
+                    LAST_FIVE,
+                    "near",
+                    ("fed_comgate, everybody",),
+                    ("fed_gate, everybody",),
+                    margin=1,
+                ),
+            ),
+            against="bytes",
+            short=Short(rounds=100),
+            quick=("scaffold, everybody", "fed_gate, everybody", "fed_gate Option I, everybody"),
+        )
+    },
+)

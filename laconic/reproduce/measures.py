@@ -1,0 +1,118 @@
+"""What is measured of a run's curve: the columns of a reproduction's table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from laconic.run import target
+
+Curve = list[dict[str, Any]]
+"""Records of one run, in order; those of rounds that were not evaluated have no metrics."""
+
+PAPER_BITS_UNIT = 32e6
+"""FedAMD's table counts in units of 32 Mbit, a million floats."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of each run; None where there is none, as for a target that was not reached."""
+
+    name: str
+    of: Callable[[Curve], float | None]
+    digits: int = 1
+    scientific: bool = False
+    """Numbers of any size: three digits and an exponent."""
+
+    def text(self, value: float | None) -> str:
+        """The number for people."""
+        if value is None:
+            return "not reached"
+        return f"{value:.2e}".replace("e+", "e") if self.scientific else f"{value:,.{self.digits}f}"
+
+    def difference(self, value: float) -> str:
+        """A difference, with its sign."""
+        return f"{value:+.1e}".replace("e+", "e") if self.scientific else f"{value:+,.{self.digits}f}"
+
+
+def mean(measure: Measure, curves: Sequence[Curve]) -> float | None:
+    """The mean over seeds; None if one of them has no number."""
+    values = [measure.of(curve) for curve in curves]
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) and known else None
+
+
+def column(curve: Curve, name: str) -> list[float]:
+    """The values of one name, where there are any."""
+    return [record[name] for record in curve if record.get(name) is not None]
+
+
+def mean_of_last(curve: Curve, count: int = target.WINDOW) -> float:
+    """The mean accuracy of the last evaluations, in %."""
+    return 100 * fmean(column(curve, "accuracy")[-count:] or [0.0])
+
+
+def first_at(curve: Curve, accuracy: float) -> dict[str, Any] | None:
+    """The first evaluation with that accuracy, as the papers count; noise helps."""
+    return next((record for record in curve if (record.get("accuracy") or 0.0) >= accuracy), None)
+
+
+def reached(curve: Curve, accuracy: float) -> dict[str, Any] | None:
+    """The evaluation at which that accuracy counts as reached by the rule of `compare --target`."""
+    found = target.reached([record | {"seconds": 0.0} for record in curve], accuracy)
+    return next(record for record in curve if record["round"] == found.rounds) if found else None
+
+
+def both(record: dict[str, Any], name: str = "bytes") -> float:
+    """Bytes, or the papers' bits, in both directions."""
+    return float(record[f"{name}_up"] + record[f"{name}_down"])
+
+
+def _last(curve: Curve, name: str) -> float | None:
+    values = column(curve, name)
+    return values[-1] if values else None
+
+
+FINAL = Measure("final accuracy, %", lambda curve: None if (value := _last(curve, "accuracy")) is None else 100 * value)
+LAST_FIVE = Measure("mean of the last five, %", mean_of_last)
+LOSS = Measure("test loss", lambda curve: _last(curve, "loss"), 3)
+TRAINING_LOSS = Measure("training loss", lambda curve: _last(curve, "training_loss"), 3)
+GRADIENT_NORM = Measure(
+    "squared norm of the gradient", lambda curve: _last(curve, "gradient_norm_squared"), scientific=True
+)
+OBJECTIVE = Measure("objective over all clients", lambda curve: _last(curve, "objective"), 4)
+LARGEST_Q_A = Measure("largest q_A", lambda curve: max(column(curve, "q_a"), default=None), 3)
+MEAN_Q_A = Measure("mean q_A", lambda curve: fmean(found) if (found := column(curve, "q_a")) else None, 3)
+MEGABYTES_UP = Measure("MB up", lambda curve: curve[-1]["bytes_up"] / 1e6)
+MEGABYTES = Measure("MB both ways", lambda curve: both(curve[-1]) / 1e6)
+PAPER_BITS_UP = Measure("the paper's bits up", lambda curve: float(curve[-1]["paper_bits_up"]), scientific=True)
+SKIP_RATE = Measure("skipped up, %", lambda curve: 100 * fmean(found) if (found := column(curve, "skip_rate")) else 0.0)
+
+
+def accuracy_at(round_: int) -> Measure:
+    """The accuracy of the evaluation after that round."""
+
+    def value(curve: Curve) -> float | None:
+        return next((100 * r["accuracy"] for r in curve if r["round"] == round_ and "accuracy" in r), None)
+
+    return Measure(f"after {round_} rounds, %", value)
+
+
+def to_accuracy(accuracy: float, what: str) -> Measure:
+    """What it cost until the first evaluation at an accuracy: rounds, gradients, a paper's bits, or megabytes."""
+    costs: dict[str, tuple[str, Callable[[dict[str, Any]], float], int]] = {
+        "rounds": ("rounds", lambda record: record["round"], 0),
+        "gradients": ("1e5 gradients", lambda record: record["gradients"] / 1e5, 1),
+        "bits": ("x 32 Mbit", lambda record: both(record, "paper_bits") / PAPER_BITS_UNIT, 1),
+        "megabytes": ("MB both ways", lambda record: both(record) / 1e6, 1),
+        "megabytes_up": ("MB up", lambda record: record["bytes_up"] / 1e6, 1),
+    }
+    name, cost, digits = costs[what]
+
+    def value(curve: Curve) -> float | None:
+        found = first_at(curve, accuracy)
+        return None if found is None else cost(found)
+
+    return Measure(f"{name} to {100 * accuracy:g} %", value, digits)

@@ -1,0 +1,122 @@
+"""A study's results as people read them: a table beside the paper's numbers, the claims, a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from laconic.reproduce.claims import Claim, Rows, Verdict
+from laconic.reproduce.measures import Curve, both, mean
+from laconic.reproduce.runner import Data, curves
+from laconic.reproduce.study import Study
+from laconic.run.target import WINDOW
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of words, for a terminal or a page."""
+
+    head: list[str]
+    rows: list[list[str]]
+
+    def markdown(self) -> str:
+        """As a page has it."""
+        lines = [self.head, ["---"] * len(self.head), *self.rows]
+        return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def rows(study: Study, data: Data) -> Rows:
+    """The numbers of each run: means over seeds."""
+    if "rows" in data:
+        computed: Rows = data["rows"]
+        return computed
+    found = {label: curves(run) for label, run in data["runs"].items()}
+    return {label: {m.name: mean(m, each) for m in study.measures} for label, each in found.items()}
+
+
+def grid(study: Study, data: Data) -> Grid:
+    """Our numbers; where the paper has one, it follows in brackets, with the difference."""
+    numbers = rows(study, data)
+    lines = []
+    for label, own in numbers.items():
+        line = [_entitled(label, data)]
+        for measure in study.measures:
+            value, theirs = own.get(measure.name), study.paper.get(label, {}).get(measure.name)
+            text = measure.text(value)
+            if theirs is not None:
+                gap = "" if value is None else f", {measure.difference(value - theirs)}"
+                text += f" ({measure.text(theirs)}{gap})"
+            line.append(text)
+        lines.append(line)
+    return Grid(["", *(measure.name for measure in study.measures)], lines)
+
+
+BRACKETS = "In brackets: the paper's number, and how far ours is from it."
+
+
+def _entitled(label: str, data: Data) -> str:
+    run = data.get("runs", {}).get(label, {})
+    said = [f"rate {run['rate']}"] if "rate" in run else []
+    said += ["diverged"] if run.get("diverged") else []
+    return f"{label} ({', '.join(said)})" if said else label
+
+
+def verdicts(study: Study, data: Data) -> list[tuple[Claim, Verdict]]:
+    """Every claim with what the numbers say of it."""
+    numbers = rows(study, data)
+    return [(claim, claim.judge(numbers)) for claim in study.claims]
+
+
+def about(study: Study, data: Data) -> str:
+    """How much of it was run, when, where."""
+    if "rows" in data:
+        return f"{data['date']}, {data['software']}."
+    seeds = max(len(run["seeds"]) for run in data["runs"].values())
+    paper = f" (the paper: {study.seeds})" if study.seeds > seeds else ""
+    counts = [f"{seeds} seed{'s' if seeds > 1 else ''}{paper}"]
+    experiment = study.experiment
+    rounds = data.get("rounds")
+    if rounds:
+        whole = experiment.rounds if experiment else rounds
+        counts.append(f"{rounds} rounds" + (f" of {whole}: shortened" if whole > rounds else ""))
+    left = [label for label in (experiment.runs if experiment else ()) if label not in data["runs"]]
+    if left:
+        counts.append(f"without {', '.join(left)}")
+    return f"{'; '.join(counts)}. {data['date']}, {data['hardware']}, {data['software']}."
+
+
+def draw(study: Study, data: Data, path: Path) -> bool:
+    """The curves as a picture, where there are any and matplotlib is there."""
+    if "runs" not in data:
+        return False
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    # A fixed salt: the same data give the same file.
+    with rc_context({"svg.hashsalt": "laconic"}):
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        axes = figure.subplots()
+        for label, run in data["runs"].items():
+            places, values = _line(study, curves(run)[0])
+            axes.plot(places, values, label=_entitled(label, data))
+        if study.drawn == "accuracy":
+            axes.set(ylabel=f"accuracy, % (mean of {WINDOW} evaluations)")
+        else:
+            axes.set(ylabel=study.drawn.replace("_", " "), yscale="log" if "norm" in study.drawn else "linear")
+        axes.set(xlabel="megabytes, both directions" if study.against == "bytes" else "round")
+        axes.set(xscale="log" if study.against == "bytes" else "linear")
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, fontsize=8, ncols=1 if len(data["runs"]) < 8 else 2)
+        figure.savefig(path, metadata={"Date": None})
+    return True
+
+
+def _line(study: Study, curve: Curve) -> tuple[list[float], list[float]]:
+    shown = [record for record in curve if study.drawn in record]
+    values = [record[study.drawn] for record in shown]
+    if study.drawn == "accuracy":
+        values = [100 * fmean(values[max(0, end - WINDOW) : end]) for end in range(1, len(values) + 1)]
+    return [both(record) / 1e6 if study.against == "bytes" else record["round"] for record in shown], values

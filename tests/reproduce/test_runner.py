@@ -1,0 +1,124 @@
+"""How a study's runs are started, continued and read; and how a claim is judged."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from laconic.cli.view import LiveView
+from laconic.reproduce import document
+from laconic.reproduce.claims import Claim
+from laconic.reproduce.experiments import Experiment
+from laconic.reproduce.measures import FINAL, to_accuracy
+from laconic.reproduce.runner import collect, curves
+from laconic.reproduce.study import Short, Study
+
+COMMON = (
+    "--dataset digits --model logistic --clients 10 --participants 3 --local-steps 2 --strategy loop --threads 1 "
+    "--eval-every 1"
+)
+STUDY = Study(
+    "a small one",
+    Experiment(
+        COMMON, {"fed_avg": "--algorithm fed_avg", "a sign!": "--algorithm fed_cams --compressor sign"}, rounds=4
+    ),
+    measures=(FINAL,),
+    short=Short(rounds=2, labels=("fed_avg",)),
+    seeds=2,
+)
+
+
+def run(study: Study, mode: str, folder: Path) -> dict:
+    return collect("small", study, mode, folder, LiveView(Console(quiet=True)))
+
+
+def test_the_whole_goes_on_where_the_shortened_one_ended(tmp_path: Path) -> None:
+    short = run(STUDY, "short", tmp_path / "runs")
+    assert [*short["runs"]] == ["fed_avg"] and len(curves(short["runs"]["fed_avg"])) == 1
+    assert [record["round"] for record in curves(short["runs"]["fed_avg"])[0]] == [1, 2]
+    full = run(STUDY, "full", tmp_path / "runs")
+    assert [*full["runs"]] == ["fed_avg", "a sign!"] and full["runs"]["fed_avg"]["seeds"] == [0, 1]
+    assert full == run(STUDY, "full", tmp_path / "other"), "continued and uninterrupted differ"
+    assert {path.name for path in (tmp_path / "runs/small").iterdir()} == {
+        *("fed_avg", "fed_avg-seed-1", "a-sign-", "a-sign--seed-1")
+    }
+    # What is longer than was asked for is cut; what is finished and was not asked for is shown, too.
+    again = run(STUDY, "short", tmp_path / "runs")
+    assert curves(again["runs"]["fed_avg"]) == curves(short["runs"]["fed_avg"])
+    assert [*again["runs"]] == ["fed_avg", "a sign!"]
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    run(STUDY, "short", tmp_path)
+    metrics = tmp_path / "small/fed_avg/metrics.jsonl"
+    lines = [json.loads(line) | {"accuracy": 0.125} for line in metrics.read_text().splitlines()]
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = run(STUDY, "short", tmp_path)
+    assert data["runs"]["fed_avg"]["curves"][0]["accuracy"] == [0.125, 0.125]
+
+
+def test_the_best_rate_is_taken_and_one_that_diverges_is_not(tmp_path: Path) -> None:
+    runs = {"fed_avg": "--algorithm fed_avg --local-lr {rate}"}
+    experiment = Experiment(COMMON, runs, rounds=3, rates=("1e39", "0.1", "1e-9"), trial=2)
+    data = run(Study("rates", experiment, measures=(FINAL,)), "full", tmp_path)
+    assert data["runs"]["fed_avg"]["rate"] == "0.1"
+    assert tomllib.loads((tmp_path / "small/fed_avg/config.toml").read_text())["method"]["local_lr"] == 0.1
+    assert (tmp_path / "small/fed_avg-trial-1e39/diverged").exists()
+    # With another grid another rate wins; the run that is there is somebody's, and stays.
+    other = Experiment(COMMON, runs, rounds=3, rates=("1e-9",), trial=2)
+    data = run(Study("rates", other, measures=(FINAL,)), "full", tmp_path)
+    assert data["runs"]["fed_avg"]["rate"] == "1e-9"
+    assert tomllib.loads((tmp_path / "small/fed_avg/config.toml").read_text())["method"]["local_lr"] == 0.1
+
+
+def test_a_run_that_diverges_is_said_to(tmp_path: Path) -> None:
+    experiment = Experiment(COMMON, {"wild": "--algorithm fed_avg --local-lr 1e39"}, rounds=3)
+    study = Study("wild", experiment, measures=(FINAL,))
+    data = run(study, "full", tmp_path)
+    assert data["runs"]["wild"]["diverged"] is True
+    assert "diverged" in document.grid(study, data).rows[0][0]
+
+
+def test_data_survive_the_way_to_disk(tmp_path: Path) -> None:
+    data = run(STUDY, "short", tmp_path / "runs")
+    written = document.save("bytes-to-accuracy", STUDY, data, tmp_path)
+    assert document.load("bytes-to-accuracy", tmp_path) == data
+    assert {path.suffix for path in written} == {".json", ".svg", ".md"}
+    assert "Not run yet." in (tmp_path / document.PAGE).read_text()
+
+
+ROUNDS = to_accuracy(0.75, "rounds")
+
+
+@pytest.mark.parametrize(
+    ("relation", "one", "other", "margin", "holds"),
+    [
+        ("less", 213.0, 318.0, 0, True),
+        ("less", 318.0, 213.0, 0, False),
+        ("less", 213.0, 213.0, 0, False),
+        ("less", 213.0, None, 0, True),
+        ("less", None, 318.0, 0, False),
+        ("less", None, None, 0, False),
+        ("less", 213.0, 214.0, 5, False),
+        ("more", 80.0, 79.0, 0, True),
+        ("more", None, 79.0, 0, False),
+        ("near", 80.0, 79.0, 1, True),
+        ("near", 80.0, 78.9, 1, False),
+        ("near", None, 78.9, 1, False),
+    ],
+)
+def test_a_claim_holds_or_does_not(relation, one, other, margin, holds) -> None:
+    claim = Claim("a and b", ROUNDS, relation, ("a",), ("b",), margin)
+    assert claim.judge({"a": {ROUNDS.name: one}, "b": {ROUNDS.name: other}}).holds is holds
+
+
+def test_a_claim_about_several_needs_all_of_them() -> None:
+    claim = Claim("a beats all", FINAL, "more", ("a",), ("b", "c"), factor=0.5)
+    numbers = {label: {FINAL.name: value} for label, value in {"a": 50.0, "b": 90.0, "c": 99.0}.items()}
+    assert claim.judge(numbers).holds is True
+    assert claim.judge(numbers | {"c": {FINAL.name: 101.0}}).holds is False
+    assert claim.judge({"a": numbers["a"]}).holds is None

@@ -1,0 +1,94 @@
+"""Every reproduction: its name, its settings, its claims, and its quick form on the shipped digits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from laconic.cli.view import LiveView
+from laconic.reproduce import document
+from laconic.reproduce.catalogue import REPRODUCTIONS
+from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
+from laconic.reproduce.options import options
+from laconic.reproduce.runner import collect
+from laconic.reproduce.tables import grid, rows, verdicts
+from laconic.run.config import load_config
+
+NAMES = {
+    "fedamd": "table2 figure1 figures2-4 figures5-7 emnist",
+    "fed-ef": "figures2-3 figure21 figure1 tables3-6 figure4 figure5 figure20",
+    "fedcams": "figure4 tables1-2 epsilon figures1-3",
+    "fedcomgate": "figure6 figure7 figure8 figure9",
+    "fedbnlaca": "figures1-4 threshold",
+}
+STUDIES = {name: study for each in REPRODUCTIONS.values() for name, study in each.studies.items()}
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_every_name_is_there() -> None:
+    assert {f"{paper}-{what}" for paper, each in NAMES.items() for what in each.split()} <= set(REPRODUCTIONS)
+    assert len(STUDIES) == sum(len(each.studies) for each in REPRODUCTIONS.values()), "two studies share a name"
+
+
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+def test_the_quick_form_goes_the_whole_way(name: str, tmp_path: Path) -> None:
+    for key, study in REPRODUCTIONS[name].studies.items():
+        data = collect(key, study, "quick", tmp_path, LiveView(Console(quiet=True)))
+        numbers = rows(study, data)
+        if study.experiment is not None:
+            assert set(numbers) == set(study.quick or [*study.experiment.runs][:4])
+            assert all(len(run["curves"][0]["accuracy"]) == 3 or "diverged" in run for run in data["runs"].values())
+        for measures in numbers.values():
+            assert set(measures) == {measure.name for measure in study.measures}
+        table = grid(study, data)
+        assert len(table.rows) == len(numbers) and all(len(row) == len(table.head) for row in table.rows)
+        assert len(verdicts(study, data)) == len(study.claims)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_settings_of_the_whole_form_are_settings(name: str) -> None:
+    study = STUDIES[name]
+    if study.experiment is None:
+        return
+    for label, line in study.experiment.runs.items():
+        said = options(f"{study.experiment.common} {line.replace('{rate}', '0.1')}")
+        config = load_config(None, said)
+        config.build_algorithm()
+        assert study.experiment.rounds or config.rounds, label
+        assert study.experiment.rates or "{rate}" not in line, label
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_claims_and_numbers_are_about_runs_that_exist(name: str) -> None:
+    study = STUDIES[name]
+    known = (
+        set(study.experiment.runs) if study.experiment else {*rows(study, document.load(name, DOCS) or {"rows": {}})}
+    )
+    measured = {measure.name for measure in study.measures}
+    for claim in study.claims:
+        others = () if isinstance(claim.others, float) else claim.others
+        assert {*claim.ones, *others} <= known, claim.text
+        assert claim.measure.name in measured, claim.text
+    for label, numbers in study.paper.items():
+        assert label in known and set(numbers) <= measured
+    for labels in (study.quick, study.short.labels if study.short else ()):
+        assert set(labels) <= known
+
+
+def test_bits_are_exact() -> None:
+    bits = bits_of_two_way_training("full")
+    d, rounds = RESNET_18, 500
+    assert bits["sign"]["one-way, bits"] == (32 + d) * rounds + 32 * d * rounds
+    assert bits["sign"]["two-way, bits"] == (32 + d) * 2 * rounds
+    for ratio in (64, 128, 256):
+        k = d // ratio
+        assert bits[f"top_k:1/{ratio}"]["two-way, bits"] == 32 * 2 * k * 2 * rounds
+        assert bits[f"top_k:1/{ratio}"]["one-way, bits"] == 32 * (2 * k + d) * rounds
+        # Positions are entropy-coded: far below the 32 bits that the paper counts for each.
+        assert bits[f"top_k:1/{ratio}"]["two-way, bits of our packets"] < 0.7 * 32 * 2 * k * 2 * rounds
+
+
+def test_the_page_is_made_of_the_data_beside_it() -> None:
+    assert (DOCS / document.PAGE).read_text() == document.page(DOCS), "run: laconic reproduce --render"
