@@ -8,7 +8,6 @@ import re
 import shlex
 import signal
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,17 +15,18 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from laconic.cli import reports, reproductions, tables
+from laconic.cli import reports, reproductions, searches, tables
 from laconic.cli.deploy_demo import demonstrate
 from laconic.cli.flower_app import write_app
 from laconic.cli.labels import split_label
 from laconic.cli.options import check_options, fraction, read_config, with_config
+from laconic.cli.places import new_directory, print_json
 from laconic.cli.view import LiveView, size
 from laconic.engine.tune import tune as measure_strategies
 from laconic.errors import ConfigError, LaconicError, unknown_name
 from laconic.report.page import report as write_report
 from laconic.run.config import RunConfig, load_config
-from laconic.run.directory import RunDirectory, plain, write_atomically
+from laconic.run.directory import RunDirectory, write_atomically
 from laconic.run.driver import FREE_TO_CHANGE, Finished, Interrupted, drive
 from laconic.run.target import WINDOW
 from laconic.run.training import Diverged
@@ -85,12 +85,12 @@ def run(
     if resume and config is None and out is not None and RunDirectory(out).exists():
         config = RunDirectory(out).config
     wanted = read_config(config, options, split_label(algorithm) if algorithm else {})
-    directory = out or _new_directory(wanted.algorithm, wanted.dataset)
+    directory = out or new_directory(wanted.algorithm, wanted.dataset)
     goal = _goal(target, wanted)
     finished = drive(wanted, directory, LiveView(stderr), resume=resume, target=goal)
     page = _report([directory], directory, goal) if report else None
     if as_json:
-        _print_json(finished.summary())
+        print_json(finished.summary())
         return
     stdout.print(tables.outcome([finished], stdout.width))
     stdout.print(f"The run is in {directory}{_and(page)}", highlight=False, soft_wrap=True)
@@ -132,7 +132,7 @@ def compare(
             "--rank-by time: say what the network is like, as in --bandwidth-up 1Mbit --bandwidth-down 10Mbit"
         )
     first = next(iter(configs.values()))
-    directory = out or _new_directory("compare", first.dataset)
+    directory = out or new_directory("compare", first.dataset)
     goal = _goal(target, first)
     folders = {label: directory / re.sub(r"[^\w.+-]+", "_", label) for label in configs}
     # A run that is resumed takes its data from its own config, not from what was said now.
@@ -159,11 +159,11 @@ def compare(
             said = [word for word in sys.argv[1:] if word != "--resume"]
             stop.again = shlex.join(["laconic", *said, *([] if out else ["--out", str(directory)]), "--resume"])
             raise
-    page = _report([run.directory for run in finished], directory, goal) if report and finished else None
+    page = _report([run.directory for run in finished], directory, goal, by) if report and finished else None
     if as_json:
         runs = [run.summary() for run in tables.ranked(finished, by)]
         runs += [_failure(label, text, goal) for label, text in failed.items()]
-        _print_json({"runs": runs})
+        print_json({"runs": runs})
         return
     if finished:
         stdout.print(tables.outcome(finished, stdout.width, by))
@@ -241,10 +241,10 @@ def deploy_demo(
     # Whoever ends this process ends the federation: `with` blocks are left on the way.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     settings = {"algorithm": algorithm, "rounds": rounds, "dataset": dataset, "partition": partition, "model": model}
-    directory = out or _new_directory("deploy-demo", dataset)
+    directory = out or new_directory("deploy-demo", dataset)
     summary = demonstrate(directory, nodes, settings, LiveView(stderr))
     if as_json:
-        _print_json(summary)
+        print_json(summary)
         return
     accuracy = "" if summary["accuracy"] is None else f"accuracy {100 * summary['accuracy']:.2f} %, "
     traffic = f"{size(summary['bytes_up'])} up and {size(summary['bytes_down'])} down"
@@ -252,8 +252,9 @@ def deploy_demo(
     stdout.print(f"The run is in {summary['run_dir']}", highlight=False, soft_wrap=True)
 
 
-for command in (reports.report, reports.watch, reports.plot, reproductions.reproduce):
+for command in (reports.report, reports.watch, reports.plot, reproductions.reproduce, searches.sweep):
     app.command()(command)
+app.command("advise")(searches.advise_command)
 
 
 def _stored_options(out: Path, said: dict[str, Any]) -> dict[str, Any]:
@@ -278,10 +279,10 @@ def _goal(target: float | None, config: RunConfig) -> float | None:
     return goal
 
 
-def _report(runs: list[Path], directory: Path, target: float | None) -> Path:
+def _report(runs: list[Path], directory: Path, target: float | None, by: tables.RankBy = "bytes") -> Path:
     """The page about runs that are over, beside them."""
     page = directory / "report.html"
-    write_report(runs, page, target)
+    write_report(runs, page, target, by)
     return page
 
 
@@ -307,25 +308,10 @@ COMPARISON = "comparison.json"
 """The options of a comparison, beside its runs."""
 
 
-def _new_directory(what: str, dataset: str) -> Path:
-    source = Path(dataset.partition(":")[0]).stem if ".py" in dataset else dataset
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    base = Path("runs") / f"{stamp}-{what}-{source}"
-    number = 2
-    path = base
-    while path.exists():
-        path, number = base.with_name(f"{base.name}-{number}"), number + 1
-    return path
-
-
 def _failure(label: str, error: str, target: float | None) -> dict[str, Any]:
     """A run that did not come to its end, beside the summaries of those that did: it has not reached the target."""
     nothing = dict.fromkeys(f"{cost}_to_target" for cost in ("rounds", "bytes", "seconds", "simulated_seconds"))
     return {"algorithm": label.partition(":")[0], "label": label, "error": error, "target": target, **nothing}
-
-
-def _print_json(table: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(plain(table), allow_nan=False) + "\n")
 
 
 def _reason(error: OSError) -> str:

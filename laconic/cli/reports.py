@@ -10,7 +10,9 @@ import typer
 from rich.console import Console
 
 from laconic.cli.options import fraction
+from laconic.cli.tables import RANK_BY
 from laconic.errors import ConfigError, unknown_name
+from laconic.report.gather import COSTS as RUN_COSTS
 from laconic.report.gather import find_runs, gather
 from laconic.report.page import report as write_report
 from laconic.report.plot import COSTS, FORMATS
@@ -27,11 +29,14 @@ def report(
     target: Annotated[
         float | None, typer.Option("--target", help="The accuracy in % that costs are given for.")
     ] = None,
+    rank_by: Annotated[str, typer.Option("--rank-by", help="What decides there: bytes, rounds, or time.")] = "bytes",
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Write one page about runs, which works offline: curves, bytes, diagnostics, and how to repeat them."""
     _check_out(out)
-    write_report(runs, out, fraction(target))
+    if rank_by not in RANK_BY:
+        raise unknown_name("ranking", rank_by, RANK_BY)
+    write_report(runs, out, fraction(target), rank_by)
     stdout.print(f"The report is {out}", highlight=False, soft_wrap=True)
     if show:
         webbrowser.open(out.resolve().as_uri())
@@ -68,7 +73,9 @@ def watch(
 def plot(
     runs: Runs,
     out: Annotated[Path, typer.Option("--out", "-o", help="The picture: .png, .svg or .pdf.")] = Path("curves.svg"),
-    metric: Annotated[str, typer.Option("--show", help="accuracy, loss, …")] = "accuracy",
+    metric: Annotated[
+        str, typer.Option("--show", help="accuracy, loss, training_loss, skip_rate, q_a, …")
+    ] = "accuracy",
     cost: Annotated[str, typer.Option("--against", help=", ".join(COSTS))] = "bytes",
     linear: Annotated[bool, typer.Option("--linear", help="No logarithmic axis.")] = False,
 ) -> None:
@@ -78,11 +85,11 @@ def plot(
         raise ConfigError(f"--out '{out}': a file that ends in {', '.join('.' + name for name in FORMATS)} is allowed")
     if cost not in COSTS:
         raise unknown_name("cost", cost, COSTS)
-    found = gather(find_runs(runs))["runs"]
-    metrics = {name for run in found for name in run["metrics"]}
-    if metric not in metrics:
-        raise unknown_name("metric", metric, metrics)
-    having = [run for run in found if metric in run["metrics"]]
+    found = gather(find_runs(runs), course=RUN_COSTS)["runs"]
+    shown = {id(run): {*run["metrics"], *run["course"]} - {"round", "participants", *RUN_COSTS} for run in found}
+    if metric not in set().union(*shown.values()):
+        raise unknown_name("metric", metric, set().union(*shown.values()))
+    having = [run for run in found if metric in shown[id(run)]]
     draw(having, out, metric=metric, cost=cost, scale="linear" if linear else "log")
     stdout.print(f"The picture is {out}", highlight=False, soft_wrap=True)
 

@@ -15,6 +15,7 @@ from laconic.engine.tune import Trial
 from laconic.recipes import RECIPES
 from laconic.run.driver import Finished
 from laconic.run.target import WINDOW
+from laconic.run.training import TROUBLES, troubles
 
 RankBy = Literal["bytes", "time", "rounds"]
 RANK_BY: dict[RankBy, str] = {"bytes": "bytes", "time": "simulated_seconds", "rounds": "rounds"}
@@ -52,6 +53,8 @@ def outcome(runs: Sequence[Finished], width: int, by: RankBy = "bytes") -> Table
         columns += ["time"]
         caption += ["time: simulated, of messages" + (" and gradients" if _computing(runs) else " alone")]
     table.caption = "; ".join(caption) or None
+    happened = [name for name in TROUBLES if any(troubles(run.result.history).get(name) for run in runs)]
+    columns += [TROUBLES[name] for name in happened]
     columns += ["gradients", "seconds"]
     left_out = {"": len(runs) == 1, "loss": width < 100, "gradients": width < 100, "rounds": width < 90}
     left_out |= {"seconds": simulated and width < 120}
@@ -75,6 +78,7 @@ def outcome(runs: Sequence[Finished], width: int, by: RankBy = "bytes") -> Table
             row += [size(at.bytes) if at else "not reached", *to_it, str(at.rounds) if at else ""]
         if simulated:
             row += [duration(run.simulated_seconds)]
+        row += [str(troubles(run.result.history).get(name, 0)) for name in happened]
         row += [f"{costs['gradients']:,}", f"{run.result.seconds:.1f}"]
         table.add_row(*(cell for column, cell in zip(columns, row, strict=True) if not left_out.get(column)))
     return table

@@ -16,7 +16,7 @@ from laconic.link.compressors import parse_compressor
 from laconic.link.packet import HEADER_BYTES
 from laconic.recipes import RECIPES, make
 from laconic.run.directory import RunDirectory, read_metrics
-from laconic.run.training import DIAGNOSTICS, Record, metrics_of
+from laconic.run.training import DIAGNOSTICS, Record, metrics_of, troubles
 
 Table = dict[str, Any]
 
@@ -43,9 +43,11 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     return list(found)
 
 
-def gather(paths: Sequence[Path], target: float | None = None) -> Table:
-    """Everything that the page shows of these runs."""
-    return {"runs": entitle([read_run(path) for path in paths]), "target": target}
+def gather(
+    paths: Sequence[Path], target: float | None = None, rank_by: str = "bytes", course: Sequence[str] = ()
+) -> Table:
+    """Everything that the page shows of these runs; `course` names what else is wanted of every round."""
+    return {"runs": entitle([read_run(path, course) for path in paths]), "target": target, "rank_by": rank_by}
 
 
 def entitle(runs: list[Table]) -> list[Table]:
@@ -55,7 +57,7 @@ def entitle(runs: list[Table]) -> list[Table]:
     return runs
 
 
-def read_run(path: Path) -> Table:
+def read_run(path: Path, course: Sequence[str] = ()) -> Table:
     """One run, finished or not."""
     folder = RunDirectory(path)
     text = folder.config.read_text()
@@ -74,8 +76,9 @@ def read_run(path: Path) -> Table:
         "rounds_wanted": config.get("rounds", 0),
         "finished": folder.model.exists(),
         "evaluations": _columns(evaluated, ("round", *COSTS, *metrics)),
-        "course": _columns(every, ("round", "participants", "training_loss", *DIAGNOSTICS)),
+        "course": _columns(every, ("round", "participants", "training_loss", *DIAGNOSTICS, *course)),
         "streams": _streams(history),
+        "troubles": troubles(history),
         "similarity": _similarity(path / "gradient_similarity.csv"),
         "label_counts": _label_counts(folder.label_counts),
     }

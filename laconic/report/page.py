@@ -10,9 +10,9 @@ from laconic.report.gather import Table, find_runs, gather
 from laconic.run.directory import plain, write_atomically
 
 
-def report(paths: list[Path], out: Path, target: float | None = None) -> None:
+def report(paths: list[Path], out: Path, target: float | None = None, rank_by: str = "bytes") -> None:
     """The report of some runs as one file."""
-    write_atomically(out, html(gather(find_runs(paths), target)).encode())
+    write_atomically(out, html(gather(find_runs(paths), target, rank_by)).encode())
 
 
 def html(data: Table) -> str:

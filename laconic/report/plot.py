@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from laconic.errors import ConfigError
 from laconic.report.gather import Table
@@ -20,6 +20,17 @@ COSTS = {
 }
 FORMATS = ("png", "svg", "pdf")
 Scale = Literal["linear", "log"]
+STYLES = ("-", "--", ":", "-.")
+"""Colours come again after ten lines; then the line changes."""
+INSIDE = 6
+"""Lines whose names fit into a picture; those of more stand beside it."""
+NAMED = 40
+"""Lines that are named at all."""
+
+
+def beside(lines: int) -> dict[str, Any]:
+    """Where the legend of so many lines goes."""
+    return {} if lines <= INSIDE else {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
 
 
 def plot(runs: Sequence[Table], out: Path, *, metric: str, cost: str, scale: Scale) -> None:
@@ -28,23 +39,32 @@ def plot(runs: Sequence[Table], out: Path, *, metric: str, cost: str, scale: Sca
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigError("pictures need matplotlib: pip install 'laconic[plot]'") from None
-    figure = Figure(figsize=(7, 4.3), layout="constrained", dpi=150)
+    groups = _groups(runs)
+    wide = len(groups) > INSIDE
+    figure = Figure(
+        figsize=(10 if wide else 7, max(4.3, 0.19 * min(len(groups), NAMED))), layout="constrained", dpi=150
+    )
     axes = figure.subplots()
     factor = 100 if metric == "accuracy" else 1
-    for label, members in _groups(runs).items():
-        places = [_cost(run, cost) for run in members]
-        values = [run["evaluations"][metric] for run in members]
-        length = min(map(len, values))
-        columns = [[factor * value[place] for value in values] for place in range(length)]
-        at = [sum(place[end] for place in places) / len(places) for end in range(length)]
-        (line,) = axes.plot(at, [sum(column) / len(column) for column in columns], label=label)
+    for number, (label, members) in enumerate(groups.items()):
+        lines = [_line(run, metric, cost) for run in members]
+        length = min(len(values) for _, values in lines)
+        columns = [[factor * values[place] for _, values in lines] for place in range(length)]
+        at = [sum(places[end] for places, _ in lines) / len(lines) for end in range(length)]
+        style = STYLES[number // 10 % len(STYLES)]
+        mean = [sum(column) / len(column) for column in columns]
+        # A name that begins with an underscore is not in the legend.
+        (line,) = axes.plot(at, mean, style, label=label if number < NAMED else f"_{label}")
         if len(members) > 1:
             lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
             axes.fill_between(at, lowest, highest, color=line.get_color(), alpha=0.2, linewidth=0)
     name = metric.replace("_", " ")
     axes.set(xlabel=COSTS[cost], ylabel="accuracy, %" if metric == "accuracy" else name, xscale=scale)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=9)
+    left = len(groups) - NAMED
+    axes.legend(
+        frameon=False, fontsize=7 if wide else 9, title=f"and {left} more" if left > 0 else None, **beside(len(groups))
+    )
     figure.savefig(out)
 
 
@@ -55,11 +75,14 @@ def _groups(runs: Sequence[Table]) -> dict[str, list[Table]]:
     return groups
 
 
-def _cost(run: Table, cost: str) -> list[float]:
-    columns = run["evaluations"]
+def _line(run: Table, metric: str, cost: str) -> tuple[list[float], list[float]]:
+    """What it had cost wherever the metric was measured, and the metric."""
+    columns: Table = run["evaluations"] if metric in run["metrics"] else run["course"]
     if cost == "bytes":
-        return [(up + down) / 1e6 for up, down in zip(columns["bytes_up"], columns["bytes_down"], strict=True)]
-    if cost not in columns:
+        places = [(up + down) / 1e6 for up, down in zip(columns["bytes_up"], columns["bytes_down"], strict=True)]
+    elif cost not in columns:
         raise ConfigError(f"--against {cost}: '{run['path']}' has no such number")
-    scale = 1e6 if cost.startswith("bytes") else 1
-    return [value / scale for value in columns[cost]]
+    else:
+        places = [value / (1e6 if cost.startswith("bytes") else 1) for value in columns[cost]]
+    known = [(place, value) for place, value in zip(places, columns[metric], strict=True) if value is not None]
+    return [place for place, _ in known], [value for _, value in known]

@@ -16,19 +16,17 @@ from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import Curve, mean_of_last
 from laconic.reproduce.options import options, quick
 from laconic.reproduce.study import Mode, Short, Study
-from laconic.run.config import RunConfig, load_config
+from laconic.run.config import load_config
 from laconic.run.directory import RunDirectory, read_metrics
-from laconic.run.driver import Watcher, drive
-from laconic.run.training import DIAGNOSTICS, Diverged
+from laconic.run.driver import Watcher
+from laconic.run.ensure import ensure
+from laconic.run.training import DIAGNOSTICS
 from laconic.version import __version__
 
 KEPT = (
     *("round", "accuracy", "loss", "training_loss", "bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down"),
     *("gradients", "simulated_seconds", *DIAGNOSTICS),
 )
-DIVERGED = "diverged"
-"""The name of an empty file in the directory of a run that has left the finite numbers: it is not tried again."""
-
 Data = dict[str, Any]
 """What is kept of a study: when and where, and the curves of its runs or the rows that were computed."""
 
@@ -159,27 +157,12 @@ class Runner:
 
     def _run(self, said: dict[str, Any], directory: Path, label: str) -> tuple[Curve, bool]:
         """The records of one run up to the rounds that are asked for, and whether it has diverged."""
-        folder = RunDirectory(directory)
-        config = load_config(None, said)
-        records = read_metrics(folder.metrics)
-        diverged = (directory / DIVERGED).exists()
-        if not diverged and not (folder.model.exists() and len(records) >= config.rounds):
-            try:
-                drive(self._going_on(config, folder), directory, self.watcher, resume=folder.exists(), label=label)
-            except Diverged:
-                (directory / DIVERGED).touch()
-                diverged = True
-            records = read_metrics(folder.metrics)
-        if folder.metrics.exists():
-            self.newest = max(self.newest, date.fromtimestamp(folder.metrics.stat().st_mtime))
-        kept = [r for r in records if r["round"] <= config.rounds and ("accuracy" in r or "q_a" in r)]
+        records, diverged = ensure(load_config(None, said), directory, self.watcher, label)
+        metrics = RunDirectory(directory).metrics
+        if metrics.exists():
+            self.newest = max(self.newest, date.fromtimestamp(metrics.stat().st_mtime))
+        kept = [record for record in records if "accuracy" in record or "q_a" in record]
         return [{name: record[name] for name in KEPT if record.get(name) is not None} for record in kept], diverged
-
-    def _going_on(self, config: RunConfig, folder: RunDirectory) -> RunConfig:
-        """A run that was started is continued as it was started, only longer."""
-        if not folder.exists():
-            return config
-        return load_config(None, {"rounds": max(config.rounds, len(read_metrics(folder.metrics)))})
 
 
 def _columns(curve: Curve) -> dict[str, list[Any]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from laconic.report.plot import STYLES, beside
 from laconic.reproduce.claims import Claim, Rows, Verdict
 from laconic.reproduce.measures import Curve, both, mean
 from laconic.reproduce.runner import Data, curves
@@ -99,9 +100,9 @@ def draw(study: Study, data: Data, path: Path) -> bool:
     with rc_context({"svg.hashsalt": "laconic"}):
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.subplots()
-        for label, run in data["runs"].items():
+        for number, (label, run) in enumerate(data["runs"].items()):
             places, values = _line(study, curves(run)[0])
-            axes.plot(places, values, label=_entitled(label, data))
+            axes.plot(places, values, STYLES[number // 10 % len(STYLES)], label=_entitled(label, data))
         if study.drawn == "accuracy":
             axes.set(ylabel=f"accuracy, % (mean of {WINDOW} evaluations)")
         else:
@@ -109,7 +110,7 @@ def draw(study: Study, data: Data, path: Path) -> bool:
         axes.set(xlabel="megabytes, both directions" if study.against == "bytes" else "round")
         axes.set(xscale="log" if study.against == "bytes" else "linear")
         axes.grid(alpha=0.3)
-        axes.legend(frameon=False, fontsize=8, ncols=1 if len(data["runs"]) < 8 else 2)
+        axes.legend(frameon=False, fontsize=8, **beside(len(data["runs"])))
         figure.savefig(path, metadata={"Date": None})
     return True
 

@@ -19,7 +19,7 @@ from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.simulation import Simulation
 from laconic.run.target import Reached, reached
-from laconic.run.training import Diverged, Record, Result
+from laconic.run.training import TROUBLES, Diverged, Record, Result, troubles
 
 FREE_TO_CHANGE = {"rounds", "eval_every", "threads", "chunk", "store_cache", "data_dir"}
 """What may differ when a run is resumed: none of it changes a round that was already run."""
@@ -90,6 +90,8 @@ class Finished:
             **result.ledger.totals(),
             "seconds": round(result.seconds, 3),
             "simulated_seconds": self.simulated_seconds,
+            **dict.fromkeys(TROUBLES, 0),
+            **troubles(result.history),
             "model_sha256": result.model_sha256,
             "run_dir": str(self.directory),
             "target": self.target,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -42,6 +42,24 @@ OTHER_KEYS = {
 def metrics_of(record: Record) -> dict[str, float]:
     """The task's metrics in a record; empty if the round was not evaluated."""
     return {name: value for name, value in record.items() if name not in OTHER_KEYS}
+
+
+TROUBLES = {"cut_off": "cut off", "lost": "lost state", "refused": "refused"}
+"""What can go wrong with a client's round, as it stands in a record, and for people."""
+
+
+def troubles(history: Sequence[Record]) -> dict[str, int]:
+    """How often each of them has happened; what never has is left out.
+
+    >>> troubles([{"cut_off": 2}, {"refused": {"late": 1, "checksum": 2}}])
+    {'cut_off': 2, 'refused': 3}
+    """
+    found = {name: sum(_count(record.get(name, 0)) for record in history) for name in TROUBLES}
+    return {name: count for name, count in found.items() if count}
+
+
+def _count(value: int | dict[str, int]) -> int:
+    return sum(value.values()) if isinstance(value, dict) else value
 
 
 @dataclass

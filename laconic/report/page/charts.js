@@ -37,7 +37,7 @@ function drawCurves(groups, { metric, cost, logX, logY, smooth }) {
     }
     const seeds = found.seeds > 1 ? ` (mean of ${found.seeds} seeds)` : "";
     traces.push({ x: found.x, y: scale(found.mean), name: group.label + seeds, mode: "lines+markers",
-      marker: { size: 4 }, line: { color: group.colour, width: 2 },
+      marker: { size: 4 }, line: { color: group.colour, width: 2, dash: group.dash },
       hovertemplate: `${group.label}${seeds}<br>%{y:.4g}${percent ? " %" : ""} at %{x:.4s}<extra></extra>` });
   }
   show("curves", traces, {
@@ -71,23 +71,26 @@ function drawStreams(groups) {
   const runs = groups.map((group) => [group.label, group.runs[0].streams]);
   const names = [...new Set(runs.flatMap(([, streams]) => Object.keys(streams)))].sort();
   const labels = runs.map(([label]) => label);
+  // A bar of its own height for each, however many there are; a long name is cut, and whole where one points.
+  element("streams").style.height = labels.length > 8 ? `${140 + 26 * labels.length}px` : "";
+  const shorter = labels.map((label) => (label.length > 34 ? `${label.slice(0, 33)}…` : label));
   const traces = names.map((name, place) => ({
     type: "bar", orientation: "h", name, y: labels, marker: { color: COLOURS[place % COLOURS.length] },
     x: runs.map(([, streams]) => (streams[name] ? streams[name].bytes - streams[name].headers : 0)),
-    hovertemplate: `${name}<br>%{x:.3s}B<extra></extra>`,
+    hovertemplate: `%{y}<br>${name}: %{x:.3s}B<extra></extra>`,
   }));
   traces.push({ type: "bar", orientation: "h", name: "headers", y: labels, marker: { color: colour("--faint") },
     x: runs.map(([, streams]) => Object.values(streams).reduce((sum, stream) => sum + stream.headers, 0)),
-    hovertemplate: "headers<br>%{x:.3s}B<extra></extra>" });
+    hovertemplate: "%{y}<br>headers: %{x:.3s}B<extra></extra>" });
   show("streams", traces, {
-    barmode: "stack", showlegend: true, legend: { orientation: "h", y: -0.25 },
-    xaxis: { title: { text: "bytes" } }, yaxis: { autorange: "reversed" }, margin: { l: 90, r: 15, t: 10, b: 45 },
+    barmode: "stack", showlegend: true, legend: { orientation: "h", y: 1, yanchor: "bottom" },
+    xaxis: { title: { text: "bytes" } }, yaxis: { autorange: "reversed", tickvals: labels, ticktext: shorter }, margin: { l: 90, r: 15, t: 10, b: 45 },
   });
 }
 
 function drawCourse(groups, name) {
   const traces = groups.flatMap((group) => group.runs.filter((run) => run.course[name]).map((run) => ({
-    x: run.course.round, y: run.course[name], name: group.label, mode: "lines", line: { color: group.colour, width: 1.5 },
+    x: run.course.round, y: run.course[name], name: group.label, mode: "lines", line: { color: group.colour, width: 1.5, dash: group.dash },
     hovertemplate: `${group.label}, seed ${run.seed}<br>%{y:.4g} in round %{x}<extra></extra>`,
   })));
   show("course", traces, { xaxis: { title: { text: "round" } }, yaxis: { title: { text: name.replaceAll("_", " ") } } });

@@ -8,6 +8,10 @@ const COSTS = {
 };
 const COLOURS = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#bcbd22", "#7f7f7f"];
 
+// Colours come again after ten groups; then the line changes.
+const DASHES = ["solid", "dash", "dot", "dashdot"];
+const TROUBLES = { cut_off: "cut off", lost: "lost state", refused: "refused" };
+
 function column(run, name) {
   const found = run.evaluations;
   if (name === "bytes") return found.bytes_up && found.bytes_up.map((up, place) => up + found.bytes_down[place]);
@@ -20,7 +24,8 @@ function groupsOf(runs) {
     if (!groups.has(run.group)) groups.set(run.group, { key: run.group, label: run.label, runs: [] });
     groups.get(run.group).runs.push(run);
   }
-  return [...groups.values()].map((group, place) => ({ ...group, colour: COLOURS[place % COLOURS.length] }));
+  return [...groups.values()].map((group, place) => ({ ...group, colour: COLOURS[place % COLOURS.length],
+    dash: DASHES[Math.floor(place / COLOURS.length) % DASHES.length] }));
 }
 
 function running(values, width) {

@@ -27,7 +27,8 @@ function listRuns() {
     box.checked = !hidden.has(group.key);
     box.addEventListener("change", () => { box.checked ? hidden.delete(group.key) : hidden.add(group.key); draw(); });
     swatch.className = "swatch";
-    swatch.style.background = group.colour;
+    swatch.style.background = group.dash === "solid" ? group.colour
+      : `repeating-linear-gradient(90deg, ${group.colour} 0 4px, transparent 4px 6px)`;
     state.className = "state";
     const going = group.runs.filter((run) => !run.finished);
     const different = new Set(group.runs.map((run) => run.seed)).size;
@@ -43,6 +44,8 @@ function fillTable(groups, target) {
   const timed = groups.some((group) => group.runs.some((run) => run.evaluations.simulated_seconds));
   const heads = ["", "accuracy", "loss", "bytes up", "bytes down", "bytes to target", "fewer by", "rounds"];
   if (timed) heads.push("simulated seconds");
+  const happened = Object.keys(TROUBLES).filter((name) => groups.some((group) => group.runs.some((run) => run.troubles?.[name])));
+  heads.push(...happened.map((name) => TROUBLES[name]));
   const rows = groups.flatMap((group) => group.runs.map((run) => {
     const at = target === null ? null : reached(run, target / 100), last = (name) => (run.evaluations[name] || []).at(-1);
     const bytes = column(run, "bytes");
@@ -50,7 +53,10 @@ function fillTable(groups, target) {
       bytes: at === null || !bytes ? null : bytes[at], round: at === null ? null : run.evaluations.round[at],
       time: at === null || !run.evaluations.simulated_seconds ? null : run.evaluations.simulated_seconds[at] };
   }));
-  rows.sort((one, other) => (one.bytes ?? Infinity) - (other.bytes ?? Infinity));
+  const rank = element("rank").value;
+  // Subtracting infinities gives no order: those that never got there come last, the more accurate first.
+  rows.sort((one, other) => (one[rank] === null) - (other[rank] === null) || one[rank] - other[rank]
+    || (other.last("accuracy") ?? 0) - (one.last("accuracy") ?? 0));
   const most = Math.max(...rows.map((row) => row.bytes ?? 0));
   const cells = rows.map((row) => {
     const { last } = row, accuracy = last("accuracy"), up = last("bytes_up"), down = last("bytes_down");
@@ -58,7 +64,8 @@ function fillTable(groups, target) {
       up === undefined ? "" : size(up), down === undefined ? "" : size(down)];
     line.push(row.bytes === null ? "not reached" : size(row.bytes), row.bytes === null ? "" : `${number(most / row.bytes)}x`);
     line.push(number(row.round));
-    return timed ? [...line, number(row.time, 4)] : line;
+    if (timed) line.push(number(row.time, 4));
+    return [...line, ...happened.map((name) => number(row.run.troubles?.[name] ?? 0))];
   });
   const line = (values, kind) => {
     const tr = document.createElement("tr");
@@ -120,12 +127,16 @@ function update() {
     const target = data.target === null ? commonTarget(data.runs) : 100 * data.target;
     if (target) element("target").value = target;
   }
+  if (!element("rank").dataset.set) {
+    element("rank").dataset.set = "yes";
+    element("rank").value = { time: "time", rounds: "round" }[data.rank_by] || "bytes";
+  }
   listRuns();
   listConfigs();
   draw();
 }
 
-for (const name of ["metric", "cost", "log-x", "log-y", "smooth", "target", "course-name", "similarity-run", "labels-run"]) {
+for (const name of ["metric", "cost", "log-x", "log-y", "smooth", "target", "rank", "course-name", "similarity-run", "labels-run"]) {
   element(name).addEventListener("input", draw);
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

@@ -1,0 +1,28 @@
+"""Where commands put what they make, and how they say it to scripts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from laconic.run.directory import plain
+
+
+def new_directory(what: str, dataset: str) -> Path:
+    """A directory below runs/ that is not there yet."""
+    source = Path(dataset.partition(":")[0]).stem if ".py" in dataset else dataset
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    base = Path("runs") / f"{stamp}-{what}-{source}"
+    number = 2
+    path = base
+    while path.exists():
+        path, number = base.with_name(f"{base.name}-{number}"), number + 1
+    return path
+
+
+def print_json(table: dict[str, Any]) -> None:
+    """One object on one line."""
+    sys.stdout.write(json.dumps(plain(table), allow_nan=False) + "\n")

@@ -1,0 +1,133 @@
+"""A sweep: one run for each setting that is tried, in a directory that can be gone on with."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from laconic.data.federated import ClientData
+from laconic.errors import ConfigError
+from laconic.run.config import RunConfig
+from laconic.run.directory import RunDirectory, write_atomically
+from laconic.run.driver import Watcher
+from laconic.run.ensure import ensure
+from laconic.search.score import Score, score
+from laconic.search.space import Choices, Range, Space, grid, spelt
+
+TRIALS = "trials.jsonl"
+"""One line for each setting that optuna has asked for, so that a sweep that was stopped goes on with the same ones."""
+BEST = "best.toml"
+
+Make = Callable[[dict[str, Any]], RunConfig]
+"""The config with some settings changed."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One setting, and how it did."""
+
+    settings: dict[str, Any]
+    directory: Path
+    score: Score
+
+
+@dataclass
+class Sweep:
+    """Runs settings one after the other, each on all of the engine's workers; finished runs are not run again."""
+
+    make: Make
+    space: Space
+    directory: Path
+    watcher: Watcher
+    target: float | None = None
+    by: str = "bytes"
+    tried: list[Tried] = field(default_factory=list)
+    _data: dict[str, ClientData] = field(default_factory=dict)
+
+    def run_grid(self) -> list[Tried]:
+        """Every combination."""
+        settings = [*grid(self.space)]
+        # A setting that cannot be is found before the first run, not after an hour.
+        for each in settings:
+            self.make(each).build_algorithm()
+        for number, each in enumerate(settings, 1):
+            self._try(each, self.directory / re.sub(r"[^\w.+=-]+", "_", spelt(each)), f"{number}/{len(settings)}")
+        return self.ranked()
+
+    def run_optuna(self, count: int, seed: int) -> list[Tried]:
+        """So many settings, each chosen from what the ones before it have shown (tree-structured Parzen estimators)."""
+        optuna = _optuna()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+        distributions = {key: _distribution(optuna, choices) for key, choices in self.space.items()}
+        for number, settings in enumerate([*self._asked()][:count], 1):
+            value = self._trial(number, count, settings)
+            study.add_trial(optuna.trial.create_trial(params=settings, distributions=distributions, value=value))
+        for number in range(len(self.tried) + 1, count + 1):
+            asked = study.ask(distributions)
+            self._note(asked.params)
+            study.tell(asked, self._trial(number, count, asked.params))
+        return self.ranked()
+
+    def _trial(self, number: int, count: int, settings: dict[str, Any]) -> float:
+        return self._try(settings, self.directory / f"trial-{number:03d}", f"{number}/{count}").score.value
+
+    def ranked(self) -> list[Tried]:
+        """Best first."""
+        return sorted(self.tried, key=lambda tried: tried.score.order)
+
+    def write_best(self) -> Path:
+        """The winner as a config that `laconic run` takes: the run's own, complete."""
+        winner = self.ranked()[0]
+        if winner.score.diverged:
+            raise ConfigError("every setting has diverged; try smaller rates")
+        path = self.directory / BEST
+        write_atomically(path, RunDirectory(winner.directory).config.read_bytes())
+        return path
+
+    def _try(self, settings: dict[str, Any], directory: Path, place: str) -> Tried:
+        config = self.make(settings)
+        trial = ensure(config, directory, self.watcher, f"{place} {spelt(settings)}", self._loaded(config))
+        tried = Tried(settings, directory, score(trial, self.target, self.by))
+        self.tried.append(tried)
+        return tried
+
+    def _loaded(self, config: RunConfig) -> ClientData:
+        """The data of a config; the same for all that do not change it."""
+        keys = ("dataset", "partition", "clients", "seed", "data_dir")
+        key = repr([getattr(config, name) for name in keys])
+        if key not in self._data:
+            # One at a time: a sweep over partitions does not need all of them in memory.
+            self._data = {key: config.load_data()}
+        return self._data[key]
+
+    def _asked(self) -> Iterator[dict[str, Any]]:
+        path = self.directory / TRIALS
+        for line in path.read_text().splitlines() if path.exists() else ():
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                return
+
+    def _note(self, settings: dict[str, Any]) -> None:
+        path = self.directory / TRIALS
+        lines = [*self._asked(), settings]
+        write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise ConfigError("--optuna needs optuna: pip install 'laconic[sweep]'") from None
+    return optuna
+
+
+def _distribution(optuna: Any, choices: Choices) -> Any:
+    if isinstance(choices, Range):
+        return optuna.distributions.FloatDistribution(choices.low, choices.high, log=choices.logarithmic)
+    return optuna.distributions.CategoricalDistribution(choices)
