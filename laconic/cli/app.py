@@ -25,6 +25,7 @@ from laconic.cli.view import LiveView, size
 from laconic.engine.tune import tune as measure_strategies
 from laconic.errors import ConfigError, LaconicError, unknown_name
 from laconic.report.page import report as write_report
+from laconic.report.trackers import tracked
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, write_atomically
 from laconic.run.driver import FREE_TO_CHANGE, Finished, Interrupted, drive
@@ -48,6 +49,10 @@ Out = Annotated[Path | None, typer.Option("--out", help="The run's directory; a 
 Resume = Annotated[bool, typer.Option("--resume", help="Continue where the run in --out was stopped.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 Report = Annotated[bool, typer.Option("--report/--no-report", help="Write a page about it beside it at the end.")]
+Board = Annotated[
+    bool, typer.Option("--tensorboard", help="Write TensorBoard's event files into the run's directory, too.")
+]
+Flow = Annotated[bool, typer.Option("--mlflow", help="Enter it in an MLflow store, the file mlflow.db beside it, too.")]
 Target = Annotated[
     float | None,
     typer.Option("--target", help="Also report what it cost until the mean of 5 evaluations had this accuracy, in %."),
@@ -70,6 +75,8 @@ def run(
     out: Out = None,
     resume: Resume = False,
     report: Report = True,
+    tensorboard: Board = False,
+    mlflow: Flow = False,
     as_json: Json = False,
     *,
     options: dict[str, Any],
@@ -87,7 +94,8 @@ def run(
     wanted = read_config(config, options, split_label(algorithm) if algorithm else {})
     directory = out or new_directory(wanted.algorithm, wanted.dataset)
     goal = _goal(target, wanted)
-    finished = drive(wanted, directory, LiveView(stderr), resume=resume, target=goal)
+    watcher = tracked(LiveView(stderr), directory, tensorboard=tensorboard, mlflow=mlflow)
+    finished = drive(wanted, directory, watcher, resume=resume, target=goal)
     page = _report([directory], directory, goal) if report else None
     if as_json:
         print_json(finished.summary())
@@ -113,6 +121,8 @@ def compare(
         str, typer.Option("--rank-by", help="What to the --target decides: bytes, rounds, or simulated time.")
     ] = "bytes",
     report: Report = True,
+    tensorboard: Board = False,
+    mlflow: Flow = False,
     as_json: Json = False,
     *,
     options: dict[str, Any],
@@ -146,12 +156,15 @@ def compare(
         write_atomically(directory / COMPARISON, json.dumps(options).encode())
     finished: list[Finished] = []
     failed: dict[str, str] = {}
+    watchers = {
+        label: tracked(LiveView(stderr), folder, tensorboard=tensorboard, mlflow=mlflow)
+        for label, folder in folders.items()
+    }
     for label, wanted in configs.items():
         try:
             own = data if _same_data(wanted, first) else None
-            finished.append(
-                drive(wanted, folders[label], LiveView(stderr), resume=resume, label=label, target=goal, data=own)
-            )
+            watcher = watchers[label]
+            finished.append(drive(wanted, folders[label], watcher, resume=resume, label=label, target=goal, data=own))
         except Diverged as error:
             failed[label] = str(error)
             stderr.print(f"[red]{escape(label)}: {escape(str(error))}[/red]", highlight=False, soft_wrap=True)

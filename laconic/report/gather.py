@@ -68,7 +68,7 @@ def read_run(path: Path, course: Sequence[str] = ()) -> Table:
     every = _thinned(history)
     return {
         "path": str(path),
-        "settings": _flat(config),
+        "settings": flat(config),
         "config": text,
         "seed": config.get("seed", 0),
         "metrics": metrics,
@@ -134,15 +134,16 @@ def group_key(settings: Table) -> str:
     return json.dumps({key: value for key, value in settings.items() if key not in FREE}, sort_keys=True)
 
 
-def _flat(table: Table, prefix: str = "") -> Table:
-    flat: Table = {}
+def flat(table: Table, prefix: str = "") -> Table:
+    """Tables within tables as one, with keys like `method.local_lr`."""
+    found: Table = {}
     for key, value in table.items():
         if isinstance(value, dict):
             # A run without a network or faults has not even a table of them.
-            flat |= {name: each for name, each in _flat(value, f"{prefix}{key}.").items() if not _nothing(key, each)}
+            found |= {name: each for name, each in flat(value, f"{prefix}{key}.").items() if not _nothing(key, each)}
         else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+            found[f"{prefix}{key}"] = value
+    return found
 
 
 def _nothing(table: str, value: Any) -> bool:

@@ -93,7 +93,8 @@ def advise(
     """Successive halving: at each rung the runs go on three times as long, and the better third of them is kept.
 
     Better is who is sooner, in simulated seconds, at the accuracy that half of a rung reaches; at the last rung, at the
-    target. Without a target it is a hundredth below the best accuracy that was seen.
+    target. Without one it is a point below what half of the last rung reaches: a higher one would be a contest of rounds,
+    which those who send everything win.
     """
     most = make(settings[0]).rounds
     data: ClientData = make(settings[0]).load_data()
@@ -112,7 +113,7 @@ def advise(
         if rounds < most:
             ranked = rank(found, level(found))
             running = [(each.settings, each.directory) for each in ranked[: max(1, math.ceil(len(ranked) / FEWER))]]
-    goal = target if target is not None else best_accuracy(found) - 0.01
+    goal = target if target is not None else level(found) - 0.01
     ranked = rank(found, goal)
     return Advice(ranked, [score(each.trial, goal, "simulated_seconds") for each in ranked], goal, rungs)
 

@@ -107,7 +107,7 @@ ADVISE = (*FEW, "--bandwidth-up", "100kbit", "--bandwidth-down", "100kbit", "--c
 
 
 def test_advice_is_the_soonest_on_the_network(forked, small, tmp_path: Path) -> None:
-    done = forked("advise", *ADVISE, *small, "--rounds", 10, "--out", "a", "--json")
+    done = forked("advise", *ADVISE, *small, "--rounds", 10, "--target", 30, "--out", "a", "--json")
     assert done.code == 0, done.stderr
     found = done.json()
     times = [run["simulated_seconds_to_target"] for run in found["runs"]]

@@ -1,0 +1,59 @@
+"""What TensorBoard and MLflow read back of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from laconic.cli.view import LiveView
+from laconic.report.trackers import MLflow, tracked
+from laconic.run.config import load_config
+from laconic.run.driver import drive
+
+SMALL = {"model": "logistic", "strategy": "loop", "participants": 3, "local_steps": 2, "threads": 1, "eval_every": 2}
+
+
+def run(directory: Path, rounds: int, resume: bool = False, **tools: bool) -> list[dict]:
+    watcher = tracked(LiveView(Console(quiet=True)), directory, **{"tensorboard": False, "mlflow": False, **tools})
+    config = load_config(None, {"rounds": rounds} if resume else SMALL | {"rounds": rounds})
+    drive(config, directory, watcher, resume=resume, label="a run")
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_tensorboard_reads_every_number_at_its_round(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run(tmp_path / "run", 3, tensorboard=True)
+    records = run(tmp_path / "run", 5, resume=True, tensorboard=True)
+    events = EventAccumulator(str(tmp_path / "run/tensorboard"))
+    events.Reload()
+    for name in ("accuracy", "loss", "bytes_up", "gradients", "training_loss"):
+        expected = [(r["round"], r[name]) for r in records if r.get(name) is not None]
+        found = {event.step: event.value for event in events.Scalars(name)}
+        assert expected and [*found] == [step for step, _ in expected]
+        assert [*found.values()] == pytest.approx([value for _, value in expected], rel=1e-6)
+    assert "config/text_summary" in events.Tags()["tensors"]
+
+
+# Making MLflow's tables takes seconds.
+@pytest.mark.long
+def test_mlflow_reads_every_number_at_its_round(tmp_path: Path) -> None:
+    tracking = pytest.importorskip("mlflow.tracking", reason="the extra `mlflow` is not installed")
+    run(tmp_path / "run", 3, mlflow=True)
+    records = run(tmp_path / "run", 4, resume=True, mlflow=True)
+    client = tracking.MlflowClient(tracking_uri=MLflow(tmp_path / "run").store)
+    (found,) = client.search_runs([client.get_experiment_by_name("laconic").experiment_id])
+    assert found.info.run_name == "a run" and found.info.status == "FINISHED"
+    assert found.data.params["method.local_steps"] == "2" and found.data.params["algorithm"] == "fed_avg"
+    for name in ("accuracy", "bytes_up"):
+        history = {metric.step: metric.value for metric in client.get_metric_history(found.info.run_id, name)}
+        assert history == {r["round"]: r[name] for r in records if name in r}
+
+
+def test_without_either_only_the_view_watches(tmp_path: Path) -> None:
+    view = LiveView(Console(quiet=True))
+    assert tracked(view, tmp_path, tensorboard=False, mlflow=False) is view
