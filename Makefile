@@ -22,7 +22,7 @@ run: .venv/installed
 	$(BIN)/laconic compare fed_avg fed_ams fed_cams:compressor=sign fed_cams:compressor=top_k:1/64 \
 	  fed_ef_ams:compressor=sign@layer,downlink=broadcast,server_lr=0.01 \
 	  fed_bnlaca:uplink.compressor=top_k:1/8+qsgd:5,downlink.compressor=top_k:1/8+qsgd:5 fed_laconic \
-	  --dataset digits --partition dirichlet:0.3 --clients 20 --participants 10 --rounds 40 --eval-every 2 --target 90
+	  --dataset digits --partition dirichlet:0.3 --clients 20 --participants 10 --rounds 50 --eval-every 2 --target 90
 
 check: .venv/installed-dev
 	$(BIN)/ruff check .

@@ -105,7 +105,12 @@ class Algorithm:
         return [slot for slot, part in self.parts().items() if key in part.parameters()]
 
     def owner(self, key: str) -> str:
-        """The slot whose part has that parameter; none or two are an error that says so."""
+        """The slot whose part has that parameter; none or two are an error that says so.
+
+        A compressor is the uplink's, as on the command line; an uplink without one becomes one that has.
+        """
+        if key == "compressor":
+            return "uplink"
         owners = self.owners(key)
         if not owners:
             known = {name for part in self.parts().values() for name in part.parameters()}

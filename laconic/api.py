@@ -15,7 +15,8 @@ from laconic.algorithm import Algorithm
 from laconic.data.federated import ClientData
 from laconic.errors import ConfigError, unknown_name
 from laconic.parts import explain
-from laconic.recipes import make
+from laconic.run.config import load_config
+from laconic.run.labels import split_label
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
 from laconic.run.training import Record, Result
@@ -33,9 +34,10 @@ def simulate(
 ) -> Result:
     """Train one model over many clients in this process.
 
-    `algorithm` is a recipe or an `Algorithm`; `model` a `Task`, a module or a model's name; `data` a data set or its name.
-    Settings are those of `Settings`: rounds, participants, seed, eval_every, and so on. `progress=True` shows the rounds as
-    they go by, in a notebook too; `on_round` is called with the record of each.
+    `algorithm` is an `Algorithm`, or a recipe as `laconic compare` writes it ("fed_cams:compressor=sign"); `model` a `Task`,
+    a module or a model's name; `data` a data set or its name. Settings are those of `Settings`: rounds, participants, seed,
+    eval_every, and so on. `progress=True` shows the rounds as they go by, in a notebook too; `on_round` is called with the
+    record of each.
 
     >>> import laconic
     >>> result = laconic.simulate("fed_avg", "logistic", "digits", rounds=3, participants=5)
@@ -45,12 +47,8 @@ def simulate(
     for key in settings:
         if key not in Settings.model_fields:
             raise unknown_name("setting", key, Settings.model_fields)
-    try:
-        checked = Settings(**settings)
-    except ValidationError as error:
-        raise ConfigError(explain(error)) from None
+    recipe, checked = _labelled(algorithm, settings) if isinstance(algorithm, str) else (algorithm, _checked(settings))
     clients = data_sets.load(data, seed=checked.seed) if isinstance(data, str) else data
-    recipe = make(algorithm) if isinstance(algorithm, str) else algorithm
     simulation = Simulation(recipe, _task(model, clients, checked.seed), clients, checked)
     history = []
     shown = track(simulation.rounds(), recipe.name, total=checked.rounds, disable=not progress)
@@ -62,6 +60,22 @@ def simulate(
         return simulation.result(history)
     finally:
         simulation.close()
+
+
+def _checked(settings: dict[str, Any]) -> Settings:
+    try:
+        return Settings(**settings)
+    except ValidationError as error:
+        raise ConfigError(explain(error)) from None
+
+
+def _labelled(label: str, settings: dict[str, Any]) -> tuple[Algorithm, Settings]:
+    """The algorithm of a label, and the settings, where the label's own win, as in `laconic compare`."""
+    config = load_config(None, settings, split_label(label))
+    for key in ("dataset", "partition", "clients", "model", "data_dir"):
+        if key in config.model_fields_set:
+            raise ConfigError(f"'{label}': {key} is not the algorithm's; give data and model to simulate itself")
+    return config.build_algorithm(), config.settings()
 
 
 def _task(model: Task | nn.Module | str, clients: ClientData, seed: int) -> Task:

@@ -36,4 +36,5 @@ def unknown_name(kind: str, name: str, allowed: Iterable[str], of: str = "") -> 
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean '{near[0]}'? " if near else ""
     owner = f" of {of}" if of else ""
-    return ConfigError(f"unknown {kind} '{name}'{owner}: {hint}allowed: {', '.join(names)}")
+    known = f"allowed: {', '.join(names)}" if names else "none is allowed: it has none"
+    return ConfigError(f"unknown {kind} '{name}'{owner}: {hint}{known}")

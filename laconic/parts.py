@@ -92,11 +92,18 @@ def make_part(cls: type[P], parameters: Mapping[str, Any]) -> P:
         raise ConfigError(explain(error, f"{cls.slot}.")) from None
 
 
+def _said(complaint: Mapping[str, Any]) -> str:
+    message = str(complaint["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
+    return message.partition(", unable to parse")[0]
+
+
 def explain(error: ValidationError, prefix: str = "") -> str:
     """The first complaint of pydantic as one line: key, value, what is allowed."""
     first = error.errors()[0]
     key = ".".join(str(piece) for piece in first["loc"] if not str(piece).startswith(("function-", "constrained-")))
-    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    # A value may be of one kind or another: each of them says what it would have allowed.
+    kinds = [each for each in error.errors() if each["loc"][:1] == first["loc"][:1]] or [first]
+    message = ", or ".join(dict.fromkeys(map(_said, kinds))).replace(", or must be", ", or")
     if first["type"].startswith("missing"):
         return f"{prefix}{key}: required, and not given"
     if not key:

@@ -18,7 +18,6 @@ from rich.markup import escape
 from laconic.cli import reports, reproductions, searches, tables
 from laconic.cli.deploy_demo import demonstrate
 from laconic.cli.flower_app import write_app
-from laconic.cli.labels import split_label
 from laconic.cli.options import check_options, fraction, read_config, with_config
 from laconic.cli.places import new_directory, print_json
 from laconic.cli.view import LiveView, size
@@ -29,6 +28,7 @@ from laconic.report.trackers import tracked
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, write_atomically
 from laconic.run.driver import FREE_TO_CHANGE, Finished, Interrupted, drive
+from laconic.run.labels import split_label
 from laconic.run.target import WINDOW
 from laconic.run.training import Diverged
 from laconic.version import __version__

@@ -32,7 +32,8 @@ _KEYS: list[tuple[str, type, str]] = [
         str,
         "How updates are compressed on their way up: top_k:1/64, sign, qsgd:4, top_k:0.01+qsgd:4, …; a downlink that needs "
         "one and has none takes it too. @layer or @model: in which groups; else by layer where the algorithm's own "
-        "compressor is (fed_ef_sgd, fed_ef_ams, fed_com, fed_paq, fed_laconic), and as is usual for the compressor.",
+        "compressor is (fed_ef_sgd, fed_ef_ams, fed_com, fed_paq, fed_comgate, fed_laconic, diana, marina), and as is usual "
+        "for the compressor: heavy_sign and uniform by layer, the others over the model.",
     ),
     (
         "downlink",
@@ -52,7 +53,11 @@ _KEYS: list[tuple[str, type, str]] = [
     ),
     ("bandwidth_down", str, "The same to a client."),
     ("latency", str, "The same for each way, as 50ms or lognormal:50ms,0.5."),
-    ("deadline", float, "Simulated seconds after which a round closes; clients that are later are cut off."),
+    (
+        "deadline",
+        float,
+        "Simulated seconds, as 30 or 30s, after which a round closes; clients that are later are cut off.",
+    ),
     ("sampling", str, "How participants are drawn: uniform, or weighted by their number of examples."),
     ("weighting", str, "A client's weight in the mean: uniform, or size."),
     ("seed", int, "Everything random follows from it."),

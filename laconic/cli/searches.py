@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from laconic.cli.labels import split_label
 from laconic.cli.options import check_options, fraction, with_config
 from laconic.cli.places import new_directory, print_json
 from laconic.cli.tables import RANK_BY, new_table
@@ -22,6 +21,7 @@ from laconic.report.page import report as write_report
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, write_atomically
 from laconic.run.driver import Interrupted
+from laconic.run.labels import split_label
 from laconic.search.advise import ARMS, Advice, advise, candidates
 from laconic.search.score import Score
 from laconic.search.space import PRESETS, Range, space_of

@@ -94,7 +94,9 @@ def algorithms() -> Table:
     for name, recipe in RECIPES.items():
         parts = []
         for slot, part in recipe().parts().items():
-            values = ", ".join(f"{key}={value}" for key, value in part.parameters().items() if value is not None)
+            values = ", ".join(
+                f"{key}={'not set' if value is None else value}" for key, value in part.parameters().items()
+            )
             parts.append(f"{slot}: {part.name}" + (f" ({values})" if values else ""))
         table.add_row(name, inspect.getdoc(recipe) or "", "\n".join(parts))
     return table

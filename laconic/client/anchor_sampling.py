@@ -51,6 +51,12 @@ class AnchorSampling(LocalMethod):
     pl_constant: Annotated[float, Field(gt=0)] = 1.0
     """mu of the PL condition."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.period is not None and self.probability != "optimal":
+            given = f"method.probability = {self.probability}, period = {self.period}"
+            raise ConfigError(f"{given}: the period takes the probability's place; only one of the two is allowed")
+
     def answer(self, cohort: Cohort) -> Vectors:
         """The change of v_i, or u_i."""
         if cohort.work == MINER:

@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from laconic.algorithm import Engine
 from laconic.client.messages import Instruction, Reply
@@ -86,6 +86,16 @@ class Spread(NamedTuple):
         return self.median * math.exp(self.deviation * float(draw))
 
 
+def _seconds(value: Any) -> Any:
+    """A number, or text with a unit."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return quantity(value, "latency")
+    except ValueError:
+        raise ValueError("seconds are allowed, as in 30, 30s or 500ms") from None
+
+
 class Network(BaseModel):
     """What clients' connections are like. Nothing here changes what is computed, but for the deadline."""
 
@@ -99,8 +109,8 @@ class Network(BaseModel):
     """On the way, in each direction: 50ms, or lognormal:50ms,0.5."""
     compute: Annotated[float, Field(ge=0)] = 0.0
     """Seconds that a client takes for the gradient of one example."""
-    deadline: Annotated[float, Field(gt=0)] | None = None
-    """Simulated seconds after which a round is closed; who is later is cut off."""
+    deadline: Annotated[float, BeforeValidator(_seconds), Field(gt=0)] | None = None
+    """Simulated seconds after which a round is closed, or 30s; who is later is cut off."""
     trace: str | None = None
     """A CSV file with columns up, down, latency, and client or round: a client's row, and from which round on it holds."""
 

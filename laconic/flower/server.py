@@ -21,7 +21,6 @@ from flwr.serverapp import Grid, ServerApp
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from laconic.algorithm import Algorithm
-from laconic.cli.labels import split_label
 from laconic.data.federated import ClientData
 from laconic.engine.choice import settle
 from laconic.engine.draws import stochastic
@@ -38,6 +37,7 @@ from laconic.randomness import Randomness
 from laconic.run.config import RunConfig, load_config, spelt_out
 from laconic.run.directory import RunDirectory
 from laconic.run.driver import FREE_TO_CHANGE
+from laconic.run.labels import split_label
 from laconic.run.ledger import Ledger
 from laconic.run.simulation import usable_device
 from laconic.run.training import Record, Result, Training

@@ -8,10 +8,10 @@ import pytest
 
 import laconic
 from laconic.algorithm import Algorithm
-from laconic.cli.labels import split_label
 from laconic.data import load
 from laconic.parts import SLOTS
 from laconic.run.config import RunConfig, load_config
+from laconic.run.labels import split_label
 
 
 def built(label: str, **options: object) -> Algorithm:

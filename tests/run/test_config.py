@@ -8,9 +8,9 @@ import pytest
 
 import laconic
 from laconic.algorithm import Algorithm
-from laconic.cli.labels import split_label
 from laconic.errors import ConfigError
 from laconic.run.config import load_config
+from laconic.run.labels import split_label
 
 
 def built(algorithm: str, file: Path | None = None, **options: object) -> Algorithm:

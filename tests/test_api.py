@@ -1,0 +1,77 @@
+"""The Python interface says the same things as the command line, and takes the same spellings."""
+
+from __future__ import annotations
+
+import pytest
+
+import laconic
+from laconic.link.compressors import parse_compressor
+from laconic.run.config import load_config
+from laconic.run.training import troubles
+
+SMALL = {"participants": 3, "rounds": 2, "threads": 1, "numerics": {"strategy": "loop"}}
+
+
+@pytest.mark.parametrize("recipe", ["fed_ams", "fed_avg", "fed_bnlaca", "fed_ef_sgd"])
+def test_a_compressor_is_the_uplinks_as_on_the_command_line(recipe: str) -> None:
+    here = getattr(laconic, recipe)(compressor="sign")
+    there = load_config(None, {"algorithm": recipe, "compressor": "sign"}).build_algorithm()
+    assert here == there
+    assert here.uplink.parameters()["compressor"] == parse_compressor(f"sign@{here.uplink.compressor.by}")
+
+
+def test_simulate_takes_labels() -> None:
+    spelt = laconic.simulate("fed_cams:compressor=sign,local_steps=2", "logistic", "digits", **SMALL)
+    made = laconic.simulate(laconic.fed_cams(compressor="sign", local_steps=2), "logistic", "digits", **SMALL)
+    assert spelt.model_sha256 == made.model_sha256
+    shorter = laconic.simulate("fed_avg:rounds=1,local_steps=2", "logistic", "digits", **SMALL)
+    assert len(shorter.history) == 1
+
+
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [
+        ("fed_avg:model=mlp", "model"),
+        ("fed_agv", "fed_avg"),
+        ("fed_avg:local_rate=1", "local_rate"),
+        ("fed_avg:compressor", "key=value"),
+    ],
+)
+def test_a_wrong_label_says_so(label: str, said: str) -> None:
+    with pytest.raises(laconic.ConfigError, match=said):
+        laconic.simulate(label, "logistic", "digits", **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"probability": 2}, "'optimal'"),
+        ({"probability": "most"}, "'optimal'"),
+        ({"anchor_batch": "half"}, "'full'"),
+        ({"anchor_batch": 0}, "'full'"),
+        ({"probability": 0.5, "period": 2}, "only one of the two"),
+    ],
+)
+def test_what_fed_amd_allows_is_said(parameters: dict, said: str) -> None:
+    with pytest.raises(laconic.ConfigError, match=said):
+        laconic.fed_amd(**parameters)
+
+
+def test_a_part_without_parameters_says_that_it_has_none() -> None:
+    with pytest.raises(laconic.ConfigError, match="it has none"):
+        laconic.DenseUplink().replace(ratio=1)
+
+
+@pytest.mark.parametrize("text", ["30", "30s", 30, "30000ms"])
+def test_a_deadline_may_have_a_unit(text: object) -> None:
+    config = load_config(None, {"deadline": text, "bandwidth_up": "1Mbit"})
+    assert config.network.deadline == 30
+    with pytest.raises(laconic.ConfigError, match="30s"):
+        load_config(None, {"deadline": "soon", "bandwidth_up": "1Mbit"})
+
+
+def test_troubles_are_counted_over_the_run() -> None:
+    network = {"bandwidth_up": "lognormal:10kbit,2", "deadline": 2}
+    result = laconic.simulate("fed_avg", "logistic", "digits", **SMALL, network=network, faults={"late": 0.3})
+    counted = troubles(result.history)
+    assert counted["cut_off"] == sum(record.get("cut_off", 0) for record in result.history) > 0
