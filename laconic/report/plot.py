@@ -26,6 +26,8 @@ INSIDE = 6
 """Lines whose names fit into a picture; those of more stand beside it."""
 NAMED = 40
 """Lines that are named at all."""
+LONGEST = 60
+"""Letters of a name; more would leave no room for the picture."""
 
 
 def beside(lines: int) -> dict[str, Any]:
@@ -42,7 +44,7 @@ def plot(runs: Sequence[Table], out: Path, *, metric: str, cost: str, scale: Sca
     groups = _groups(runs)
     wide = len(groups) > INSIDE
     figure = Figure(
-        figsize=(10 if wide else 7, max(4.3, 0.19 * min(len(groups), NAMED))), layout="constrained", dpi=150
+        figsize=(11 if wide else 7, max(4.3, 0.19 * min(len(groups), NAMED))), layout="constrained", dpi=150
     )
     axes = figure.subplots()
     factor = 100 if metric == "accuracy" else 1
@@ -54,7 +56,7 @@ def plot(runs: Sequence[Table], out: Path, *, metric: str, cost: str, scale: Sca
         style = STYLES[number // 10 % len(STYLES)]
         mean = [sum(column) / len(column) for column in columns]
         # A name that begins with an underscore is not in the legend.
-        (line,) = axes.plot(at, mean, style, label=label if number < NAMED else f"_{label}")
+        (line,) = axes.plot(at, mean, style, label=_short(label) if number < NAMED else f"_{label}")
         if len(members) > 1:
             lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
             axes.fill_between(at, lowest, highest, color=line.get_color(), alpha=0.2, linewidth=0)
@@ -62,10 +64,13 @@ def plot(runs: Sequence[Table], out: Path, *, metric: str, cost: str, scale: Sca
     axes.set(xlabel=COSTS[cost], ylabel="accuracy, %" if metric == "accuracy" else name, xscale=scale)
     axes.grid(alpha=0.3)
     left = len(groups) - NAMED
-    axes.legend(
-        frameon=False, fontsize=7 if wide else 9, title=f"and {left} more" if left > 0 else None, **beside(len(groups))
-    )
+    font = 7 if wide else 9
+    axes.legend(frameon=False, fontsize=font, title=title, title_fontsize=font, **beside(len(groups)))
     figure.savefig(out)
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
 
 
 def _groups(runs: Sequence[Table]) -> dict[str, list[Table]]:

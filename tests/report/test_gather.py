@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
 
 from laconic.errors import ConfigError
-from laconic.report.gather import POINTS, _thinned, entitle, find_runs, gather, labels, read_run
+from laconic.report.gather import COSTS, POINTS, _thinned, entitle, find_runs, gather, labels, read_run
 from laconic.report.plot import plot
 
 
@@ -94,3 +95,18 @@ def test_pictures(finished: Path, tmp_path: Path, suffix: str) -> None:
     assert out.read_bytes().startswith(start)
     if suffix == "svg":
         assert out.read_text().count("simulated seconds") > 0
+
+
+def test_dozens_of_runs_fit_into_a_picture_and_nobody_is_warned(finished: Path, tmp_path: Path) -> None:
+    (run,) = gather([finished / "sign"], course=COSTS)["runs"]
+    many = [
+        run | {"label": f"fed_cams with a setting that takes very many words to be told apart, {n}"} for n in range(50)
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plot(many, tmp_path / "many.svg", metric="accuracy", cost="bytes", scale="log")
+        plot([run], tmp_path / "q.svg", metric="q_a", cost="bytes", scale="log")
+        plot([run], tmp_path / "gradient.svg", metric="gradient_norm_squared", cost="round", scale="linear")
+    text = (tmp_path / "many.svg").read_text()
+    assert "and 10 more" in text and text.count("<!-- fed_cams") == 40
+    assert "<!-- q a -->" in (tmp_path / "q.svg").read_text()

@@ -6,9 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from laconic.report.page import report
+from laconic.cli.tables import outcome
+from laconic.cli.view import LiveView
+from laconic.report.gather import find_runs, gather
+from laconic.report.page import html, report
+from laconic.run.config import RunConfig
+from laconic.run.driver import drive
 
+COMMON: dict[str, Any] = {"clients": 6, "participants": 3, "eval_every": 2, "model": "logistic", "threads": 1}
 CHARTS = ["curves", "pareto", "streams", "course", "similarity", "labels"]
 
 
@@ -110,3 +117,52 @@ def test_it_fits_a_phone_in_the_dark(browser: Any, written: Path) -> None:
     assert phone.evaluate("document.documentElement.scrollWidth") <= 390
     assert phone.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(17, 21, 27)"
     phone.close()
+
+
+def test_the_ranking_is_carried_into_the_page_and_can_be_changed(page: Any, finished: Path, tmp_path: Path) -> None:
+    report([finished], tmp_path / "timed.html", 0.3, "time")
+    page.goto((tmp_path / "timed.html").as_uri())
+    page.wait_for_selector("#outcome td")
+    assert page.input_value("#rank") == "time"
+
+    def column(name: str) -> list[float]:
+        heads = page.locator("#outcome th").all_inner_texts()
+        cells = page.locator("#outcome tr").all()[1:]
+        texts = [row.locator("td").all_inner_texts()[heads.index(name)] for row in cells]
+        return [float(text.replace(",", "")) for text in texts if text]
+
+    times = column("simulated seconds")
+    assert times and times == sorted(times)
+    page.select_option("#rank", "round")
+    rounds = column("rounds")
+    assert rounds == sorted(rounds)
+    assert page.troubles == []
+
+
+def test_what_went_wrong_with_clients_is_in_the_table(page: Any, tmp_path: Path) -> None:
+    network = {"bandwidth_up": "lognormal:10kbit,2", "deadline": 2}
+    config = RunConfig(**(COMMON | {"network": network, "rounds": 4}))
+    finished = drive(config, tmp_path / "run", LiveView(Console(quiet=True)))
+    report([tmp_path / "run"], tmp_path / "page.html")
+    page.goto((tmp_path / "page.html").as_uri())
+    page.wait_for_selector("#outcome td")
+    cut_off = finished.summary()["cut_off"]
+    assert cut_off > 0
+    assert page.locator("#outcome th").all_inner_texts()[-1] == "cut off"
+    assert page.locator("#outcome td").all_inner_texts()[-1] == str(cut_off)
+    assert "cut off" in [column.header for column in outcome([finished], 200).columns]
+
+
+def test_dozens_of_runs_have_a_bar_each(page: Any, finished: Path, tmp_path: Path) -> None:
+    data = gather(find_runs([finished]))
+    data["runs"] = [data["runs"][0] | {"group": str(n), "label": f"run {n}", "path": str(n)} for n in range(40)]
+    (tmp_path / "many.html").write_text(html(data))
+    page.goto((tmp_path / "many.html").as_uri())
+    page.wait_for_selector("#streams .main-svg")
+    assert page.locator("#streams .ytick").count() == 40
+    assert page.locator("#streams").bounding_box()["height"] > 800
+    assert len({trace["line"] for trace in page.evaluate(LINES)}) == 40
+    assert page.troubles == []
+
+
+LINES = "document.getElementById('curves').data.map((t) => ({line: `${t.line.color} ${t.line.dash}`}))"

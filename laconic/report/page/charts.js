@@ -72,8 +72,10 @@ function drawStreams(groups) {
   const names = [...new Set(runs.flatMap(([, streams]) => Object.keys(streams)))].sort();
   const labels = runs.map(([label]) => label);
   // A bar of its own height for each, however many there are; a long name is cut, and whole where one points.
-  element("streams").style.height = labels.length > 8 ? `${140 + 26 * labels.length}px` : "";
-  const shorter = labels.map((label) => (label.length > 34 ? `${label.slice(0, 33)}…` : label));
+  const many = labels.length > 8, longest = many ? 70 : 34;
+  element("streams").style.height = many ? `${140 + 22 * labels.length}px` : "";
+  for (const name of ["streams", "pareto"]) element(name).closest("section").classList.toggle("half", !many);
+  const shorter = labels.map((label) => (label.length > longest ? `${label.slice(0, longest - 1)}…` : label));
   const traces = names.map((name, place) => ({
     type: "bar", orientation: "h", name, y: labels, marker: { color: COLOURS[place % COLOURS.length] },
     x: runs.map(([, streams]) => (streams[name] ? streams[name].bytes - streams[name].headers : 0)),

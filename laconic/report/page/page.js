@@ -104,8 +104,8 @@ function draw() {
   const metric = options("metric", metrics), cost = options("cost", costs, COSTS);
   const checked = (name) => element(name).checked;
   if (metric) drawCurves(groups, { metric, cost, logX: checked("log-x"), logY: checked("log-y"), smooth: checked("smooth") });
-  drawPareto(groups);
   drawStreams(groups);
+  drawPareto(groups);
   const target = parseFloat(element("target").value);
   fillTable(groups, Number.isFinite(target) ? target : null);
   const courses = [...new Set(data.runs.flatMap((run) => Object.keys(run.course)))].filter((name) => name !== "round");
