@@ -64,6 +64,7 @@ def plot(runs: Sequence[Table], out: Path, *, metric: str, cost: str, scale: Sca
     axes.set(xlabel=COSTS[cost], ylabel="accuracy, %" if metric == "accuracy" else name, xscale=scale)
     axes.grid(alpha=0.3)
     left = len(groups) - NAMED
+    title = f"and {left} more" if left > 0 else None
     font = 7 if wide else 9
     axes.legend(frameon=False, fontsize=font, title=title, title_fontsize=font, **beside(len(groups)))
     figure.savefig(out)
