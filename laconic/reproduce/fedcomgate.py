@@ -8,7 +8,7 @@ from laconic.reproduce.claims import Claim
 from laconic.reproduce.computed import gradient_similarity
 from laconic.reproduce.experiments import GRADIENT_TRACKING, Experiment
 from laconic.reproduce.measures import FINAL, LAST_FIVE, LOSS, MEGABYTES, MEGABYTES_UP, Measure, to_accuracy
-from laconic.reproduce.study import Reproduction, Short, Study
+from laconic.reproduce.study import Reproduction, Study
 
 PAPER = "FedCOMGATE (Haddadpour et al., AISTATS 2021), supplement; figures only"
 _UP = to_accuracy(0.8, "megabytes_up")
@@ -177,37 +177,42 @@ TRACKING = Reproduction(
     PAPER.partition(";")[0],
     {
         "gradient-tracking": Study(
-            "MNIST, two shards a client, 20 or all of 100 clients a round",
+            "MNIST, two shards a client; all of ten clients, or 20 of 100",
             GRADIENT_TRACKING,
             measures=(FINAL, LAST_FIVE, MEGABYTES_UP, MEGABYTES),
-            claims=(
-                Claim(
-                    "FedGATE sends half of what SCAFFOLD sends (section 4)",
-                    MEGABYTES_UP,
-                    "less",
-                    ("fed_gate, everybody",),
-                    ("scaffold, everybody",),
-                ),
-                Claim(
-                    "and ends where it does",
-                    LAST_FIVE,
-                    "near",
-                    ("fed_gate, everybody",),
-                    ("scaffold, everybody",),
-                    margin=1,
-                ),
-                Claim(
-                    "FedCOMGATE ends where FedGATE does",
-                    LAST_FIVE,
-                    "near",
-                    ("fed_comgate, everybody",),
-                    ("fed_gate, everybody",),
-                    margin=1,
-                ),
+            claims=tuple(
+                claim
+                for who in ("10 of 10", "20 of 100")
+                for claim in (
+                    Claim(
+                        f"FedGATE sends half of what SCAFFOLD sends, {who} (section 4)",
+                        MEGABYTES_UP,
+                        "less",
+                        (f"fed_gate, {who}",),
+                        (f"scaffold, {who}",),
+                        factor=0.51,
+                    ),
+                    Claim(
+                        f"and ends where it does, {who}",
+                        LAST_FIVE,
+                        "near",
+                        (f"fed_gate, {who}",),
+                        (f"scaffold, {who}",),
+                        margin=0.5,
+                    ),
+                    Claim(
+                        f"FedCOMGATE ends where FedGATE does, {who}",
+                        LAST_FIVE,
+                        "near",
+                        (f"fed_comgate, {who}",),
+                        (f"fed_gate, {who}",),
+                        margin=0.5,
+                    ),
+                )
             ),
             against="bytes",
-            short=Short(rounds=100),
-            quick=("scaffold, everybody", "fed_gate, everybody", "fed_gate Option I, everybody"),
+            quick=("scaffold, 10 of 10", "fed_gate, 20 of 100", "fed_gate Option I, 10 of 10"),
+            note="At the paper's rate of 0.1 SCAFFOLD diverges here, in round 15 with everybody, 38 with 20 of 100.",
         )
     },
 )

@@ -105,55 +105,54 @@ class Runner:
         return [label for label in self.experiment.runs if label in self.plan.labels or self._done(label)]
 
     def _done(self, label: str) -> bool:
-        directory = RunDirectory(self._directory(label, 0))
+        directory = RunDirectory(self._directory(label))
         records = read_metrics(directory.metrics) if directory.model.exists() else []
         return len(records) >= (self.plan.rounds or 1) and self.plan.mode != "quick"
 
-    def _directory(self, label: str, seed: int) -> Path:
+    def _directory(self, label: str, rate: str | None = None, seed: int = 0) -> Path:
         name = re.sub("[^a-z0-9.+_]+", "-", label)
-        return self.folder / (f"{name}-seed-{seed}" if seed else name)
+        said = [name, *([rate] if rate else []), *([f"seed-{seed}"] if seed else [])]
+        return self.folder / "-".join(said)
 
     def runs(self, label: str) -> Data:
         """All seeds of one setting."""
         said = options(f"{self.experiment.common} {self.experiment.runs[label].replace('{rate}', '0')}")
-        rated = "{rate}" in self.experiment.runs[label]
         if self.plan.rounds is not None:
             said["rounds"] = self.plan.rounds
         if self.plan.mode == "quick":
             said = quick(said)
-        rate = self._best_rate(label, said) if rated else None
-        if rate is not None:
-            said["local_lr"] = float(rate)
+        if "{rate}" not in self.experiment.runs[label]:
+            return self._seeds(label, said)
+        # A rate that stood its trial may still diverge later; then it is the next one's turn.
+        rates = self._best_rates(label, said) or self.plan.rates[-1:]
+        for rate in rates:
+            found = {"rate": rate} | self._seeds(label, said | {"local_lr": float(rate)}, rate)
+            if "diverged" not in found:
+                break
+        return found
+
+    def _seeds(self, label: str, said: dict[str, Any], rate: str | None = None) -> Data:
         seeds = range(self.plan.seeds)
-        found = [self._run(said | {"seed": seed}, self._place(label, seed, rate), label) for seed in seeds]
+        found = [self._run(said | {"seed": seed}, self._directory(label, rate, seed), label) for seed in seeds]
         data: Data = {"seeds": [*seeds], "curves": [_columns(curve) for curve, _ in found]}
-        if any(diverged for _, diverged in found):
-            data["diverged"] = True
-        return data if rate is None else {"rate": rate} | data
+        return data | ({"diverged": True} if any(diverged for _, diverged in found) else {})
 
-    def _place(self, label: str, seed: int, rate: str | None) -> Path:
-        """The directory of a run; one that was run with another rate is left alone."""
-        directory = self._directory(label, seed)
-        stored = RunDirectory(directory).config
-        if rate is not None and stored.exists() and load_config(stored).method.get("local_lr") != float(rate):
-            return directory.with_name(f"{directory.name}-rate-{rate}")
-        return directory
-
-    def _best_rate(self, label: str, said: dict[str, Any]) -> str:
-        """The rate with the best mean of the last evaluations of a short run; one that diverges is out.
+    def _best_rates(self, label: str, said: dict[str, Any]) -> list[str]:
+        """The rates by the mean of the last evaluations of a short run, the best first; one that diverges is out.
 
         Rates are tried from the largest on, until two in a row are worse than the best.
         """
         found: dict[str, float] = {}
-        directory = self._directory(label, 0)
         length = self.plan.long_trial if label in self.experiment.long_trials else self.plan.trial
         for rate in self.plan.rates:
-            trial = directory.with_name(f"{directory.name}-trial-{rate}")
+            trial = self._directory(f"{label}-trial", rate)
             curve, diverged = self._run(said | {"local_lr": float(rate), "rounds": length}, trial, f"{label}, {rate}")
-            found[rate] = 0.0 if diverged else mean_of_last(curve)
+            if diverged:
+                continue
+            found[rate] = mean_of_last(curve)
             if max([*found.values()][-2:]) < max(found.values()):
                 break
-        return max(found, key=lambda rate: found[rate])
+        return sorted(found, key=lambda rate: -found[rate])
 
     def _run(self, said: dict[str, Any], directory: Path, label: str) -> tuple[Curve, bool]:
         """The records of one run up to the rounds that are asked for, and whether it has diverged."""

@@ -66,13 +66,17 @@ def test_the_best_rate_is_taken_and_one_that_diverges_is_not(tmp_path: Path) -> 
     experiment = Experiment(COMMON, runs, rounds=3, rates=("1e38", "0.1", "1e-9"), trial=2)
     data = run(Study("rates", experiment, measures=(FINAL,)), "full", tmp_path)
     assert data["runs"]["fed_avg"]["rate"] == "0.1"
-    assert tomllib.loads((tmp_path / "small/fed_avg/config.toml").read_text())["method"]["local_lr"] == 0.1
+    assert tomllib.loads((tmp_path / "small/fed_avg-0.1/config.toml").read_text())["method"]["local_lr"] == 0.1
     assert (tmp_path / "small/fed_avg-trial-1e38/diverged").exists()
-    # With another grid another rate wins; the run that is there is somebody's, and stays.
-    other = Experiment(COMMON, runs, rounds=3, rates=("1e-9",), trial=2)
-    data = run(Study("rates", other, measures=(FINAL,)), "full", tmp_path)
-    assert data["runs"]["fed_avg"]["rate"] == "1e-9"
-    assert tomllib.loads((tmp_path / "small/fed_avg/config.toml").read_text())["method"]["local_lr"] == 0.1
+
+
+def test_a_rate_that_diverges_after_its_trial_gives_way_to_the_next(tmp_path: Path) -> None:
+    # Its rate grows out of all bounds: the trial of one round is well, the whole run is not.
+    runs = {"fed_avg": "--algorithm fed_avg --local-lr {rate} --set method.local_schedule=step:1:5e19"}
+    experiment = Experiment(COMMON, runs, rounds=3, rates=("0.1", "1e-30"), trial=1)
+    data = run(Study("rates", experiment, measures=(FINAL,)), "full", tmp_path)
+    assert (tmp_path / "small/fed_avg-0.1/diverged").exists()
+    assert data["runs"]["fed_avg"]["rate"] == "1e-30"
 
 
 def test_a_run_that_diverges_is_said_to(tmp_path: Path) -> None:
