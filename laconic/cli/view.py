@@ -95,6 +95,8 @@ class LiveView:
 
     def _line(self, record: Record) -> str:
         metrics = "  ".join(f"{name.replace('_', ' ')} {_number(name, value)}" for name, value in self.shown.items())
+        if "epsilon" in record:
+            metrics += f"  epsilon {record['epsilon']:.3g}"
         traffic = f"up {size(record['bytes_up'])}  down {size(record['bytes_down'])}"
         if self.console.is_terminal and self.console.width < 100:
             return f"{metrics}  {traffic}".lstrip()

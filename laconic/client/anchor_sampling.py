@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -50,6 +50,7 @@ class AnchorSampling(LocalMethod):
     """c."""
     pl_constant: Annotated[float, Field(gt=0)] = 1.0
     """mu of the PL condition."""
+    exact_sums: ClassVar[str | None] = "what clients change in their own state must be added as it is, undefended"
 
     def __post_init__(self) -> None:
         super().__post_init__()

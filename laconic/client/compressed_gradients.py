@@ -8,7 +8,7 @@ what both become without compression.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -45,6 +45,7 @@ class CompressedGradients(Method):
     """A client sends C(gradient - state); the server moves the model by minus its estimate of the mean gradient."""
 
     batch_size: Count | Literal["full"] = "full"
+    exact_sums: ClassVar[str | None] = "what clients change in their own state must be added as it is, undefended"
 
     def answer(self, cohort: Cohort) -> Vectors:
         """The gradient at w, less what the server has of it."""

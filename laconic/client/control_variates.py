@@ -36,6 +36,7 @@ class ControlVariates(LocalMethod):
     warm_start: bool = False
     """c_i starts as the client's full gradient at w_0, not at 0."""
     equal_clients: ClassVar[bool] = True
+    exact_sums: ClassVar[str | None] = "what clients change in their own state must be added as it is, undefended"
 
     def answer(self, cohort: Cohort) -> Vectors:
         """u_i, and the change of c_i."""

@@ -40,6 +40,7 @@ class GradientTracking(LocalMethod):
     """`global` takes the mean that came back out of the error memory, as the authors' code does; it need not converge."""
     equal_clients: ClassVar[bool] = True
     sends_mean: ClassVar[bool] = True
+    exact_sums: ClassVar[str | None] = "its trackers sum to zero only if the mean is exact"
 
     def fitted(self, uplink: Uplink) -> Self:
         """With the tracker rate that suits the uplink."""

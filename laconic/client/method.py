@@ -42,6 +42,8 @@ class Method(Part):
     """True if the mathematics need the same K and the same weight for all clients."""
     sends_mean: ClassVar[bool] = False
     """True if clients are told the mean of the round's updates."""
+    exact_sums: ClassVar[str | None] = None
+    """Why the server must use exactly what clients sent, so that no defence can come between; None if it need not."""
     keeps_model: ClassVar[frozenset[str]] = frozenset()
     """The works after which a client keeps the round's model, because the next exchange comes without it."""
 

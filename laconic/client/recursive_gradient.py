@@ -24,6 +24,7 @@ from laconic.parts import State, checked, part
 from laconic.server.aggregate import Received
 
 GRADIENT, RENEWAL, CHANGE = "gradient", "renewal", "change"
+BESIDE = "its gradients travel beside the updates, and would pass undefended"
 
 
 @checked
@@ -34,6 +35,7 @@ class TwoExchanges(LocalMethod):
     """b, the examples of a large batch."""
     gradient_compressor: AnyCompressor | None = None
     """How gradients are compressed; dense when not given."""
+    exact_sums: ClassVar[str | None] = BESIDE
 
     def compressor(self, work: str, uplink: Uplink) -> AnyCompressor | None:
         """Gradients have their own."""
@@ -91,6 +93,7 @@ class Renewed(Method):
 
     probability: Annotated[float, Field(ge=0, le=1)] = 0.5
     anchor_batch: Count | Literal["full"] = "full"
+    exact_sums: ClassVar[str | None] = BESIDE
 
     def first(self, occasion: Occasion) -> Exchange:
         """The exchange that brings g up to date, by the coin of the round."""

@@ -13,16 +13,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from laconic.client.messages import Instruction, Reply
 from laconic.client.runtime import ClientRuntime
+from laconic.engine.attacks import Attacks
 from laconic.engine.inline import InlineEngine
 from laconic.parts import State
 from laconic.randomness import Randomness
 
 _NUMBERS = ("round", "client", "examples", "gradients", "samples", "loss")
 Chance = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
 
 
 class Faults(BaseModel):
-    """How likely each fault is, per client and round."""
+    """How likely each fault is, per client and round, and how many clients mean harm."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,10 +38,15 @@ class Faults(BaseModel):
     """The client dies at a random moment of its round."""
     lose_state: Chance = 0.0
     """The client comes back with nothing."""
+    not_finite: Count = 0
+    """How many clients, always the same ones, send NaN."""
+    boosted: Count = 0
+    """How many clients, always the same ones, send their vectors `boost` times as long."""
+    boost: Annotated[float, Field(allow_inf_nan=False)] = 1000.0
 
     def any(self) -> bool:
         """Whether anything can happen at all."""
-        return any(getattr(self, name) > 0 for name in type(self).model_fields)
+        return any(getattr(self, name) > 0 for name in type(self).model_fields if name != "boost")
 
 
 class FaultyEngine:
@@ -47,6 +54,8 @@ class FaultyEngine:
 
     def __init__(self, engine: InlineEngine, runtime: ClientRuntime, faults: Faults, randomness: Randomness) -> None:
         self.engine, self.runtime, self.faults, self.randomness = engine, runtime, faults, randomness
+        counts = (faults.not_finite, faults.boosted, faults.boost, len(runtime.data))
+        self.attacks = Attacks(*counts, runtime.layout, randomness)
         self.held: list[Reply] = []
         """Replies of the last round that are still on their way."""
 
@@ -72,12 +81,13 @@ class FaultyEngine:
         for instruction, reply in zip(able, self.engine.run(able), strict=True):
             if reply.client in silent or self._happens("drop", instruction):
                 continue
+            sent = self.attacks.spoil(reply)
             if self._happens("late", instruction):
-                self.held.append(reply)
+                self.held.append(sent)
                 continue
-            yield reply
+            yield sent
             if self._happens("duplicate", instruction):
-                yield reply
+                yield sent
 
     def snapshot(self) -> tuple[State, list[dict[str, Any]]]:
         """What is still on its way, for a checkpoint."""

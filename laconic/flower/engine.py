@@ -125,7 +125,7 @@ class GridEngine:
                 LOG.warning("laconic: client %d does not know this run any more; it is told again", client)
                 self._roster.ask_again(client)
             else:
-                self._roster.offend(client, error)
+                self._roster.strikes.offend(client, error)
             return None
 
     def evaluate(self, packets: list[bytes], round: int) -> tuple[int, list[tuple[int, dict[str, float]]]]:

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 from laconic.errors import PacketError
 from laconic.flower import wire
 from laconic.flower.plan import Plan
+from laconic.server.strikes import Strikes
 
 LOG = getLogger("flwr.laconic")
 
@@ -25,7 +26,8 @@ class Roster:
     """The nodes of a run, by client."""
 
     def __init__(self, grid: Grid, plan: Plan, *, strikes: int, patience: float) -> None:
-        self._grid, self.plan, self._strikes, self._patience = grid, plan, strikes, patience
+        self._grid, self.plan, self._patience = grid, plan, patience
+        self.strikes = Strikes(strikes, LOG, lambda client: f"client {client} (node {self._nodes.get(client)})")
         self._nodes: dict[int, int] = {}
         """By client: its node."""
         self._asked: dict[str, tuple[int, float]] = {}
@@ -35,20 +37,14 @@ class Roster:
         """Numbers given to nodes that have none of their own."""
         self.sizes: dict[int, int] = {}
         """Examples of every client that was ever here."""
-        self.offences: dict[int, int] = {}
-        """How often each client has sent what had to be refused."""
 
     def clients(self) -> list[int]:
         """Those that can be asked now."""
-        return sorted(client for client in self._nodes if not self.set_aside(client))
+        return sorted(client for client in self._nodes if not self.strikes.set_aside(client))
 
     def node(self, client: int) -> int | None:
         """Where a client is; None if it is not here, or was set aside."""
-        return None if self.set_aside(client) else self._nodes.get(client)
-
-    def set_aside(self, client: int) -> bool:
-        """Whether a client has been refused too often."""
-        return self.offences.get(client, 0) >= self._strikes
+        return None if self.strikes.set_aside(client) else self._nodes.get(client)
 
     def refresh(self) -> None:
         """See who is here, tell newcomers about the run, and hear those that were told; nobody is waited for."""
@@ -114,17 +110,6 @@ class Roster:
         """A node does not know the run any more: it is told once more."""
         self._nodes.pop(client, None)
 
-    def offend(self, client: int, error: PacketError) -> None:
-        """Enter a refused reply; one that came late is nobody's fault."""
-        where = f"client {client} (node {self._nodes.get(client)})"
-        if error.reason == "stale":
-            LOG.info("laconic: %s answered late: %s", where, error)
-            return
-        self.offences[client] = self.offences.get(client, 0) + 1
-        LOG.warning("laconic: the reply of %s was refused: %s", where, error)
-        if self.set_aside(client):
-            LOG.warning("laconic: %s is set aside after %d refused replies", where, self.offences[client])
-
     def gone(self, clients: Iterable[int]) -> set[int]:
         """Those of `clients` whose node is not connected any more."""
         present = set(self._grid.get_node_ids())
@@ -135,11 +120,11 @@ class Roster:
         return {
             "names": self.names,
             "sizes": {str(client): size for client, size in self.sizes.items()},
-            "offences": {str(client): count for client, count in self.offences.items()},
+            "strikes": self.strikes.table(),
         }
 
     def restore(self, table: dict[str, Any]) -> None:
         """The inverse of `table`."""
         self.names = dict(table["names"])
         self.sizes = {int(client): size for client, size in table["sizes"].items()}
-        self.offences = {int(client): count for client, count in table["offences"].items()}
+        self.strikes.restore(table["strikes"])

@@ -65,8 +65,6 @@ class Deployment(BaseModel):
     """Nodes to wait for when the server starts, at most for a deadline; all clients when not given."""
     minimum: int = Field(1, ge=1)
     """Nodes without which no round begins; the server waits for them."""
-    strikes: int = Field(3, ge=1)
-    """Refused replies after which a client is set aside."""
     client_eval_every: int | None = Field(None, ge=1)
     """Rounds between two evaluations on the clients' own examples; none when not given, since the model travels for it."""
 
@@ -134,6 +132,9 @@ def serve(
 class FederatedTraining(Training):
     """A server whose clients are nodes."""
 
+    _secret: int | None = None
+    """From this follow the noise and who takes part, where noise hides clients; it never leaves the server."""
+
     def __init__(
         self,
         grid: Grid,
@@ -185,8 +186,13 @@ class FederatedTraining(Training):
             participants=participants,
             sampling=config.sampling,
             weighting=config.weighting,
+            defences=config.defence,
             send_buffers=config.buffers != "frozen",
         )
+        self.privacy = self._account()
+        if self.privacy is not None:
+            # Nodes know the seed: what hides them from each other must not follow from it.
+            self._hide(int.from_bytes(os.urandom(16), "little"))
         plan = Plan(
             run=uuid4().hex,
             name=algorithm.name,
@@ -200,16 +206,20 @@ class FederatedTraining(Training):
             fingerprint=self.layout.fingerprint,
             initial=initial_hash(initial, buffers),
         )
-        self.roster = Roster(grid, plan, strikes=deployment.strikes, patience=deployment.deadline)
+        self.roster = Roster(grid, plan, strikes=config.strikes, patience=deployment.deadline)
         self.engine = GridEngine(grid, self.roster, deadline=deployment.deadline, quorum=deployment.quorum)
         self.transport = self.engine
         self.mapper = map
-        self.server.refusal = self.roster.offend
+        self.server.refusal = self.roster.strikes.offend
         self.server.reachable = lambda client: self.roster.node(client) is not None
         self.ledger = Ledger()
         self.seconds = 0.0
         self._begun = False
         self._on_clients: Record = {}
+
+    def _hide(self, secret: int) -> None:
+        self._secret = secret
+        self.server.secret = Randomness(secret)
 
     def _round(self) -> Ledger:
         self._wait_for_nodes()
@@ -267,6 +277,7 @@ class FederatedTraining(Training):
             "run": self.roster.plan.run,
             "incarnation": self.server.incarnation,
             "roster": self.roster.table(),
+            "secret": self._secret,
             "ledger": self.ledger.table(),
             "seconds": self.seconds,
             "model": self.layout.fingerprint,
@@ -280,6 +291,8 @@ class FederatedTraining(Training):
         self.server.incarnation = (numbers["incarnation"] + 1) % 2**16
         self.roster.plan = self.roster.plan.model_copy(update={"run": numbers["run"]})
         self.roster.restore(numbers["roster"])
+        if self.privacy is not None:
+            self._hide(numbers["secret"])
         self.ledger = Ledger.from_table(numbers["ledger"])
         self.seconds = numbers["seconds"]
 

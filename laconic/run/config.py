@@ -37,6 +37,7 @@ from laconic.recipes import RECIPES, make
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
 from laconic.run.training import Training
+from laconic.server.defences import Defences
 
 SHORT_NAMES = {
     "local_steps": "method.local_steps",
@@ -49,6 +50,11 @@ SHORT_NAMES = {
     "dtype": "numerics.dtype",
     "strategy": "numerics.strategy",
     "vmap_width": "numerics.vmap_width",
+    "aggregate": "defence.aggregate",
+    "clip_updates": "defence.clip",
+    "refuse_updates": "defence.refuse",
+    "dp_noise": "defence.noise",
+    "dp_delta": "defence.delta",
     "drop": "faults.drop",
     "late": "faults.late",
     "duplicate": "faults.duplicate",
@@ -62,7 +68,7 @@ SHORT_NAMES = {
 """Parameters of parts that are common enough to stand at the top of a config, or to be options."""
 
 
-_TABLES: dict[str, type[BaseModel]] = {"numerics": Numerics, "faults": Faults, "network": Network}
+_TABLES: dict[str, type[BaseModel]] = {"numerics": Numerics, "defence": Defences, "faults": Faults, "network": Network}
 _SECTIONS = [*SLOTS, *_TABLES]
 _FIRST = ("algorithm", "dataset", "partition", "clients", "model")
 

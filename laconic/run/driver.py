@@ -92,6 +92,7 @@ class Finished:
             "simulated_seconds": self.simulated_seconds,
             **dict.fromkeys(TROUBLES, 0),
             **troubles(result.history),
+            "epsilon": result.history[-1].get("epsilon"),
             "model_sha256": result.model_sha256,
             "run_dir": str(self.directory),
             "target": self.target,

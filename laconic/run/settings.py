@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -11,23 +10,9 @@ from laconic.engine.faults import Faults
 from laconic.engine.network import Network
 from laconic.engine.numerics import Numerics
 from laconic.server.aggregate import Weighting
+from laconic.server.defences import Defences
 from laconic.server.sampling import Sampling
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-
-
-def parse_bytes(value: Any) -> Any:
-    """A number of bytes from what a person writes.
-
-    >>> parse_bytes("500MB"), parse_bytes("1.5 GiB"), parse_bytes(10)
-    (500000000, 1610612736, 10)
-    """
-    if not isinstance(value, str):
-        return value
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", value)
-    if found is None or found[2].upper() not in _UNITS:
-        raise ValueError("bytes are allowed, as in 500MB, 2GB or 1000000")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+from laconic.units import parse_bytes
 
 
 class Settings(BaseModel):
@@ -50,9 +35,12 @@ class Settings(BaseModel):
     """Measure in every round what the papers assume of a compressor: q_C, q_A, gamma, the norm of the memories."""
     full_gradient: bool = False
     """Measure with every evaluation the objective over all clients, its gradient, and how alike clients' gradients are."""
-    faults: Faults = Field(default_factory=Faults)
-    network: Network = Field(default_factory=Network)
-    numerics: Numerics = Field(default_factory=Numerics)
+    defence: Defences = Defences()
+    strikes: int = Field(3, ge=1)
+    """Refused replies after which a client is not asked any more; late ones do not count."""
+    faults: Faults = Faults()
+    network: Network = Network()
+    numerics: Numerics = Numerics()
     device: str = "cpu"
     threads: int | None = Field(None, ge=1)
     """Python threads over clients; one per core when not given."""

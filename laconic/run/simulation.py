@@ -32,6 +32,7 @@ from laconic.run.store import MemoryStore
 from laconic.run.training import SMALLER, Diverged, Record, Training
 from laconic.server.peers import DiskPeers
 from laconic.server.server import Server
+from laconic.server.strikes import Strikes
 from laconic.task import TASKS, Task
 
 
@@ -72,9 +73,14 @@ class Simulation(Training):
             participants=participants,
             sampling=settings.sampling,
             weighting=settings.weighting,
+            defences=settings.defence,
             send_buffers=not frozen,
             peers=None if self.database is None else DiskPeers(self.database),
         )
+        self.strikes = Strikes(settings.strikes)
+        self.server.refusal = self.strikes.offend
+        self.server.reachable = lambda client: not self.strikes.set_aside(client)
+        self.privacy = self._account()
         runtime = ClientRuntime(
             algorithm,
             self.task,
@@ -122,8 +128,13 @@ class Simulation(Training):
 
     def _round(self) -> Ledger:
         costs = super()._round()
-        if "not finite" in costs.refused:
+        attackers = self.faulty.attacks.factors if self.faulty is not None else {}
+        if "not finite" in costs.refused and not set(costs.refused_clients) <= set(attackers):
             raise Diverged(f"the update of a client is not finite in round {self.server.round}: {SMALLER}")
+        if self.strikes.aside() == len(self.data):
+            raise Diverged(
+                f"all clients are set aside after round {self.server.round}: their updates had to be refused"
+            )
         return costs
 
     def _measured(self, evaluated: bool) -> Record:
@@ -165,6 +176,7 @@ class Simulation(Training):
             "held": held,
             "ledger": self.ledger.table(),
             "clients": numbers,
+            "strikes": self.strikes.table(),
             "seconds": self.seconds,
             "simulated_seconds": self.network and self.network.seconds,
             "model": self.layout.fingerprint,
@@ -191,6 +203,7 @@ class Simulation(Training):
             self.faulty.restore(sections["held"], numbers["held"])
         if self.network is not None:
             self.network.seconds = numbers["simulated_seconds"]
+        self.strikes.restore(numbers.get("strikes", {}))
         self.ledger = Ledger.from_table(numbers["ledger"])
         self.seconds = numbers["seconds"]
 

@@ -20,6 +20,7 @@ from laconic.run.database import Database
 from laconic.run.evaluate import Mapper, evaluate
 from laconic.run.ledger import Ledger
 from laconic.run.settings import Settings
+from laconic.server.privacy import Privacy
 from laconic.server.server import Server
 from laconic.task import Task
 
@@ -27,7 +28,7 @@ Record = dict[str, Any]
 """One round as plain numbers: a line of metrics.jsonl. Costs are totals since the start; `streams` is the round alone."""
 DIAGNOSTICS = (
     *("skip_rate", "skip_rate_down", "acceleration_rate", "memory_norm", "server_memory_norm"),
-    *("q_c", "q_a", "gamma", "gradient_norm_squared", "objective"),
+    *("q_c", "q_a", "gamma", "gradient_norm_squared", "objective", "epsilon"),
 )
 """What is measured of a run on its way, where that was asked for."""
 OTHER_KEYS = {
@@ -112,8 +113,18 @@ class Training:
     """Where evaluation runs."""
     database: Database | None = None
     """Where clients' states and checkpoints are, if not in memory and in a file."""
+    privacy: Privacy | None = None
+    """The accountant, where noise hides clients."""
     ledger: Ledger
     seconds: float
+
+    def _account(self) -> Privacy | None:
+        """What the noise is worth; nothing without noise."""
+        defence, settings = self.settings.defence, self.settings
+        if not defence.noise:
+            return None
+        assert settings.participants is not None
+        return Privacy(defence.noise, defence.delta, settings.sampling, settings.participants, len(self.data))
 
     def rounds(self) -> Iterator[Record]:
         """Run the rounds that are left; one record each."""
@@ -152,6 +163,8 @@ class Training:
         evaluated = last or server.round % self.settings.eval_every == 0
         if evaluated:
             record |= self.evaluate()
+            if self.privacy is not None:
+                record["epsilon"] = self.privacy.epsilon(server.round)
         record |= self.ledger.totals()
         record |= self._measured(evaluated)
         counts = ("skipped", "skipped_down", "accelerated", "lost")

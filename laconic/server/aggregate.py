@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -35,9 +35,9 @@ class RunningMean:
         self._helpers: list[Future[None]] = []
         self._pool: ThreadPoolExecutor | None = None
 
-    def add(self, payload: Payload, weight: float) -> None:
-        """Fold one payload in."""
-        pieces = payload.pieces(self._sum, weight)
+    def add(self, payload: Payload, weight: float, factor: float = 1.0) -> None:
+        """Fold one payload in, `factor` times as long as it is."""
+        pieces = payload.pieces(self._sum, weight * factor)
         self._finish()
         self._waiting.extend(pieces)
         self._weight += weight
@@ -74,22 +74,41 @@ class RunningMean:
         self._helpers = []
 
 
+class Aggregate(Protocol):
+    """What becomes of the payloads of one stream in a round."""
+
+    def add(self, payload: Payload, weight: float) -> None:
+        """Fold one payload in."""
+        ...
+
+    def total(self) -> Tensor:
+        """The weighted sum."""
+        ...
+
+    def mean(self) -> Tensor | None:
+        """The mean, or what stands in its place; None when nothing was folded."""
+        ...
+
+
 class Received:
     """What has come up in a round, stream by stream."""
 
-    def __init__(self, layout: Layout, device: torch.device) -> None:
-        self._layout, self._device = layout, device
-        self._streams: dict[Stream, RunningMean] = {}
+    def __init__(self, layout: Layout, device: torch.device, make: Callable[[Stream], Aggregate]) -> None:
+        self._layout, self._device, self._make = layout, device, make
+        self._streams: dict[Stream, Aggregate] = {}
         self.heard: set[Stream] = set()
         """The streams in which anything has come."""
 
     def add(self, stream: Stream, payload: Payload, weight: float) -> None:
         """Fold one payload in."""
-        if stream not in self._streams:
-            size = self._layout.buffer_size if stream == Stream.BUFFERS else self._layout.size
-            self._streams[stream] = RunningMean(size, self._layout.dtype, self._device)
+        self.open(stream)
         self._streams[stream].add(payload, weight)
         self.heard.add(stream)
+
+    def open(self, stream: Stream) -> None:
+        """From now on the stream has a mean, also if nothing comes."""
+        if stream not in self._streams:
+            self._streams[stream] = self._make(stream)
 
     def mean(self, stream: Stream) -> Tensor | None:
         """The mean of a stream, or None when nothing came."""

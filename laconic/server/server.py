@@ -23,8 +23,9 @@ from laconic.link.packet import Body, Flag, Packet, Stream
 from laconic.parts import State, section
 from laconic.randomness import GLOBAL, Randomness
 from laconic.run.ledger import RoundCosts
-from laconic.server.aggregate import Received, Weighting
+from laconic.server.aggregate import Aggregate, Received, RunningMean, Weighting
 from laconic.server.debts import Debts
+from laconic.server.defences import Defences, DefendedMean
 from laconic.server.peers import DiskPeers, Peers
 from laconic.server.sampling import Sampling, participants
 
@@ -58,6 +59,7 @@ class Server:
         participants: int,
         sampling: Sampling = "uniform",
         weighting: Weighting = "uniform",
+        defences: Defences | None = None,
         send_buffers: bool = True,
         incarnation: int = 0,
         peers: Peers | DiskPeers | None = None,
@@ -65,6 +67,17 @@ class Server:
         self.algorithm, self.layout, self.data, self.randomness = algorithm, layout, data, randomness
         self.count, self.sampling, self.weighting = participants, sampling, weighting
         self.send_buffers = send_buffers and layout.buffer_size > 0
+        self.defences = defences or Defences()
+        self.defences.check(
+            algorithm,
+            layout,
+            participants=participants,
+            weighting=weighting,
+            sampling=sampling,
+            send_buffers=self.send_buffers,
+        )
+        self.secret = randomness
+        """Draws what clients must not know, where noise hides them: who takes part, and the noise."""
         self.incarnation = incarnation % 2**16
         """Differs from one start of a real server to the next, so that what a crash undid cannot be answered later."""
         self.round = 0
@@ -90,7 +103,7 @@ class Server:
 
     def exchanges(self) -> Iterator[Exchange]:
         """Open a round: choose who takes part, and go through its exchanges one by one."""
-        chosen = participants(self.sampling, len(self.data), self.count, self.round, self.randomness, self._sizes)
+        chosen = participants(self.sampling, len(self.data), self.count, self.round, self.secret, self._sizes)
         self.costs = RoundCosts(invited=len(chosen))
         self.losses = []
         self._participants: Sequence[int] = chosen
@@ -98,7 +111,10 @@ class Server:
         self._exchange = -1
         self._durable: dict[int, int] = {}
         """Of those folded in this round: the number that was theirs before it, which is all that may be acknowledged."""
-        self._received = Received(self.layout, self.model.device)
+        self._received = Received(self.layout, self.model.device, self._aggregate)
+        if self.defences.noise:
+            # That nobody was heard must not show either.
+            self._received.open(Stream.MODEL)
         self._publication = Publication(self.model, self.downlink_state, self.layout)
         return iter(self.method.exchanges(self._occasion()))
 
@@ -114,6 +130,18 @@ class Server:
         buffers = encode_dense(self.buffers) if self.send_buffers and exchange.model else None
         self._encoded: dict[str, dict[Stream, Body]] = {}
         return (self._instruction(exchange, client, buffers) for client in asked if self.reachable(client))
+
+    def _aggregate(self, stream: Stream) -> Aggregate:
+        size = self.layout.buffer_size if stream == Stream.BUFFERS else self.layout.size
+        like = (size, self.layout.dtype, self.model.device)
+        defences = self.defences
+        if stream == Stream.BUFFERS:
+            # Statistics are not differences: there is no length to bring them to.
+            defences = defences.model_copy(update={"clip": None})
+        if not defences.any() or stream not in (Stream.MODEL, Stream.BUFFERS):
+            return RunningMean(*like)
+        noise = self.secret.numpy("privacy noise", self.round) if defences.noise else None
+        return DefendedMean(defences, *like, self.count, noise)
 
     def _sizes(self) -> np.ndarray:
         """Looked up once: in a large population that takes longer than drawing from it."""
@@ -198,6 +226,12 @@ class Server:
                 payloads[stream] = decode_dense(packet.body, self.layout.buffer_size, self.layout.dtype)
             elif stream != Stream.CONFIRM:
                 payloads[stream] = decode(packet.body, self.layout)
+        if Stream.MODEL in payloads:
+            self.defences.admit(payloads[Stream.MODEL], reply.client)
+        if reply.examples != self.data.size(reply.client):
+            raise PacketError(
+                "examples", f"client {reply.client} has {reply.examples} examples, not what it had before"
+            )
         # Nothing has changed so far; from here on nothing can be refused.
         weight = 1.0 if self.weighting == "uniform" else float(reply.examples)
         for stream, payload in payloads.items():

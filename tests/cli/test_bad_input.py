@@ -37,7 +37,7 @@ SETTINGS = {
     "a misspelt data set": (["--dataset", "digit"], ["'digit'", "did you mean 'digits'?", "fashion-mnist"]),
     "a misspelt model": (["--model", "logistik"], ["'logistik'", "did you mean 'logistic'?", "lenet5"]),
     "a misspelt partition": (["--partition", "irichlet:0.3"], ["'irichlet'", "did you mean 'dirichlet'?"]),
-    "a misspelt sampling": (["--sampling", "weigted"], ["sampling = 'weigted'", "'uniform' or 'weighted'"]),
+    "a misspelt sampling": (["--sampling", "weigted"], ["sampling = 'weigted'", "'uniform', 'weighted' or 'poisson'"]),
     "a store that there is not": (["--store", "tape"], ["store = 'tape'", "'memory' or 'disk'"]),
     "a cache that is no size": (["--store-cache", "large"], ["store_cache = 'large'", "500MB"]),
     "a misspelt batch order": (["--batch-order", "shufled"], ["batch_order = 'shufled'", "'shuffled' or 'fixed'"]),

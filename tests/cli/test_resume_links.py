@@ -16,6 +16,8 @@ CASES = {
     "fed_gate": ("--algorithm", "fed_gate"),
     "fed_amd": ("--algorithm", "fed_amd"),
     "scaffold": ("--algorithm", "scaffold"),
+    "noise": ("--algorithm", "fed_ams", "--sampling", "poisson", "--clip-updates", "0.5", "--dp-noise", "1"),
+    "median": ("--algorithm", "fed_ams", "--aggregate", "median", "--set", "faults.not_finite=1"),
 }
 
 
