@@ -17,7 +17,7 @@ from laconic.engine.draws import stochastic
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.inline import InlineEngine
 from laconic.engine.network import NetworkEngine
-from laconic.errors import ConfigError
+from laconic.errors import ConfigError, PacketError
 from laconic.layout import Layout
 from laconic.link.occasion import Occasion
 from laconic.parts import State
@@ -78,7 +78,8 @@ class Simulation(Training):
             peers=None if self.database is None else DiskPeers(self.database),
         )
         self.strikes = Strikes(settings.strikes)
-        self.server.refusal = self.strikes.offend
+        self.server.refusal = self._refuse
+        self._diverged = False
         self.server.reachable = lambda client: not self.strikes.set_aside(client)
         self.privacy = self._account()
         runtime = ClientRuntime(
@@ -126,10 +127,15 @@ class Simulation(Training):
             self.engine.close()
             raise
 
+    def _refuse(self, client: int, error: PacketError) -> None:
+        """A client that means harm is set aside; an honest one that sends NaN has diverged, and the others will."""
+        attackers = self.faulty.attacks.factors if self.faulty is not None else {}
+        self._diverged |= error.reason == "not finite" and client not in attackers
+        self.strikes.offend(client, error)
+
     def _round(self) -> Ledger:
         costs = super()._round()
-        attackers = self.faulty.attacks.factors if self.faulty is not None else {}
-        if "not finite" in costs.refused and not set(costs.refused_clients) <= set(attackers):
+        if self._diverged:
             raise Diverged(f"the update of a client is not finite in round {self.server.round}: {SMALLER}")
         if self.strikes.aside() == len(self.data):
             raise Diverged(
