@@ -44,6 +44,8 @@ strategy = "auto"
 out = "runs/{name}"
 deadline = 600.0
 quorum = 1.0
+# A machine that takes the place of another needs this once; see docs/deploy.md.
+replace-nodes = false
 """,
     "{package}/__init__.py": '"""Federated learning with Laconic on Flower."""\n',
     "{package}/server_app.py": '''\

@@ -27,7 +27,7 @@ from laconic.engine.draws import stochastic
 from laconic.engine.inline import InlineEngine
 from laconic.errors import ConfigError, LaconicError, PacketError
 from laconic.flower import wire
-from laconic.flower.node_store import NodeFile, NodeStore
+from laconic.flower.node_store import KEEP_DAYS, NodeFile, NodeStore
 from laconic.flower.plan import Model, Plan, initial_hash, make_model
 from laconic.layout import Layout
 from laconic.link.compressors import decode_dense
@@ -104,7 +104,7 @@ class Node:
         number = context.node_config.get("partition-id")
         # Whoever has no number of its own gets one from the server; until then any will do to look at the data.
         trainer = self._trainer(plan, context, int(number) if number is not None else 0)
-        file.enter(plan)
+        file.enter(plan, float(context.node_config.get("keep-days", KEEP_DAYS)))
         size = trainer.data.size(trainer.client)
         return wire.content(name=file.name(), client=-1 if number is None else int(number), examples=size)
 

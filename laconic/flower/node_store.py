@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -23,13 +24,15 @@ from laconic.run.store import MemoryStore, Question, Settled, unseen
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS node (name TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, plan TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, plan TEXT NOT NULL, heard REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS clients (
     run TEXT, client INTEGER, version INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (run, client));
 CREATE TABLE IF NOT EXISTS states (
     run TEXT, client INTEGER, number INTEGER, content BLOB NOT NULL, PRIMARY KEY (run, client, number));
 """
 _WAIT_SECONDS = 60.0
+KEEP_DAYS = 30.0
+"""How long a node keeps its states of a run that it does not hear of any more."""
 
 
 class NodeFile:
@@ -63,10 +66,17 @@ class NodeFile:
             row = connection.execute("SELECT plan FROM runs WHERE run = ?", (run,)).fetchone()
         return None if row is None else Plan.model_validate_json(row[0])
 
-    def enter(self, plan: Plan) -> None:
-        """Keep a plan, durably."""
+    def enter(self, plan: Plan, keep_days: float = KEEP_DAYS) -> None:
+        """Keep a plan, durably; runs that were not heard of for long are forgotten.
+
+        If such a run goes on after all, the node is told about it again, and says that it has lost its state.
+        """
+        now = time.time()
         with closing(self.connect()) as connection, connection:
-            connection.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (plan.run, plan.model_dump_json()))
+            connection.execute("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", (plan.run, plan.model_dump_json(), now))
+            connection.execute("DELETE FROM runs WHERE heard < ?", (now - keep_days * 86400,))
+            for table in ("clients", "states"):
+                connection.execute(f"DELETE FROM {table} WHERE run NOT IN (SELECT run FROM runs)")
 
 
 @dataclass
@@ -105,6 +115,7 @@ class NodeStore:
             connection.execute("BEGIN IMMEDIATE")
             if _version(connection, *key) != opened.version:
                 raise PacketError("stale", f"client {client} has answered another question in the meantime")
+            connection.execute("UPDATE runs SET heard = ? WHERE run = ?", (time.time(), self._run))
             values = (*key, opened.version + 1, json.dumps(entry))
             connection.execute("INSERT OR REPLACE INTO clients VALUES (?, ?, ?, ?)", values)
             found = connection.execute("SELECT number FROM states WHERE run = ? AND client = ?", key).fetchall()

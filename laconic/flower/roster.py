@@ -1,7 +1,9 @@
 """Which node is which client: who is here, who is new, who was set aside.
 
 A client is a number, and all randomness of a run is keyed by it; a node is whatever Flower calls it at the moment. A node
-says its number (`partition-id` in its config), or the name in its file, to which the server gives a number and keeps to it.
+says its number (`partition-id` in its config), or the server gives it one. Whoever has a number once keeps it: another node
+that claims it is turned away, unless it has the same name in its file, or is the same to Flower, whose numbers of
+authenticated nodes belong to their keys.
 """
 
 from __future__ import annotations
@@ -25,7 +27,17 @@ LOG = getLogger("flwr.laconic")
 class Roster:
     """The nodes of a run, by client."""
 
-    def __init__(self, grid: Grid, plan: Plan, *, strikes: int, patience: float) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        plan: Plan,
+        *,
+        strikes: int,
+        patience: float,
+        replace_nodes: bool = False,
+        most_examples: int | None = None,
+        fixed_sizes: bool = False,
+    ) -> None:
         self._grid, self.plan, self._patience = grid, plan, patience
         self.strikes = Strikes(strikes, LOG, lambda client: f"client {client} (node {self._nodes.get(client)})")
         self._nodes: dict[int, int] = {}
@@ -33,8 +45,9 @@ class Roster:
         self._asked: dict[str, tuple[int, float]] = {}
         """By message: the node that was told about the run and has not answered yet, and when to tell it again."""
         self._turned_away: set[int] = set()
-        self.names: dict[str, int] = {}
-        """Numbers given to nodes that have none of their own."""
+        self._replace_nodes, self._most_examples, self._fixed_sizes = replace_nodes, most_examples, fixed_sizes
+        self.owners: dict[int, tuple[str, int]] = {}
+        """By client: the name in its node's file, and what Flower called the node when it was last here."""
         self.sizes: dict[int, int] = {}
         """Examples of every client that was ever here."""
 
@@ -82,7 +95,7 @@ class Roster:
             if "refused" in record:
                 raise PacketError(wire.text(record, "refused"), wire.text(record, "detail"))
             client = self._number(wire.text(record, "name"), wire.count(record, "client", lowest=-1), node)
-            self.sizes[client] = wire.count(record, "examples", lowest=1)
+            self.sizes[client] = self._size(client, wire.count(record, "examples", lowest=1))
         except PacketError as error:
             LOG.warning("laconic: node %d cannot take part: %s", node, error)
             self._turned_away.add(node)
@@ -91,20 +104,41 @@ class Roster:
         LOG.info("laconic: client %d is here (node %d, %d examples)", client, node, self.sizes[client])
 
     def _number(self, name: str, wanted: int, node: int) -> int:
-        client = wanted if wanted >= 0 else self.names.get(name, -1)
+        named = {owner: client for client, (owner, _) in self.owners.items()}
+        client = wanted if wanted >= 0 else named.get(name, -1)
         if client < 0:
-            taken = {*self.names.values(), *self._nodes}
+            taken = {*self.owners, *self._nodes}
             client = next((number for number in range(self.plan.clients) if number not in taken), -1)
             if client < 0:
                 raise PacketError("full", f"all {self.plan.clients} clients of this run have a node")
-            self.names[name] = client
         if client >= self.plan.clients:
             raise PacketError("number", f"partition-id = {client}: 0 to {self.plan.clients - 1} is allowed")
         if self._nodes.get(client, node) != node:
             raise PacketError(
                 "number", f"client {client} is node {self._nodes[client]}; each node needs its own partition-id"
             )
+        if not self._replace_nodes:
+            self._check_owner(client, name, node)
+        self.owners[client] = name, node
         return client
+
+    def _check_owner(self, client: int, name: str, node: int) -> None:
+        owner = self.owners.get(client)
+        if owner is not None and name != owner[0] and node != owner[1]:
+            raise PacketError(
+                "owner", f"client {client} belongs to another node; replace-nodes = true lets this one in"
+            )
+        other = next((number for number, (_, known) in self.owners.items() if known == node and number != client), None)
+        if other is not None:
+            raise PacketError("owner", f"it is client {other}, and not {client}; replace-nodes = true lets it be")
+
+    def _size(self, client: int, said: int) -> int:
+        """A client's number of examples; where it is its weight, it is said once."""
+        if self._most_examples is not None and said > self._most_examples:
+            raise PacketError("examples", f"{said} examples; most-examples = {self._most_examples}")
+        if self._fixed_sizes and self.sizes.get(client, said) != said:
+            raise PacketError("examples", f"client {client} had {self.sizes[client]} examples, and now says {said}")
+        return said
 
     def ask_again(self, client: int) -> None:
         """A node does not know the run any more: it is told once more."""
@@ -118,13 +152,13 @@ class Roster:
     def table(self) -> dict[str, Any]:
         """What must outlive the server, as plain numbers."""
         return {
-            "names": self.names,
+            "owners": {str(client): list(owner) for client, owner in self.owners.items()},
             "sizes": {str(client): size for client, size in self.sizes.items()},
             "strikes": self.strikes.table(),
         }
 
     def restore(self, table: dict[str, Any]) -> None:
         """The inverse of `table`."""
-        self.names = dict(table["names"])
+        self.owners = {int(client): (name, node) for client, (name, node) in table["owners"].items()}
         self.sizes = {int(client): size for client, size in table["sizes"].items()}
         self.strikes.restore(table["strikes"])

@@ -65,6 +65,10 @@ class Deployment(BaseModel):
     """Nodes to wait for when the server starts, at most for a deadline; all clients when not given."""
     minimum: int = Field(1, ge=1)
     """Nodes without which no round begins; the server waits for them."""
+    replace_nodes: bool = False
+    """Whether a client's number may pass to a node that is not the one that had it."""
+    most_examples: int | None = Field(None, ge=1)
+    """A node that says that it has more is turned away."""
     client_eval_every: int | None = Field(None, ge=1)
     """Rounds between two evaluations on the clients' own examples; none when not given, since the model travels for it."""
 
@@ -206,7 +210,15 @@ class FederatedTraining(Training):
             fingerprint=self.layout.fingerprint,
             initial=initial_hash(initial, buffers),
         )
-        self.roster = Roster(grid, plan, strikes=config.strikes, patience=deployment.deadline)
+        self.roster = Roster(
+            grid,
+            plan,
+            strikes=config.strikes,
+            patience=deployment.deadline,
+            replace_nodes=deployment.replace_nodes,
+            most_examples=deployment.most_examples,
+            fixed_sizes=config.weighting == "size" or config.sampling == "weighted",
+        )
         self.engine = GridEngine(grid, self.roster, deadline=deployment.deadline, quorum=deployment.quorum)
         self.transport = self.engine
         self.mapper = map

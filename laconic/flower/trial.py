@@ -39,7 +39,10 @@ class Trial:
         self.keys: TrialKeys = make_trial_keys(self.folder / "keys", nodes)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._registered = nodes if registered is None else registered
-        self._port = free_port()
+        self.port = free_port()
+        """The SuperLink's."""
+        self.doors: dict[int, int] = {}
+        """By node: the port by which it reaches the SuperLink, where that is another."""
         self._node_ports = [free_port() for _ in range(nodes)]
         self.environment = os.environ | {
             "FLWR_HOME": str(self.folder / "flwr"),
@@ -72,7 +75,7 @@ class Trial:
 
     def start_superlink(self) -> None:
         """The SuperLink, once more if need be: what it knows is in its database."""
-        command = [_command("flower-superlink"), "--host", "127.0.0.1", "--port", str(self._port)]
+        command = [_command("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--ssl-ca-certfile", str(self.keys.authority), "--ssl-certfile", str(self.keys.certificate)]
         command += ["--ssl-keyfile", str(self.keys.key), "--enable-supernode-auth"]
         command += ["--disable-runtime-dependency-installation"]
@@ -82,7 +85,8 @@ class Trial:
     def start_node(self, number: int) -> None:
         """A SuperNode, once more if need be: its state is in its file."""
         config = f'partition-id={number} state="{self.folder / "nodes"}"'
-        command = [_command("flower-supernode"), "--superlink", f"127.0.0.1:{self._port}", "--node-config", config]
+        port = self.doors.get(number, self.port)
+        command = [_command("flower-supernode"), "--superlink", f"127.0.0.1:{port}", "--node-config", config]
         command += ["--root-certificates", str(self.keys.authority)]
         command += ["--auth-supernode-private-key", str(self.keys.node(number))]
         command += ["--host", "127.0.0.1", "--port", str(self._node_ports[number])]
@@ -119,26 +123,32 @@ class Trial:
     def kill(self, name: str) -> None:
         """As a power cut would, with all it has started."""
         process = self.processes.pop(name)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        for group in _groups(process.pid):
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
         process.wait()
 
     def stop(self) -> None:
         """End everything that was started here."""
+        # What a process has started may be slower than itself, and is not found any more once it has ended.
+        groups = {group for process in self.processes.values() for group in _groups(process.pid)}
         for process in self.processes.values():
             process.terminate()
         ends = time.monotonic() + STOP_SECONDS
         for process in self.processes.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, ends - time.monotonic()))
-        for name in list(self.processes):
-            # What a process has started is in its group, and may be slower than itself.
-            self.kill(name)
+        for group in groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+        for process in self.processes.values():
+            process.wait()
+        self.processes.clear()
 
     def _configure(self) -> None:
         folder = Path(self.environment["FLWR_HOME"])
         folder.mkdir(parents=True, exist_ok=True)
-        link = {"address": f"127.0.0.1:{self._port}", "root-certificates": str(self.keys.authority)}
+        link = {"address": f"127.0.0.1:{self.port}", "root-certificates": str(self.keys.authority)}
         table = {"superlink": {"default": CONNECTION, CONNECTION: link}}
         (folder / "config.toml").write_text(tomli_w.dumps(table))
 
@@ -162,10 +172,25 @@ class Trial:
     def _wait_for_port(self) -> None:
         ends = time.monotonic() + START_SECONDS
         while time.monotonic() < ends and self.processes["superlink"].poll() is None:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
                 return
             time.sleep(0.1)
         raise TrialError(f"the SuperLink did not start; its log is {self.folder / 'superlink.log'}")
+
+
+def _groups(process: int) -> set[int]:
+    """The process groups of a process and of all that it has started, as far as its children still have it for a parent."""
+    parents: dict[int, tuple[int, int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):
+            # After the name, which may hold anything: state, parent, group.
+            fields = entry.read_text().rpartition(")")[2].split()
+            parents[int(entry.parent.name)] = int(fields[1]), int(fields[2])
+    found, new = {process}, {process}
+    while new:
+        new = {child for child, (parent, _) in parents.items() if parent in new} - found
+        found |= new
+    return {process} | {parents[each][1] for each in found if each in parents}
 
 
 def free_port() -> int:

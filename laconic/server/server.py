@@ -228,10 +228,9 @@ class Server:
                 payloads[stream] = decode(packet.body, self.layout)
         if Stream.MODEL in payloads:
             self.defences.admit(payloads[Stream.MODEL], reply.client)
-        if reply.examples != self.data.size(reply.client):
-            raise PacketError(
-                "examples", f"client {reply.client} has {reply.examples} examples, not what it had before"
-            )
+        size = self.data.size(reply.client)
+        if self.weighting == "size" and reply.examples != size:
+            raise PacketError("examples", f"client {reply.client} has {size} examples, and says {reply.examples}")
         # Nothing has changed so far; from here on nothing can be refused.
         weight = 1.0 if self.weighting == "uniform" else float(reply.examples)
         for stream, payload in payloads.items():

@@ -306,3 +306,100 @@ def test_clients_evaluate_on_their_own_examples(tmp_path):
     with torch.no_grad():
         right = (expected.model(together[0]).argmax(-1) == together[1]).double().mean()
     assert result.history[1]["clients_accuracy"] == pytest.approx(float(right), abs=1e-6)
+
+
+def test_another_node_cannot_take_a_clients_number(tmp_path, caplog):
+    def nodes(second: int, folder: str) -> LoopbackGrid:
+        grid = federation(tmp_path, nodes=[0])
+        grid.add(second, partial(client_app, "logistic", "digits"), partition_id=1, state=str(tmp_path / folder))
+        return grid
+
+    run(nodes(101, "nodes"), tmp_path, rounds=1, first=2)
+    thief = nodes(666, "elsewhere")
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        run(thief, tmp_path, rounds=2, first=2)
+    assert "node 666 cannot take part: owner: client 1 belongs to another node" in caplog.text
+    assert ("train", 666) not in thief.sent
+    # With its file it is the same node, whatever Flower calls it; under its old name it is too, though its file is lost.
+    for rounds, folder in ((3, "nodes"), (4, "lost")):
+        known = nodes(7, folder)
+        run(known, tmp_path, rounds=rounds, first=2)
+        assert ("train", 7) in known.sent
+    replaced = nodes(8, "another machine")
+    run(replaced, tmp_path, rounds=5, first=2, replace_nodes=True)
+    assert ("train", 8) in replaced.sent
+
+
+def test_a_client_cannot_make_itself_heavier(tmp_path, caplog):
+    grid = federation(tmp_path)
+
+    def boast(node: int, reply: Message) -> Message:
+        if node == 101 and reply.metadata.message_type == "train":
+            reply.content.config_records[wire.RECORD]["examples"] = 10**9
+        return reply
+
+    grid.spoil = boast
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        result = run(grid, tmp_path, "fed_avg", weighting="size", rounds=4, strikes=2)
+    assert [record["participants"] for record in result.history] == [2] * 4
+    assert "says 1000000000" in caplog.text
+
+    def more(context):
+        everything = data()
+        return laconic.data.from_arrays([everything.examples.batch(torch.arange(1000))], classes=10)
+
+    # Nor when it comes back.
+    grid.add(102, partial(client_app, "logistic", more), partition_id=2, state=str(tmp_path / "nodes"))
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        run(grid, tmp_path, "fed_avg", weighting="size", rounds=5, strikes=2, first=1)
+    assert "and now says 1000" in caplog.text
+
+
+def test_a_node_that_says_it_has_far_too_much_is_turned_away(tmp_path, caplog):
+    grid = federation(tmp_path)
+
+    def own(context):
+        return laconic.data.from_arrays([data().examples.batch(torch.arange(1000))], classes=10)
+
+    grid.add(102, partial(client_app, "logistic", own), partition_id=2, state=str(tmp_path / "nodes"))
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        result = run(grid, tmp_path, "fed_avg", weighting="size", first=2, most_examples=900)
+    assert "node 102 cannot take part: examples: 1000 examples; most-examples = 900" in caplog.text
+    assert [record["participants"] for record in result.history] == [2] * 3
+
+
+def test_noise_and_participants_are_a_secret_of_the_server(tmp_path):
+    private = {"participants": 2, "sampling": "poisson", "clip_updates": 0.5, "dp_noise": 1.0, "eval_every": 1}
+
+    def begun(folder: str, stop: int | None = None) -> laconic.Result | None:
+        grid = federation(tmp_path / folder)
+
+        def cut(messages: list[Message]) -> None:
+            if messages[0].metadata.group_id == str(stop):
+                raise PowerCut
+
+        grid.before_push = cut
+        try:
+            return run(grid, tmp_path / folder, "fed_avg", **private | {"participants": 3})
+        except PowerCut:
+            return None
+
+    one, two = begun("one"), begun("two")
+    assert one is not None
+    assert two is not None
+    assert one.model_sha256 != two.model_sha256
+    epsilons = [record["epsilon"] for record in one.history]
+    assert 0 < epsilons[0] < epsilons[1] < epsilons[2]
+    # The secret outlives the server: what a crash undoes is done again, bit for bit.
+    assert begun("three", stop=2) is None
+    shutil.copytree(tmp_path / "three", tmp_path / "four")
+    third, fourth = begun("three"), begun("four")
+    assert third is not None
+    assert fourth is not None
+    assert third.model_sha256 == fourth.model_sha256
+
+
+def test_a_median_over_nodes_is_that_of_a_simulation(tmp_path):
+    federated = run(federation(tmp_path), tmp_path, "fed_avg", aggregate="median")
+    assert federated.model_sha256 == simulated("fed_avg", defence={"aggregate": "median"}).model_sha256
+    assert federated.model_sha256 != simulated("fed_avg").model_sha256

@@ -15,8 +15,17 @@ from laconic.run.store import MemoryStore, Question
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from laconic.flower.node_store import NodeFile, NodeStore
+from laconic.flower.plan import Plan
 
 STEPS = st.tuples(st.integers(0, 1), st.integers(0, 3), st.sampled_from(["same", "next", "late"]), st.booleans())
+
+
+def plan(run: str) -> Plan:
+    shape = {"kind": "classification", "classes": 10, "input_shape": (1, 8, 8)}
+    return Plan.model_validate(
+        {"run": run, "name": "fed_avg", "parts": {}, "seed": 0, "clients": 1, "partition": None, "numerics": {}}
+        | {"buffers": "mean", "shape": shape, "fingerprint": 1, "initial": ""}
+    )
 
 
 def opened(path: Path) -> NodeStore:
@@ -98,3 +107,29 @@ def test_runs_and_clients_do_not_share_states(tmp_path):
     assert NodeStore(file, "a").settle(0, Question(0, 0, 0, 0)).state is None
     with pytest.raises(PacketError, match="stale"):
         NodeStore(file, "b").settle(0, Question(0, 0, 0, 0))
+
+
+def test_runs_that_nobody_speaks_of_any_more_are_forgotten(tmp_path, monkeypatch):
+    file = NodeFile(tmp_path / "node.sqlite")
+    clock = [1e9]
+    monkeypatch.setattr("laconic.flower.node_store.time.time", lambda: clock[0])
+
+    def answer(run: str) -> None:
+        store = NodeStore(file, run)
+        store.settle(0, Question(0, 0, 0, 0))
+        store.propose(0, 0, {"x": torch.ones(1000)})
+
+    for run in ("old", "busy"):
+        file.enter(plan(run))
+        answer(run)
+    clock[0] += 20 * 86400
+    NodeStore(file, "busy").forget(0)
+    answer("busy")
+    clock[0] += 20 * 86400
+    file.enter(plan("new"))
+    assert file.plan("old") is None
+    assert file.plan("busy") == plan("busy")
+    with file.connect() as connection:
+        assert {row[0] for row in connection.execute("SELECT run FROM states")} == {"busy"}
+    # Had it gone on after all, the node would have started anew.
+    assert NodeStore(file, "old").settle(0, Question(0, 5, 0, 3)).lost

@@ -1,0 +1,127 @@
+"""An app whose processes die, or say old things, where a test tells them to: a file beside the node's says when.
+
+What runs is Laconic as it is; the app only looks on, and pulls the plug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from laconic.cli.flower_app import write_app
+
+CLIENT = '''\
+"""A node that dies in the phase of a round that a file names, or repeats its last answer but one."""
+
+import os
+import pickle
+import signal
+from pathlib import Path
+
+from laconic.flower import client_app
+from laconic.flower.client import Node
+from laconic.flower.node_store import NodeStore
+
+
+def told(path, what):
+    flag = path.with_name(f"{path.stem}.{what}")
+    if not flag.exists():
+        return False
+    flag.unlink()
+    return True
+
+
+def die(store, phase):
+    if told(store._file.path, phase):
+        # The SuperNode and all that it has started.
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+settle, propose, train = NodeStore.settle, NodeStore.propose, Node.train
+
+
+def settled(self, client, question):
+    die(self, "asked")
+    return settle(self, client, question)
+
+
+def proposed(self, client, known, state):
+    die(self, "worked")
+    number = propose(self, client, known, state)
+    die(self, "written")
+    return number
+
+
+def trained(self, record, context):
+    path = self._file(context).path
+    content = train(self, record, context)
+    kept = path.with_suffix(".replies")
+    replies = pickle.loads(kept.read_bytes()) if kept.exists() else []
+    said = dict(content.config_records["laconic"])
+    kept.write_bytes(pickle.dumps([*replies, said]))
+    if told(path, "replay"):
+        content.config_records["laconic"].update(replies[-1])
+    return content
+
+
+NodeStore.settle, NodeStore.propose, Node.train = settled, proposed, trained
+app = client_app("mlp:32", "digits")
+'''
+
+SERVER = '''\
+"""A server that writes down whose updates it has folded, and dies before or after a checkpoint where a file says so."""
+
+import os
+import signal
+from pathlib import Path
+
+from laconic.flower import server_app
+from laconic.flower.server import FederatedTraining
+from laconic.run.directory import RunDirectory
+from laconic.server.server import Server
+
+save, enter = RunDirectory.save_checkpoint, Server._enter
+FOLDER = Path({folder!r})
+
+
+def die(phase):
+    flag = FOLDER / f"server.{{phase}}"
+    if flag.exists():
+        flag.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def saved(self, training):
+    die("before")
+    save(self, training)
+    die("after")
+
+
+def entered(self, reply, packets, offer):
+    with (FOLDER / "folded").open("a") as file:
+        file.write(f"{{self.incarnation}} {{self.round}} {{reply.client}}\\n")
+    enter(self, reply, packets, offer)
+
+
+RunDirectory.save_checkpoint, Server._enter = saved, entered
+app = server_app("fed_cams", "mlp:32", "digits", clients={nodes})
+'''
+
+
+def write_faulty_app(folder: Path, nodes: int) -> Path:
+    """The app in `folder/app`; files of a node lie in `folder/nodes`, the server's in `folder`."""
+    write_app(folder / "app", nodes)
+    (folder / "app" / "app" / "client_app.py").write_text(CLIENT)
+    (folder / "app" / "app" / "server_app.py").write_text(SERVER.format(folder=str(folder), nodes=nodes))
+    return folder / "app"
+
+
+def folded(folder: Path) -> Mapping[int, set[int]]:
+    """Whose updates count, by round: of a round that was run again, those of the last time."""
+    found: dict[int, tuple[int, set[int]]] = {}
+    for line in (folder / "folded").read_text().splitlines():
+        incarnation, round, client = map(int, line.split())
+        if round not in found or found[round][0] < incarnation:
+            found[round] = incarnation, set()
+        found[round][1].add(client)
+    return {round: clients for round, (_, clients) in found.items()}
