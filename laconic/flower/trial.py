@@ -23,8 +23,10 @@ from laconic.flower.trial_keys import TrialKeys, make_trial_keys
 
 CONNECTION = "trial"
 """The SuperLink's name in Flower's config."""
-START_SECONDS = 120.0
+START_SECONDS = 180.0
 STOP_SECONDS = 3.0
+ACTIVATED = "Activated node_id"
+"""What the SuperLink says when it has let a node in."""
 
 
 class TrialError(LaconicError):
@@ -38,6 +40,8 @@ class Trial:
         self.folder, self.nodes = folder.resolve(), nodes
         self.keys: TrialKeys = make_trial_keys(self.folder / "keys", nodes)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._started: set[int] = set()
+        """The groups of all processes that were ever started here."""
         self._registered = nodes if registered is None else registered
         self.port = free_port()
         """The SuperLink's."""
@@ -93,6 +97,22 @@ class Trial:
         # A node looks for its own work more often than is usual, every second; that costs the SuperLink nothing.
         self._start(f"node-{number}", command, {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"})
 
+    def restart_node(self, number: int) -> None:
+        """Start a SuperNode that has died, as often as it takes: Flower refuses it while it takes the old one for connected.
+
+        That is a minute. A supervisor such as systemd does the same in production.
+        """
+        before = self.log_of("superlink").count(ACTIVATED)
+        ends = time.monotonic() + START_SECONDS
+        while time.monotonic() < ends:
+            self.start_node(number)
+            while self.processes[f"node-{number}"].poll() is None:
+                if self.log_of("superlink").count(ACTIVATED) > before:
+                    return
+                time.sleep(0.1)
+            time.sleep(1)
+        raise TrialError(f"node {number} was not let in again; its log is {self.folder / f'node-{number}.log'}")
+
     def run(self, app: Path, settings: Mapping[str, Any] | None = None) -> int:
         """Start a Flower app with some settings; returns Flower's number of the run."""
         said = " ".join(f"{key}={json.dumps(value)}" for key, value in (settings or {}).items())
@@ -131,7 +151,7 @@ class Trial:
     def stop(self) -> None:
         """End everything that was started here."""
         # What a process has started may be slower than itself, and is not found any more once it has ended.
-        groups = {group for process in self.processes.values() for group in _groups(process.pid)}
+        groups = self._started | {group for each in self.processes.values() for group in _groups(each.pid)}
         for process in self.processes.values():
             process.terminate()
         ends = time.monotonic() + STOP_SECONDS
@@ -162,6 +182,7 @@ class Trial:
             self.processes[name] = subprocess.Popen(
                 command, env=environment, cwd=self.folder, stdout=log, stderr=log, process_group=0
             )
+        self._started.add(self.processes[name].pid)
 
     def _start_warm(self) -> None:
         """One process imports torch for all."""

@@ -26,13 +26,17 @@ from laconic.flower.node_store import NodeStore
 def told(path, what):
     flag = path.with_name(f"{path.stem}.{what}")
     if not flag.exists():
-        return False
+        return None
+    word = flag.read_text()
     flag.unlink()
-    return True
+    return word
 
 
 def die(store, phase):
-    if told(store._file.path, phase):
+    word = told(store._file.path, phase)
+    if word == "process":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif word == "node":
         # The SuperNode and all that it has started.
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
@@ -59,7 +63,7 @@ def trained(self, record, context):
     replies = pickle.loads(kept.read_bytes()) if kept.exists() else []
     said = dict(content.config_records["laconic"])
     kept.write_bytes(pickle.dumps([*replies, said]))
-    if told(path, "replay"):
+    if told(path, "replay") is not None:
         content.config_records["laconic"].update(replies[-1])
     return content
 

@@ -403,3 +403,22 @@ def test_a_median_over_nodes_is_that_of_a_simulation(tmp_path):
     federated = run(federation(tmp_path), tmp_path, "fed_avg", aggregate="median")
     assert federated.model_sha256 == simulated("fed_avg", defence={"aggregate": "median"}).model_sha256
     assert federated.model_sha256 != simulated("fed_avg").model_sha256
+
+
+@pytest.mark.parametrize("label", TWO_WAYS)
+def test_what_travels_in_flowers_messages_is_what_the_ledger_counts(tmp_path, label):
+    grid = federation(tmp_path)
+    moved = {"up": 0, "down": 0}
+
+    def weigh(way: str, message: Message) -> Message:
+        record = message.content.config_records[wire.RECORD]
+        if message.metadata.message_type == "train":
+            moved[way] += sum(map(len, record["packets"]))
+            # Beside its packets a message has a few numbers: nothing of the model's size.
+            assert sum(len(str(value)) for name, value in record.items() if name != "packets") < 300
+        return message
+
+    grid.before_push = lambda messages: [weigh("down", message) for message in messages] and None
+    grid.spoil = lambda node, reply: weigh("up", reply)
+    ledger = run(grid, tmp_path, label, rounds=4).ledger
+    assert moved == {"up": ledger.bytes("up"), "down": ledger.bytes("down")}

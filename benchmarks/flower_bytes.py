@@ -1,0 +1,113 @@
+"""What Flower moves, measured at the sockets of the SuperNodes, beside what Laconic's ledger counts.
+
+Every SuperNode reaches the SuperLink through a proxy that counts bytes, TLS included. Packets are what the ledger counts;
+the rest is Flower's envelope around each message, its looks for new messages, signs of life, the app itself, and TLS. What a
+SuperNode moves while nothing happens is measured first, and given by itself.
+
+    python benchmarks/flower_bytes.py [--rounds 5] [--nodes 2] [--model mlp:14000] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from laconic.cli.flower_app import write_app
+from laconic.cli.view import size
+from laconic.flower.trial import Trial
+from laconic.flower.trial_proxy import Proxy
+from laconic.run.directory import RunDirectory, read_metrics
+
+ALGORITHMS = ("fed_avg", "fed_cams:compressor=sign")
+IDLE_SECONDS = 20.0
+PATIENCE = 900.0
+
+
+def measure(folder: Path, nodes: int, rounds: int, model: str) -> list[dict[str, Any]]:
+    """One row for each algorithm."""
+    write_app(folder / "app", nodes)
+    trial = Trial(folder, nodes)
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(Proxy(trial.port)) for _ in range(nodes)]
+        trial.doors = {node: proxy.port for node, proxy in enumerate(proxies)}
+        stack.enter_context(trial)
+
+        def moved() -> dict[str, int]:
+            return {"up": sum(proxy.up for proxy in proxies), "down": sum(proxy.down for proxy in proxies)}
+
+        # A first run brings the app to the nodes, and lets everything settle.
+        train(trial, "fed_avg", 1, model, nodes)
+        time.sleep(2)
+        before = moved()
+        time.sleep(IDLE_SECONDS)
+        idle = {way: (moved()[way] - before[way]) / IDLE_SECONDS for way in before}
+        rows = []
+        for algorithm in ALGORITHMS:
+            before, began = moved(), time.monotonic()
+            record = train(trial, algorithm, rounds, model, nodes)
+            seconds, after = time.monotonic() - began, moved()
+            for way in ("down", "up"):
+                messages = rounds * nodes
+                payload = record[f"bytes_{way}"]
+                socket = after[way] - before[way]
+                waiting = idle[way] * seconds
+                rows.append(
+                    {
+                        "algorithm": algorithm,
+                        "way": way,
+                        "messages": messages,
+                        "ledger_bytes": payload,
+                        "socket_bytes": socket,
+                        "idle_bytes": round(waiting),
+                        "payload_per_message": payload / messages,
+                        "overhead_per_message": (socket - payload) / messages,
+                        "envelope_per_message": (socket - waiting - payload) / messages,
+                        "overhead": (socket - payload) / payload,
+                        "envelope": (socket - waiting - payload) / payload,
+                        "seconds": round(seconds, 1),
+                    }
+                )
+    return rows
+
+
+def train(trial: Trial, algorithm: str, rounds: int, model: str, nodes: int) -> dict[str, Any]:
+    """One run to its end; its last record."""
+    name = f"{algorithm.partition(':')[0]}-{rounds}"
+    run = RunDirectory(trial.folder / name)
+    settings = {"algorithm": algorithm, "rounds": rounds, "model": model, "out": str(run.path), "eval-every": rounds}
+    trial.run(trial.folder / "app", settings)
+    ends = time.monotonic() + PATIENCE
+    while not run.model.exists():
+        if time.monotonic() > ends:
+            raise SystemExit(trial.log_of("superlink")[-3000:])
+        time.sleep(0.1)
+    return read_metrics(run.metrics)[-1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--model", default="mlp:14000", help="on 64 inputs and 10 classes: 1,050,010 parameters")
+    parser.add_argument("--json", action="store_true")
+    said = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="laconic-bytes-") as folder:
+        rows = measure(Path(folder), said.nodes, said.rounds, said.model)
+    if said.json:
+        print(json.dumps({"nodes": said.nodes, "rounds": said.rounds, "model": said.model, "rows": rows}))
+        return
+    for row in rows:
+        print(
+            f"{row['algorithm']:26}{row['way']:6}{row['messages']:4} messages of {size(row['payload_per_message']):>8}:"
+            f" {row['overhead_per_message']:8.0f} B more each at the socket ({100 * row['overhead']:.2f} %), of which"
+            f" {row['envelope_per_message']:.0f} B ({100 * row['envelope']:.2f} %) are not for waiting"
+        )
+
+
+if __name__ == "__main__":
+    main()
