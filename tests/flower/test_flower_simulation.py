@@ -1,0 +1,82 @@
+"""The app that `laconic new-app` writes, as it stands, in Flower's own simulation."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+import laconic
+from laconic.run.directory import RunDirectory, load_tensors, read_metrics
+
+pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+pytest.importorskip("ray", reason="Flower's simulation needs Ray")
+
+from laconic.cli.flower_app import write_app
+from laconic.flower.trial import free_port
+
+PATIENCE = 600.0
+
+
+def wait(what, log: Path) -> None:
+    ends = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < ends, log.read_text()[-5000:]
+        time.sleep(0.2)
+
+
+def healthy(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=1, trust_env=False).is_success
+    except httpx.HTTPError:
+        return False
+
+
+@pytest.mark.long
+def test_the_template_runs_in_flowers_simulation(tmp_path: Path) -> None:
+    write_app(tmp_path / "app", 3)
+    port, log, run = free_port(), tmp_path / "superlink.log", RunDirectory(tmp_path / "run")
+    home = tmp_path / "flwr"
+    home.mkdir()
+    link = f'[superlink]\ndefault = "sim"\n\n[superlink.sim]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+    (home / "config.toml").write_text(link)
+    bin_folder = Path(sys.executable).parent
+    environment = os.environ | {
+        "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
+    command = [str(bin_folder / "flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--database", str(tmp_path / "superlink.sqlite")]
+    command += ["--disable-runtime-dependency-installation"]
+    with log.open("ab") as output:
+        superlink = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=output, stderr=output)
+    try:
+        wait(lambda: healthy(port), log)
+        said = ["--federation-config", "num-supernodes=3", "--run-config", f"out={json.dumps(str(run.path))} rounds=3"]
+        subprocess.run(
+            [str(bin_folder / "flwr"), "run", str(tmp_path / "app"), "sim", *said], env=environment, check=True
+        )
+        wait(run.model.exists, log)
+    finally:
+        superlink.terminate()
+        superlink.wait()
+    expected = laconic.simulate(
+        laconic.fed_cams(compressor="sign"),
+        "mlp:64",
+        laconic.data.load("digits", clients=3, partition="iid"),
+        rounds=3,
+    )
+    assert load_tensors(run.model)[1]["sha256"] == expected.model_sha256
+    assert [record["participants"] for record in read_metrics(run.metrics)] == [3, 3, 3]
+    # Nodes have their files where a person's state goes, each under its number.
+    files = sorted((tmp_path / "state" / "laconic" / "nodes").glob("*.sqlite"))
+    assert [file.name for file in files] == ["node-0.sqlite", "node-1.sqlite", "node-2.sqlite"]
