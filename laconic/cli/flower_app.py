@@ -72,7 +72,8 @@ app = client_app("mlp:64", "digits")
     "README.md": """\
 # {name}
 
-`flwr run . SUPERLINK --stream` trains on the nodes of a SuperLink, which is a name in `~/.flwr/config.toml`. Laconic's
+`flwr run . SUPERLINK --stream` trains on the nodes of a SuperLink, which is a name in `~/.flwr/config.toml`; `flwr run .
+--federation-config "num-supernodes={nodes}"` in Flower's own simulation, which needs Ray (`flwr[simulation]`). Laconic's
 guide (docs/deploy.md) goes from nothing to a federation with TLS and authenticated nodes.
 
 Each node needs `--node-config 'partition-id=0'`, counted from 0. Its state is a file; `state="/some/folder"` in the same

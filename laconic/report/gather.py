@@ -16,6 +16,7 @@ from laconic.link.compressors import parse_compressor
 from laconic.link.packet import HEADER_BYTES
 from laconic.recipes import RECIPES, make
 from laconic.run.directory import RunDirectory, read_metrics
+from laconic.run.settings import Settings
 from laconic.run.training import DIAGNOSTICS, Record, metrics_of, troubles
 
 Table = dict[str, Any]
@@ -27,6 +28,8 @@ CLIENTS = 100
 COSTS = ("bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down", "gradients", "simulated_seconds", "seconds")
 FREE = ("seed", "rounds", "eval_every", "diagnostics", "full_gradient", "threads", "chunk", "data_dir")
 """Settings in which runs of one setting may differ: their curves become a mean with a band."""
+_USUAL: Table = Settings.model_validate({}).model_dump()
+"""Of these, what is as usual is left out: see `flat`."""
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
@@ -139,15 +142,12 @@ def flat(table: Table, prefix: str = "") -> Table:
     found: Table = {}
     for key, value in table.items():
         if isinstance(value, dict):
-            # A run without a network or faults has not even a table of them.
-            found |= {name: each for name, each in flat(value, f"{prefix}{key}.").items() if not _nothing(key, each)}
-        else:
+            # A run without a network, faults or defences has not even a table of them.
+            usual = _USUAL[key] if key in ("network", "faults", "defence") else {}
+            found |= flat({name: each for name, each in value.items() if usual.get(name) != each}, f"{prefix}{key}.")
+        elif key != "strikes" or value != _USUAL["strikes"]:
             found[f"{prefix}{key}"] = value
     return found
-
-
-def _nothing(table: str, value: Any) -> bool:
-    return table in ("network", "faults") and value in (0, "0s")
 
 
 def _thinned(records: list[Record]) -> list[Record]:
