@@ -55,7 +55,6 @@ def measure(folder: Path, nodes: int, rounds: int, model: str) -> list[dict[str,
                 messages = rounds * nodes
                 payload = record[f"bytes_{way}"]
                 socket = after[way] - before[way]
-                waiting = idle[way] * seconds
                 rows.append(
                     {
                         "algorithm": algorithm,
@@ -63,12 +62,10 @@ def measure(folder: Path, nodes: int, rounds: int, model: str) -> list[dict[str,
                         "messages": messages,
                         "ledger_bytes": payload,
                         "socket_bytes": socket,
-                        "idle_bytes": round(waiting),
+                        "idle_bytes_per_second": round(idle[way] / nodes),
                         "payload_per_message": payload / messages,
                         "overhead_per_message": (socket - payload) / messages,
-                        "envelope_per_message": (socket - waiting - payload) / messages,
                         "overhead": (socket - payload) / payload,
-                        "envelope": (socket - waiting - payload) / payload,
                         "seconds": round(seconds, 1),
                     }
                 )
@@ -101,11 +98,12 @@ def main() -> None:
     if said.json:
         print(json.dumps({"nodes": said.nodes, "rounds": said.rounds, "model": said.model, "rows": rows}))
         return
+    nodes = said.nodes
     for row in rows:
         print(
             f"{row['algorithm']:26}{row['way']:6}{row['messages']:4} messages of {size(row['payload_per_message']):>8}:"
-            f" {row['overhead_per_message']:8.0f} B more each at the socket ({100 * row['overhead']:.2f} %), of which"
-            f" {row['envelope_per_message']:.0f} B ({100 * row['envelope']:.2f} %) are not for waiting"
+            f" {row['overhead_per_message']:8.0f} B more each at the socket ({100 * row['overhead']:.2f} %), in rounds of"
+            f" {row['seconds'] / row['messages'] * nodes:.0f} s; {row['idle_bytes_per_second']} B/s while nothing happens"
         )
 
 
