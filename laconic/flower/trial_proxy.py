@@ -20,7 +20,8 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         self.up = self.down = 0
         """Bytes towards the target, and back."""
-        self._shut = False
+        self._passing = threading.Event()
+        self._passing.set()
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -31,53 +32,52 @@ class Proxy:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.cut()
         self._listener.close()
-
-    def cut(self) -> None:
-        """Nothing passes any more: what is open is broken off, and what comes is turned away."""
         with self._lock:
-            self._shut = True
             for connection in self._open:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
+        self._passing.set()
+
+    def cut(self) -> None:
+        """Nothing passes any more, as if every packet were lost: connections neither break nor answer."""
+        self._passing.clear()
 
     def heal(self) -> None:
-        """Let connections pass again."""
-        with self._lock:
-            self._shut = False
+        """What was held up goes on its way."""
+        self._passing.set()
 
     def _accept(self) -> None:
-        while True:
-            try:
+        with suppress(OSError):  # the listener was closed
+            while True:
                 near, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                far = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:
-                near.close()
-                continue
-            with self._lock:
-                if self._shut:
-                    near.close()
-                    far.close()
-                    continue
-                self._open |= {near, far}
-            for source, sink, up in ((near, far, True), (far, near, False)):
-                threading.Thread(target=self._pump, args=(source, sink, up), daemon=True).start()
+                threading.Thread(target=self._connect, args=(near,), daemon=True).start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
+    def _connect(self, near: socket.socket) -> None:
+        self._passing.wait()
+        try:
+            far = socket.create_connection(("127.0.0.1", self._target))
+        except OSError:
+            near.close()
+            return
+        with self._lock:
+            self._open |= {near, far}
+        back = threading.Thread(target=self._pump, args=(far, near, "down"), daemon=True)
+        back.start()
+        self._pump(near, far, "up")
+        back.join()
+        with self._lock:
+            self._open -= {near, far}
+        near.close()
+        far.close()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, way: str) -> None:
         with suppress(OSError):
             while piece := source.recv(_PIECE):
+                self._passing.wait()
                 with self._lock:
-                    self.up += len(piece) if up else 0
-                    self.down += 0 if up else len(piece)
+                    setattr(self, way, getattr(self, way) + len(piece))
                 sink.sendall(piece)
         for connection in (source, sink):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        with self._lock:
-            # The other direction closes it once it is over, too.
-            if source in self._open:
-                self._open.discard(source)
