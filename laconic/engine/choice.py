@@ -25,12 +25,11 @@ def settle(numerics: Numerics, task: Task, layout: Layout, stochastic: Stochasti
         return numerics
     chosen = "loop"
     if can_be_stacked(task.module) and stochastic != "serial" and layout.size <= MOST_PARAMETERS:
-        # The model's code may do what vmap cannot follow, or mix the examples of a batch.
+        # The model's code may do what vmap cannot follow, such as to decide by what it sees, or mix the examples of a batch.
         trial = _Trial(task, layout, stochastic, batch)
         if trial.agrees("vmap"):
-            chosen = "vmap"
-        if task.losses and stochastic == "no" and batch[0].device.type == "cpu" and trial.agrees("stacked"):
-            chosen = "stacked"
+            simple = task.losses and stochastic == "no" and batch[0].device.type == "cpu"
+            chosen = "stacked" if simple and trial.agrees("stacked") else "vmap"
     return numerics.model_copy(update={"strategy": chosen})
 
 

@@ -87,6 +87,17 @@ class Tied(nn.Module):
         return self.last(F.linear(self.layer(inputs), self.layer.weight.t()))
 
 
+class Asking(nn.Module):
+    """A model that decides by what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(inputs if inputs.sum() < 1e9 else inputs * 2)
+
+
 STACKED = {
     "linear": lambda: nn.Linear(8, 3),
     "mlp": lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)),
@@ -219,6 +230,7 @@ def test_auto_is_a_fixed_rule_from_the_model(name: str, shape: tuple[int, ...], 
         (Twice, "stacked"),
         (Centred, "vmap"),
         (Tied, "vmap"),
+        (Asking, "loop"),
         (lambda: nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.4), nn.Linear(16, 3)), "vmap"),
         (lambda: nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 3)), "loop"),
     ],
