@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -64,6 +64,18 @@ def import_file(path: Path) -> ModuleType:
             sys.modules[name] = before
         raise
     return module
+
+
+_LOADED: set[Path] = set()
+
+
+def load_parts(files: Iterable[str]) -> None:
+    """Run a person's files that define parts: compressors, methods, links, optimisers. Each runs once in a process."""
+    for file in files:
+        path = Path(file).resolve()
+        if path not in _LOADED:
+            _load_file(path, "--import")
+            _LOADED.add(path)
 
 
 @contextmanager

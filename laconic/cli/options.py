@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from laconic.errors import ConfigError
+from laconic.own_code import load_parts
 from laconic.run.config import RunConfig, load_config, parse_setting
 
 # Name, type and help of each option that stands for a key of the config.
@@ -108,6 +109,13 @@ def with_config(function: Command) -> Command:
             "--full-gradient",
             help="Measure the objective over all clients, its gradient, and how alike the clients' gradients are.",
         ),
+        _option(
+            "imports",
+            list[str] | None,
+            "--import",
+            metavar="FILE.py",
+            help="A file of your own with parts (a compressor, a method, …) that may then be named; may be given again.",
+        ),
         _option("set", list[str] | None, "--set", metavar="PART.PARAMETER=VALUE", help="Any other setting."),
     ]
 
@@ -115,6 +123,8 @@ def with_config(function: Command) -> Command:
     def command(**arguments: Any) -> None:
         options = {name: arguments.pop(name) for name in ("memory", "diagnostics", "full_gradient")}
         options |= {name: _value(kind, arguments.pop(name)) for name, kind, _ in _KEYS}
+        options["imports"] = arguments.pop("imports") or None
+        load_parts(options["imports"] or [])  # now, since labels of algorithms may speak of them
         settings = dict(parse_setting(text) for text in arguments.pop("set") or [])
         function(**arguments, options=options | settings)
 

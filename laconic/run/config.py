@@ -32,6 +32,7 @@ from laconic.engine.numerics import Numerics
 from laconic.errors import ConfigError, unknown_name
 from laconic.link.compressors import Compressor
 from laconic.link.uplink import Compressed
+from laconic.own_code import load_parts
 from laconic.parts import SLOTS, Part, explain, find_part
 from laconic.recipes import RECIPES, make
 from laconic.run.settings import Settings
@@ -84,6 +85,8 @@ class RunConfig(Settings):
     model: str | None = None
     """The data set's usual model when not given."""
     data_dir: str | None = None
+    imports: list[str] = []
+    """Files of one's own whose parts (compressors, methods, links, optimisers) may then be named."""
     memory: bool | None = None
     """Whether the uplink remembers what it did not send; as the recipe has it when not given."""
     method: dict[str, Any] = {}
@@ -133,6 +136,7 @@ class RunConfig(Settings):
         partition = self.partition or _default_partition(self.dataset)
         model = _absolute(self.model or default_model(clients))
         own = {"clients": len(clients), "partition": partition, "model": model, "dataset": _absolute(self.dataset)}
+        own["imports"] = [_absolute(file) for file in self.imports]
         return self.model_copy(update=parts | settings | own)
 
     def to_toml(self) -> str:
@@ -173,6 +177,7 @@ def _default_partition(dataset: str) -> str | None:
 def load_config(path: Path | None, *layers: Mapping[str, Any]) -> RunConfig:
     """A file, overridden by options given as "key" or "part.parameter"; of several layers of them the last wins."""
     table = _read(path) if path else {}
+    _load_own_parts(table, *layers)
     said = [pair for layer in layers for key, value in layer.items() for pair in _placed(key, value)]
     _change_recipe(table, dict(said).get("algorithm"))
     if "local_steps" in table and "local_epochs" in table:
@@ -190,6 +195,15 @@ def load_config(path: Path | None, *layers: Mapping[str, Any]) -> RunConfig:
     _place_parameters(table)
     config = _checked(table)
     return config.model_copy(update=_grouped(config))
+
+
+def _load_own_parts(*layers: Mapping[str, Any]) -> None:
+    """Before anything is looked up: names in a config may be those of a person's own parts."""
+    for layer in layers:
+        files = layer.get("imports") or []
+        if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
+            raise ConfigError(f"imports = {files!r}: a list of Python files is allowed")
+        load_parts(files)
 
 
 def _checked(table: dict[str, Any]) -> RunConfig:

@@ -10,9 +10,6 @@ from laconic.errors import ConfigError
 from laconic.link.compressors import COMPRESSORS
 from laconic.run.config import parse_setting
 
-OPTIONS = {field.name for cls in COMPRESSORS.values() for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-"""What can be said of compressors, after a comma. No part has a parameter of such a name."""
-
 
 def split_label(label: str) -> dict[str, Any]:
     """The settings that a label stands for, the algorithm among them.
@@ -22,8 +19,10 @@ def split_label(label: str) -> dict[str, Any]:
     """
     name, colon, rest = label.partition(":")
     settings: list[str] = []
+    # What can be said of compressors, after a comma. No part has a parameter of such a name.
+    of_compressors = {field.name for cls in COMPRESSORS.values() for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for piece in re.split(r",(?=[\w.]+=)", rest) if colon else []:
-        if settings and _key(settings[-1]).endswith("compressor") and _key(piece) in OPTIONS:
+        if settings and _key(settings[-1]).endswith("compressor") and _key(piece) in of_compressors:
             settings[-1] += f",{piece}"
         else:
             settings.append(piece)

@@ -22,8 +22,6 @@ from laconic.link.compressors.sign import Sign
 from laconic.link.compressors.sparse import RandomK, TopK
 from laconic.parts import make_part
 
-SINGLE = {name: cls for name, cls in COMPRESSORS.items() if cls is not Chain}
-"""What can be written alone."""
 FIRST: dict[str, type[Compressor]] = {cls.name: cls for cls in (TopK, RandomK)}
 """What can stand before a `+`."""
 SECOND: dict[str, type[Compressor]] = {cls.name: cls for cls in (Qsgd, Uniform, Sign, Cast)}
@@ -44,7 +42,9 @@ def parse_compressor(text: str) -> Compressor:
     common = {"by": by} if by else {}
     pieces = spelled.split("+")
     if len(pieces) == 1:
-        return _piece(pieces[0], common, SINGLE, "compressor")
+        # Looked up now, since a person's own file may have added to them.
+        single = {name: cls for name, cls in COMPRESSORS.items() if cls is not Chain}
+        return _piece(pieces[0], common, single, "compressor")
     if len(pieces) > 2:
         raise ConfigError(f"compressor '{text}': at most two can be joined by '+'")
     first = _piece(pieces[0], common, FIRST, "compressor before '+'")
@@ -107,7 +107,7 @@ def _without_group(compressor: Compressor, **defaults: str) -> str:
     settings: list[str] = []
     for key, value in compressor.parameters().items():
         if key == compressor.argument:
-            settings.insert(0, _ratio(value) if isinstance(value, float) else str(value))
+            settings.insert(0, _ratio(value) if key == "ratio" else str(value))
         elif key != "by" and value != usual[key]:
             settings.append(f"{key}={str(value).lower()}")
     return compressor.name + (":" + ",".join(settings) if settings else "")

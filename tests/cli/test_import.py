@@ -1,0 +1,66 @@
+"""A part in a person's own file, named on the command line: `--import FILE.py`."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+HALVED = """
+from laconic.link.compressors import Codec, Compressor, Group, compressor
+
+@compressor("halved", argument="factor")
+class Halved(Compressor):
+    factor: float = 0.5
+    by: Group = "model"
+
+    def express(self, chosen, generator, writer):
+        writer.values(chosen.values * self.factor)
+        return Codec.FLOAT32
+"""
+BACKWARDS = """
+from laconic.client.local_sgd import LocalSGD
+from laconic.parts import part
+
+@part("method", "backwards")
+class Backwards(LocalSGD):
+    def local(self, cohort):
+        return -super().local(cohort)
+"""
+
+
+def test_a_compressor_is_used_stored_and_found_again(forked, small, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(HALVED)
+    common = ("--rounds", 2, *small, "--json")
+    plain = forked("run", "--algorithm", "fed_avg", *common, "--out", "plain")
+    label = "fed_avg:compressor=halved:0.25,by=layer,memory=false"
+    ours = forked("run", "--import", "own.py", "--algorithm", label, *common, "--out", "ours")
+    assert (plain.code, ours.code) == (0, 0), ours.stderr
+    config = tomllib.loads((tmp_path / "ours/config.toml").read_text())
+    assert config["imports"] == [str(tmp_path / "own.py")]
+    assert config["uplink"]["compressor"] == "halved:0.25@layer"
+    assert ours.json()["loss"] > plain.json()["loss"], "a quarter of every step"
+    again = forked("run", "ours", "--out", "again", "--json")
+    assert again.json()["loss"] == ours.json()["loss"], again.stderr
+    resumed = forked("run", "ours", "--resume", "--rounds", 3, "--json")
+    assert resumed.json()["rounds"] == 3, resumed.stderr
+
+
+def test_a_method(forked, small, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(BACKWARDS)
+    common = ("--algorithm", "fed_avg", "--rounds", 3, *small, "--json")
+    away = forked("run", "--import", "own.py", "--set", "method.name=backwards", *common)
+    assert away.code == 0, away.stderr
+    assert away.json()["loss"] > forked("run", *common).json()["loss"]
+
+
+def test_what_can_be_wrong(forked, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import laconic\n1 / 0\n")
+    (tmp_path / "config.toml").write_text('imports = "own.py"\n')
+    for arguments, message in (
+        (("--import", "absent.py"), f"--import: there is no file '{tmp_path / 'absent.py'}'"),
+        (("--import", "broken.py"), f"--import: cannot load '{tmp_path / 'broken.py'}':2: ZeroDivisionError"),
+        (("config.toml",), "imports = 'own.py': a list of Python files is allowed"),
+    ):
+        outcome = forked("run", *arguments)
+        assert outcome.code == 2 and message in outcome.stderr, outcome.stderr
+        assert outcome.stderr.count("\n") == 1
