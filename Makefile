@@ -13,7 +13,7 @@ BIN := .venv/bin
 	$(BIN)/pip install --quiet -c constraints.txt --editable '.[dev]'
 	@touch $@
 
-.PHONY: install install-dev run check test test-long bench reproduce clean
+.PHONY: install install-dev run check test test-long bench reproduce docs clean
 install: .venv/installed
 install-dev: .venv/installed-dev
 
@@ -39,9 +39,14 @@ bench: .venv/installed-dev
 	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/codec.py
 
+# The site, into site/: open site/index.html. Links that lead nowhere and pages that nothing leads to fail.
+docs: .venv/installed-dev
+	$(BIN)/python tools/algorithm_pages.py --check
+	$(BIN)/mkdocs build --strict --quiet
+
 # Hours of training: docs/reproductions.md, from runs/reproduce, which continues where it was stopped.
 reproduce: .venv/installed-dev
 	$(BIN)/laconic reproduce all
 
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv build dist site *.egg-info

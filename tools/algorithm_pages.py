@@ -1,0 +1,128 @@
+"""What the pages of algorithms say about parts, taken from the code: the table, the slots, the navigation.
+
+    python tools/algorithm_pages.py            # rewrites what stands between the marks in docs/algorithms and mkdocs.yml
+    python tools/algorithm_pages.py --check    # says what would change, and fails if anything would
+
+The rest of a page, its formula and when to use it, is written by hand. A recipe without a page fails.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from laconic.parts import Part
+from laconic.recipes import RECIPES
+
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs/algorithms"
+DATA = ROOT / "docs/data/algorithms.json"
+PLAIN = {"dense"}
+"""Parts that have nothing to say."""
+
+
+def rewritten() -> dict[Path, str]:
+    """Every file as it should be."""
+    missing = [name for name in RECIPES if not (PAGES / f"{name}.md").exists()]
+    if missing:
+        raise SystemExit(f"docs/algorithms has no page for {', '.join(missing)}")
+    orphans = [path.stem for path in PAGES.glob("*.md") if path.stem not in RECIPES and path.stem != "index"]
+    if orphans:
+        raise SystemExit(f"docs/algorithms has pages for what is no recipe: {', '.join(orphans)}")
+    texts: dict[Path, str] = {}
+    for name in RECIPES:
+        page = PAGES / f"{name}.md"
+        text = marked(page.read_text(), "parts", slots(name), page)
+        texts[page] = marked(text, "curve", curve(name), page)
+    index = PAGES / "index.md"
+    texts[index] = marked(index.read_text(), "table", table(), index)
+    navigation = ROOT / "mkdocs.yml"
+    texts[navigation] = navigated(navigation.read_text())
+    return texts
+
+
+def marked(text: str, mark: str, inside: str, page: Path) -> str:
+    """The text with something else between the marks."""
+    pattern = re.compile(rf"(<!-- generated: {mark} -->\n).*?(<!-- end -->)", re.DOTALL)
+    if not pattern.search(text):
+        raise SystemExit(f"{page.relative_to(ROOT)}: the mark 'generated: {mark}' is missing")
+    return pattern.sub(lambda found: f"{found[1]}\n{inside}\n\n{found[2]}", text)
+
+
+def slots(name: str) -> str:
+    """The four slots and their parameters, as the recipe fills them."""
+    rows = [
+        f"| {slot} | `{part.name}` | {', '.join(f'`{key}={value}`' for key, value in said(part)) or 'nothing to set'} |"
+        for slot, part in RECIPES[name]().parts().items()
+    ]
+    return "\n".join(["## The four slots", "", "| slot | part | its settings |", "|---|---|---|", *rows])
+
+
+def said(part: Part) -> list[tuple[str, object]]:
+    """A part's parameters that have a value."""
+    return [(key, value) for key, value in part.parameters().items() if value is not None]
+
+
+def curve(name: str) -> str:
+    """The picture, what was run for it, and where it ended."""
+    from algorithm_curves import COMMON, label
+
+    measured = json.loads(DATA.read_text())["curves"][name]
+    _, up, down, _ = measured[-1]
+    accuracy = sum(row[3] for row in measured[-5:]) / 5
+    ended = f"{100 * accuracy:.1f} % on the mean of the last five evaluations, {up / 1e6:.2f} MB up and {down / 1e6:.2f} MB down"
+    return "\n".join(
+        [
+            f"![{name} on digits: accuracy against bytes](../figures/algorithms/{name}.svg)",
+            "",
+            "```",
+            f"laconic run --algorithm {label(name)} {COMMON}",
+            "```",
+            "",
+            f"One seed, the recipe's own rates unless the command says otherwise, so that the curve shows how it behaves and not how "
+            f"good it can be. After 60 rounds: {ended}.",
+        ]
+    )
+
+
+def table() -> str:
+    """All recipes with what is special about them."""
+    rows = ["| recipe | method | uplink | optimizer | downlink |", "|---|---|---|---|---|"]
+    for name, recipe in RECIPES.items():
+        parts = recipe().parts()
+        rows.append(f"| [`{name}`]({name}.md) | " + " | ".join(short(part) for part in parts.values()) + " |")
+    return "\n".join(rows)
+
+
+def short(part: Part) -> str:
+    """A part and its compressor."""
+    compressor = part.parameters().get("compressor")
+    if compressor is None or str(compressor).partition("@")[0] in PLAIN:
+        return part.name
+    return f"{part.name}(`{compressor}`)"
+
+
+def navigated(text: str) -> str:
+    """The navigation with a line for each recipe."""
+    lines = "".join(f"      - {name}: algorithms/{name}.md\n" for name in RECIPES)
+    pattern = re.compile(r"(      - algorithms/index\.md\n)(?:      - \w+: algorithms/\w+\.md\n)*")
+    return pattern.sub(lambda found: found[1] + lines, text)
+
+
+def main() -> None:
+    """Rewrite, or check."""
+    changed = {path: text for path, text in rewritten().items() if path.read_text() != text}
+    if "--check" in sys.argv:
+        if changed:
+            names = ", ".join(str(path.relative_to(ROOT)) for path in changed)
+            raise SystemExit(f"out of date: {names}; run python tools/algorithm_pages.py")
+        return
+    for path, text in changed.items():
+        path.write_text(text)
+        print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

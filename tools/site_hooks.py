@@ -1,0 +1,67 @@
+"""Hooks of the documentation's build (mkdocs.yml): the command line as it is now, and pages that may not be there yet."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+with warnings.catch_warnings():
+    # MkDocs shows every warning, also that of a library about another one.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import typer
+
+    from laconic.cli.app import app
+
+MARK = "<!-- commands -->"
+
+
+def on_config(config: Any) -> Any:
+    """The papers' reproductions, where their page has been written."""
+    page = "reproductions.md"
+    if (Path(config["docs_dir"]) / page).exists():
+        results = next(entry["Results"] for entry in config["nav"] if "Results" in entry)
+        if not any(page in entry.values() for entry in results):
+            results.insert(0, {"Reproductions": page})
+    return config
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Put the commands where the mark is."""
+    return markdown.replace(MARK, commands()) if MARK in markdown else markdown
+
+
+def commands() -> str:
+    """Every command with its arguments and options, from the code that reads them."""
+    pieces: list[str] = []
+    shared = _shared()
+    for name, command in sorted(typer.main.get_command(app).commands.items()):  # type: ignore[attr-defined]
+        own = [each for each in command.params if not _is_shared(name, each, shared)]
+        pieces += [f"## laconic {name}", "", command.help or "", "", *_table(own)]
+        if len(own) < len(command.params):
+            pieces += ["", "And the [options of a run](#options-of-a-run)."]
+        pieces.append("")
+    pieces += ["## Options of a run", "", "What run, compare and tune have in common.", "", *_table(list(shared.values()))]
+    return "\n".join(pieces)
+
+
+def _shared() -> dict[str, Any]:
+    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    both = {each.name for each in known["run"].params} & {each.name for each in known["tune"].params}
+    own = {"config", "algorithm", "out", "help"}
+    return {each.name: each for each in known["run"].params if each.name in both - own}
+
+
+def _is_shared(command: str, parameter: Any, shared: dict[str, Any]) -> bool:
+    return parameter.name in shared and parameter.opts == shared[parameter.name].opts
+
+
+def _table(parameters: list[Any]) -> list[str]:
+    shown = [each for each in parameters if each.name != "help"]
+    if not shown:
+        return ["No options."]
+    rows = ["| | |", "|---|---|"]
+    for each in shown:
+        spelt = "`, `".join([*each.opts, *each.secondary_opts]) if each.param_type_name == "option" else each.name.upper()
+        rows.append(f"| `{spelt}` | {(getattr(each, 'help', None) or '').replace('|', chr(92) + '|')} |")
+    return rows
