@@ -19,7 +19,10 @@ ROOT = Path(__file__).parents[1]
 DATA = ROOT / "docs/data/algorithms.json"
 FIGURES = ROOT / "docs/figures/algorithms"
 
-COMMON = "--dataset digits --partition dirichlet:0.3 --clients 20 --participants 10 --rounds 60 --eval-every 2 --model mlp:64"
+COMMON = (
+    "--dataset digits --partition dirichlet:0.3 --clients 20 --participants 10 --model mlp:64 --rounds 60 "
+    "--eval-every 2"
+)
 SETTINGS = {
     # They take one step a round, whose rate is made for harder problems by default.
     "minibatch_sgd": "local_lr=0.5",

@@ -72,7 +72,8 @@ def curve(name: str) -> str:
     measured = json.loads(DATA.read_text())["curves"][name]
     _, up, down, _ = measured[-1]
     accuracy = sum(row[3] for row in measured[-5:]) / 5
-    ended = f"{100 * accuracy:.1f} % on the mean of the last five evaluations, {up / 1e6:.2f} MB up and {down / 1e6:.2f} MB down"
+    ended = f"{100 * accuracy:.1f} % on the mean of the last five evaluations"
+    cost = f"{up / 1e6:.2f} MB up and {down / 1e6:.2f} MB down"
     return "\n".join(
         [
             f"![{name} on digits: accuracy against bytes](../figures/algorithms/{name}.svg)",
@@ -81,8 +82,8 @@ def curve(name: str) -> str:
             f"laconic run --algorithm {label(name)} {COMMON}",
             "```",
             "",
-            f"One seed, the recipe's own rates unless the command says otherwise, so that the curve shows how it behaves and not how "
-            f"good it can be. After 60 rounds: {ended}.",
+            "One seed, and the recipe's own rates unless the command says otherwise: the curve shows how it behaves, not "
+            f"how good it can be. After 60 rounds: {ended}, {cost}.",
         ]
     )
 

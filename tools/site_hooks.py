@@ -41,7 +41,13 @@ def commands() -> str:
         if len(own) < len(command.params):
             pieces += ["", "And the [options of a run](#options-of-a-run)."]
         pieces.append("")
-    pieces += ["## Options of a run", "", "What run, compare and tune have in common.", "", *_table(list(shared.values()))]
+    pieces += [
+        "## Options of a run",
+        "",
+        "What run, compare and tune have in common.",
+        "",
+        *_table(list(shared.values())),
+    ]
     return "\n".join(pieces)
 
 
@@ -62,6 +68,8 @@ def _table(parameters: list[Any]) -> list[str]:
         return ["No options."]
     rows = ["| | |", "|---|---|"]
     for each in shown:
-        spelt = "`, `".join([*each.opts, *each.secondary_opts]) if each.param_type_name == "option" else each.name.upper()
+        spelt = (
+            "`, `".join([*each.opts, *each.secondary_opts]) if each.param_type_name == "option" else each.name.upper()
+        )
         rows.append(f"| `{spelt}` | {(getattr(each, 'help', None) or '').replace('|', chr(92) + '|')} |")
     return rows
