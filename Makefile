@@ -42,7 +42,7 @@ bench: .venv/installed-dev
 # The site, into site/: open site/index.html. Links that lead nowhere and pages that nothing leads to fail.
 docs: .venv/installed-dev
 	$(BIN)/python tools/algorithm_pages.py --check
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Hours of training: docs/reproductions.md, from runs/reproduce, which continues where it was stopped.
 reproduce: .venv/installed-dev

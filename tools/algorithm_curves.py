@@ -24,6 +24,9 @@ COMMON = (
     "--eval-every 2"
 )
 SETTINGS = {
+    # With the paper's threshold nothing is ever near enough here, and they would be fed_ams.
+    "fed_nlaa": "uplink.threshold=0.7",
+    "fed_aa": "uplink.threshold=0.7",
     # They take one step a round, whose rate is made for harder problems by default.
     "minibatch_sgd": "local_lr=0.5",
     "ef21": "server_lr=0.5",

@@ -26,12 +26,14 @@ def demonstrate(folder: Path, nodes: int, settings: Mapping[str, Any], view: Liv
     try:
         from laconic.flower.trial import Trial
     except ImportError as error:
-        raise ConfigError(f"deploy-demo needs the extra flower: pip install 'laconic[flower]' ({error})") from None
+        how = "in the folder of the clone, pip install -e '.[flower]'"
+        raise ConfigError(f"deploy-demo needs the extra flower: {how} ({error})") from None
     if folder.exists():
         raise ConfigError(f"out = '{folder}': exists already; choose another --out")
+    folder = folder.resolve()  # its processes run in other folders
     folder.mkdir(parents=True)
     write_app(folder / "app", nodes)
-    run = RunDirectory(folder.resolve() / "run")
+    run = RunDirectory(folder / "run")
     view.console.print(f"starting a SuperLink and {nodes} SuperNodes in {folder}", highlight=False, soft_wrap=True)
     with Trial(folder, nodes) as trial:
         number = trial.run(folder / "app", {**settings, "out": str(run.path)})

@@ -62,6 +62,9 @@ def load(
     if is_file(name):
         return _own_file(name, clients, partition, seed)
     if name not in SOURCES:
+        if Path(name).suffix:
+            own = "write a Python file with a function clients() that reads it, and name that one: --dataset clients.py"
+            raise ConfigError(f"data set '{name}': files of data are not read as they are; {own}")
         raise unknown_name("data set", name, SOURCES)
     source = SOURCES[name]
     chosen = parse_partition(partition or source.info.default_partition)

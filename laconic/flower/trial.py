@@ -225,5 +225,5 @@ def _command(name: str) -> str:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise TrialError(f"{name} is not here: install laconic[flower]")
+        raise TrialError(f"{name} is not here: in the folder of the clone, pip install -e '.[flower]'")
     return found

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def heat_map(similarity: np.ndarray, title: str) -> bytes | None:
-    """Cosines of clients' gradients as a PNG; None where matplotlib is not installed (`pip install laconic[plot]`)."""
+    """Cosines of clients' gradients as a PNG; None where matplotlib is not installed (the extra `plot`)."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

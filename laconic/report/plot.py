@@ -40,7 +40,7 @@ def plot(runs: Sequence[Table], out: Path, *, metric: str, cost: str, scale: Sca
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ConfigError("pictures need matplotlib: pip install 'laconic[plot]'") from None
+        raise ConfigError("pictures need matplotlib: in the folder of the clone, pip install -e '.[plot]'") from None
     groups = _groups(runs)
     wide = len(groups) > INSIDE
     figure = Figure(

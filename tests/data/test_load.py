@@ -30,6 +30,11 @@ def test_every_file_that_can_be_downloaded_has_a_sum():
     assert all(file.checksum is not None and file.addresses for file in files)
 
 
+def test_a_file_of_data_says_what_to_do() -> None:
+    with pytest.raises(ConfigError, match=r"data set 'patients.csv': .*write a Python file .* --dataset clients.py"):
+        load("patients.csv")
+
+
 def test_unknown_names():
     with pytest.raises(ConfigError, match="unknown data set 'fasion-mnist': did you mean 'fashion-mnist'"):
         load("fasion-mnist")
