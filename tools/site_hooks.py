@@ -1,9 +1,8 @@
-"""Hooks of the documentation's build (mkdocs.yml): the command line as it is now, and pages that may not be there yet."""
+"""Hooks of the documentation's build (mkdocs.yml): the command line as it is now."""
 
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import Any
 
 with warnings.catch_warnings():
@@ -14,16 +13,6 @@ with warnings.catch_warnings():
     from laconic.cli.app import app
 
 MARK = "<!-- commands -->"
-
-
-def on_config(config: Any) -> Any:
-    """The papers' reproductions, where their page has been written."""
-    page = "reproductions.md"
-    if (Path(config["docs_dir"]) / page).exists():
-        results = next(entry["Results"] for entry in config["nav"] if "Results" in entry)
-        if not any(page in entry.values() for entry in results):
-            results.insert(0, {"Reproductions": page})
-    return config
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
