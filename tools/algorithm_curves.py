@@ -60,7 +60,7 @@ def measure(name: str, runs: Path) -> list[list[float]]:
 # Greys and colours that are legible on white and on black: a picture does not know on what page it stands.
 INK, OWN, OTHER = "#7d828a", "#e0662f", "#8a9099"
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 260, 46, 14, 16, 40
-FEWEST, MOST = 0.05, 60.0
+FEWEST, MOST = 0.005, 80.0
 
 
 def draw(name: str, curves: dict[str, list[list[float]]]) -> str:
@@ -85,7 +85,7 @@ def draw(name: str, curves: dict[str, list[list[float]]]) -> str:
         y = down(accuracy)
         pieces.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="{INK}" stroke-opacity=".3"/>')
         pieces.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" fill="{INK}">{accuracy:.0%}</text>')
-    for megabytes in (0.1, 0.3, 1, 3, 10, 30):
+    for megabytes in (0.01, 0.1, 1, 10):
         x = across(megabytes)
         pieces.append(f'<path d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="{INK}" stroke-opacity=".15"/>')
         place = f'x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}"'
@@ -98,9 +98,9 @@ def draw(name: str, curves: dict[str, list[list[float]]]) -> str:
         pieces.append(
             f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2.2" stroke-linejoin="round"{dashes}/>'
         )
-        y = TOP + 14 + 17 * place
-        pieces.append(f'<path d="M{LEFT + 10} {y - 4}h22" stroke="{colour}" stroke-width="2.2"{dashes}/>')
-        pieces.append(f'<text x="{LEFT + 38}" y="{y}" fill="{colour}">{label(each)}</text>')
+        y = HEIGHT - BOTTOM - 28 + 17 * place
+        pieces.append(f'<path d="M{LEFT + 300} {y - 4}h22" stroke="{colour}" stroke-width="2.2"{dashes}/>')
+        pieces.append(f'<text x="{LEFT + 328}" y="{y}" fill="{colour}">{label(each)}</text>')
     return "\n".join([*pieces, "</svg>", ""])
 
 

@@ -165,7 +165,9 @@ class Node:
         if layout.fingerprint != plan.fingerprint:
             raise ConfigError(f"model: its {layout.size} parameters have another form than the server's")
         if initial_hash(initial, buffers) != plan.initial:
-            raise ConfigError("model: its initial weights differ from the server's; give both sides a function that builds it")
+            raise ConfigError(
+                "model: its initial weights are not the server's; give both sides a function that builds it"
+            )
         batch = tuple(part.to(self._device) for part in data.batch(client, np.arange(2) % data.size(client), dtype))
         task.check(batch)
         check_labels(task, data, batch)
