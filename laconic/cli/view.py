@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -25,6 +26,15 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
         count /= 1000
     raise AssertionError
+
+
+def short(name: str) -> str:
+    """A person's own file without its folder.
+
+    >>> short("/home/me/nets.py:build"), short("fashion-mnist")
+    ('nets.py:build', 'fashion-mnist')
+    """
+    return name if ".py" not in name else Path(name).name
 
 
 def duration(seconds: float | None) -> str:
@@ -55,12 +65,14 @@ class LiveView:
     def start(self, label: str, config: RunConfig, simulation: Simulation, done: int) -> None:
         """See `Watcher`."""
         settings = simulation.settings
-        head = f"[bold]{escape(label)}[/bold] on {escape(config.dataset)} ({config.partition or 'its own clients'})"
+        head = (
+            f"[bold]{escape(label)}[/bold] on {escape(short(config.dataset))} ({config.partition or 'its own clients'})"
+        )
         counts = f"{settings.participants} of {len(simulation.data)} clients a round"
         again = f", going on after round {done}" if done else ""
         if done == settings.rounds:
             again = ", already complete"
-        model = f"{escape(config.model or '')} with {simulation.layout.size:,} parameters"
+        model = f"{escape(short(config.model or ''))} with {simulation.layout.size:,} parameters"
         self.console.print(f"{head}: {counts}, {model}{again}", highlight=False, soft_wrap=True)
         if simulation.data.test is None:
             self.console.print("  no test examples: the loss is the clients' own, on the way", highlight=False)

@@ -41,6 +41,9 @@ def test_a_compressor_is_used_stored_and_found_again(forked, small, tmp_path: Pa
     assert ours.json()["loss"] > plain.json()["loss"], "a quarter of every step"
     again = forked("run", "ours", "--out", "again", "--json")
     assert again.json()["loss"] == ours.json()["loss"], again.stderr
+    page = forked("report", ".", "-o", "page.html")
+    assert page.code == 0, f"a report reads what it does not know: {page.stderr}"
+    assert "halved:0.25@layer" in (tmp_path / "page.html").read_text()
     resumed = forked("run", "ours", "--resume", "--rounds", 3, "--json")
     assert resumed.json()["rounds"] == 3, resumed.stderr
 

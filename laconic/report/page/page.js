@@ -120,7 +120,7 @@ function draw() {
 
 function update() {
   const going = data.runs.filter((run) => !run.finished).length;
-  const sets = [...new Set(data.runs.map((run) => run.settings.dataset))].join(", ");
+  const sets = [...new Set(data.runs.map((run) => run.settings.dataset.split(/[\\/]/).pop()))].join(", ");
   const count = `${data.runs.length} run${data.runs.length === 1 ? "" : "s"}`;
   element("summary").textContent = data.runs.length ? `${count} on ${sets}${going ? `, ${going} not finished` : ""}` : "no runs yet";
   if (element("target").value === "") {
