@@ -135,8 +135,8 @@ class RunConfig(Settings):
         clients = training.data
         partition = self.partition or _default_partition(self.dataset)
         model = _absolute(self.model or default_model(clients))
-        own = {"clients": len(clients), "partition": partition, "model": model, "dataset": _absolute(self.dataset)}
-        own["imports"] = [_absolute(file) for file in self.imports]
+        files = {"dataset": _absolute(self.dataset), "imports": [_absolute(file) for file in self.imports]}
+        own: dict[str, Any] = {"clients": len(clients), "partition": partition, "model": model, **files}
         return self.model_copy(update=parts | settings | own)
 
     def to_toml(self) -> str:
