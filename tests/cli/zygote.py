@@ -11,6 +11,8 @@ import sys
 import tempfile
 import traceback
 
+import torch._dynamo  # noqa: F401  (what torch loads with the first batched gradient: a second of every command)
+
 from laconic.cli import main
 
 
