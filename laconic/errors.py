@@ -23,7 +23,11 @@ class PacketError(LaconicError):
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
-        self.reason = reason
+        self.reason, self._detail = reason, detail
+
+    def __reduce__(self) -> tuple[type[PacketError], tuple[str, str]]:
+        """It may come from another process."""
+        return type(self), (self.reason, self._detail)
 
 
 def unknown_name(kind: str, name: str, allowed: Iterable[str], of: str = "") -> ConfigError:

@@ -14,6 +14,14 @@ from typing import Any
 
 from laconic.errors import ConfigError
 
+_PREFIX = "laconic_own_"
+"""Begins the names of modules that were made from files."""
+
+
+def own_modules() -> list[ModuleType]:
+    """The modules that were made from a person's files."""
+    return [module for name, module in sys.modules.items() if name.startswith(_PREFIX)]
+
 
 def is_own(spelling: str) -> bool:
     """Whether a spelling has the form of a person's own function.
@@ -50,7 +58,7 @@ def _load_file(path: Path, key: str) -> ModuleType:
 def import_file(path: Path) -> ModuleType:
     """Run a file as a module; whatever it raises comes through."""
     # Two files of one name must not share a module, and classes need a registered module to be pickled.
-    name = f"laconic_own_{path.stem}_{blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()}"
+    name = f"{_PREFIX}{path.stem}_{blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()}"
     specification = importlib.util.spec_from_file_location(name, path)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)

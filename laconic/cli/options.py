@@ -79,6 +79,17 @@ _KEYS: list[tuple[str, type, str]] = [
     ("chunk", int, "Clients handled together by one thread; changes the speed only."),
     ("store", str, "Where clients' states are kept: memory, or disk, for populations that memory does not hold."),
     ("store_cache", str, "With --store disk: how much of it is kept in memory, too, as in 500MB."),
+    ("engine", str, "Who runs the clients: inline (this process), or ray (workers on many cores or machines)."),
+    (
+        "workers",
+        int,
+        "With --engine ray: how many processes, each with a shard of the clients; one per core if not given.",
+    ),
+    (
+        "ray_address",
+        str,
+        "With --engine ray: a cluster that runs already (auto, or host:port); else one is started here.",
+    ),
     ("data_dir", str, "Where to look for data sets first."),
 ]
 

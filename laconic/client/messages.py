@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Flag, auto
 
 from torch import Tensor
+
+
+class Fate(Flag):
+    """What has befallen a client, or will. It never travels: a simulation says it to the clients it plays."""
+
+    FORGETS = auto()
+    """It comes back with nothing: what its store holds is as good as lost."""
+    STOPS = auto()
+    """It dies once it has settled the last round, and does not answer."""
+    ASKED_AGAIN = auto()
+    """Its answer to the same question is known to have been lost on its own side, and will never arrive."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +34,7 @@ class Instruction:
     continues: int | None
     """In a later exchange of a round: the number of this client's answer to the one before."""
     packets: tuple[bytes, ...]
+    fate: Fate = Fate(0)
 
 
 @dataclass(frozen=True)

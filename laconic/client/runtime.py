@@ -18,7 +18,7 @@ from torch import Tensor
 
 from laconic.algorithm import Algorithm
 from laconic.client.cohort import Cohort
-from laconic.client.messages import Instruction, Probe, Reply
+from laconic.client.messages import Fate, Instruction, Probe, Reply
 from laconic.data.federated import ClientData
 from laconic.engine.gradients import Gradients
 from laconic.errors import PacketError
@@ -55,6 +55,9 @@ class ClientRuntime:
         replies: dict[int, Reply] = {}
         by_work: dict[str, list[_Opening]] = {}
         for instruction in instructions:
+            if Fate.STOPS in instruction.fate:
+                self.settle(instruction)
+                continue
             opening = self._open(instruction)
             if isinstance(opening, Reply):
                 replies[instruction.client] = opening
@@ -62,18 +65,25 @@ class ClientRuntime:
                 by_work.setdefault(instruction.work, []).append(opening)
         for openings in by_work.values():
             replies |= {reply.client: reply for reply in self._work(openings, gradients)}
-        return [replies[instruction.client] for instruction in instructions]
+        return [replies[instruction.client] for instruction in instructions if instruction.client in replies]
 
     def settle(self, instruction: Instruction) -> Settled:
         """Commit or drop the pending state, as the instruction says."""
-        return self.store.settle(instruction.client, self._question(instruction, self._parse(instruction)))
+        return self._settled(instruction, self._parse(instruction))
+
+    def _settled(self, instruction: Instruction, packets: dict[int, Packet]) -> Settled:
+        question = self._question(instruction, packets)
+        settled = self.store.settle(instruction.client, question)
+        if Fate.FORGETS in instruction.fate:
+            return Settled(None, lost=question.acknowledged > 0 or question.continues is not None)
+        return settled
 
     def _question(self, instruction: Instruction, packets: dict[int, Packet]) -> Question:
         label = next(iter(packets.values()))
         place = (label.incarnation, label.round, label.exchange)
         if any((packet.incarnation, packet.round, packet.exchange) != place for packet in packets.values()):
             raise PacketError("stream", "an instruction with packets of several occasions")
-        return Question(*place, label.sequence, instruction.continues)
+        return Question(*place, label.sequence, instruction.continues, again=Fate.ASKED_AGAIN in instruction.fate)
 
     def _parse(self, instruction: Instruction) -> dict[int, Packet]:
         packets = {packet.stream: packet for packet in (Packet.parse(p, self.layout) for p in instruction.packets)}
@@ -129,7 +139,7 @@ class ClientRuntime:
         """Settle the last exchange, and read what has come; a reply if it cannot be read."""
         packets = self._parse(instruction)
         label = next(iter(packets.values()))
-        settled = self.store.settle(instruction.client, self._question(instruction, packets))
+        settled = self._settled(instruction, packets)
         # The next answer must have a number that the server has not seen, also from a client that has lost count.
         known = max(label.sequence, instruction.continues or 0)
         state = settled.state or {}

@@ -7,6 +7,7 @@ generated on demand.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -278,6 +279,12 @@ class GeneratedData:
         """The sha256 of the first and the last client: enough to notice another seed, and no more than that."""
         return self._fingerprint
 
+    def unmade(self) -> GeneratedData:
+        """The same clients, none of them made yet, and nothing held out: what another process needs of them."""
+        other = copy.copy(self)
+        other.test, other._cache = None, self._cache.emptied()
+        return other
+
     def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
         """A client's examples at `positions`; the client is made first unless it is still in the cache."""
         return self._examples(client).batch(torch.from_numpy(np.ascontiguousarray(positions)), dtype)
@@ -307,6 +314,10 @@ class Cache:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._kept: dict[int, Examples] = {}
+
+    def emptied(self) -> Cache:
+        """Another one of the same capacity."""
+        return Cache(self._capacity)
 
     def get(self, client: int) -> Examples | None:
         """A client's examples if they are still here; they become the most recent."""

@@ -6,15 +6,17 @@ A fault is decided per client and round, so the same seed gives the same faults 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from laconic.client.messages import Instruction, Reply
-from laconic.client.runtime import ClientRuntime
+from laconic.algorithm import Engine
+from laconic.client.messages import Fate, Instruction, Reply
 from laconic.engine.attacks import Attacks
-from laconic.engine.inline import InlineEngine
+from laconic.layout import Layout
+from laconic.link.packet import sequence_of
 from laconic.parts import State
 from laconic.randomness import Randomness
 
@@ -50,47 +52,67 @@ class Faults(BaseModel):
 
 
 class FaultyEngine:
-    """An engine whose clients and messages fail."""
+    """An engine, whichever it is, whose clients and messages fail."""
 
-    def __init__(self, engine: InlineEngine, runtime: ClientRuntime, faults: Faults, randomness: Randomness) -> None:
-        self.engine, self.runtime, self.faults, self.randomness = engine, runtime, faults, randomness
-        counts = (faults.not_finite, faults.boosted, faults.boost, len(runtime.data))
-        self.attacks = Attacks(*counts, runtime.layout, randomness)
+    def __init__(
+        self, engine: Engine, faults: Faults, randomness: Randomness, *, clients: int, layout: Layout
+    ) -> None:
+        self.engine, self.faults, self.randomness = engine, faults, randomness
+        counts = (faults.not_finite, faults.boosted, faults.boost, clients)
+        self.attacks = Attacks(*counts, layout, randomness)
         self.held: list[Reply] = []
         """Replies of the last round that are still on their way."""
+        self.forgetful: dict[int, int] = {}
+        """Clients that have lost their state: the number of the update that the server still takes for their last.
+
+        Kept here and not in their store: what is in a checkpoint is undone with it.
+        """
 
     def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
         """The replies that come through, in order, and those that should not be there."""
         late, self.held = self.held, []
         yield from late
         silent: set[int] = set()
-        able = []
+        for reply in self.engine.run(self._befallen(instructions, silent)):
+            if reply.client in silent or self._happens("drop", reply):
+                continue
+            sent = self.attacks.spoil(reply)
+            if self._happens("late", reply):
+                self.held.append(sent)
+                continue
+            yield sent
+            if self._happens("duplicate", reply):
+                yield sent
+
+    def _befallen(self, instructions: Iterable[Instruction], silent: set[int]) -> Iterator[Instruction]:
+        """What clients hear, and what happens to them before they answer; those whose answer is lost become `silent`."""
         for instruction in instructions:
-            if self._happens("lose_state", instruction):
-                self.runtime.store.forget(instruction.client)
+            fate = instruction.fate
+            if self._forgets(instruction):
+                fate |= Fate.FORGETS
             if self._happens("crash", instruction):
                 # A third each: before anything is done, after the last round is settled, after the new state is stored.
                 moment = self._draw("crash moment", instruction)
                 if moment < 1 / 3:
                     continue
                 if moment < 2 / 3:
-                    self.runtime.settle(instruction)
-                    continue
+                    fate |= Fate.STOPS
                 silent.add(instruction.client)
-            able.append(instruction)
-        for instruction, reply in zip(able, self.engine.run(able), strict=True):
-            if reply.client in silent or self._happens("drop", instruction):
-                continue
-            sent = self.attacks.spoil(reply)
-            if self._happens("late", instruction):
-                self.held.append(sent)
-                continue
-            yield sent
-            if self._happens("duplicate", instruction):
-                yield sent
+            yield replace(instruction, fate=fate)
+
+    def _forgets(self, instruction: Instruction) -> bool:
+        """A client that comes back with nothing has nothing until the server has folded an update of its new life."""
+        client, last = instruction.client, instruction.continues
+        if last is None:
+            last = sequence_of(instruction.packets[0])
+        if self._happens("lose_state", instruction):
+            self.forgetful[client] = last
+        elif self.forgetful.get(client, last) != last:
+            del self.forgetful[client]
+        return client in self.forgetful
 
     def snapshot(self) -> tuple[State, list[dict[str, Any]]]:
-        """What is still on its way, for a checkpoint."""
+        """What is still on its way, for a checkpoint; `forgetful` goes beside it."""
         packets: State = {}
         table = []
         for number, reply in enumerate(self.held):
@@ -106,9 +128,9 @@ class FaultyEngine:
             for entry in table
         ]
 
-    def _happens(self, fault: str, instruction: Instruction) -> bool:
+    def _happens(self, fault: str, message: Instruction | Reply) -> bool:
         chance: float = getattr(self.faults, fault)
-        return chance > 0 and self._draw(fault, instruction) < chance
+        return chance > 0 and self._draw(fault, message) < chance
 
-    def _draw(self, purpose: str, instruction: Instruction) -> float:
-        return float(self.randomness.numpy(f"fault/{purpose}", instruction.round, instruction.client).random())
+    def _draw(self, purpose: str, message: Instruction | Reply) -> float:
+        return float(self.randomness.numpy(f"fault/{purpose}", message.round, message.client).random())

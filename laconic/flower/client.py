@@ -21,10 +21,11 @@ from torch import Tensor
 
 from laconic import data as data_sets
 from laconic.algorithm import Algorithm
-from laconic.client.runtime import ClientRuntime
-from laconic.data.federated import ClientData, Examples, Indices, Kind
+from laconic.data.federated import ClientData, Examples
+from laconic.data.owned import OwnData
 from laconic.engine.draws import stochastic
 from laconic.engine.inline import InlineEngine
+from laconic.engine.work import Work
 from laconic.errors import ConfigError, LaconicError, PacketError
 from laconic.flower import wire
 from laconic.flower.node_store import KEEP_DAYS, NodeFile, NodeStore
@@ -32,7 +33,6 @@ from laconic.flower.plan import Model, Plan, initial_hash, make_model
 from laconic.layout import Layout
 from laconic.link.compressors import decode_dense
 from laconic.link.packet import Packet, Stream
-from laconic.randomness import Randomness
 from laconic.run.evaluate import evaluate
 from laconic.run.simulation import check_labels
 
@@ -172,18 +172,12 @@ class Node:
         task.check(batch)
         check_labels(task, data, batch)
         algorithm = plan.algorithm() if self._algorithm is None else self._algorithm.fitted()
-        runtime = ClientRuntime(
-            algorithm, task, layout, initial, buffers, data, Randomness(plan.seed), store, self._device
+        frozen = plan.buffers == "frozen"
+        draws = stochastic(task, batch)
+        work = Work(
+            algorithm, task, data, plan.seed, plan.numerics, draws, self._device, frozen_buffers=frozen, chunk=1
         )
-        engine = InlineEngine(
-            runtime,
-            plan.numerics,
-            stochastic(task, batch),
-            frozen_buffers=plan.buffers == "frozen",
-            threads=1,
-            chunk=1,
-        )
-        return Trainer(engine, data, client, layout, buffers)
+        return Trainer(work.engine(store, threads=1), data, client, layout, buffers)
 
     def _examples(self, plan: Plan, context: Context, client: int) -> ClientData:
         if client >= plan.clients:
@@ -199,7 +193,7 @@ class Node:
             raise ConfigError(
                 f"data has {len(data)} clients; the run's {plan.clients} or one, the node's own, is allowed"
             )
-        return OwnData(data, plan.clients)
+        return OwnData(data, plan.clients, {client: 0})
 
 
 @dataclass(frozen=True)
@@ -233,41 +227,3 @@ class Held:
     def batch(self, indices: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The examples at `indices`."""
         return self.data.batch(self.client, indices.numpy(), dtype)
-
-
-class OwnData:
-    """One node's examples as those of its client, whichever number it has among all."""
-
-    def __init__(self, data: ClientData, population: int) -> None:
-        self._one, self._population = data, population
-
-    @property
-    def kind(self) -> Kind:
-        """See `ClientData`."""
-        return self._one.kind
-
-    @property
-    def classes(self) -> int | None:
-        """See `ClientData`."""
-        return self._one.classes
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """See `ClientData`."""
-        return self._one.input_shape
-
-    @property
-    def test(self) -> Examples | None:
-        """What the node holds out."""
-        return self._one.test
-
-    def __len__(self) -> int:
-        return self._population
-
-    def size(self, client: int) -> int:
-        """The node's, whoever is asked for."""
-        return self._one.size(0)
-
-    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-        """The node's examples, whoever is asked for."""
-        return self._one.batch(0, positions, dtype)

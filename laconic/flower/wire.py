@@ -53,7 +53,7 @@ def pack_instruction(instruction: Instruction, run: str) -> RecordDict:
 
 def unpack_instruction(record: ConfigRecord) -> Instruction:
     """The inverse of `pack_instruction`."""
-    numbers = {name: count(record, name) for name in ("round", "client", "invited", "exchange")}
+    numbers: dict[str, Any] = {name: count(record, name) for name in ("round", "client", "invited", "exchange")}
     continues = count(record, "continues", lowest=-1)
     work = text(record, "work")
     return Instruction(**numbers, work=work, continues=None if continues < 0 else continues, packets=packets_of(record))

@@ -29,6 +29,7 @@ from laconic.data.federated import ClientData
 from laconic.engine.faults import Faults
 from laconic.engine.network import Network
 from laconic.engine.numerics import Numerics
+from laconic.engine.workers import RaySettings
 from laconic.errors import ConfigError, unknown_name
 from laconic.link.compressors import Compressor
 from laconic.link.uplink import Compressed
@@ -65,11 +66,19 @@ SHORT_NAMES = {
     "bandwidth_down": "network.bandwidth_down",
     "latency": "network.latency",
     "deadline": "network.deadline",
+    "workers": "ray.workers",
+    "ray_address": "ray.address",
 }
 """Parameters of parts that are common enough to stand at the top of a config, or to be options."""
 
 
-_TABLES: dict[str, type[BaseModel]] = {"numerics": Numerics, "defence": Defences, "faults": Faults, "network": Network}
+_TABLES: dict[str, type[BaseModel]] = {
+    "numerics": Numerics,
+    "defence": Defences,
+    "faults": Faults,
+    "network": Network,
+    "ray": RaySettings,
+}
 _SECTIONS = [*SLOTS, *_TABLES]
 _FIRST = ("algorithm", "dataset", "partition", "clients", "model")
 

@@ -31,6 +31,9 @@ PAGE_BYTES = 65536
 """SQLite's largest: a vector is a chain of few pages."""
 PAGES_KIBIBYTES = 65536
 """What SQLite keeps for itself of what it has not written yet."""
+WAIT_SECONDS = 1.0
+LOG_WAIT_SECONDS = 30.0
+"""For another process to let go of a file; one that was killed by its supervisor may take a while to go."""
 OBJECT_BYTES = 500
 """About what Python needs for a dictionary, or for a tensor beside its numbers."""
 CHECKPOINT: Key = ("server", 0, 0)
@@ -50,8 +53,10 @@ class Database:
     Until it is opened at a place, and then used, it is a file without a name that is gone when it is closed.
     """
 
-    def __init__(self, cache: int) -> None:
+    def __init__(self, cache: int, *, log: bool = False) -> None:
         self._recent = Recent(cache)
+        self._log = log
+        """With a write-ahead log a commit is cheap: it survives the process, and a power cut from `flush` on."""
         self._connection: sqlite3.Connection | None = None
         self.path: Path | None = None
         self.lock = RLock()
@@ -62,14 +67,15 @@ class Database:
         self.path = path
         connection = None
         try:
-            connection = sqlite3.connect(path or "", 1.0, isolation_level=None, check_same_thread=False)
-            # One process at a time: another one waits for a second, and is told so.
+            wait = LOG_WAIT_SECONDS if self._log else WAIT_SECONDS
+            connection = sqlite3.connect(path or "", wait, isolation_level=None, check_same_thread=False)
+            # One process at a time: another one waits for a moment, and is told so.
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
             connection.execute(f"PRAGMA cache_size = -{PAGES_KIBIBYTES}")
             # A new vector goes straight to its place, where a write-ahead log would write everything twice.
-            connection.execute("PRAGMA journal_mode = DELETE")
-            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(f"PRAGMA journal_mode = {'WAL' if self._log else 'DELETE'}")
+            connection.execute(f"PRAGMA synchronous = {'NORMAL' if self._log else 'FULL'}")
             connection.execute("BEGIN IMMEDIATE")
             (form,) = connection.execute("PRAGMA user_version").fetchone()
             if form == 0:
@@ -107,6 +113,14 @@ class Database:
         """Make every change up to now durable, or none of them."""
         with self.lock:
             self.execute("COMMIT")
+            self.execute("BEGIN IMMEDIATE")
+
+    def flush(self) -> None:
+        """Commit, and make all commits up to now survive a power cut, too."""
+        with self.lock:
+            self.execute("COMMIT")
+            if self._log:
+                self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self.execute("BEGIN IMMEDIATE")
 
     def rollback(self) -> None:
@@ -156,6 +170,14 @@ class Database:
         """Every client of whom that owner keeps something."""
         rows = self.execute("SELECT DISTINCT client FROM tensors WHERE owner = ? ORDER BY client", (owner,))
         return (client for (client,) in rows)
+
+    def clear(self) -> None:
+        """Keep nothing of what was there, durably."""
+        with self.lock:
+            self._recent.clear()
+            for table in ("tensors", "records", "checkpoint"):
+                self.execute(f"DELETE FROM {table}")
+            self.commit()
 
     def save(self, tensors: State, numbers: dict[str, Any]) -> None:
         """A checkpoint, and with it every state as it is now."""

@@ -86,12 +86,14 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         self._tidy()
         write_atomically(self.config, config.encode())
+        training.keep_in(self.path)
         if training.database is not None:
             training.database.open(self.database)
 
     def resume(self, training: Training, config: str) -> list[Record]:
         """Put a training back to the last checkpoint; returns the records up to there."""
         done = 0
+        training.keep_in(self.path)
         found = self._load(training)
         if found is not None:
             training.restore(*found)
@@ -105,6 +107,9 @@ class RunDirectory:
         write_atomically(self.metrics, b"".join(_line(record) for record in history))
         # More rounds than at first may have been asked for: the config stays the one that gives this model.
         write_atomically(self.config, config.encode())
+        if found is not None and training.incarnations:
+            # Before any client hears of the new incarnation: the next start must not take the same one.
+            self.save_checkpoint(training)
         return history
 
     def _load(self, training: Training) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
@@ -135,6 +140,7 @@ class RunDirectory:
             training.database.save(*training.snapshot())
         else:
             save_tensors(self.checkpoint, *training.snapshot())
+        training.saved()
         self.saved = training.server.round
         self._written = time.perf_counter()
         self._cost = self._written - started

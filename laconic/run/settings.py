@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from laconic.engine.faults import Faults
 from laconic.engine.network import Network
 from laconic.engine.numerics import Numerics
+from laconic.engine.workers import RaySettings
 from laconic.server.aggregate import Weighting
 from laconic.server.defences import Defences
 from laconic.server.sampling import Sampling
@@ -16,7 +17,7 @@ from laconic.units import parse_bytes
 
 
 class Settings(BaseModel):
-    """How long, how many, on what. The last five change nothing in the result."""
+    """How long, how many, on what. The last seven change nothing in the result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,3 +51,15 @@ class Settings(BaseModel):
     """Where clients' states are kept between rounds."""
     store_cache: Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)] = 500_000_000
     """With the store on disk: the bytes of states that are kept in memory, too."""
+    engine: Literal["inline", "ray"] = "inline"
+    """Who runs the clients: this process, or Ray's workers, which keep clients' states on disk."""
+    ray: RaySettings = Field(default_factory=RaySettings)
+
+    @model_validator(mode="after")
+    def _engine_has_workers(self) -> Settings:
+        if self.engine != "ray" and self.ray != RaySettings():
+            given = ", ".join(
+                f"ray.{key} = {value!r}" for key, value in self.ray.model_dump(exclude_defaults=True).items()
+            )
+            raise ValueError(f"{given}: only with engine = 'ray'")
+        return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,13 @@ import torch
 from torch import nn
 
 from laconic.algorithm import Algorithm, Engine
-from laconic.client.runtime import ClientRuntime
 from laconic.data.federated import ClientData, FederatedData, GeneratedData, sizes_of
 from laconic.engine.choice import settle
 from laconic.engine.draws import stochastic
 from laconic.engine.faults import FaultyEngine
-from laconic.engine.inline import InlineEngine
 from laconic.engine.network import NetworkEngine
+from laconic.engine.work import Work
+from laconic.engine.workers import RayEngine, connect
 from laconic.errors import ConfigError, PacketError
 from laconic.layout import Layout
 from laconic.link.occasion import Occasion
@@ -57,7 +58,10 @@ class Simulation(Training):
         check_labels(self.task, data, batch)
         draws = stochastic(self.task, batch)
         numerics = settle(settings.numerics, self.task, self.layout, draws, batch)
-        self.settings = settings.model_copy(update={"numerics": numerics, "participants": participants})
+        update: dict[str, Any] = {"numerics": numerics, "participants": participants}
+        if settings.engine == "ray":
+            update["ray"] = connect(settings.ray, settings.threads or 1)
+        self.settings = settings = settings.model_copy(update=update)
         self.randomness = Randomness(settings.seed)
         self.database = Database(settings.store_cache) if settings.store == "disk" else None
         self.store = MemoryStore() if self.database is None else DiskStore(self.database)
@@ -82,33 +86,33 @@ class Simulation(Training):
         self._diverged = False
         self.server.reachable = lambda client: not self.strikes.set_aside(client)
         self.privacy = self._account()
-        runtime = ClientRuntime(
+        work = Work(
             algorithm,
             self.task,
-            self.layout,
-            self.layout.flatten(self.task.module).cpu(),
-            buffers.cpu(),
             data,
-            self.randomness,
-            self.store,
-            device,
-            probing=settings.diagnostics,
-        )
-        self.engine = InlineEngine(
-            runtime,
+            settings.seed,
             numerics,
             draws,
+            device,
             frozen_buffers=frozen,
-            threads=settings.threads,
+            probing=settings.diagnostics,
             chunk=settings.chunk,
             participants=participants,
         )
+        # With workers, too: this process evaluates, and measures the full gradient.
+        self.engine = work.engine(self.store, settings.threads)
         self.mapper = self.engine.map
         self._warm_up(batch)
         self.transport: Engine = self.engine
+        self.workers: RayEngine | None = None
+        if settings.engine == "ray":
+            threads = settings.threads or 1
+            self.transport = self.workers = RayEngine(work, settings.ray, threads=threads, cache=settings.store_cache)
         self.faulty: FaultyEngine | None = None
         if settings.faults.any():
-            self.transport = self.faulty = FaultyEngine(self.engine, runtime, settings.faults, self.randomness)
+            self.transport = self.faulty = FaultyEngine(
+                self.transport, settings.faults, self.randomness, clients=len(data), layout=self.layout
+            )
         self.network: NetworkEngine | None = None
         if settings.network.any():
             self.transport = self.network = NetworkEngine(self.transport, settings.network, self.randomness)
@@ -167,8 +171,22 @@ class Simulation(Training):
             found["server_memory_norm"] = float(torch.linalg.vector_norm(state["phi"]))
         return found
 
+    def keep_in(self, folder: Path) -> None:
+        """Workers have clients' states there, and commit them only when a checkpoint that needs them is durable."""
+        if self.workers is not None:
+            self.workers.keep_in(folder)
+            self.server.acknowledges_rounds = False
+
+    @property
+    def incarnations(self) -> bool:
+        """Workers' stores know of rounds that a crash of this process undid."""
+        return self.workers is not None
+
     def snapshot(self) -> tuple[State, dict[str, Any]]:
         """All that is needed to continue, as tensors and as plain numbers; what is in a database stays there."""
+        if self.workers is not None:
+            # What the checkpoint relies on must be as durable as itself.
+            self.workers.flush()
         tensors = {f"server/{name}": value for name, value in self.server.state().items()}
         numbers: dict[str, dict[str, Any]] = {}
         if isinstance(self.store, MemoryStore):
@@ -180,6 +198,9 @@ class Simulation(Training):
             tensors |= {f"held/{name}": value for name, value in packets.items()}
         return tensors, {
             "held": held,
+            "forgetful": [] if self.faulty is None else [*self.faulty.forgetful.items()],
+            "incarnation": self.server.incarnation,
+            "places": [] if self.workers is None else self.workers.places,
             "ledger": self.ledger.table(),
             "clients": numbers,
             "strikes": self.strikes.table(),
@@ -207,6 +228,10 @@ class Simulation(Training):
             self.store.restore(sections["clients"], numbers["clients"])
         if self.faulty is not None:
             self.faulty.restore(sections["held"], numbers["held"])
+            self.faulty.forgetful = dict(numbers["forgetful"])
+        if self.workers is not None:
+            self.server.incarnation = (numbers["incarnation"] + 1) % 2**16
+            self.workers.go_on(numbers["places"])
         if self.network is not None:
             self.network.seconds = numbers["simulated_seconds"]
         self.strikes.restore(numbers.get("strikes", {}))
@@ -214,8 +239,10 @@ class Simulation(Training):
         self.seconds = numbers["seconds"]
 
     def close(self) -> None:
-        """Stop the engine, and let go of the database."""
+        """Stop the engines, and let go of the database."""
         self.engine.close()
+        if self.workers is not None:
+            self.workers.close()
         if self.database is not None:
             self.database.close()
 

@@ -32,14 +32,18 @@ class Question:
     acknowledged: int
     """The number of the client's last update that the server has durably folded in."""
     continues: int | None = None
-    """In a later exchange of a round: the number of the client's answer to the one before."""
+    """The number of an answer that the server has used, but not durably yet: in an earlier exchange of the round, or in an
+    earlier round since the last checkpoint."""
+    again: bool = False
+    """Whether the answer to the same question is known to have been lost before it left."""
 
     def follows(self, last: tuple[int, int, int] | None) -> bool:
         """Whether this comes after the last one that was taken; incarnations are counted modulo 2^16."""
         if last is None:
             return True
         if self.incarnation == last[0]:
-            return (self.round, self.exchange) > last[1:]
+            here = (self.round, self.exchange)
+            return here > last[1:] or (self.again and here == last[1:])
         return (self.incarnation - last[0]) % 2**16 < 2**15
 
 
@@ -49,8 +53,8 @@ class ClientStore(Protocol):
     def settle(self, client: int, question: Question) -> Settled:
         """Commit the pending state whose number is acknowledged, and drop the others.
 
-        A later exchange of the same round continues from the pending state of an earlier one, which is kept, and not
-        committed either: the server has used it, but not durably yet. A question that does not follow the last one is a
+        A question may continue from the pending state of an earlier one, which is kept, and not committed either: the server
+        has used it, but not durably yet. A question that does not follow the last one is a
         copy, or late: it is refused, for it would drop what the next one acknowledges.
         """
         ...
@@ -73,7 +77,7 @@ class Record:
     committed: int = 0
     """That of the committed state; 0 if there is none."""
     pending: list[int] = field(default_factory=list)
-    """One for every exchange of the present round."""
+    """One for every answer since the last acknowledgement that may still count."""
     last: tuple[int, int, int] | None = None
     """Incarnation, round and exchange of the last question."""
 

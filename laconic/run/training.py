@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -188,6 +189,18 @@ class Training:
             loss = self.server.training_loss()
             return {"loss": loss} if loss == loss else {}
         return evaluate(self.mapper, self.task, self.layout, self.server.model, self.server.buffers, self.data.test)
+
+    def keep_in(self, folder: Path) -> None:
+        """The run has a directory: what must outlive this process, and is in no checkpoint, goes there."""
+
+    @property
+    def incarnations(self) -> bool:
+        """Whether clients' states are no part of a checkpoint, so that each start must be told from the one before."""
+        return False
+
+    def saved(self) -> None:
+        """A checkpoint of all up to now is durable."""
+        self.server.acknowledge()
 
     def snapshot(self) -> tuple[State, dict[str, Any]]:
         """All that is needed to continue, as tensors and as plain numbers."""

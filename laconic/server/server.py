@@ -92,6 +92,10 @@ class Server:
         self.versions = np.zeros(len(data), dtype=np.int64)
         self.peers = Peers(layout) if peers is None else peers
         self.debts = Debts()
+        self.acknowledges_rounds = True
+        """Whether a round that is over counts as durable; if not, `acknowledge` says when."""
+        self._durable: dict[int, int] = {}
+        """Of those folded since then: the number that was theirs before, which is all that may be acknowledged."""
         self.costs = RoundCosts()
         self.losses: list[tuple[float, int]] = []
         self.observer: Callable[[Reply], None] | None = None
@@ -109,14 +113,18 @@ class Server:
         self._participants: Sequence[int] = chosen
         self._answered: list[int] = []
         self._exchange = -1
-        self._durable: dict[int, int] = {}
-        """Of those folded in this round: the number that was theirs before it, which is all that may be acknowledged."""
+        if self.acknowledges_rounds:
+            self.acknowledge()
         self._received = Received(self.layout, self.model.device, self._aggregate)
         if self.defences.noise:
             # That nobody was heard must not show either.
             self._received.open(Stream.MODEL)
         self._publication = Publication(self.model, self.downlink_state, self.layout)
         return iter(self.method.exchanges(self._occasion()))
+
+    def acknowledge(self) -> None:
+        """All that was folded up to now is durable: clients may be told so."""
+        self._durable = {}
 
     def invite(self, exchange: Exchange) -> Iterator[Instruction]:
         """Address to each client what it needs, one by one, as the engine can take them."""

@@ -1,0 +1,81 @@
+"""A worker's side of the Ray engine: a shard of the clients, with their data and their states.
+
+What a call changes in the shard's store is one transaction, committed before the replies leave. A worker that is killed has
+either done a call's work or never heard of it; the next one on the same store goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from laconic.client.messages import Instruction, Reply
+from laconic.engine.work import Work
+from laconic.errors import ConfigError
+from laconic.run.database import Database
+from laconic.run.disk_store import DiskStore
+
+_BESIDE = ("", "-wal", "-shm", "-journal")
+"""What SQLite puts beside a file."""
+
+
+class Shard:
+    """Plain calls, and nothing of Ray's: `engine/workers.py` makes it an actor."""
+
+    def __init__(
+        self, work: Work, example: int, path: Path, *, threads: int, operator_threads: int, cache: int, fresh: bool
+    ) -> None:
+        """`example` is one of the shard's clients; with `fresh`, what an earlier run left at `path` is thrown away."""
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"ray.folder = '{path.parent}': {error.strerror}; choose another") from None
+        self._database = Database(cache, log=True)
+        self._database.open(path)
+        if fresh:
+            # Not by removing the file: a worker of an earlier run may still have it.
+            self._database.clear()
+        # A training loop of a person's own runs with all the operator threads that it would have without workers.
+        torch.set_num_threads(operator_threads)
+        self._engine = work.engine(DiskStore(self._database), threads)
+        positions = np.arange(2) % work.data.size(example)
+        layout = self._engine.runtime.layout
+        batch = tuple(part.to(work.device) for part in work.data.batch(example, positions, layout.dtype))
+        self._engine.warm_up(batch)
+
+    def run(self, instructions: Sequence[Instruction]) -> list[Reply]:
+        """The replies of some of its clients, whose new states are in the store by then."""
+        try:
+            replies = list(self._engine.run(instructions))
+            self._database.commit()
+        except BaseException:
+            self._database.rollback()
+            raise
+        return replies
+
+    def flush(self) -> None:
+        """Let all that was answered up to now survive a power cut, too."""
+        self._database.flush()
+
+    def place(self) -> tuple[str, str]:
+        """The machine that this is on: Ray's name for it, which a restart changes, and its address."""
+        import ray
+
+        return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
+
+    def close(self, remove: bool) -> None:
+        """Stop, and leave nothing behind if nobody will come back."""
+        self._engine.close()
+        self._database.close()
+        if remove:
+            self._remove()
+            if not any(self._path.parent.iterdir()):
+                self._path.parent.rmdir()
+
+    def _remove(self) -> None:
+        for suffix in _BESIDE:
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)

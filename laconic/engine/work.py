@@ -1,0 +1,59 @@
+"""What clients do in a run, settled and checked, wherever they do it: in this process, in a worker, on a node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from laconic.algorithm import Algorithm
+from laconic.client.runtime import ClientRuntime
+from laconic.data.federated import ClientData
+from laconic.engine.draws import Stochastic
+from laconic.engine.inline import InlineEngine
+from laconic.engine.numerics import Numerics
+from laconic.layout import Layout
+from laconic.randomness import Randomness
+from laconic.run.store import ClientStore
+from laconic.task import Task
+
+
+@dataclass(frozen=True)
+class Work:
+    """Everything that clients need, but for a place to keep their states."""
+
+    algorithm: Algorithm
+    task: Task
+    """With the initial weights, on its device and of its type."""
+    data: ClientData
+    seed: int
+    numerics: Numerics
+    draws: Stochastic
+    device: torch.device
+    frozen_buffers: bool = False
+    probing: bool = False
+    chunk: int | None = None
+
+    def engine(self, store: ClientStore, threads: int | None) -> InlineEngine:
+        """An engine in this process."""
+        layout = Layout.of(self.task.module)
+        runtime = ClientRuntime(
+            self.algorithm,
+            self.task,
+            layout,
+            layout.flatten(self.task.module).cpu(),
+            layout.flatten_buffers(self.task.module).cpu(),
+            self.data,
+            Randomness(self.seed),
+            store,
+            self.device,
+            probing=self.probing,
+        )
+        return InlineEngine(
+            runtime,
+            self.numerics,
+            self.draws,
+            frozen_buffers=self.frozen_buffers,
+            threads=threads,
+            chunk=self.chunk,
+        )
