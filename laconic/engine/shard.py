@@ -7,6 +7,7 @@ either done a call's work or never heard of it; the next one on the same store g
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,9 @@ _BESIDE = ("", "-wal", "-shm", "-journal")
 
 
 class Shard:
-    """Plain calls, and nothing of Ray's: `engine/workers.py` makes it an actor."""
+    """Plain calls, and nothing of Ray's: `engine/workers.py` makes it an actor, which may serve one run after another."""
 
-    def __init__(
+    def open(
         self, work: Work, example: int, path: Path, *, threads: int, operator_threads: int, cache: int, fresh: bool
     ) -> None:
         """`example` is one of the shard's clients; with `fresh`, what an earlier run left at `path` is thrown away."""
@@ -61,19 +62,14 @@ class Shard:
         """Let all that was answered up to now survive a power cut, too."""
         self._database.flush()
 
-    def place(self) -> tuple[str, str]:
-        """The machine that this is on: Ray's name for it, which a restart changes, and its address."""
-        import ray
-
-        return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
-
     def close(self, remove: bool) -> None:
-        """Stop, and leave nothing behind if nobody will come back."""
+        """End this run, and leave nothing behind if nobody will come back."""
         self._engine.close()
         self._database.close()
+        del self._engine, self._database
         if remove:
             self._remove()
-            if not any(self._path.parent.iterdir()):
+            with suppress(OSError):  # others may still be there, or faster
                 self._path.parent.rmdir()
 
     def _remove(self) -> None:

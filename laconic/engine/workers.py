@@ -10,12 +10,10 @@ were lost with it are left out of the round, which costs them nothing (design ru
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from logging import getLogger
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,15 +24,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from laconic.client.messages import Fate, Instruction, Reply
 from laconic.data.owned import part_of
-from laconic.engine.shard import Shard
+from laconic.engine import hosts
 from laconic.engine.work import Work
-from laconic.errors import ConfigError, LaconicError
+from laconic.errors import LaconicError
 from laconic.own_code import own_modules
 
 LOG = getLogger("laconic")
 BYTES_UNDER_WAY = 256_000_000
 """Of packets that were handed to workers and not answered yet; two pieces for each worker are always allowed."""
-START_SECONDS = 300.0
 DEATHS = 3
 """A worker that dies so often without having answered anything will not live the next time either."""
 
@@ -54,32 +51,6 @@ class RaySettings(BaseModel):
     """Where each worker's machine keeps the states of its clients; below the run's directory when not given."""
 
 
-def connect(settings: RaySettings, threads: int) -> RaySettings:
-    """Join or start a Ray, once per process; the settings with the number of workers settled."""
-    if find_spec("ray") is None:
-        raise ConfigError("engine = 'ray': Ray is not installed; pip install 'laconic[ray]'")
-    import ray
-
-    # Ray would say so, and that it will do otherwise one day; here a worker has no GPU but what the run's device says.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    if not ray.is_initialized():
-        own: dict[str, Any] = {"address": settings.address}
-        if settings.address is None:
-            cores = max(os.cpu_count() or 1, (settings.workers or 1) * threads)
-            own = {"address": "local", "num_cpus": cores, "include_dashboard": False}
-        try:
-            ray.init(**own, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            line = " ".join(str(error).split())
-            raise ConfigError(f"ray.address = '{settings.address}': no Ray there: {line[:200]}") from None
-    there = int(ray.cluster_resources().get("CPU", 0)) // threads
-    workers = settings.workers or max(1, there)
-    if workers > there:
-        each = f" of {threads} threads" if threads > 1 else ""
-        raise ConfigError(f"ray.workers = {workers}: the Ray that runs has room for {there} workers{each}")
-    return settings.model_copy(update={"workers": workers})
-
-
 @dataclass
 class _Piece:
     """Clients of one shard that are asked together."""
@@ -97,12 +68,11 @@ class _Worker:
     """The actor of a shard, and those before it."""
 
     work: Any
-    """What it is made from, in Ray's store."""
-    actor: Any
+    """What it is given to do, in Ray's store."""
+    host: hosts.Host | None = None
     life: int = 0
     idle_deaths: int = 0
     """How often it has died since it last answered."""
-    place: tuple[str, str] = ("", "")
 
 
 class RayEngine:
@@ -113,6 +83,7 @@ class RayEngine:
         self._work, self._settings, self._threads = work, settings, threads
         self._shards = min(settings.workers, len(work.data))
         self._cache = cache // self._shards
+        self._operator_threads = torch.get_num_threads()
         vmap = work.numerics.strategy == "vmap"
         self._together = threads * (work.chunk or (work.numerics.vmap_width if vmap else 1))
         self._workers: list[_Worker] = []
@@ -134,7 +105,7 @@ class RayEngine:
 
     def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
         """Replies in the order of the instructions, with a bounded number of them under way."""
-        self._start()
+        self.start()
         line: deque[tuple[Instruction, _Piece]] = deque()
         filling: dict[int, _Piece] = {}
         under_way = 0
@@ -161,8 +132,8 @@ class RayEngine:
             yield replies.pop(instruction.client)
 
     def _send(self, piece: _Piece) -> None:
-        worker = self._workers[piece.shard]
-        piece.life, piece.answer = worker.life, worker.actor.run.remote(piece.instructions)
+        piece.life = self._workers[piece.shard].life
+        piece.answer = self._host(piece.shard).actor.run.remote(piece.instructions)
 
     def _answers(self, piece: _Piece) -> dict[int, Reply]:
         """A piece's replies by client; empty if its worker died and nobody is asked again."""
@@ -198,8 +169,8 @@ class RayEngine:
         except ray.exceptions.RayError as error:
             return error
 
-    def _start(self) -> None:
-        """Make the workers, all at once, when they are first needed."""
+    def start(self) -> None:
+        """Give every worker its work, all at once, when they are first needed."""
         if self._workers:
             return
         import ray
@@ -208,101 +179,76 @@ class RayEngine:
         for module in own_modules():
             # No other process could import a file that was run by its path.
             cloudpickle.register_pickle_by_value(module)
+        hosts.make_room(self._shards, self._threads)
+        opening = []
         for shard in range(self._shards):
             clients = range(shard, len(self._work.data), self._shards)
-            work = ray.put(replace(self._work, data=part_of(self._work.data, clients)))
-            where = self._node(self.places[shard]) if shard < len(self.places) else None
-            self._workers.append(_Worker(work, self._actor(shard, work, where, self._fresh)))
-        for shard in range(self._shards):
-            self._greet(shard)
-        self.places = [worker.place[1] for worker in self._workers]
+            worker = _Worker(ray.put(replace(self._work, data=part_of(self._work.data, clients))))
+            self._workers.append(worker)
+            worker.host = hosts.take(self._threads, self.places[shard] if self.places else None)
+            opening.append(self._open(shard, self._fresh))
+        for shard, answer in enumerate(opening):
+            self._opened(shard, answer)
+        self.places = [self._host(shard).address for shard in range(self._shards)]
         self._fresh = False
 
-    def _actor(self, shard: int, work: Any, node: str | None, fresh: bool) -> Any:
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    def _host(self, shard: int) -> hosts.Host:
+        host = self._workers[shard].host
+        assert host is not None
+        return host
 
-        strategy = "SPREAD" if node is None else NodeAffinitySchedulingStrategy(node, soft=True)
-        actor = ray.remote(num_cpus=self._threads, scheduling_strategy=strategy)(Shard)
-        made: Any = actor.remote(
-            work,
+    def _open(self, shard: int, fresh: bool) -> Any:
+        return self._host(shard).actor.open.remote(
+            self._workers[shard].work,
             shard,
             self._folder / f"{shard}.sqlite",
             threads=self._threads,
-            operator_threads=torch.get_num_threads(),
+            operator_threads=self._operator_threads,
             cache=self._cache,
             fresh=fresh,
         )
-        return made
 
-    def _greet(self, shard: int) -> None:
-        """Wait until a worker is there; what kept it from starting is raised."""
-        import ray
-
-        worker = self._workers[shard]
-        try:
-            worker.place = ray.get(worker.actor.place.remote(), timeout=START_SECONDS)
-        except ray.exceptions.GetTimeoutError:
-            raise LaconicError(
-                f"ray: worker {shard} has not started within {START_SECONDS:.0f} s: are the cluster's cores taken?"
-            ) from None
-        except ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None) or _first_cause(error)
-            if isinstance(cause, LaconicError):
-                raise cause from None
-            self._restart(shard, error)
+    def _opened(self, shard: int, answer: Any) -> None:
+        hosts.locate(self._host(shard))
+        found = self._got(answer)
+        if isinstance(found, Exception):
+            self._restart(shard, found)
 
     def _restart(self, shard: int, error: Exception) -> None:
         """Another worker on the same store, on the same machine if that is still there."""
-        import ray
-
-        worker = self._workers[shard]
+        worker, before = self._workers[shard], self._host(shard)
         worker.idle_deaths += 1
         if worker.idle_deaths >= DEATHS:
             line = " ".join(str(error).split())
             raise LaconicError(f"ray: worker {shard} died {DEATHS} times in a row: {line[:300]}") from error
-        LOG.warning("worker %d died (%s); it is started again", shard, type(error).__name__)
+        LOG.warning("worker %d died (%s); another one takes its place", shard, type(error).__name__)
         # It may only be out of reach: two workers on one store must not be.
-        ray.kill(worker.actor)
-        fresh = self._fresh and not worker.place[0]
-        worker.actor = self._actor(shard, worker.work, worker.place[0] or None, fresh)
+        hosts.end(before)
+        worker.host = hosts.take(self._threads, before.address)
         worker.life += 1
-        self._greet(shard)
-
-    def _node(self, address: str) -> str | None:
-        """Ray's name of a machine that has that address, if it is there."""
-        import ray
-
-        alive = (node for node in ray.nodes() if node["Alive"])
-        return next((node["NodeID"] for node in alive if node["NodeManagerAddress"] == address), None)
+        self._opened(shard, self._open(shard, self._fresh))
 
     def flush(self) -> None:
         """Let all that workers have answered survive a power cut, too."""
-        answers = [worker.actor.flush.remote() for worker in self._workers]
+        answers = [self._host(shard).actor.flush.remote() for shard in range(len(self._workers))]
         for shard, answer in enumerate(answers):
             found = self._got(answer)
             while isinstance(found, Exception):
                 self._restart(shard, found)
-                found = self._got(self._workers[shard].actor.flush.remote())
+                found = self._got(self._host(shard).actor.flush.remote())
 
     def close(self) -> None:
-        """Stop the workers; their stores stay if they were given a place."""
-        import ray
-
-        if not ray.is_initialized():
-            return
-        closing = [worker.actor.close.remote(not self._kept) for worker in self._workers]
-        ray.wait(closing, num_returns=len(closing), timeout=10) if closing else None
-        for worker in self._workers:
-            ray.kill(worker.actor)
+        """Let go of the workers; their stores stay if they were given a place."""
+        used = [self._host(shard) for shard in range(len(self._workers))]
         self._workers = []
+        for host, answer in [(host, host.actor.close.remote(not self._kept)) for host in used]:
+            try:
+                alive = not isinstance(self._got(answer), Exception)
+            except Exception:
+                # It has never been opened, or was broken off: not one to use again.
+                alive = False
+            (hosts.give_back if alive else hosts.end)(host)
 
 
 def _size(instruction: Instruction) -> int:
     return sum(map(len, instruction.packets))
-
-
-def _first_cause(error: BaseException) -> BaseException | None:
-    """What an actor's constructor raised, which Ray tells as the cause of its death."""
-    cause = error.__cause__
-    return getattr(cause, "cause", cause)

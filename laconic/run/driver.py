@@ -21,7 +21,7 @@ from laconic.run.simulation import Simulation
 from laconic.run.target import Reached, reached
 from laconic.run.training import TROUBLES, Diverged, Record, Result, troubles
 
-FREE_TO_CHANGE = {"rounds", "eval_every", "threads", "chunk", "store_cache", "data_dir"}
+FREE_TO_CHANGE = {"rounds", "eval_every", "threads", "chunk", "store_cache", "data_dir", "ray.address", "ray.repeat"}
 """What may differ when a run is resumed: none of it changes a round that was already run."""
 
 
@@ -159,11 +159,12 @@ def _continued(wanted: RunConfig, stored: RunConfig, directory: Path) -> RunConf
     for name in sorted(wanted.model_fields_set - FREE_TO_CHANGE):
         then = _settings(name, getattr(stored, name))
         for key, now in _settings(name, getattr(wanted, name)).items():
-            if now != then.get(key):
+            if now != then.get(key) and key not in FREE_TO_CHANGE:
                 started = f"the run in '{directory}' was started with {then.get(key)!r}"
                 raise ConfigError(f"resume: {key} = {now!r}, but {started}")
-    said = wanted.model_fields_set & FREE_TO_CHANGE
-    return stored.model_copy(update={name: getattr(wanted, name) for name in said})
+    changes = {name: getattr(wanted, name) for name in wanted.model_fields_set & FREE_TO_CHANGE}
+    cluster = {key: value for key, value in wanted.ray if f"ray.{key}" in FREE_TO_CHANGE}
+    return stored.model_copy(update=changes | {"ray": stored.ray.model_copy(update=cluster)})
 
 
 def _settings(name: str, value: Any) -> dict[str, Any]:

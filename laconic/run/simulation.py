@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from laconic.data.federated import ClientData, FederatedData, GeneratedData, siz
 from laconic.engine.choice import settle
 from laconic.engine.draws import stochastic
 from laconic.engine.faults import FaultyEngine
+from laconic.engine.hosts import connect
 from laconic.engine.network import NetworkEngine
 from laconic.engine.work import Work
-from laconic.engine.workers import RayEngine, connect
+from laconic.engine.workers import RayEngine
 from laconic.errors import ConfigError, PacketError
 from laconic.layout import Layout
 from laconic.link.occasion import Occasion
@@ -136,6 +137,12 @@ class Simulation(Training):
         attackers = self.faulty.attacks.factors if self.faulty is not None else {}
         self._diverged |= error.reason == "not finite" and client not in attackers
         self.strikes.offend(client, error)
+
+    def rounds(self) -> Iterator[Record]:
+        """See `Training`; that workers take a while to start is not the first round's fault."""
+        if self.workers is not None and self.server.round < self.settings.rounds:
+            self.workers.start()
+        yield from super().rounds()
 
     def _round(self) -> Ledger:
         costs = super()._round()

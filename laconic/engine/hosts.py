@@ -1,0 +1,125 @@
+"""Ray itself: joining or starting it, and processes that serve as workers, one run after another.
+
+A process takes seconds to start and to import torch, so those that a run has done with are kept for the next one, for as
+long as this process lives.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from laconic.engine.shard import Shard
+from laconic.errors import ConfigError, LaconicError
+
+if TYPE_CHECKING:
+    from laconic.engine.workers import RaySettings
+
+START_SECONDS = 300.0
+
+
+@dataclass(eq=False)
+class Host:
+    """An actor, and where it is."""
+
+    actor: Any
+    threads: int
+    address: str = ""
+    """Of its machine, once it is known."""
+
+
+_IDLE: list[Host] = []
+
+
+def connect(settings: RaySettings, threads: int) -> RaySettings:
+    """Join or start a Ray, once per process; the settings with the number of workers settled."""
+    if find_spec("ray") is None:
+        raise ConfigError("engine = 'ray': Ray is not installed; pip install 'laconic[ray]'")
+    import ray
+
+    # Ray would say so, and that it will do otherwise one day; here a worker has no GPU but what the run's device says.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if not ray.is_initialized():
+        _IDLE.clear()
+        own: dict[str, Any] = {"address": settings.address}
+        if settings.address is None:
+            cores = max(os.cpu_count() or 1, (settings.workers or 1) * threads)
+            own = {"address": "local", "num_cpus": cores, "include_dashboard": False}
+        try:
+            ray.init(**own, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            line = " ".join(str(error).split())
+            raise ConfigError(f"ray.address = '{settings.address}': no Ray there: {line[:200]}") from None
+    there = int(ray.cluster_resources().get("CPU", 0)) // threads
+    workers = settings.workers or max(1, there)
+    if workers > there:
+        each = f" of {threads} threads" if threads > 1 else ""
+        raise ConfigError(f"ray.workers = {workers}: the Ray that runs has room for {there} workers{each}")
+    return settings.model_copy(update={"workers": workers})
+
+
+def make_room(count: int, threads: int) -> None:
+    """End idle workers of another size, and those beyond `count`: they hold cores that may be needed."""
+    usable = [host for host in _IDLE if host.threads == threads][:count]
+    for host in [host for host in _IDLE if host not in usable]:
+        _IDLE.remove(host)
+        end(host)
+
+
+def take(threads: int, address: str | None) -> Host:
+    """A worker with so many cores: an idle one or a new one, on the machine of that address if it is there."""
+    for host in _IDLE:
+        if host.threads == threads and address in (None, host.address):
+            _IDLE.remove(host)
+            return host
+    return _new(threads, address)
+
+
+def give_back(host: Host) -> None:
+    """Keep a worker for another run."""
+    _IDLE.append(host)
+
+
+def end(host: Host) -> None:
+    """Be rid of a worker, dead or alive."""
+    import ray
+
+    if ray.is_initialized():
+        ray.kill(host.actor)
+
+
+def _new(threads: int, address: str | None) -> Host:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    alive = (node for node in ray.nodes() if node["Alive"])
+    wanted = next((node["NodeID"] for node in alive if node["NodeManagerAddress"] == address), None)
+    strategy = "SPREAD" if wanted is None else NodeAffinitySchedulingStrategy(wanted, soft=True)
+    actor = ray.remote(num_cpus=threads, scheduling_strategy=strategy)(_Actor).remote()
+    return Host(actor, threads)
+
+
+def locate(host: Host) -> None:
+    """Wait until a worker is there; one that has died on the way is left for its next call to notice."""
+    import ray
+
+    try:
+        host.address = host.address or ray.get(host.actor.address.remote(), timeout=START_SECONDS)
+    except ray.exceptions.GetTimeoutError:
+        raise LaconicError(
+            f"ray: a worker has not started within {START_SECONDS:.0f} s: are all cores of the cluster taken?"
+        ) from None
+    except ray.exceptions.RayError:
+        return
+
+
+class _Actor(Shard):
+    """A shard that can say where it is."""
+
+    def address(self) -> str:
+        """As Ray lists its machines."""
+        import ray
+
+        return str(ray.util.get_node_ip_address())
