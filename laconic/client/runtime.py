@@ -106,7 +106,8 @@ class ClientRuntime:
                 if all(stream in opening.received for opening in openings)
             },
             models=self._together([opening.model for opening in openings]),
-            buffers=self._together([self._buffers(opening) for opening in openings]),
+            # Written to on the way, so these are always copies.
+            buffers=torch.stack([self._buffers(opening) for opening in openings]).to(self.device),
             task=self.task,
             layout=self.layout,
             data=self.data,
@@ -178,7 +179,8 @@ class ClientRuntime:
         )
 
     def _together(self, vectors: list[Tensor]) -> Tensor:
-        return torch.stack(vectors).to(self.device)
+        # A client alone needs no copy: nobody writes to these, and with a large model each vector counts.
+        return (vectors[0][None] if len(vectors) == 1 else torch.stack(vectors)).to(self.device)
 
     def _buffers(self, opening: _Opening) -> Tensor:
         return self.initial_buffers if opening.buffers is None else opening.buffers

@@ -29,6 +29,10 @@ MOST_STACKED = 25
 Result = TypeVar("Result")
 
 
+LARGE = 16_000_000
+"""Bytes of a chunk's instructions above which none waits for a thread: making the next one takes less than it weighs."""
+
+
 class InlineEngine:
     """Runs a round's clients; `threads` and `chunk` change the speed and nothing else."""
 
@@ -79,8 +83,10 @@ class InlineEngine:
         waiting = iter(instructions)
         try:
             while piece := list(islice(waiting, self.chunk)):
+                large = sum(len(packet) for each in piece for packet in each.packets) > LARGE
                 under_way.append(self._pool.submit(self._run_chunk, piece))
-                if len(under_way) > 2 * self.threads:
+                del piece
+                while len(under_way) > (self.threads - 1 if large else 2 * self.threads):
                     yield from under_way.popleft().result()
             while under_way:
                 yield from under_way.popleft().result()

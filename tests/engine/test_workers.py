@@ -35,7 +35,9 @@ def test_the_same_bits_as_inline(name: str, faults: dict) -> None:
 
 
 def test_diagnostics_buffers_and_chunks_come_through() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 10))
+    model = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 10)
+    )
     digits = laconic.data.load("digits", clients=9)
     outcomes = []
     for engine in ({}, RAY | {"chunk": 2, "threads": 1}):
