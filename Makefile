@@ -30,10 +30,10 @@ check: .venv/installed-dev
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 test-long: .venv/installed-dev
-	$(BIN)/pytest -n 2 -m long
+	$(BIN)/pytest -n 2 --dist loadgroup -m long
 
 bench: .venv/installed-dev
 	$(BIN)/python benchmarks/simulation.py

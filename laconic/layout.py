@@ -2,7 +2,7 @@
 
 `Layout` maps a module's trainable parameters to slices of a `[d]` vector and back, as views. Only trainable parameters
 are in it, so frozen backbones and adapters need no special case. Floating buffers (batch-norm statistics) form a second
-vector; integer buffers stay where they are.
+vector; integer buffers, and those that are not in the state dict (tables of rotary angles, say), stay where they are.
 """
 
 from __future__ import annotations
@@ -61,8 +61,11 @@ class Layout:
             raise ConfigError(f"model mixes parameter types {sorted(map(str, kinds))}: one floating type is allowed")
         dtype = next(iter(kinds))
         # A buffer that holds infinity (an attention mask, say) is a constant, not a statistic.
+        kept = module.state_dict()
         floating = {
-            name: b for name, b in module.named_buffers() if b.is_floating_point() and bool(torch.isfinite(b).all())
+            name: b
+            for name, b in module.named_buffers()
+            if name in kept and b.is_floating_point() and bool(torch.isfinite(b).all())
         }
         return cls(tuple(_slots(trainable)), tuple(_slots(floating)), dtype)
 

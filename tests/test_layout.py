@@ -188,3 +188,9 @@ def test_an_adopted_module_follows_the_vector_and_gradients_reach_its_parameters
         assert torch.allclose(found, wanted)
     vector.zero_()
     assert bool((module(inputs) == 0).all())
+
+
+def test_a_buffer_that_is_not_in_the_state_dict_is_no_statistic():
+    module = nn.BatchNorm1d(2)
+    module.register_buffer("angles", torch.ones(3), persistent=False)
+    assert [slot.name for slot in Layout.of(module).buffers] == ["running_mean", "running_var"]

@@ -1,0 +1,21 @@
+"""With a model that is large beside everything else, memory is a number of vectors that does not depend on the clients."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "large_model.py"
+
+
+def test_memory_does_not_grow_with_the_clients() -> None:
+    command = [sys.executable, str(BENCHMARK), "--json", "--parameters", "8000000", "--clients", "3", "12"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    few, many = json.loads(done.stdout.splitlines()[-1])["rounds"]
+    assert many["clients"] == 4 * few["clients"] and many["bytes_down"] == 4 * few["bytes_down"]
+    # A client's error memory, its instruction and its model would each be a vector; nine more clients would show.
+    assert many["vectors"] < few["vectors"] + 3
+    assert many["vectors"] < 30
