@@ -1,49 +1,159 @@
 """What a second Ray worker brings, and what a round costs beyond its gradients.
 
-    python benchmarks/workers.py [--json] [--rounds 12] [--workers 1 2]
+    python benchmarks/workers.py [--json] [--rounds 15] [--algorithm fed_avg]
 
 W1: LeNet-5 on Fashion-MNIST (random images where it is not at hand), 100 clients x 600 samples, 20 a round, 10 steps of 64,
-one thread a worker. The numbers of workers take a round each in turn, so that what else the machine does falls on all.
-Seconds are sums over the rounds after the first: clients belong to workers, so how many of a round's clients are one
-worker's differs from round to round, and a round takes as long as its busiest worker.
+on one worker and on two, each with one thread. Both run the same rounds, one each in turn, so that what else the machine
+does falls on both; the first round does not count.
 
-`beyond_gradients` is the part of all workers' time, workers x the round's seconds, that is not spent in gradient calls;
-`of_balance` is the part of it in which a worker has no client left while another has; `overhead`, what remains, is the cost
-of the engine: packets, states to the store, Ray, the server. `ideal_speedup` is what the split of the clients allows.
+A client belongs to one worker, with its data and its state, so a round takes as long as its busier worker.
+`speedup_the_split_allows` is what that leaves of two; `two_over_one` is what was measured. `cost_beyond_gradients` is the
+part of the rounds' time in which the busier worker was not inside a gradient call: packets, batches, states to the store,
+Ray, the server. On a machine that is busy with other things a wait for a core counts there, too; `processor_beyond_gradients`
+is the same part of the processor time of the workers and of this process, which does not wait.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import tempfile
 import time
-from collections import Counter
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+import ray
 
 import laconic
 from laconic import models
 from laconic.engine import inline
-from laconic.engine.gradients import Gradients
+from laconic.engine.inline import InlineEngine
+from laconic.engine.work import Work
 from laconic.run.simulation import Simulation, initial_module
-from laconic.server.sampling import participants
+from laconic.run.store import ClientStore
 
 sys.path.insert(0, str(Path(__file__).parent))
-from simulation import WORKS, load_data  # noqa: E402 - a neighbour of this file
+from simulation import WORKS, load_data
+
+W1 = WORKS["W1"]
 
 
-class Timed:
-    """A gradient function that adds up the time spent inside."""
+@dataclass(frozen=True)
+class TimedWork(Work):
+    """Work whose worker writes down how long it was inside gradient calls; sent to it by value."""
 
-    def __init__(self, gradients: Gradients, seconds: Path) -> None:
-        self.gradients, self.seconds = gradients, seconds
-        self.total = 0.0
+    folder: Path = Path()
 
-    def __call__(self, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        started = time.perf_counter()
-        result = self.gradients(*arguments)
-        self.total += time.perf_counter() - started
-        return result
+    def engine(self, store: ClientStore, threads: int | None) -> InlineEngine:
+        plain, own = inline.make_gradients, self.folder / str(os.getpid())
+        inside = [0.0, 0.0]
+
+        def timed(*how: Any) -> Any:
+            gradients = plain(*how)
+
+            def call(*arguments: Any) -> Any:
+                started, busy = time.perf_counter(), time.thread_time()
+                result = gradients(*arguments)
+                inside[0] += time.perf_counter() - started
+                inside[1] += time.thread_time() - busy
+                own.write_text(json.dumps([*inside, time.process_time()]))
+                return result
+
+            return call
+
+        inline.make_gradients = timed
+        return super().engine(store, threads)
+
+
+class Run:
+    """The workload on some workers."""
+
+    def __init__(self, workers: int, algorithm: str, rounds: int, folder: Path) -> None:
+        self.folder, self.workers = folder / str(workers), workers
+        self.folder.mkdir()
+        module = initial_module(lambda: models.build(W1.model, (1, 28, 28), 10), 0)
+        recipe = laconic.recipes.make(algorithm, local_lr=W1.local_lr, local_steps=W1.steps, batch_size=W1.batch)
+        settings = laconic.Settings(
+            rounds=rounds + 1, participants=W1.participants, eval_every=rounds + 1, threads=1,
+            engine="ray", ray={"workers": workers},
+        )  # fmt: skip
+        self.simulation = Simulation(recipe, laconic.classification(module), load_data(W1), settings)
+        assert self.simulation.workers is not None
+        work = self.simulation.workers._work
+        same = {each.name: getattr(work, each.name) for each in fields(Work)}
+        self.simulation.workers._work = TimedWork(**same, folder=self.folder)
+        self.rounds = self.simulation.rounds()
+        self.seconds = self.busier = self.inside = self.processor = self.processor_inside = 0.0
+        self.most = 0
+
+    def round(self, counts: bool) -> None:
+        """One round, entered if it counts."""
+        before, busy, started = self.read(), time.process_time(), time.perf_counter()
+        next(self.rounds)
+        took, busy = time.perf_counter() - started, time.process_time() - busy
+        if counts:
+            passed = {worker: now - before[worker] for worker, now in self.read().items()}
+            spent = [wall for wall, _, _ in passed.values()]
+            self.processor_inside += sum(float(inside) for _, inside, _ in passed.values())
+            self.processor += busy + sum(float(whole) for _, _, whole in passed.values())
+            self.seconds, self.inside, self.busier = (
+                self.seconds + took,
+                self.inside + sum(spent),
+                self.busier + max(spent),
+            )
+            chosen = self.simulation.server._participants
+            self.most += max(
+                sum(client % self.workers == worker for client in chosen) for worker in range(self.workers)
+            )
+
+    def read(self) -> dict[str, np.ndarray]:
+        """By worker: seconds inside gradient calls so far, of the clock and of the processor, and all processor seconds."""
+        return {path.name: np.array(json.loads(path.read_text())) for path in self.folder.iterdir()}
+
+
+def measure(algorithm: str, rounds: int) -> dict[str, Any]:
+    """Both, a round each in turn."""
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    with tempfile.TemporaryDirectory(prefix="laconic-workers-") as folder:
+        one, two = (Run(workers, algorithm, rounds + 1, Path(folder)) for workers in (1, 2))
+        for number in range(rounds + 1):
+            for run in (one, two):
+                run.round(counts=number > 0)
+        same = one.simulation.model_sha256() == two.simulation.model_sha256()
+        for run in (one, two):
+            run.rounds.close()
+            run.simulation.close()
+    return {
+        "two_over_one": one.seconds / two.seconds,
+        "speedup_the_split_allows": one.most / two.most,
+        "cost_beyond_gradients": {str(run.workers): 1 - run.busier / run.seconds for run in (one, two)},
+        "processor_beyond_gradients": {
+            str(run.workers): 1 - run.processor_inside / run.processor for run in (one, two)
+        },
+        "seconds_per_round": {str(run.workers): run.seconds / rounds for run in (one, two)},
+        "gradient_seconds_per_round": {str(run.workers): run.inside / rounds for run in (one, two)},
+        "same_model": same,
+        "load": os.getloadavg()[0],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds of each")
+    parser.add_argument("--algorithm", default="fed_avg", help="a recipe")
+    options = parser.parse_args()
+    result = measure(options.algorithm, options.rounds)
+    if options.json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name:28s} {value}")
+
+
+if __name__ == "__main__":
+    main()
