@@ -9,8 +9,8 @@ does falls on both; the first round does not count.
 A client belongs to one worker, with its data and its state, so a round takes as long as its busier worker.
 `speedup_the_split_allows` is what that leaves of two; `two_over_one` is what was measured. `cost_beyond_gradients` is the
 part of the rounds' time in which the busier worker was not inside a gradient call: packets, batches, states to the store,
-Ray, the server. On a machine that is busy with other things a wait for a core counts there, too; `processor_beyond_gradients`
-is the same part of the processor time of the workers and of this process, which does not wait.
+Ray, the server. On a machine that is busy with other things a wait for a core counts there, too;
+`processor_beyond_gradients` is the same part of the processor time of the workers and of this process.
 """
 
 from __future__ import annotations

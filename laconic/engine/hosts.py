@@ -92,13 +92,12 @@ def end(host: Host) -> None:
 
 def _new(threads: int, address: str | None) -> Host:
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    alive = (node for node in ray.nodes() if node["Alive"])
-    wanted = next((node["NodeID"] for node in alive if node["NodeManagerAddress"] == address), None)
-    strategy = "SPREAD" if wanted is None else NodeAffinitySchedulingStrategy(wanted, soft=True)
-    actor = ray.remote(num_cpus=threads, scheduling_strategy=strategy)(_Actor).remote()
-    return Host(actor, threads)
+    options: dict[str, Any] = {"num_cpus": threads, "scheduling_strategy": "SPREAD"}
+    if address in {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}:
+        # Every machine has a little of a resource that is named after its address.
+        options = {"num_cpus": threads, "resources": {f"node:{address}": 0.001}}
+    return Host(ray.remote(**options)(_Actor).remote(), threads)
 
 
 def locate(host: Host) -> None:

@@ -11,7 +11,7 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "large_model.py"
 
 
 def test_memory_does_not_grow_with_the_clients() -> None:
-    command = [sys.executable, str(BENCHMARK), "--json", "--parameters", "8000000", "--clients", "3", "12"]
+    command = [sys.executable, str(BENCHMARK), "--json", "--parameters", "10000000", "--clients", "3", "12"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     few, many = json.loads(done.stdout.splitlines()[-1])["rounds"]
