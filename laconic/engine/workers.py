@@ -30,8 +30,10 @@ from laconic.errors import LaconicError
 from laconic.own_code import own_modules
 
 LOG = getLogger("laconic")
+TOGETHER, BYTES_TOGETHER = 4, 16_000_000
+"""Clients that a worker is asked for in one call, unless their packets are large: a call costs a few milliseconds."""
 BYTES_UNDER_WAY = 256_000_000
-"""Of packets that were handed to workers and not answered yet; two pieces for each worker are always allowed."""
+"""Of packets that were handed to workers and not answered yet; two clients of each worker are always allowed."""
 DEATHS = 3
 """A worker that dies so often without having answered anything will not live the next time either."""
 
@@ -57,6 +59,7 @@ class _Piece:
 
     shard: int
     instructions: list[Instruction] = field(default_factory=list)
+    bytes: int = 0
     life: int = 0
     """Which of the shard's workers was asked."""
     answer: Any = None
@@ -85,7 +88,7 @@ class RayEngine:
         self._cache = cache // self._shards
         self._operator_threads = torch.get_num_threads()
         vmap = work.numerics.strategy == "vmap"
-        self._together = threads * (work.chunk or (work.numerics.vmap_width if vmap else 1))
+        self._together = max(TOGETHER, threads * (work.chunk or (work.numerics.vmap_width if vmap else 1)))
         self._workers: list[_Worker] = []
         self._fresh = True
         self._kept = False
@@ -115,9 +118,10 @@ class RayEngine:
             piece.instructions.append(instruction)
             line.append((instruction, piece))
             under_way += _size(instruction)
-            if len(piece.instructions) == self._together:
+            piece.bytes += _size(instruction)
+            if len(piece.instructions) == self._together or piece.bytes > BYTES_TOGETHER:
                 self._send(filling.pop(shard))
-            while under_way > BYTES_UNDER_WAY and len(line) > 2 * self._shards * self._together:
+            while under_way > BYTES_UNDER_WAY and len(line) > 2 * self._shards:
                 under_way -= _size(line[0][0])
                 yield from self._next(line)
         for piece in filling.values():
@@ -138,7 +142,7 @@ class RayEngine:
     def _answers(self, piece: _Piece) -> dict[int, Reply]:
         """A piece's replies by client; empty if its worker died and nobody is asked again."""
         while piece.replies is None:
-            if piece.answer is None:
+            if piece.answer is None:  # still being filled, or to be asked again
                 self._send(piece)
             found = self._got(piece.answer)
             if not isinstance(found, Exception):
