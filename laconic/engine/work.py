@@ -33,6 +33,8 @@ class Work:
     frozen_buffers: bool = False
     probing: bool = False
     chunk: int | None = None
+    participants: int | None = None
+    """Of a round, as far as they are this engine's."""
 
     def engine(self, store: ClientStore, threads: int | None) -> InlineEngine:
         """An engine in this process."""
@@ -56,4 +58,5 @@ class Work:
             frozen_buffers=self.frozen_buffers,
             threads=threads,
             chunk=self.chunk,
+            participants=self.participants,
         )

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from laconic.client.messages import Fate, Instruction, Reply
 from laconic.data.owned import part_of
 from laconic.engine import hosts
+from laconic.engine.inline import MOST_STACKED
 from laconic.engine.work import Work
 from laconic.errors import LaconicError
 from laconic.own_code import own_modules
@@ -87,8 +88,8 @@ class RayEngine:
         self._shards = min(settings.workers, len(work.data))
         self._cache = cache // self._shards
         self._operator_threads = torch.get_num_threads()
-        vmap = work.numerics.strategy == "vmap"
-        self._together = max(TOGETHER, threads * (work.chunk or (work.numerics.vmap_width if vmap else 1)))
+        at_once = {"loop": 1, "vmap": work.numerics.vmap_width}.get(work.numerics.strategy, MOST_STACKED)
+        self._together = max(TOGETHER, threads * (work.chunk or at_once))
         self._workers: list[_Worker] = []
         self._fresh = True
         self._kept = False
@@ -184,10 +185,12 @@ class RayEngine:
             # No other process could import a file that was run by its path.
             cloudpickle.register_pickle_by_value(module)
         hosts.make_room(self._shards, self._threads)
+        share = None if self._work.participants is None else -(-self._work.participants // self._shards)
         opening = []
         for shard in range(self._shards):
             clients = range(shard, len(self._work.data), self._shards)
-            worker = _Worker(ray.put(replace(self._work, data=part_of(self._work.data, clients))))
+            part = replace(self._work, data=part_of(self._work.data, clients), participants=share)
+            worker = _Worker(ray.put(part))
             self._workers.append(worker)
             worker.host = hosts.take(self._threads, self.places[shard] if self.places else None)
             opening.append(self._open(shard, self._fresh))
