@@ -10,7 +10,8 @@ A client belongs to one worker, with its data and its state, so a round takes as
 `speedup_the_split_allows` is what that leaves of two; `two_over_one` is what was measured. `cost_beyond_gradients` is the
 part of the rounds' time in which the busier worker was not inside a gradient call: packets, batches, states to the store,
 Ray, the server. On a machine that is busy with other things a wait for a core counts there, too;
-`processor_beyond_gradients` is the same part of the processor time of the workers and of this process.
+`processor_beyond_gradients` is the same part of the processor time of the workers and of this process, and
+`two_over_one_by_processor` is the one worker's processor time over that of the busier of the two.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ray
 
 import laconic
 from laconic import models
 from laconic.engine import inline
+from laconic.engine.hosts import connect
 from laconic.engine.inline import InlineEngine
 from laconic.engine.work import Work
+from laconic.engine.workers import RaySettings
 from laconic.run.simulation import Simulation, initial_module
 from laconic.run.store import ClientStore
 
@@ -89,7 +91,8 @@ class Run:
         same = {each.name: getattr(work, each.name) for each in fields(Work)}
         self.simulation.workers._work = TimedWork(**same, folder=self.folder)
         self.rounds = self.simulation.rounds()
-        self.seconds = self.busier = self.inside = self.processor = self.processor_inside = 0.0
+        self.seconds = self.busier = self.inside = 0.0
+        self.processor = self.processor_inside = self.busier_processor = 0.0
         self.most = 0
 
     def round(self, counts: bool) -> None:
@@ -101,7 +104,8 @@ class Run:
             passed = {worker: now - before[worker] for worker, now in self.read().items()}
             spent = [float(wall) for wall, _, _ in passed.values()]
             self.processor_inside += sum(float(inside) for _, inside, _ in passed.values())
-            self.processor += busy + sum(float(whole) for _, _, whole in passed.values())
+            used = [float(whole) for _, _, whole in passed.values()]
+            self.processor, self.busier_processor = self.processor + busy + sum(used), self.busier_processor + max(used)
             self.seconds, self.inside, self.busier = (
                 self.seconds + took,
                 self.inside + sum(spent),
@@ -119,7 +123,7 @@ class Run:
 
 def measure(algorithm: str, rounds: int) -> dict[str, Any]:
     """Both, a round each in turn."""
-    ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    connect(RaySettings(workers=3), threads=1)
     with tempfile.TemporaryDirectory(prefix="laconic-workers-") as folder:
         one, two = (Run(workers, algorithm, rounds + 1, Path(folder)) for workers in (1, 2))
         for number in range(rounds + 1):
@@ -131,6 +135,7 @@ def measure(algorithm: str, rounds: int) -> dict[str, Any]:
             run.simulation.close()
     return {
         "two_over_one": one.seconds / two.seconds,
+        "two_over_one_by_processor": one.busier_processor / two.busier_processor,
         "speedup_the_split_allows": one.most / two.most,
         "cost_beyond_gradients": {str(run.workers): 1 - run.busier / run.seconds for run in (one, two)},
         "processor_beyond_gradients": {

@@ -47,6 +47,8 @@ def connect(settings: RaySettings, threads: int) -> RaySettings:
         if settings.address is None:
             cores = max(os.cpu_count() or 1, (settings.workers or 1) * threads)
             own = {"address": "local", "num_cpus": cores, "include_dashboard": False}
+            # Ray lets its workers stand back behind everything else on a machine; here they are what the machine is for.
+            os.environ.setdefault("RAY_worker_niceness", "0")
         try:
             ray.init(**own, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, ValueError, RuntimeError) as error:

@@ -31,7 +31,7 @@ from laconic.errors import LaconicError
 from laconic.own_code import own_modules
 
 LOG = getLogger("laconic")
-TOGETHER, BYTES_TOGETHER = 4, 16_000_000
+TOGETHER, BYTES_TOGETHER = 8, 16_000_000
 """Clients that a worker is asked for in one call, unless their packets are large: a call costs a few milliseconds."""
 BYTES_UNDER_WAY = 256_000_000
 """Of packets that were handed to workers and not answered yet; two clients of each worker are always allowed."""
