@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -76,8 +77,9 @@ def show(record: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    torch.manual_seed(0)
     task = laconic.Task(Classifier(rank=4), loss, metrics)
-    algorithm = laconic.fed_ams(local_lr=0.3, local_steps=5, batch_size=16, server_lr=0.03)
+    algorithm = laconic.fed_avg(local_lr=0.1, local_steps=5, batch_size=16)
     data = tokens(clients=20)
     result = laconic.simulate(algorithm, task, data, rounds=20, participants=5, eval_every=20, on_round=show)
     whole = sum(each.numel() for each in task.module.parameters())
