@@ -107,5 +107,6 @@ def explain(error: ValidationError, prefix: str = "") -> str:
     if first["type"].startswith("missing"):
         return f"{prefix}{key}: required, and not given"
     if not key:
-        return f"{prefix.rstrip('.')}: {message}"
+        # A complaint about several keys at once names them itself.
+        return f"{prefix.rstrip('.')}: {message}" if prefix else message
     return f"{prefix}{key} = {first['input']!r}: {message}"

@@ -7,6 +7,7 @@ long as this process lives.
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from laconic.errors import ConfigError, LaconicError
 if TYPE_CHECKING:
     from laconic.engine.workers import RaySettings
 
-START_SECONDS = 300.0
+CONNECT_SECONDS, START_SECONDS = 5.0, 300.0
 
 
 @dataclass(eq=False)
@@ -43,6 +44,7 @@ def connect(settings: RaySettings, threads: int) -> RaySettings:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if not ray.is_initialized():
         _IDLE.clear()
+        _check(settings.address)
         own: dict[str, Any] = {"address": settings.address}
         if settings.address is None:
             cores = max(os.cpu_count() or 1, (settings.workers or 1) * threads)
@@ -60,6 +62,17 @@ def connect(settings: RaySettings, threads: int) -> RaySettings:
         each = f" of {threads} threads" if threads > 1 else ""
         raise ConfigError(f"ray.workers = {workers}: the Ray that runs has room for {there} workers{each}")
     return settings.model_copy(update={"workers": workers})
+
+
+def _check(address: str | None) -> None:
+    """Whether anybody listens at host:port; Ray itself would try for minutes."""
+    host, colon, port = (address or "").rpartition(":")
+    if not colon or "://" in host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"ray.address = '{address}': nobody answers there: {error}") from None
 
 
 def make_room(count: int, threads: int) -> None:

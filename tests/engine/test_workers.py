@@ -158,10 +158,19 @@ def test_a_shard_has_the_data_of_its_clients_and_nothing_else() -> None:
 
 
 def test_what_cannot_work_is_said_in_one_line() -> None:
-    with pytest.raises(laconic.ConfigError, match=r"ray.workers = 2: only with engine = 'ray'"):
+    with pytest.raises(laconic.ConfigError, match=r"^ray.workers = 2: only with engine = 'ray'"):
         laconic.simulate("fed_avg", "logistic", "digits", ray={"workers": 2})
     with pytest.raises(laconic.ConfigError, match=r"ray.workers = 1000: .* room for"):
         laconic.simulate("fed_avg", "logistic", "digits", engine="ray", ray={"workers": 1000})
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "no-such-host.invalid:6379"])
+def test_a_cluster_that_is_not_there_is_noticed_before_any_work(address: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "laconic", "run", "--engine", "ray", "--ray-address", address]
+    done = subprocess.run([*command, "--out", str(tmp_path / "run")], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1 and f"ray.address = '{address}': nobody answers there" in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_without_ray_the_error_is_one_line() -> None:
