@@ -54,9 +54,7 @@ class Faults(BaseModel):
 class FaultyEngine:
     """An engine, whichever it is, whose clients and messages fail."""
 
-    def __init__(
-        self, engine: Engine, faults: Faults, randomness: Randomness, *, clients: int, layout: Layout
-    ) -> None:
+    def __init__(self, engine: Engine, faults: Faults, randomness: Randomness, *, clients: int, layout: Layout) -> None:
         self.engine, self.faults, self.randomness = engine, faults, randomness
         counts = (faults.not_finite, faults.boosted, faults.boost, clients)
         self.attacks = Attacks(*counts, layout, randomness)
