@@ -18,6 +18,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import peers
@@ -41,10 +42,15 @@ class Timed:
 
     def __init__(self, inner: Gradients) -> None:
         self.inner = inner
+        if hasattr(inner, "descend"):
+            self.descend = partial(self._timed, inner.descend)
 
     def __call__(self, *arguments: Any) -> Any:
+        return self._timed(self.inner, *arguments)
+
+    def _timed(self, call: Callable[..., Any], *arguments: Any) -> Any:
         wall, processor = time.perf_counter(), time.thread_time()
-        result = self.inner(*arguments)
+        result = call(*arguments)
         Timed.wall += time.perf_counter() - wall
         Timed.processor += time.thread_time() - processor
         return result

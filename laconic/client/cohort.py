@@ -124,8 +124,19 @@ class Cohort:
             return self.randomness.integer(f"{step.purpose}/{step.number}", self.round, self.clients[row])
 
         result, losses = self._gradients(models, self.buffers, step.batches, seed)
-        self._seen.append((losses, [0 if batch is None else len(batch[0]) for batch in step.batches]))
+        self._enter(losses, step)
         return result
+
+    def descend(self, models: Tensor, step: Step, rate: float) -> None:
+        """models -= rate * G, in place; a strategy that can do both in one never stores G."""
+        descend = getattr(self._gradients, "descend", None)
+        if descend is None:
+            models.sub_(self.gradients(models, step), alpha=rate)
+        else:
+            self._enter(descend(models, step.batches, rate), step)
+
+    def _enter(self, losses: Tensor, step: Step) -> None:
+        self._seen.append((losses, [0 if batch is None else len(batch[0]) for batch in step.batches]))
 
     def report(self, row: int, examples: int, loss: float) -> None:
         """Enter work that was done without `gradients`: examples used, and their mean loss (NaN if unknown)."""

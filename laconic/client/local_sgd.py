@@ -24,6 +24,9 @@ class LocalSGD(LocalMethod):
         rate = self.rate(cohort.round)
         models = cohort.models.clone()
         for step in self.steps(cohort):
+            if not self.proximal and self.clip_norm is None:
+                cohort.descend(models, step, rate)
+                continue
             gradients = self.gradients(cohort, models, step)
             if self.proximal:
                 # A client that has finished has a zero gradient, and must not be pulled back either.

@@ -7,6 +7,8 @@ from enum import Flag, auto
 
 from torch import Tensor
 
+from laconic.link.packet import Wire
+
 
 class Fate(Flag):
     """What has befallen a client, or will. It never travels: a simulation says it to the clients it plays."""
@@ -33,7 +35,7 @@ class Instruction:
     """What the client is to do."""
     continues: int | None
     """In a later exchange of a round: the number of this client's answer to the one before."""
-    packets: tuple[bytes, ...]
+    packets: tuple[Wire, ...]
     fate: Fate = Fate(0)
 
 
@@ -57,7 +59,7 @@ class Reply:
 
     round: int
     client: int
-    packets: tuple[bytes, ...]
+    packets: tuple[Wire, ...]
     examples: int
     """How many examples the client has: its weight, where weights count."""
     gradients: int

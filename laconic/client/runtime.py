@@ -26,7 +26,7 @@ from laconic.layout import Layout
 from laconic.link.compressors import DENSE, Codec, Payload, decode, decode_dense, encode_dense
 from laconic.link.downlink import LostState
 from laconic.link.occasion import Occasion
-from laconic.link.packet import Body, Flag, Packet, Stream
+from laconic.link.packet import Body, Flag, Frame, Packet, Stream
 from laconic.parts import State, section
 from laconic.randomness import Randomness
 from laconic.run.store import ClientStore, Question, Settled
@@ -179,8 +179,11 @@ class ClientRuntime:
         )
 
     def _together(self, vectors: list[Tensor]) -> Tensor:
-        # A client alone needs no copy: nobody writes to these, and with a large model each vector counts.
-        return (vectors[0][None] if len(vectors) == 1 else torch.stack(vectors)).to(self.device)
+        # Nobody writes to these, so clients that were sent the same need no copies; with a large model each vector counts.
+        first = vectors[0]
+        if all(vector is first for vector in vectors):
+            return first.to(self.device).expand(len(vectors), -1)
+        return torch.stack(vectors).to(self.device)
 
     def _buffers(self, opening: _Opening) -> Tensor:
         return self.initial_buffers if opening.buffers is None else opening.buffers
@@ -213,7 +216,7 @@ class ClientRuntime:
         memory = answer.memory.get("memory")
         return Probe(update.clone(), update.clone() if memory is None else arrived + memory, arrived, memory)
 
-    def _close(self, opening: _Opening, answer: _Answer, own: State, buffers: Tensor) -> tuple[bytes, ...]:
+    def _close(self, opening: _Opening, answer: _Answer, own: State, buffers: Tensor) -> tuple[Frame, ...]:
         """Keep the state as pending, and only then let the packets go."""
         instruction = opening.instruction
         parts = {"uplink": answer.memory, "downlink": opening.held, "method": own}
@@ -234,7 +237,7 @@ class ClientRuntime:
         packet = self._packet(Body(Codec.SKIP), Stream.MODEL, label)
         return Reply(instruction.round, instruction.client, (packet,), 0, 0, 0, float("nan"))
 
-    def _packet(self, body: Body, stream: Stream, label: _Label) -> bytes:
+    def _packet(self, body: Body, stream: Stream, label: _Label) -> Frame:
         return Packet(
             body,
             stream,
@@ -244,7 +247,7 @@ class ClientRuntime:
             label.flags,
             label.incarnation,
             label.exchange,
-        ).to_bytes()
+        ).to_frame()
 
 
 @dataclass(frozen=True)

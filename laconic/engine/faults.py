@@ -114,8 +114,8 @@ class FaultyEngine:
         packets: State = {}
         table = []
         for number, reply in enumerate(self.held):
-            bodies = {f"{number}/{place}": packet for place, packet in enumerate(reply.packets)}
-            packets |= {name: torch.frombuffer(bytearray(packet), dtype=torch.uint8) for name, packet in bodies.items()}
+            bodies = {f"{number}/{place}": bytearray(bytes(raw)) for place, raw in enumerate(reply.packets)}
+            packets |= {name: torch.frombuffer(raw, dtype=torch.uint8) for name, raw in bodies.items()}
             table.append({name: getattr(reply, name) for name in _NUMBERS} | {"packets": list(bodies)})
         return packets, table
 

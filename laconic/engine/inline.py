@@ -24,8 +24,8 @@ from laconic.engine.numerics import Numerics
 from laconic.task import Batch
 
 Item = TypeVar("Item")
-MOST_STACKED = 25
-"""Clients in one call of the strategy `stacked`; more gain nothing."""
+MOST_STACKED = 13
+"""Clients in one call of the strategy `stacked`; more gain nothing, and leave the caches."""
 Result = TypeVar("Result")
 
 

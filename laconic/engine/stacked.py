@@ -10,7 +10,7 @@ This supposes that the module treats the examples of a batch one by one. `laconi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -43,6 +43,10 @@ class StackedLinear(nn.Linear):
     result: tuple[Tensor, Tensor | None]
     """Likewise of the gradients; `written` once they hold this call's."""
     written: bool
+    uses: int
+    """How often the layer was used on the way forward."""
+    rate: float | None
+    """Where the weights themselves are to move down the gradients: how far."""
     anchor: Tensor
     """Needs a gradient, so that the way back comes here even where the inputs need none."""
 
@@ -56,6 +60,7 @@ class _StackedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, anchor: Tensor, layer: StackedLinear) -> Tensor:
         weight, bias = layer.stack
+        layer.uses += 1
         rows = input.reshape(len(weight), -1, input.shape[-1])
         turned = weight.transpose(1, 2)
         product = torch.bmm(rows, turned) if bias is None else torch.baddbmm(bias[:, None], rows, turned)
@@ -66,19 +71,35 @@ class _StackedProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
         layer, (rows,) = ctx.layer, ctx.saved_tensors
-        (weight, _), (of_weight, of_bias) = layer.stack, layer.result
+        (weight, bias), (of_weight, of_bias) = layer.stack, layer.result
         gradient = gradients[0].reshape(len(weight), -1, weight.shape[1])
-        if layer.written:  # a layer that is used more than once
-            of_weight += torch.bmm(gradient.transpose(1, 2), rows)
+        turned, back = gradient.transpose(1, 2), None
+        if ctx.needs_input_grad[0]:  # before the weights move
+            back = torch.bmm(gradient, weight).view(*gradients[0].shape[:-1], weight.shape[2])
+        if layer.rate is not None:
+            weight.baddbmm_(turned, rows, alpha=-layer.rate)
+            if bias is not None:
+                bias.sub_(gradient.sum(1), alpha=layer.rate)
+        elif layer.written:  # a layer that is used more than once
+            of_weight += torch.bmm(turned, rows)
+            if of_bias is not None:
+                of_bias += gradient.sum(1)
         else:
-            torch.bmm(gradient.transpose(1, 2), rows, out=of_weight)
-        if of_bias is not None:
-            sums = gradient.sum(1)
-            of_bias.copy_(of_bias + sums if layer.written else sums)
+            torch.bmm(turned, rows, out=of_weight)
+            if of_bias is not None:
+                of_bias.copy_(gradient.sum(1))
         layer.written = True
-        if not ctx.needs_input_grad[0]:
-            return None, None, None
-        return torch.bmm(gradient, weight).view(*gradients[0].shape[:-1], weight.shape[2]), None, None
+        return back, None, None
+
+
+def _of_equal_size(batches: Sequence[Batch | None]) -> Iterator[tuple[list[int], Batch]]:
+    """The rows that have batches of one size, and these batches one after the other."""
+    groups: dict[int, list[tuple[int, Batch]]] = defaultdict(list)
+    for row, batch in enumerate(batches):
+        if batch is not None:
+            groups[len(batch[0])].append((row, batch))
+    for group in groups.values():
+        yield [row for row, _ in group], tuple(map(torch.cat, zip(*[batch for _, batch in group], strict=True)))
 
 
 class StackedGradients:
@@ -102,37 +123,51 @@ class StackedGradients:
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Any
     ) -> tuple[Tensor, Tensor]:
         """One call per batch size."""
-        result = torch.empty_like(models)
+        result = torch.zeros_like(models) if None in batches else torch.empty_like(models)
         losses = models.new_full((len(models),), torch.nan)
-        groups: dict[int, list[int]] = defaultdict(list)
-        for row, batch in enumerate(batches):
-            groups[0 if batch is None else len(batch[0])].append(row)
-        for row in groups.pop(0, []):
-            result[row].zero_()
-        for rows in groups.values():
-            chosen = [batch for row in rows if (batch := batches[row]) is not None]
-            stacked = tuple(torch.cat(parts) for parts in zip(*chosen, strict=True))
+        for rows, batch in _of_equal_size(batches):
             if len(rows) == len(models):
-                losses.copy_(self._compute(models, stacked, result))
+                losses.copy_(self._compute(models, batch, result))
                 continue
             index = torch.tensor(rows, device=models.device)
             part = torch.empty(len(rows), models.shape[1], dtype=models.dtype, device=models.device)
-            losses[index] = self._compute(models[index], stacked, part)
+            losses[index] = self._compute(models[index], batch, part)
             result[index] = part
         return result, losses
 
-    def _compute(self, models: Tensor, batch: Batch, result: Tensor) -> Tensor:
+    def descend(self, models: Tensor, batches: Sequence[Batch | None], rate: float) -> Tensor:
+        """Every row of `models` moves by -rate times its gradient, which is added without being stored; the losses."""
+        losses = models.new_full((len(models),), torch.nan)
+        for rows, batch in _of_equal_size(batches):
+            if len(rows) == len(models):
+                losses.copy_(self._compute(models, batch, models, rate))
+                continue
+            index = torch.tensor(rows, device=models.device)
+            part = models[index]
+            losses[index] = self._compute(part, batch, part, rate)
+            models[index] = part
+        return losses
+
+    def _compute(self, models: Tensor, batch: Batch, result: Tensor, rate: float | None = None) -> Tensor:
         for name, layer in self.layers.items():
             layer.stack, layer.result = self._views(name, models), self._views(name, result)
-            layer.written = False
+            layer.written, layer.uses, layer.rate = False, 0, rate
         losses = self.losses(self.module, batch).view(len(models), -1).mean(1)
+        again = rate is not None and any(layer.uses > 1 for layer in self.layers.values())
+        if again:
+            # Weights that the way back still needs cannot move yet.
+            result = torch.empty_like(models)
+            for name, layer in self.layers.items():
+                layer.result, layer.rate = self._views(name, result), None
         losses.sum().backward()  # type: ignore[no-untyped-call]
         for layer in self.layers.values():
-            if not layer.written:
+            if not layer.written and layer.rate is None:
                 for each in layer.result:
                     if each is not None:
                         each.zero_()
             del layer.stack, layer.result
+        if again:
+            models.sub_(result, alpha=rate or 0.0)
         return losses.detach()
 
     def _views(self, name: str, matrix: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -47,7 +47,7 @@ def pack_instruction(instruction: Instruction, run: str) -> RecordDict:
         exchange=instruction.exchange,
         work=instruction.work,
         continues=-1 if instruction.continues is None else instruction.continues,
-        packets=list(instruction.packets),
+        packets=[*map(bytes, instruction.packets)],
     )
 
 
@@ -63,7 +63,7 @@ def pack_reply(reply: Reply) -> RecordDict:
     """The reply as a message's content."""
     return content(
         round=reply.round,
-        packets=list(reply.packets),
+        packets=[*map(bytes, reply.packets)],
         examples=reply.examples,
         gradients=reply.gradients,
         samples=reply.samples,

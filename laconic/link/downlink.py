@@ -108,8 +108,10 @@ class DenseDownlink(Downlink):
         return publication.whole
 
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
-        """The model as sent."""
-        return decode(body, layout).dense(), state
+        """The model as sent; clients that share a process share it."""
+        if "model" not in body.memo:
+            body.memo["model"] = decode(body, layout).dense()
+        return body.memo["model"], state
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """32 d."""

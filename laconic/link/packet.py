@@ -81,6 +81,11 @@ class Body:
         """XXH3 of the bytes, computed once however many headers the body goes out under."""
         return xxhash.xxh3_64_intdigest(self.data)
 
+    @cached_property
+    def memo(self) -> dict[str, Tensor]:
+        """What readers made of the body, for the next one who is handed the very same object."""
+        return {}
+
     def to_tensor(self) -> Tensor:
         """The body as a tensor of bytes, to be kept in a state."""
         return torch.frombuffer(bytearray([self.codec]) + bytearray(self.data), dtype=torch.uint8)
@@ -108,6 +113,10 @@ class Packet:
 
     def to_bytes(self) -> bytes:
         """The packet as it crosses the network."""
+        return bytes(self.to_frame())
+
+    def to_frame(self) -> Frame:
+        """The same bytes, not put together: a body that goes to many is not copied for each of them."""
         data = self.body.data
         if len(data) > _MAXIMUM_BODY:
             raise ConfigError(f"a packet body of {len(data)} bytes is above the limit of {_MAXIMUM_BODY}")
@@ -115,36 +124,65 @@ class Packet:
         place = self.stream | self.exchange << 4
         fields = (MAGIC, VERSION, self.body.codec, place, self.flags, model, self.incarnation)
         head = HEADER.pack(*fields, self.sequence, self.round, len(data), 0)[:_BEFORE_CHECKSUM]
-        return b"".join((head, _checksum(head, self.body).to_bytes(4, "little"), data))
+        return Frame(head + _checksum(head, self.body).to_bytes(4, "little"), self.body)
 
     @classmethod
-    def parse(cls, data: Buffer, layout: Layout) -> Packet:
+    def parse(cls, data: Buffer | Frame, layout: Layout) -> Packet:
         """Read one packet that fills `data` exactly and was made for `layout`."""
-        view = memoryview(data)
-        if len(view) < HEADER_BYTES:
-            raise PacketError("truncated", f"{len(view)} bytes, a header has {HEADER_BYTES}")
-        magic, version, codec, place, flags, model, incarnation, *rest = HEADER.unpack_from(view)
+        head = data.head if isinstance(data, Frame) else memoryview(data)[:HEADER_BYTES]
+        if len(head) < HEADER_BYTES:
+            raise PacketError("truncated", f"{len(head)} bytes, a header has {HEADER_BYTES}")
+        magic, version, codec, place, flags, model, incarnation, *rest = HEADER.unpack(head)
         sequence, round_, length, expected = rest
         fingerprint = int.from_bytes(model, "little")
         if magic != MAGIC:
             raise PacketError("magic", "not a Laconic packet")
         if version != VERSION:
             raise PacketError("version", f"{version}, this side speaks {VERSION}")
-        if length != len(view) - HEADER_BYTES:
-            raise PacketError("length", f"body of {len(view) - HEADER_BYTES} bytes, header says {length}")
+        if length != len(data) - HEADER_BYTES:
+            raise PacketError("length", f"body of {len(data) - HEADER_BYTES} bytes, header says {length}")
         if fingerprint != layout.fingerprint:
             raise PacketError("layout", "made for another model")
-        body = Body(codec, view[HEADER_BYTES:])
-        if _checksum(view[:_BEFORE_CHECKSUM], body) != expected:
+        body = data.body if isinstance(data, Frame) else Body(codec, memoryview(data)[HEADER_BYTES:])
+        if _checksum(head[:_BEFORE_CHECKSUM], body) != expected:
             raise PacketError("checksum", "damaged on the way")
         if flags > sum(Flag):
             raise PacketError("flags", f"{flags} is not known")
         return cls(body, place & 15, fingerprint, sequence, round_, Flag(flags), incarnation, place >> 4)
 
 
-def sequence_of(data: Buffer) -> int:
+class Frame:
+    """A packet within one process: its header, and the body where it lies. `bytes` of it is what crosses a network."""
+
+    __slots__ = ("body", "head")
+
+    def __init__(self, head: bytes, body: Body) -> None:
+        self.head, self.body = head, body
+
+    def __len__(self) -> int:
+        return len(self.head) + len(self.body.data)
+
+    def __bytes__(self) -> bytes:
+        return b"".join((self.head, self.body.data))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Frame) and bytes(self) == bytes(other)
+
+    def __hash__(self) -> int:
+        return hash(self.head)
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
+        """Another process gets the bytes themselves."""
+        return bytes, (bytes(self),)
+
+
+Wire = bytes | Frame
+"""A packet on its way."""
+
+
+def sequence_of(data: Wire) -> int:
     """The number in the header of a packet that was made on this side, and needs no checks."""
-    return int(HEADER.unpack_from(data)[7])
+    return int(HEADER.unpack_from(data.head if isinstance(data, Frame) else data)[7])
 
 
 def _checksum(head: Buffer, body: Body) -> int:

@@ -66,7 +66,7 @@ class DenseUplink(Uplink):
 
     def encode(self, update: Tensor, state: State, occasion: Occasion) -> Encoded:
         """Every entry."""
-        return Encoded(encode_dense(update), state, DensePayload(update))
+        return Encoded(encode_dense(update, lent=True), state, DensePayload(update))
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """32 d."""

@@ -180,7 +180,7 @@ class Server:
         packets = []
         for stream, body in bodies.items():
             label = (self.layout.fingerprint, acknowledged, self.round, Flag(0), self.incarnation, self._exchange)
-            packets.append(Packet(body, stream, *label).to_bytes())
+            packets.append(Packet(body, stream, *label).to_frame())
             self.costs.skipped_down += body.codec == Codec.SKIP
             bits = self._paper_bits_down(stream, body) if exchange.counted else 0
             self.costs.count("down", stream.name.lower(), len(packets[-1]), bits)

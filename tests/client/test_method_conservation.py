@@ -125,7 +125,7 @@ class World:
         for number, exchange in enumerate(self.server.exchanges()):
             instructions = list(self.server.invite(exchange))
             for reply in self.deliver(instructions, waiting):
-                started_anew = any(packet[FLAGS] & Flag.RESET for packet in reply.packets)
+                started_anew = any(bytes(packet)[FLAGS] & Flag.RESET for packet in reply.packets)
                 if self.server.receive(reply) and started_anew:
                     self.emptied.discard(reply.client)
             if death == number:

@@ -172,6 +172,26 @@ def test_a_row_is_the_same_to_the_bit_in_any_company(name: str, strategy: str) -
         assert torch.equal(alone[2][row], together[2][row])
 
 
+def descended(task: Task, batches: list[Batch | None], models_: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    models_ = models_.clone()
+    function = make_gradients(task, Layout.of(task.module), Numerics(strategy="stacked"), "no", frozen=False)
+    return models_, function.descend(models_, batches, rate)
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_a_descent_is_a_step_down_the_gradient(name: str) -> None:
+    task, batches, rate = make_task(name), make_batches(7), 0.3
+    start = rows(task, 7)
+    moved, losses = descended(task, batches, start, rate)
+    gradients, expected, _ = call(task, "stacked", batches, start)
+    assert torch.equal(losses.nan_to_num(), expected.nan_to_num())
+    torch.testing.assert_close(moved, start - rate * gradients, rtol=1e-5, atol=1e-6)
+    assert torch.equal(moved[3], start[3]), "one that has finished stays where it is"
+    for row in (0, 2, 6):
+        alone, _ = descended(task, batches[row : row + 1], start[row : row + 1], rate)
+        assert torch.equal(alone[0], moved[row])
+
+
 def test_gradient_is_that_of_plain_autograd() -> None:
     task, batches = make_task("mlp"), make_batches(1)
     task.loss(task.module, batches[0]).backward()

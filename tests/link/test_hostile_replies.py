@@ -114,7 +114,7 @@ def hostile(replies: list[Reply], generator: np.random.Generator) -> Reply:
     data = bytearray(victim.body.data)
     kind = generator.integers(9)
     if kind == 0:  # damaged on the way
-        raws = [bytearray(raw) for raw in reply.packets]
+        raws = [bytearray(bytes(raw)) for raw in reply.packets]
         raws[place][generator.integers(len(raws[place]))] ^= int(generator.integers(1, 256))
         return replace(reply, packets=tuple(map(bytes, raws)))
     if kind == 1:  # another client's, or one that does not exist

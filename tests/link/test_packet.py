@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import struct
 
 import pytest
@@ -15,7 +16,7 @@ from torch import nn
 from laconic.errors import ConfigError, PacketError
 from laconic.layout import Layout
 from laconic.link.compressors import Codec, decode_dense, encode_dense
-from laconic.link.packet import HEADER_BYTES, MAGIC, VERSION, Body, Packet, Stream
+from laconic.link.packet import HEADER_BYTES, MAGIC, VERSION, Body, Frame, Packet, Stream, sequence_of
 
 LAYOUT = Layout.of(nn.Linear(2, 1))
 SMALL = Packet(encode_dense(torch.tensor([1.0, -2.0, 3.5])), Stream.MODEL, LAYOUT.fingerprint, 5, 9)
@@ -201,3 +202,25 @@ def test_flags_that_nobody_has_defined_are_refused() -> None:
     with pytest.raises(PacketError) as caught:
         Packet.parse(raw, LAYOUT)
     assert caught.value.reason == "flags"
+
+
+def test_a_frame_is_the_same_packet_and_other_processes_get_its_bytes() -> None:
+    frame, data = SMALL.to_frame(), SMALL.to_bytes()
+    assert bytes(frame) == data == pickle.loads(pickle.dumps(frame))
+    assert len(frame) == len(data)
+    parsed = Packet.parse(frame, LAYOUT)
+    assert parsed.body is SMALL.body, "within a process nothing is copied"
+    assert parsed == Packet.parse(data, LAYOUT)
+    assert sequence_of(frame) == sequence_of(data) == 5
+    other = Frame(frame.head, Body(frame.body.codec, b"another body"))
+    with pytest.raises(PacketError, match="checksum"):
+        Packet.parse(other, LAYOUT)
+
+
+def test_a_lent_vector_is_not_copied_and_one_that_is_not_is() -> None:
+    vector = torch.tensor([1.0, -2.0, 3.5])
+    lent, own = encode_dense(vector, lent=True), encode_dense(vector)
+    assert bytes(lent.data) == own.data
+    assert decode_dense(lent, 3, torch.float32).dense().data_ptr() == vector.data_ptr()
+    vector[0] = 7
+    assert decode_dense(own, 3, torch.float32).dense().tolist() == [1.0, -2.0, 3.5]

@@ -16,6 +16,7 @@ from laconic.link.compressors.values import read_values
 from laconic.link.packet import Body
 
 _DENSE_TYPES: dict[int, torch.dtype] = {Codec.FLOAT32: torch.float32, Codec.FLOAT64: torch.float64}
+_OWN_FORM = {dtype: codec for codec, dtype in _DENSE_TYPES.items()}
 
 
 def decode(body: Body, layout: Layout) -> SentPayload:
@@ -24,6 +25,8 @@ def decode(body: Body, layout: Layout) -> SentPayload:
     Error feedback and aggregation use what this returns, never the encoder's own idea (design rule 4). Memory stays below
     twice the dense vector, whatever the bytes are.
     """
+    if body.codec == _OWN_FORM.get(layout.dtype):
+        return decode_dense(body, layout.size, layout.dtype)
     form = form_of(body.codec)
     groups = group_bounds(layout, "layer" if body.codec & BY_LAYER else "model")
     reader = BodyReader(body.data, layout)
@@ -47,8 +50,10 @@ def decode_dense(body: Body, size: int, dtype: torch.dtype) -> SentPayload:
     if len(body.data) != size * dtype.itemsize:
         raise PacketError("size", f"{len(body.data)} bytes for {size} numbers of {dtype}")
     kind = np.dtype("<f4") if dtype == torch.float32 else np.dtype("<f8")
-    # A copy, since the body may lie unaligned in a larger message and torch needs memory that it may write to.
-    values = torch.from_numpy(np.frombuffer(body.data, dtype=kind).astype(kind.newbyteorder("="), copy=True))
+    entries = np.frombuffer(body.data, dtype=kind)
+    # A body may lie unaligned in a larger message, and torch needs memory that it may write to.
+    as_it_is = kind.isnative and entries.flags.writeable and entries.flags.aligned
+    values = torch.from_numpy(entries if as_it_is else entries.astype(kind.newbyteorder("="), copy=True))
     if size and not torch.isfinite(values.sum()) and not bool(torch.isfinite(values).all()):
         raise PacketError("not finite", "NaN or infinity")
     return DensePayload(values)

@@ -53,7 +53,8 @@ class Cast(Compressor):
         return 16 * count
 
 
-def encode_dense(vector: Tensor) -> Body:
-    """A vector that no layout describes, such as the buffers, entry by entry."""
+def encode_dense(vector: Tensor, *, lent: bool = False) -> Body:
+    """A vector entry by entry; no layout is needed. A vector that is `lent` will not change, so it is not copied."""
     entries = vector.detach().cpu().contiguous().numpy()
-    return Body(_DENSE[vector.dtype], entries.astype(entries.dtype.newbyteorder("<"), copy=False).tobytes())
+    little = entries.astype(entries.dtype.newbyteorder("<"), copy=False)
+    return Body(_DENSE[vector.dtype], little.data.cast("B") if lent else little.tobytes())
