@@ -51,3 +51,18 @@ def test_it_learns(method: str, company: str, digits: laconic.data.ClientData) -
     rounds = 100 if method in ONE_STEP else 25
     result = laconic.simulate(algorithm, "mlp:32", digits, participants=5, rounds=rounds, eval_every=rounds)
     assert result.history[-1]["accuracy"] > 0.6
+
+
+@pytest.mark.parametrize(("method", "stream"), [("fed_amd", "down/anchor"), ("scaffold", "down/control")])
+def test_the_mean_that_goes_down_beside_the_model_can_be_compressed(
+    method: str, stream: str, digits: laconic.data.ClientData
+) -> None:
+    results = {}
+    for compressor in (None, "qsgd:8"):
+        algorithm = make(method, **METHODS[method]).replace(mean_compressor=compressor)
+        results[compressor] = laconic.simulate(algorithm, "mlp:32", digits, participants=5, rounds=25, eval_every=25)
+    dense, small = (results[each].ledger.streams[stream] for each in (None, "qsgd:8"))
+    assert dense.packets == small.packets > 10
+    assert small.bytes < 0.3 * dense.bytes
+    assert small.paper_bits < 0.3 * dense.paper_bits
+    assert abs(results[None].history[-1]["accuracy"] - results["qsgd:8"].history[-1]["accuracy"]) < 0.05

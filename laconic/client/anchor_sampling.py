@@ -50,6 +50,8 @@ class AnchorSampling(LocalMethod):
     """c."""
     pl_constant: Annotated[float, Field(gt=0)] = 1.0
     """mu of the PL condition."""
+    mean_compressor: AnyCompressor | None = None
+    """How vbar travels to miners; dense when not given. It has no memory, so an unbiased one is meant: qsgd:8."""
     exact_sums: ClassVar[str | None] = "what clients change in their own state must be added as it is, undefended"
 
     def __post_init__(self) -> None:
@@ -112,6 +114,10 @@ class AnchorSampling(LocalMethod):
     def send(self, work: str, state: State) -> Vectors:
         """Vbar, to miners only."""
         return {Stream.ANCHOR: state["anchor"]} if work == MINER else {}
+
+    def send_compressor(self, stream: Stream) -> AnyCompressor | None:
+        """As that was asked for."""
+        return self.mean_compressor
 
     def streams(self, work: str) -> tuple[Stream, ...]:
         """A miner's update, or the change of an anchor's cache."""

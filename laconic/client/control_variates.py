@@ -35,6 +35,8 @@ class ControlVariates(LocalMethod):
 
     warm_start: bool = False
     """c_i starts as the client's full gradient at w_0, not at 0."""
+    mean_compressor: AnyCompressor | None = None
+    """How c travels to clients; dense when not given. It has no memory, so an unbiased one is meant: qsgd:8."""
     equal_clients: ClassVar[bool] = True
     exact_sums: ClassVar[str | None] = "what clients change in their own state must be added as it is, undefended"
 
@@ -71,6 +73,10 @@ class ControlVariates(LocalMethod):
     def send(self, work: str, state: State) -> Vectors:
         """c."""
         return {Stream.CONTROL: state["control"]} if work == TRAIN else {}
+
+    def send_compressor(self, stream: Stream) -> AnyCompressor | None:
+        """As that was asked for."""
+        return self.mean_compressor
 
     def streams(self, work: str) -> tuple[Stream, ...]:
         """u_i and the change of c_i, or the latter alone."""

@@ -87,6 +87,10 @@ class Method(Part):
         """What goes down with that work, besides the model."""
         return {}
 
+    def send_compressor(self, stream: Stream) -> AnyCompressor | None:
+        """How what `send` gives is compressed, once for all; None is dense."""
+        return None
+
     def streams(self, work: str) -> tuple[Stream, ...]:
         """What comes up as the answer to that work."""
         return (Stream.MODEL,)

@@ -169,7 +169,7 @@ class Server:
         work = self.method.assign(exchange, occasion)
         if work not in self._encoded:
             vectors = self.method.send(work, self.method_state)
-            self._encoded[work] = {stream: encode_dense(vector) for stream, vector in vectors.items()}
+            self._encoded[work] = {stream: self._beside(stream, vector) for stream, vector in vectors.items()}
         bodies: dict[Stream, Body] = {}
         if exchange.model:
             bodies[Stream.MODEL] = self.algorithm.downlink.send(self._publication, self._held(client), occasion)
@@ -186,10 +186,15 @@ class Server:
             self.costs.count("down", stream.name.lower(), len(packets[-1]), bits)
         return Instruction(self.round, client, occasion.invited, self._exchange, work, continues, tuple(packets))
 
+    def _beside(self, stream: Stream, vector: Tensor) -> Body:
+        """What goes down beside the model, the same for all who get it."""
+        compressor = self.method.send_compressor(stream) or DENSE
+        return compressor.encode(vector, self.layout, self._occasion().generator(f"downlink/{stream.name}"))
+
     def _paper_bits_down(self, stream: Stream, body: Body) -> int:
         if stream == Stream.MODEL:
             return self.algorithm.downlink.paper_bits(body, self.layout)
-        return 0 if stream == Stream.BUFFERS else 32 * self.layout.size
+        return 0 if stream == Stream.BUFFERS else (self.method.send_compressor(stream) or DENSE).paper_bits(self.layout)
 
     def receive(self, reply: Reply) -> bool:
         """Fold a reply, or count its refusal."""
