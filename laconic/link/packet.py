@@ -86,6 +86,10 @@ class Body:
         """What readers made of the body, for the next one who is handed the very same object."""
         return {}
 
+    def __reduce__(self) -> tuple[type[Body], tuple[int, bytes]]:
+        """Nothing but the bytes goes to another process: whoever gets them checks and decodes them anew."""
+        return Body, (self.codec, bytes(self.data))
+
     def to_tensor(self) -> Tensor:
         """The body as a tensor of bytes, to be kept in a state."""
         return torch.frombuffer(bytearray([self.codec]) + bytearray(self.data), dtype=torch.uint8)
@@ -171,9 +175,9 @@ class Frame:
     def __hash__(self) -> int:
         return hash(self.head)
 
-    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
-        """Another process gets the bytes themselves."""
-        return bytes, (bytes(self),)
+    def __reduce__(self) -> tuple[type[Frame], tuple[bytes, Body]]:
+        """In one message to another process, a body that many frames share is there once."""
+        return Frame, (self.head, self.body)
 
 
 Wire = bytes | Frame

@@ -204,9 +204,15 @@ def test_flags_that_nobody_has_defined_are_refused() -> None:
     assert caught.value.reason == "flags"
 
 
-def test_a_frame_is_the_same_packet_and_other_processes_get_its_bytes() -> None:
+def test_a_frame_is_the_same_packet_and_travels_with_one_copy_of_a_body_that_is_shared() -> None:
     frame, data = SMALL.to_frame(), SMALL.to_bytes()
-    assert bytes(frame) == data == pickle.loads(pickle.dumps(frame))
+    assert bytes(frame) == data
+    large = Packet(encode_dense(torch.ones(1000), lent=True), Stream.MODEL, LAYOUT.fingerprint, 5, 9)
+    sent = pickle.dumps([large.to_frame() for _ in range(10)])
+    assert len(sent) < 2 * 4000
+    first, *others = pickle.loads(sent)
+    assert first == large.to_frame()
+    assert all(other.body is first.body for other in others)
     assert len(frame) == len(data)
     parsed = Packet.parse(frame, LAYOUT)
     assert parsed.body is SMALL.body, "within a process nothing is copied"
