@@ -33,6 +33,8 @@ REPRODUCTIONS: dict[str, Reproduction] = {
     "fedbnlaca-figures1-4": fedbnlaca.FIGURES_1_4,
     "fedbnlaca-threshold": fedbnlaca.THRESHOLDS,
     "bytes-to-accuracy": ours.BYTES_TO_ACCURACY,
+    "fedamd-settings": ours.FED_AMD_AT_ITS_BEST,
+    "fedamd-links": ours.FED_AMD_IN_FEW_BYTES,
 }
 
 

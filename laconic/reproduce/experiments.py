@@ -126,3 +126,38 @@ GRADIENT_TRACKING = Experiment(
         if not ("Option I" in name and setting == _SAMPLED)  # it needs everybody
     },
 )
+
+_SEQUENTIAL = "--algorithm fed_amd --set method.period=2"
+_ADAPTIVE = "--set optimizer.name=ams --set optimizer.server_lr=0.02 --set optimizer.epsilon=1e-3"
+FED_AMD_SETTINGS = Experiment(
+    f"{_FED_AMD_SETTING} --partition pairs",
+    {
+        "sequential, rate 0.03": f"{_SEQUENTIAL} --local-lr 0.03",
+        "sequential, rate 0.05": f"{_SEQUENTIAL} --local-lr 0.05",
+        "sequential, rate 0.1, clipped to 1": f"{_SEQUENTIAL} --local-lr 0.1 --set method.clip_norm=1",
+        "sequential, rate 0.03, server AMS": f"{_SEQUENTIAL} --local-lr 0.03 {_ADAPTIVE}",
+        "p = 0.887, rate 0.01": "--algorithm fed_amd --local-lr 0.01",
+        "p = 0.887, rate 0.02": "--algorithm fed_amd --local-lr 0.02",
+        "p = 0.5, rate 0.03": "--algorithm fed_amd --set method.probability=0.5 --local-lr 0.03",
+        "p = 0.5, rate 0.03, server AMS": f"--algorithm fed_amd --set method.probability=0.5 --local-lr 0.03 {_ADAPTIVE}",
+        "p = 0.2, rate 0.05": "--algorithm fed_amd --set method.probability=0.2 --local-lr 0.05",
+    },
+    rounds=200,
+)
+
+
+def _two_way(kept: str) -> str:
+    both = f"--compressor top_k:{kept} --downlink broadcast --set downlink.compressor=top_k:{kept}"
+    return f"{_SEQUENTIAL} --local-lr 0.03 {both} --set method.mean_compressor=qsgd:8"
+
+
+FED_AMD_LINKS = Experiment(
+    f"{_FED_AMD_SETTING} --partition pairs",
+    {
+        "plain": f"{_SEQUENTIAL} --local-lr 0.03",
+        "top_k:1/16 both ways": _two_way("1/16"),
+        "top_k:1/64 both ways": _two_way("1/64"),
+    },
+    rounds=400,
+)
+"""FedAMD in few bytes: updates with error feedback, anchors' changes and the model by top_k, anchors' mean by qsgd:8."""
