@@ -1,12 +1,16 @@
 """Rounds of a thousand clients out of a thousand, a hundred thousand and a million.
 
     python benchmarks/scale.py [--json] [--rounds 20] [--clients 1000 100000 1000000]
+    python benchmarks/scale.py --kill 3 --rounds 50 --clients 1000000
 
 fed_cams with sign (every client has an error memory as long as the model) on an MLP 784-64-10, 10 steps of 32, 1,000
 participants a round, client data made on demand, states on disk with 500 MB of them in memory, and a checkpoint after
 every round, whose cost counts. Every population has a process of its own, so that the peak of its memory is its own; they
 run a round each in turn, so that what else the machine does falls on all of them. Seconds, of the clock and of all
 processors, are the median of rounds 5 to the last; `store_share` is the part of the former inside SQLite.
+
+With `--kill` the same rounds are run twice: once without a break, and once by processes that are killed (SIGKILL) that many
+times, each at some moment in the middle of a round, and resumed. Both must end with the same model.
 """
 
 from __future__ import annotations
@@ -70,7 +74,10 @@ class Population:
         simulation_module.Database = Timed
         self.simulation = Simulation(algorithm, laconic.classification(module), data, settings)
         self.directory = RunDirectory(folder)
-        self.directory.create(self.simulation, "")
+        if self.directory.exists():
+            self.directory.resume(self.simulation, "")
+        else:
+            self.directory.create(self.simulation, "")
 
     def serve(self) -> None:
         """Answer each line with the numbers of a round."""
@@ -85,6 +92,8 @@ class Population:
                 "store_seconds": Timed.seconds - store,
                 "peak_rss_gb": peak_bytes() / 1e9,
                 "disk_gb": sum(path.stat().st_size for path in self.directory.path.iterdir()) / 1e9,
+                "round": self.simulation.server.round,
+                "model_sha256": self.simulation.model_sha256(),
             }
             print(json.dumps(numbers), flush=True)
         rounds.close()
@@ -95,27 +104,69 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def measure(populations: list[int], rounds: int) -> dict[str, list[dict[str, float]]]:
+def start(clients: int, rounds: int, folder: str) -> subprocess.Popen[str]:
+    """A population in a process of its own, new or continued."""
+    command = [sys.executable, __file__, "--alone", folder, "--rounds", str(rounds), "--clients", str(clients)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+
+
+def ask(process: subprocess.Popen[str]) -> None:
+    """One round more."""
+    assert process.stdin is not None
+    process.stdin.write("\n")
+
+
+def answer(process: subprocess.Popen[str], clients: int) -> dict[str, Any]:
+    """Its numbers."""
+    assert process.stdout is not None
+    found: dict[str, Any] = json.loads(process.stdout.readline())
+    said = ", ".join(f"{name} {value:.2f}" for name, value in found.items() if isinstance(value, float))
+    print(f"round {found['round']:2d} of {clients:>9d}: {said}", file=sys.stderr, flush=True)
+    return found
+
+
+def measure(populations: list[int], rounds: int) -> dict[str, list[dict[str, Any]]]:
     """The numbers of every round of each population."""
     with tempfile.TemporaryDirectory(prefix="laconic-scale-") as folder, ExitStack() as stack:
-        processes = {}
-        for clients in populations:
-            command = [sys.executable, __file__, "--alone", f"{folder}/{clients}"]
-            command += ["--rounds", str(rounds), "--clients", str(clients)]
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
-            processes[str(clients)] = stack.enter_context(process)
-        found: dict[str, list[dict[str, float]]] = {clients: [] for clients in processes}
-        for number in range(1, rounds + 1):
+        processes = {
+            clients: stack.enter_context(start(clients, rounds, f"{folder}/{clients}")) for clients in populations
+        }
+        found: dict[str, list[dict[str, Any]]] = {str(clients): [] for clients in processes}
+        for _ in range(rounds):
             for clients, process in processes.items():
-                assert process.stdin is not None and process.stdout is not None
-                process.stdin.write("\n")
-                found[clients].append(json.loads(process.stdout.readline()))
-                said = ", ".join(f"{name} {value:.2f}" for name, value in found[clients][-1].items())
-                print(f"round {number:2d} of {clients:>9s}: {said}", file=sys.stderr, flush=True)
+                ask(process)
+                found[str(clients)].append(answer(process, clients))
         return found
 
 
-def summary(found: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+def survive(clients: int, rounds: int, kills: int) -> dict[str, Any]:
+    """The last model of a run without a break, and of one that was killed in the middle of rounds."""
+    generator = np.random.default_rng(0)
+    fatal = sorted(int(each) for each in generator.choice(np.arange(2, rounds), kills, replace=False))
+    with tempfile.TemporaryDirectory(prefix="laconic-scale-") as folder:
+        with start(clients, rounds, f"{folder}/whole") as process:
+            for _ in range(rounds):
+                ask(process)
+                whole = answer(process, clients)
+        process, seconds = start(clients, rounds, f"{folder}/killed"), 0.0
+        done = 0
+        while done < rounds:
+            ask(process)
+            if fatal and done + 1 == fatal[0]:
+                time.sleep(float(generator.uniform(0.1, 0.9)) * seconds)
+                process.kill()
+                process.wait()
+                print(f"killed in round {fatal.pop(0)}", file=sys.stderr, flush=True)
+                process = start(clients, rounds, f"{folder}/killed")
+                continue
+            killed = answer(process, clients)
+            done, seconds = killed["round"], killed["seconds"]
+        process.communicate()
+    same = whole["model_sha256"] == killed["model_sha256"]
+    return {"clients": clients, "rounds": rounds, "kills": kills, "same_model": same, "sha256": whole["model_sha256"]}
+
+
+def summary(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Medians from the fifth round on, when caches are warm; peaks of all."""
     counted = {clients: rounds[min(FIRST, len(rounds)) - 1 :] for clients, rounds in found.items()}
 
@@ -140,9 +191,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20, help="rounds of each")
     parser.add_argument("--clients", type=int, nargs="+", default=[1_000, 100_000, 1_000_000], help="populations")
     parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--kill", type=int, default=0, metavar="TIMES", help="kill and resume the first population")
     options = parser.parse_args()
     if options.alone:
         Population(options.clients[0], options.rounds, options.alone).serve()
+        return
+    if options.kill:
+        print(json.dumps(survive(options.clients[0], options.rounds, options.kill)))
         return
     result = summary(measure(options.clients, options.rounds))
     if options.json:
