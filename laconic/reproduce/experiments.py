@@ -133,14 +133,11 @@ FED_AMD_SETTINGS = Experiment(
     f"{_FED_AMD_SETTING} --partition pairs",
     {
         "sequential, rate 0.03": f"{_SEQUENTIAL} --local-lr 0.03",
-        "sequential, rate 0.05": f"{_SEQUENTIAL} --local-lr 0.05",
         "sequential, rate 0.1, clipped to 1": f"{_SEQUENTIAL} --local-lr 0.1 --set method.clip_norm=1",
         "sequential, rate 0.03, server AMS": f"{_SEQUENTIAL} --local-lr 0.03 {_ADAPTIVE}",
         "p = 0.887, rate 0.01": "--algorithm fed_amd --local-lr 0.01",
         "p = 0.887, rate 0.02": "--algorithm fed_amd --local-lr 0.02",
         "p = 0.5, rate 0.03": "--algorithm fed_amd --set method.probability=0.5 --local-lr 0.03",
-        "p = 0.5, rate 0.03, server AMS": f"--algorithm fed_amd --set method.probability=0.5 --local-lr 0.03 {_ADAPTIVE}",
-        "p = 0.2, rate 0.05": "--algorithm fed_amd --set method.probability=0.2 --local-lr 0.05",
     },
     rounds=200,
 )

@@ -62,7 +62,7 @@ FED_AMD_AT_ITS_BEST = Reproduction(
             FED_AMD_SETTINGS,
             measures=(_ROUNDS, _TO_75, FINAL, LAST_FIVE),
             short=Short(rounds=100),
-            quick=("sequential, rate 0.03, server AMS", "sequential, rate 0.1, clipped to 1", "p = 0.2, rate 0.05"),
+            quick=("sequential, rate 0.03, server AMS", "sequential, rate 0.1, clipped to 1", "p = 0.5, rate 0.03"),
         )
     },
 )
