@@ -199,6 +199,41 @@ def test_marina_equals_its_oracle() -> None:
     assert difference(laconic.marina(compressor="uniform:4@layer", probability=0.3), oracle) < 1e-9
 
 
+def in_silence(algorithm: laconic.Algorithm, setting: Setting, silent: set[int]) -> tuple[list, list]:
+    """The models and the gradient estimates after every round, if nobody answers in some of them."""
+    simulation = setting.simulation(algorithm)
+    server = simulation.server
+    server.reachable = lambda client: server.round not in silent
+    found = ([], [])
+    for _ in simulation.rounds():
+        found[0].append(server.model.numpy().copy())
+        found[1].append(server.method_state["gradient"].numpy().copy())
+    simulation.close()
+    return found
+
+
+@pytest.mark.parametrize("silent", [{0}, {0, 1}, {4}, {4, 5, 9}])
+@pytest.mark.parametrize("name", ["fed_page", "marina"])
+def test_nothing_of_the_gradient_is_lost_in_rounds_without_answers(name: str, silent: set[int]) -> None:
+    """With everybody and all data g is the full gradient at the model of every round that somebody answered in."""
+    setting = Setting(participants=N, rounds=14)
+    problem = setting.oracle()
+    problem.participants[:] = [[] if t in silent else chosen for t, chosen in enumerate(problem.participants)]
+    never = [False] * setting.rounds
+    if name == "fed_page":
+        oracle, algorithm = methods.fed_page(problem, never, [FULL] * setting.rounds), laconic.fed_page(probability=0.0)
+    else:
+        oracle = methods.marina(problem, compressors.fixed(compressors.dense), never, FULL, 0.05)
+        algorithm = laconic.marina(uplink=laconic.DenseUplink(), probability=0.0)
+    models, gradients = in_silence(algorithm, setting, silent)
+    assert apart(models, oracle.models) < 1e-12
+    assert apart(gradients, oracle.server_state) < 1e-12
+    starts = [problem.initial, *models[:-1]]
+    for t in set(range(setting.rounds)) - silent:
+        full = np.mean([problem.gradient(client, starts[t], FULL[client]) for client in range(N)], axis=0)
+        assert np.abs(gradients[t] - full).max() < 1e-12
+
+
 # Identities
 
 

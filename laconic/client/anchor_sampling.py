@@ -82,7 +82,7 @@ class AnchorSampling(LocalMethod):
         """vbar before anybody was heard."""
         return {"anchor": torch.zeros_like(model)}
 
-    def exchanges(self, occasion: Occasion) -> tuple[Exchange, ...]:
+    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
         """One a round; before the first a pass over all clients, which the paper leaves out of its counts."""
         opening = (Exchange(FIRST_ANCHOR, who="everyone", counted=False),) if occasion.round == 0 else ()
         return (*opening, Exchange(MINER))

@@ -65,7 +65,7 @@ class ControlVariates(LocalMethod):
         """c_0 = 0."""
         return {"control": torch.zeros_like(model)}
 
-    def exchanges(self, occasion: Occasion) -> tuple[Exchange, ...]:
+    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
         """One a round; before the first, if asked, everybody's gradient."""
         opening = (Exchange(WARM_UP, who="everyone", counted=False),) if self.warm_start and not occasion.round else ()
         return (*opening, Exchange())

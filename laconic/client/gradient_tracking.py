@@ -86,7 +86,7 @@ class GradientTracking(LocalMethod):
             state["correction"] = state["correction"] - mean
         return state
 
-    def exchanges(self, occasion: Occasion) -> tuple[Exchange, ...]:
+    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
         """Train; then hear the mean."""
         return (Exchange(), Exchange(TAKE_IN, who="answered", model=False))
 

@@ -75,8 +75,8 @@ class Method(Part):
         """The server's state before round 0."""
         return {}
 
-    def exchanges(self, occasion: Occasion) -> tuple[Exchange, ...]:
-        """The exchanges of a round."""
+    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
+        """The exchanges of a round that begins with that state on the server."""
         return (Exchange(),)
 
     def assign(self, exchange: Exchange, occasion: Occasion) -> str:

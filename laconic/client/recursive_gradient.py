@@ -73,7 +73,7 @@ class BvrLSgd(TwoExchanges):
             return {Stream.MODEL: recursive_steps(self, cohort, cohort.received[Stream.GRADIENT])}
         return {Stream.GRADIENT: cohort.large_gradients([cohort.models], large_batch(self.anchor_batch))[0]}
 
-    def exchanges(self, occasion: Occasion) -> tuple[Exchange, ...]:
+    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
         """Gradients, then updates of those whose gradient has come."""
         return (Exchange(GRADIENT), Exchange(TRAIN, who="answered", model=False))
 
@@ -87,21 +87,22 @@ class BvrLSgd(TwoExchanges):
 class Renewed(Method):
     """An estimate g that all clients renew now and then, and that participants carry along by differences in between.
 
-    With probability p, and in round 0, all N send their gradient at w and g is the mean. Otherwise participants, who are
-    sent the model of the round before too, send grad(w) - grad(w_previous) on one batch, and g += the mean.
+    With probability p, and while there is no g, all N send their gradient at w and g is the mean. Otherwise participants,
+    who are sent w_previous too, the model that g belongs to, send grad(w) - grad(w_previous) on one batch, and g += the
+    mean. w_previous is the model of the round before, or of an earlier one if nobody has answered since.
     """
 
     probability: Annotated[float, Field(ge=0, le=1)] = 0.5
     anchor_batch: Count | Literal["full"] = "full"
     exact_sums: ClassVar[str | None] = BESIDE
 
-    def first(self, occasion: Occasion) -> Exchange:
+    def first(self, occasion: Occasion, state: State) -> Exchange:
         """The exchange that brings g up to date, by the coin of the round."""
-        renewed = occasion.round == 0 or occasion.generator("renewal").random() < self.probability
+        renewed = "previous" not in state or occasion.generator("renewal").random() < self.probability
         return Exchange(RENEWAL, who="everyone") if renewed else Exchange(CHANGE)
 
     def measured(self, cohort: Cohort) -> Tensor:
-        """The gradient at w, or its change since the last round."""
+        """The gradient at w, or its change since the model that g belongs to."""
         batch = large_batch(self.anchor_batch)
         if cohort.work == RENEWAL:
             return cohort.large_gradients([cohort.models], batch)[0]
@@ -113,11 +114,12 @@ class Renewed(Method):
         mean = received.mean(Stream.GRADIENT)
         if mean is None or exchange.work not in (RENEWAL, CHANGE):
             return state
-        return state | {"gradient": mean if exchange.work == RENEWAL else state["gradient"] + mean}
+        gradient = mean if exchange.work == RENEWAL else state["gradient"] + mean
+        return state | {"gradient": gradient, "current": torch.ones((), dtype=torch.bool)}
 
     def close(self, state: State, model: Tensor) -> State:
-        """The round's model is the next one's previous."""
-        return state | {"previous": model}
+        """If g was brought up to date, it belongs to the round's model; if nobody answered, to the one before still."""
+        return {"gradient": state["gradient"], "previous": model} if "current" in state else state
 
 
 @part("method", "fed_page")
@@ -132,9 +134,9 @@ class FedPage(Renewed, TwoExchanges):
             return {Stream.MODEL: recursive_steps(self, cohort, cohort.received[Stream.GRADIENT])}
         return {Stream.GRADIENT: self.measured(cohort)}
 
-    def exchanges(self, occasion: Occasion) -> tuple[Exchange, ...]:
+    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
         """The estimate, then updates of those participants who were heard."""
-        return (self.first(occasion), Exchange(TRAIN, who="answered", model=False))
+        return (self.first(occasion, state), Exchange(TRAIN, who="answered", model=False))
 
     def send(self, work: str, state: State) -> Vectors:
         """The model before, or g."""
@@ -162,9 +164,9 @@ class Marina(Renewed):
         """G before anybody was heard."""
         return {"gradient": torch.zeros_like(model)}
 
-    def exchanges(self, occasion: Occasion) -> tuple[Exchange, ...]:
+    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
         """One."""
-        return (self.first(occasion),)
+        return (self.first(occasion, state),)
 
     def send(self, work: str, state: State) -> Vectors:
         """The model before."""

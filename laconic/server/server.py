@@ -120,7 +120,7 @@ class Server:
             # That nobody was heard must not show either.
             self._received.open(Stream.MODEL)
         self._publication = Publication(self.model, self.downlink_state, self.layout)
-        return iter(self.method.exchanges(self._occasion()))
+        return iter(self.method.exchanges(self._occasion(), self.method_state))
 
     def acknowledge(self) -> None:
         """All that was folded up to now is durable: clients may be told so."""

@@ -224,21 +224,25 @@ def fed_page(problem: Problem, coins: list[bool], large: LargeBatches, optimizer
     """FedPAGE (Zhao et al. 2021): a server gradient estimate g, renewed by all N clients if the coin says so.
 
     Otherwise the participants send grad(w) - grad(w_previous) on one large batch each and g += their mean,
-    with w_previous the model at the start of the round before. Then they take the miner's steps from g. Round 0
-    always renews.
+    with w_previous the model that g belongs to: that of the round before, unless nobody answered then. Then they
+    take the miner's steps from g. The first round renews. In a round without participants nobody at all answers.
     """
     optimizer = optimizer or SGD()
     history = History()
     w = problem.initial.copy()
-    w_previous = w.copy()
+    w_previous = None
     g = np.zeros_like(w)
     for t in range(len(problem.participants)):
-        if t == 0 or coins[t]:
+        if not problem.participants[t]:
+            history.models.append(w.copy())
+            history.server_state.append(g.copy())
+            continue
+        if w_previous is None or coins[t]:
             gradients = {}
             for client in range(problem.clients):
                 gradients[client] = problem.gradient(client, w, large[t][client])
             g = mean(problem, gradients)
-        elif problem.participants[t]:
+        else:
             changes = {}
             for client in problem.participants[t]:
                 batch = large[t][client]
@@ -248,8 +252,7 @@ def fed_page(problem: Problem, coins: list[bool], large: LargeBatches, optimizer
         for client in problem.participants[t]:
             updates[client] = miner(problem, t, client, w, g)
         w_previous = w.copy()
-        if updates:
-            w = optimizer.step(w, mean(problem, updates))
+        w = optimizer.step(w, mean(problem, updates))
         history.models.append(w.copy())
         history.server_state.append(g.copy())
     return history
@@ -310,13 +313,20 @@ def diana(problem: Problem, compress: Compress, full_batches: dict[int, Indices]
 def marina(
     problem: Problem, compress: Compress, coins: list[bool], full_batches: dict[int, Indices], rate: float
 ) -> History:
-    """PP-MARINA (Gorbunov et al. 2021, Algorithm 4): all clients if the coin says so, compressed differences otherwise."""
+    """PP-MARINA (Gorbunov et al. 2021, Algorithm 4): all clients if the coin says so, compressed differences otherwise.
+
+    In a round without participants nobody at all answers: g stays, and goes on belonging to the model that it belongs to.
+    """
     history = History()
     w = problem.initial.copy()
-    w_previous = w.copy()
+    w_previous = None
     g = np.zeros_like(w)
     for t in range(len(problem.participants)):
-        if t == 0 or coins[t]:
+        if not problem.participants[t]:
+            history.models.append(w.copy())
+            history.server_state.append(g.copy())
+            continue
+        if w_previous is None or coins[t]:
             everybody = {c: problem.gradient(c, w, full_batches[c]) for c in range(problem.clients)}
             g = mean(problem, everybody)
         else:
