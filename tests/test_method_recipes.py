@@ -234,6 +234,27 @@ def test_nothing_of_the_gradient_is_lost_in_rounds_without_answers(name: str, si
         assert np.abs(gradients[t] - full).max() < 1e-12
 
 
+@pytest.mark.parametrize("name", ["fed_gate", "fed_comgate", "scaffold"])
+@pytest.mark.parametrize("uplink", [None, laconic.ErrorFeedback(laconic.parse_compressor(SPELLING))])
+def test_a_rate_that_has_become_nothing_moves_no_state(name: str, uplink: laconic.Uplink | None) -> None:
+    """The local rate of cosine:6 is 0 from round 6 on; with error feedback, what memories hold still arrives."""
+    algorithm = make(name, local_schedule="cosine:6", **({} if uplink is None else {"uplink": uplink}))
+    simulation = Setting(rounds=12, participants=N).simulation(algorithm)
+    models, states = [], []
+    for _ in simulation.rounds():
+        models.append(simulation.server.model.numpy().copy())
+        kept = ("method/tracker", "method/control")
+        states.append({client: next(s[k] for k in kept if k in s) for client, s in simulation.store.states()})
+        if name == "scaffold":
+            mean = sum(states[-1].values()) / N
+            assert float((simulation.server.method_state["control"] - mean).abs().max()) < 1e-12
+    simulation.close()
+    assert float(states[5][0].abs().max()) > 1e-3
+    assert all(bool((states[5][client] == states[-1][client]).all()) for client in range(N))
+    assert (np.abs(models[-1] - models[5]).max() > 0) == (uplink is not None)
+    assert np.isfinite(models[-1]).all()
+
+
 # Identities
 
 
@@ -329,7 +350,7 @@ def test_schedules_and_clipping_equal_loops_written_by_hand() -> None:
 
 
 def test_settings_in_which_the_mathematics_do_not_hold_are_refused() -> None:
-    for name in ("fed_gate", "fed_comgate", "scaffold", "fed_amd"):
+    for name in ("fed_gate", "fed_comgate", "scaffold", "fed_amd", "ef21", "diana"):
         with pytest.raises(laconic.ConfigError, match="same weight"):
             Setting(weighting="size").simulation(make(name))
     for name in ("fed_gate", "scaffold"):

@@ -52,6 +52,7 @@ class AnchorSampling(LocalMethod):
     """mu of the PL condition."""
     mean_compressor: AnyCompressor | None = None
     """How vbar travels to miners; dense when not given. It has no memory, so an unbiased one is meant: qsgd:8."""
+    equal_weights: ClassVar[bool] = True
     exact_sums: ClassVar[str | None] = "what clients change in their own state must be added as it is, undefended"
 
     def __post_init__(self) -> None:
@@ -132,8 +133,3 @@ class AnchorSampling(LocalMethod):
         if work == MINER:
             return 2 * super().nominal_gradients(size, work)
         return size if self.anchor_batch == "full" else min(size, self.anchor_batch)
-
-    def check(self, sizes: object, weighting: str) -> None:
-        """Vbar is a plain mean."""
-        if weighting != "uniform":
-            raise ConfigError(f"weighting = '{weighting}': {self.name} needs the same weight for all clients: uniform")

@@ -45,6 +45,7 @@ class CompressedGradients(Method):
     """A client sends C(gradient - state); the server moves the model by minus its estimate of the mean gradient."""
 
     batch_size: Count | Literal["full"] = "full"
+    equal_weights: ClassVar[bool] = True
     exact_sums: ClassVar[str | None] = "what clients change in their own state must be added as it is, undefended"
 
     def answer(self, cohort: Cohort) -> Vectors:

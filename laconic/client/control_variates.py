@@ -51,6 +51,9 @@ class ControlVariates(LocalMethod):
         for step in self.steps(cohort):
             models.sub_(self.gradients(cohort, models, step).add_(correction), alpha=rate)
         updates = models.sub_(cohort.models)
+        if rate == 0:
+            # At the end of a schedule nobody walks, and steps of no length say nothing of the gradients on the way.
+            return {Stream.MODEL: updates, Stream.CONTROL: torch.zeros_like(updates)}
         return {Stream.MODEL: updates, Stream.CONTROL: -mean - updates / (self.step_count(cohort.sizes[0]) * rate)}
 
     def remember(self, cohort: Cohort, row: int, used: Mapping[Stream, Payload]) -> State:

@@ -66,7 +66,9 @@ class GradientTracking(LocalMethod):
         if cohort.work == TAKE_IN:
             return state
         assert self.tracker_rate is not None
-        unit = self.tracker_rate / (self.rate(cohort.round) * self.step_count(cohort.sizes[row]))
+        walked = self.rate(cohort.round) * self.step_count(cohort.sizes[row])
+        # At the end of a schedule nobody walks: what still comes out of memories says nothing of the gradients.
+        unit = self.tracker_rate / walked if walked else 0.0
         tracker = state["tracker"].clone() if "tracker" in state else cohort.zeros()
         used[Stream.MODEL].add_to(tracker, -unit)
         state |= {"tracker": tracker, "unit": torch.tensor(unit, dtype=torch.float64)}

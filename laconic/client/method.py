@@ -38,8 +38,10 @@ class Method(Part):
 
     one_at_a_time: ClassVar[bool] = False
     """True for work that cannot share the process: it then runs alone, with all the operator threads."""
+    equal_weights: ClassVar[bool] = False
+    """True if the mathematics need the same weight for all clients."""
     equal_clients: ClassVar[bool] = False
-    """True if the mathematics need the same K and the same weight for all clients."""
+    """True if they need the same K, too."""
     sends_mean: ClassVar[bool] = False
     """True if clients are told the mean of the round's updates."""
     exact_sums: ClassVar[str | None] = None
@@ -123,6 +125,8 @@ class Method(Part):
 
     def check(self, sizes: np.ndarray, weighting: str) -> None:
         """Refuse, before any work, settings in which the mathematics do not hold."""
+        if (self.equal_weights or self.equal_clients) and weighting != "uniform":
+            raise ConfigError(f"weighting = '{weighting}': {self.name} needs the same weight for all clients: uniform")
 
 
 @checked
@@ -185,10 +189,9 @@ class LocalMethod(Method):
 
     def check(self, sizes: np.ndarray, weighting: str) -> None:
         """Where clients must be alike: the same K and the same weight."""
+        super().check(sizes, weighting)
         if not self.equal_clients:
             return
-        if weighting != "uniform":
-            raise ConfigError(f"weighting = '{weighting}': {self.name} needs the same weight for all clients: uniform")
         counts = {self.step_count(int(size)) for size in np.unique(sizes)}
         if len(counts) > 1:
             raise ConfigError(
