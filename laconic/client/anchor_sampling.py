@@ -65,7 +65,7 @@ class AnchorSampling(LocalMethod):
         """The change of v_i, or u_i."""
         if cohort.work == MINER:
             return {Stream.MODEL: recursive_steps(self, cohort, cohort.received[Stream.ANCHOR])}
-        fresh = cohort.large_gradients([cohort.models], large_batch(self.anchor_batch))[0]
+        fresh = cohort.large_gradients([cohort.models], large_batch(self.anchor_batch), self.clip_norm)[0]
         return {Stream.ANCHOR: fresh - cohort.stacked("anchor")}
 
     def remember(self, cohort: Cohort, row: int, used: Mapping[Stream, Payload]) -> State:

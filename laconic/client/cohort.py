@@ -17,6 +17,7 @@ from laconic.layout import Layout
 from laconic.link.packet import Stream
 from laconic.parts import State
 from laconic.randomness import Randomness
+from laconic.rates import clipped
 from laconic.task import Batch, Task
 
 PIECE = 512
@@ -92,11 +93,13 @@ class Cohort:
                 return
             yield Step(number, batches, dropout)
 
-    def large_gradients(self, models: Sequence[Tensor], batch: int | None) -> list[Tensor]:
+    def large_gradients(
+        self, models: Sequence[Tensor], batch: int | None, clip_norm: float | None = None
+    ) -> list[Tensor]:
         """Each client's gradient on one large batch, all its data if None, at each of several models [C, d].
 
         The batch is the same for all models. It is computed in pieces, so its size costs time and not memory; the piece
-        by piece statistics of batch norm do not stay.
+        by piece statistics of batch norm do not stay. Gradients longer than `clip_norm` are brought to this length.
         """
 
         def plan(size: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
@@ -112,7 +115,7 @@ class Cohort:
             for total, each in zip(totals, models, strict=True):
                 total += self.gradients(each, step) * counts
         self.buffers.copy_(kept)
-        return [total / examples for total in totals]
+        return [clipped(total / examples, clip_norm) for total in totals]
 
     def gradients(self, models: Tensor, step: Step) -> Tensor:
         """G [C, d]: each client's gradient at its row of `models`, on its batch of this step.

@@ -17,7 +17,7 @@ from torch import Tensor
 from laconic.client.cohort import Cohort
 from laconic.client.differences import add_difference, difference_compressor
 from laconic.client.exchange import Exchange
-from laconic.client.method import Count, LocalMethod, Method, Vectors
+from laconic.client.method import ONE_STEP, ClipNorm, Count, LocalMethod, Method, Vectors
 from laconic.client.recursion import large_batch
 from laconic.link.compressors import AnyCompressor, Payload
 from laconic.link.occasion import Occasion
@@ -45,12 +45,15 @@ class CompressedGradients(Method):
     """A client sends C(gradient - state); the server moves the model by minus its estimate of the mean gradient."""
 
     batch_size: Count | Literal["full"] = "full"
+    clip_norm: ClipNorm = None
+    """Gradients that are longer are brought to this length."""
+    absent: ClassVar[Mapping[str, str]] = ONE_STEP
     equal_weights: ClassVar[bool] = True
     exact_sums: ClassVar[str | None] = "what clients change in their own state must be added as it is, undefended"
 
     def answer(self, cohort: Cohort) -> Vectors:
         """The gradient at w, less what the server has of it."""
-        fresh = cohort.large_gradients([cohort.models], large_batch(self.batch_size))[0]
+        fresh = cohort.large_gradients([cohort.models], large_batch(self.batch_size), self.clip_norm)[0]
         return {Stream.GRADIENT: fresh - cohort.stacked("gradient")}
 
     def init(self, model: Tensor) -> State:

@@ -43,7 +43,8 @@ class ControlVariates(LocalMethod):
     def answer(self, cohort: Cohort) -> Vectors:
         """u_i, and the change of c_i."""
         if cohort.work == WARM_UP:
-            return {Stream.CONTROL: cohort.large_gradients([cohort.models], None)[0] - cohort.stacked("control")}
+            fresh = cohort.large_gradients([cohort.models], None, self.clip_norm)[0]
+            return {Stream.CONTROL: fresh - cohort.stacked("control")}
         rate = self.rate(cohort.round)
         mean = cohort.received[Stream.CONTROL]
         correction = mean - cohort.stacked("control")

@@ -30,7 +30,18 @@ if TYPE_CHECKING:
 
 DEFAULT_STEPS = 10
 Count = Annotated[int, Field(ge=1)]
+ClipNorm = Annotated[float, Field(gt=0)] | None
 Vectors = dict[Stream, Tensor]
+
+
+_SERVER_ONLY = "it takes one step a round, whose only rate is the server's: "
+ONE_STEP = {
+    "local_lr": f"{_SERVER_ONLY}use server_lr",
+    "local_schedule": f"{_SERVER_ONLY}use server_schedule",
+    "local_steps": f"{_SERVER_ONLY}there are no local steps",
+    "local_epochs": f"{_SERVER_ONLY}there are no local steps",
+}
+"""What methods without local steps say to those who set some."""
 
 
 class Method(Part):
@@ -143,7 +154,7 @@ class LocalMethod(Method):
     """`fixed` is the order of the client's data, the same in every round."""
     local_schedule: Schedule = RateSchedule()
     """What the local rate is multiplied with as rounds go by."""
-    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    clip_norm: ClipNorm = None
     """Gradients that are longer are brought to this length."""
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ Gorbunov, Burlachenko, Li and Richtarik (2021): the same estimate with compresse
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from laconic.client.cohort import Cohort
 from laconic.client.exchange import TRAIN, Exchange
-from laconic.client.method import Count, LocalMethod, Method, Vectors
+from laconic.client.method import ONE_STEP, ClipNorm, Count, LocalMethod, Method, Vectors
 from laconic.client.recursion import large_batch, recursive_steps
 from laconic.link.compressors import AnyCompressor
 from laconic.link.occasion import Occasion
@@ -71,7 +72,8 @@ class BvrLSgd(TwoExchanges):
         """The large-batch gradient, or u_i."""
         if cohort.work == TRAIN:
             return {Stream.MODEL: recursive_steps(self, cohort, cohort.received[Stream.GRADIENT])}
-        return {Stream.GRADIENT: cohort.large_gradients([cohort.models], large_batch(self.anchor_batch))[0]}
+        batch = large_batch(self.anchor_batch)
+        return {Stream.GRADIENT: cohort.large_gradients([cohort.models], batch, self.clip_norm)[0]}
 
     def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
         """Gradients, then updates of those whose gradient has come."""
@@ -94,6 +96,8 @@ class Renewed(Method):
 
     probability: Annotated[float, Field(ge=0, le=1)] = 0.5
     anchor_batch: Count | Literal["full"] = "full"
+    clip_norm: ClipNorm = None
+    """Gradients that are longer are brought to this length, before any difference is taken."""
     exact_sums: ClassVar[str | None] = BESIDE
 
     def first(self, occasion: Occasion, state: State) -> Exchange:
@@ -105,8 +109,9 @@ class Renewed(Method):
         """The gradient at w, or its change since the model that g belongs to."""
         batch = large_batch(self.anchor_batch)
         if cohort.work == RENEWAL:
-            return cohort.large_gradients([cohort.models], batch)[0]
-        before, now = cohort.large_gradients([cohort.received[Stream.PREVIOUS], cohort.models], batch)
+            return cohort.large_gradients([cohort.models], batch, self.clip_norm)[0]
+        models = [cohort.received[Stream.PREVIOUS], cohort.models]
+        before, now = cohort.large_gradients(models, batch, self.clip_norm)
         return now.sub_(before)
 
     def gather(self, exchange: Exchange, state: State, received: Received, occasion: Occasion) -> State:
@@ -151,6 +156,7 @@ class Marina(Renewed):
     """
 
     probability: Annotated[float, Field(ge=0, le=1)] = 0.1
+    absent: ClassVar[Mapping[str, str]] = ONE_STEP
 
     def answer(self, cohort: Cohort) -> Vectors:
         """A gradient, or its change."""
