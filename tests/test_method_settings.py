@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import laconic
 from laconic.errors import ConfigError
+from laconic.recipes import make
 from laconic.run.config import load_config
 from tests.problems import Setting
 
@@ -57,3 +59,26 @@ def test_fed_comgate_quantises_without_memory(compressor: str) -> None:
     algorithm = laconic.fed_comgate(compressor=compressor)
     assert isinstance(algorithm.uplink, laconic.Compressed)
     assert algorithm.fitted().method.tracker_rate == 1
+
+
+@pytest.mark.parametrize("name", ["diana", "marina"])
+def test_methods_without_memory_refuse_a_biased_compressor(name: str) -> None:
+    for compressor in ("sign", "top_k:0.1", "heavy_sign:0.1", "top_k:0.5+qsgd:4", "uniform:4,rounding=nearest"):
+        for uplink in (laconic.Compressed(laconic.parse_compressor(compressor)), feedback(compressor)):
+            with pytest.raises(ConfigError, match=f"{name} needs an unbiased compressor"):
+                SETTING.simulation(make(name, uplink=uplink))
+    for compressor in ("dense", "qsgd:4", "uniform:4", "random_k:0.2", "random_k:0.5+qsgd:4"):
+        SETTING.simulation(make(name, compressor=compressor)).close()
+
+
+@pytest.mark.parametrize(
+    ("compressor", "alpha"), [("dense", 1.0), ("random_k:1/3@model", 1 / 3), ("uniform:4@layer", 1 / (1 + 18 / 15**2))]
+)
+def test_the_shifts_of_diana_follow_the_variance_of_its_compressor(compressor: str, alpha: float) -> None:
+    """The problem has 18 weights and 3 biases."""
+    own, given = laconic.diana(compressor=compressor), laconic.diana(compressor=compressor, alpha=alpha)
+    for mine, theirs in zip(SETTING.models(own), SETTING.models(given), strict=True):
+        assert np.abs(mine - theirs).max() < 1e-12
+    if alpha < 0.9:
+        other = SETTING.models(own.replace(alpha=1.0))
+        assert np.abs(SETTING.models(own)[-1] - other[-1]).max() > 1e-6

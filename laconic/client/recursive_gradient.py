@@ -7,13 +7,14 @@ Gorbunov, Burlachenko, Li and Richtarik (2021): the same estimate with compresse
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from laconic.client.cohort import Cohort
+from laconic.client.differences import unbiased_compressor
 from laconic.client.exchange import TRAIN, Exchange
 from laconic.client.method import ONE_STEP, ClipNorm, Count, LocalMethod, Method, Vectors
 from laconic.client.recursion import large_batch, recursive_steps
@@ -157,6 +158,11 @@ class Marina(Renewed):
 
     probability: Annotated[float, Field(ge=0, le=1)] = 0.1
     absent: ClassVar[Mapping[str, str]] = ONE_STEP
+
+    def fitted(self, uplink: Uplink) -> Self:
+        """As it is; but only with an unbiased compressor."""
+        unbiased_compressor(self, uplink)
+        return self
 
     def answer(self, cohort: Cohort) -> Vectors:
         """A gradient, or its change."""
