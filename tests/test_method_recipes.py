@@ -166,6 +166,13 @@ def test_optimal_probabilities(n: int, mu: float) -> None:
     assert pl.chance(n) == pytest.approx(methods.optimal_probability_pl(n, mu), rel=1e-6)
 
 
+def test_the_optimal_probability_at_the_smallest_constants() -> None:
+    """As mu goes to 0 it becomes (1 / (n + 1))^(1/n)."""
+    for n, mu in ((20, 1e-8), (20, 1e-5), (3, 1e-100)):
+        chance = AnchorSampling(probability="optimal_pl", pl_constant=mu).chance(n)
+        assert chance == pytest.approx((1 / (n + 1)) ** (1 / n), rel=1e-9)
+
+
 def test_bvr_l_sgd_equals_its_oracle() -> None:
     assert difference(laconic.bvr_l_sgd(), methods.bvr_l_sgd(SETTING.oracle(), large())) < 1e-9
     assert difference(laconic.bvr_l_sgd(anchor_batch=6), methods.bvr_l_sgd(SETTING.oracle(), large(6))) < 1e-9

@@ -1,6 +1,6 @@
 """FedAMD: in every round some clients renew their cached gradient, and the others walk with the mean of all of them.
 
-[A] is Wu, Ding, Zhang, Chen, Song, Zhang and Zhang, "Anchor sampling for federated learning with partial client
+[A] is Wu, Guo, Qu, He, Liu and Gao, "Anchor sampling for federated learning with partial client
 participation", ICML 2023, Algorithm 1, in the form for many clients: the server keeps the mean of the caches only.
 """
 
@@ -106,10 +106,11 @@ class AnchorSampling(LocalMethod):
         if self.probability == "optimal":
             return math.pow(2 / (n + 2), 1 / n) / c
         if self.probability == "optimal_pl":
-            half = (n + 1) / (2 * self.pl_constant**2)
-            # 1 + half - sqrt(half^2 + n / mu^2), without the cancellation of two large numbers.
-            root = math.sqrt(half**2 + n / self.pl_constant**2)
-            return math.pow(1 + (half**2 - root**2) / (half + root), 1 / n) / c
+            # 1 + half - root with half = (n + 1) / (2 mu^2) and root = sqrt(half^2 + n / mu^2), without the cancellation of
+            # two large numbers: ((1 + half)^2 - root^2) / (1 + half + root), whose numerator is 1 + 1 / mu^2; times mu^2.
+            squared, half = self.pl_constant**2, (n + 1) / 2
+            root = math.sqrt(half**2 + n * squared)
+            return math.pow((squared + 1) / (squared + half + root), 1 / n) / c
         return self.probability
 
     def send(self, work: str, state: State) -> Vectors:
