@@ -22,7 +22,7 @@ FULL = {client: np.arange(size) for client, size in enumerate(SIZES)}
 SPELLING = "top_k:0.25@model"
 
 
-def large(batch: int | None = None) -> list[dict[int, Indices]]:
+def large(batch: int | None = None, purpose: str = "large batch") -> list[dict[int, Indices]]:
     """The large batches of every client in every round, as the package draws them."""
     randomness = Randomness(SETTING.seed)
 
@@ -30,7 +30,7 @@ def large(batch: int | None = None) -> list[dict[int, Indices]]:
         size = SIZES[client]
         if batch is None or batch >= size:
             return np.arange(size)
-        return randomness.numpy("large batch", t, client).permutation(size)[:batch]
+        return randomness.numpy(purpose, t, client).permutation(size)[:batch]
 
     return [{client: chosen(t, client) for client in range(N)} for t in range(SETTING.rounds)]
 
@@ -137,10 +137,21 @@ def test_scaffold_compressed_equals_its_oracle() -> None:
 @pytest.mark.parametrize("server_keeps", ["mean", "all"])
 @pytest.mark.parametrize("batch", [None, 6])
 def test_fed_amd_equals_both_forms_of_its_oracle(server_keeps: str, batch: int | None) -> None:
-    first = large(batch)[0]
+    first = large(batch, "first large batch")[0]
     oracle = methods.anchor_sampling(SETTING.oracle(), anchors(0.4), first, large(batch), server_keeps)
     algorithm = laconic.fed_amd(probability=0.4, anchor_batch="full" if batch is None else batch)
     assert difference(algorithm, oracle) < 1e-9
+
+
+def test_large_batches_follow_the_order_of_the_data() -> None:
+    setting = Setting(rounds=4, participants=N, local_steps=1)
+    problem = setting.oracle()
+    first = {client: np.arange(size)[:6] for client, size in enumerate(SIZES)}
+    oracle = methods.bvr_l_sgd(problem, [first] * 4)
+    # With one step the recursion uses the mean of the large batches alone.
+    assert difference(laconic.bvr_l_sgd(anchor_batch=6, batch_order="fixed"), oracle, setting) < 1e-9
+    assert difference(laconic.fed_page(anchor_batch=6, batch_order="fixed", probability=1.0), oracle, setting) < 1e-9
+    assert difference(laconic.bvr_l_sgd(anchor_batch=6), oracle, setting) > 1e-4
 
 
 def test_fed_amd_sequential_equals_its_oracle() -> None:

@@ -65,7 +65,10 @@ class AnchorSampling(LocalMethod):
         """The change of v_i, or u_i."""
         if cohort.work == MINER:
             return {Stream.MODEL: recursive_steps(self, cohort, cohort.received[Stream.ANCHOR])}
-        fresh = cohort.large_gradients([cohort.models], large_batch(self.anchor_batch), self.clip_norm)[0]
+        # A draw of its own: anchors of round 0 would have nothing new to say on the batch of the first pass.
+        purpose = "first large batch" if cohort.work == FIRST_ANCHOR else "large batch"
+        settings = (large_batch(self.anchor_batch), self.clip_norm, self.batch_order, purpose)
+        fresh = cohort.large_gradients([cohort.models], *settings)[0]
         return {Stream.ANCHOR: fresh - cohort.stacked("anchor")}
 
     def remember(self, cohort: Cohort, row: int, used: Mapping[Stream, Payload]) -> State:

@@ -73,8 +73,8 @@ class BvrLSgd(TwoExchanges):
         """The large-batch gradient, or u_i."""
         if cohort.work == TRAIN:
             return {Stream.MODEL: recursive_steps(self, cohort, cohort.received[Stream.GRADIENT])}
-        batch = large_batch(self.anchor_batch)
-        return {Stream.GRADIENT: cohort.large_gradients([cohort.models], batch, self.clip_norm)[0]}
+        settings = (large_batch(self.anchor_batch), self.clip_norm, self.batch_order)
+        return {Stream.GRADIENT: cohort.large_gradients([cohort.models], *settings)[0]}
 
     def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
         """Gradients, then updates of those whose gradient has come."""
@@ -108,11 +108,12 @@ class Renewed(Method):
 
     def measured(self, cohort: Cohort) -> Tensor:
         """The gradient at w, or its change since the model that g belongs to."""
-        batch = large_batch(self.anchor_batch)
+        order = self.batch_order if isinstance(self, LocalMethod) else "shuffled"
+        settings = (large_batch(self.anchor_batch), self.clip_norm, order)
         if cohort.work == RENEWAL:
-            return cohort.large_gradients([cohort.models], batch, self.clip_norm)[0]
+            return cohort.large_gradients([cohort.models], *settings)[0]
         models = [cohort.received[Stream.PREVIOUS], cohort.models]
-        before, now = cohort.large_gradients(models, batch, self.clip_norm)
+        before, now = cohort.large_gradients(models, *settings)
         return now.sub_(before)
 
     def gather(self, exchange: Exchange, state: State, received: Received, occasion: Occasion) -> State:
