@@ -111,7 +111,7 @@ class Algorithm:
         """
         if key == "compressor":
             return "uplink"
-        owners = self.owners(key)
+        owners = self.owners(key) or [slot for slot, part in self.parts().items() if key in part.absent]
         if not owners:
             known = {name for part in self.parts().values() for name in part.parameters()}
             raise unknown_name("parameter", key, known, of=self.name)

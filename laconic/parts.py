@@ -37,6 +37,8 @@ class Part:
 
     slot: ClassVar[str]
     name: ClassVar[str]
+    absent: ClassVar[Mapping[str, str]] = {}
+    """Parameters that similar parts have and this one has not, and why."""
 
     def parameters(self) -> dict[str, Any]:
         """The part's settings, by name."""
@@ -84,6 +86,8 @@ def make_part(cls: type[P], parameters: Mapping[str, Any]) -> P:
     """Build a part, turning every complaint into one line that names key, value and what is allowed."""
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for key in parameters:
+        if key not in known and key in cls.absent:
+            raise ConfigError(f"{cls.slot}.{key}: {cls.slot} '{cls.name}' has none: {cls.absent[key]}")
         if key not in known:
             raise unknown_name("parameter", key, known, of=f"{cls.slot} '{cls.name}'")
     try:

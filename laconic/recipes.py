@@ -5,7 +5,7 @@ Parameters of the parts are given by name: `fed_ams(local_lr=0.1, server_lr=0.03
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from laconic.algorithm import Algorithm
@@ -15,8 +15,9 @@ from laconic.client.control_variates import ControlVariates
 from laconic.client.gradient_tracking import GradientTracking
 from laconic.client.local_sgd import LocalSGD
 from laconic.client.recursive_gradient import BvrLSgd, FedPage, Marina
+from laconic.combine import with_memory
 from laconic.errors import unknown_name
-from laconic.link.compressors import parse_compressor
+from laconic.link.compressors import Cast, Uniform, parse_compressor
 from laconic.link.lazy import Accelerated, Lazy
 from laconic.link.mirrored import Mirrored
 from laconic.link.uplink import Compressed, ErrorFeedback
@@ -174,7 +175,14 @@ def fed_gate(**parameters: Any) -> Algorithm:
 def fed_comgate(**parameters: Any) -> Algorithm:
     """FedGATE with quantised updates; sparsified ones with a memory. Haddadpour et al., AISTATS 2021, Algorithm 4."""
     uplink = Compressed(parse_compressor("uniform:8@layer"))
-    return Algorithm(GradientTracking(), uplink, name="fed_comgate").replace(**parameters)
+    algorithm = Algorithm(GradientTracking(), uplink, name="fed_comgate").replace(**parameters)
+    given = parameters.get("uplink", {})
+    chosen = given if isinstance(given, Mapping) else {"name": given}
+    compressor = algorithm.uplink.effective
+    # A grid or a shorter float is the paper's Q, however it is rounded; what else is biased goes with a memory.
+    if "name" in chosen or compressor is None or not compressor.biased or isinstance(compressor, Uniform | Cast):
+        return algorithm
+    return algorithm.replace(uplink=with_memory(algorithm.uplink))
 
 
 @_recipe

@@ -76,7 +76,9 @@ class Setting:
     weighting: str = "uniform"
     strategy: str = "auto"
 
-    def oracle(self, local_rate: float = 0.05) -> Problem:
+    def oracle(
+        self, local_rate: float = 0.05, rate_factors: list[float] | None = None, longest: float | None = None
+    ) -> Problem:
         """The same run for an oracle: the draws are made with the package's named randomness."""
         randomness = Randomness(self.seed)
         chosen = [
@@ -86,7 +88,7 @@ class Setting:
         batches = [{client: self._batches(randomness, t, client) for client in chosen[t]} for t in range(self.rounds)]
         initial = torch.cat([p.detach().reshape(-1) for p in module().parameters()]).numpy()
         sizes = SIZES if self.weighting == "size" else None
-        return Problem(len(SIZES), initial, gradient, chosen, batches, local_rate, sizes)
+        return Problem(len(SIZES), initial, gradient, chosen, batches, local_rate, sizes, rate_factors, longest)
 
     def _batches(self, randomness: Randomness, t: int, client: int) -> list[np.ndarray]:
         generator = randomness.numpy("batches", t, client)

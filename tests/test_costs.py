@@ -9,9 +9,12 @@ from __future__ import annotations
 import pytest
 
 import laconic
+from laconic.client.exchange import Exchange
+from laconic.link.occasion import Occasion
 from laconic.link.packet import HEADER_BYTES
 from laconic.recipes import make
 from laconic.run.ledger import RoundCosts
+from laconic.run.simulation import Simulation
 from tests.problems import BATCH, CLASSES, FEATURES, SIZES, Setting
 
 D = FEATURES * CLASSES + CLASSES
@@ -45,6 +48,12 @@ def test_fed_avg_and_scaffold(name: str, per_client: int) -> None:
         assert round.bytes("up") + round.bytes("down") == per_client * n * VECTOR
 
 
+def asked(simulation: Simulation, client: int) -> Occasion:
+    """The occasion on which a client was asked in the last round."""
+    server = simulation.server
+    return Occasion(server.layout, server.randomness, server.round - 1, client, 3, N)
+
+
 def test_anchors_and_miners() -> None:
     simulation = SETTING.simulation(laconic.fed_amd(probability=0.5))
     seen = {"anchor": 0, "miner": 0}
@@ -59,7 +68,11 @@ def test_anchors_and_miners() -> None:
         assert vectors(round) == 2 * anchors + 3 * miners
         measured = round.bytes("up") + round.bytes("down")
         assert measured == (2 * first + 2 * anchors + 3 * miners) * VECTOR
-        assert round.gradients >= miners * 2 * K * BATCH
+        chosen = SETTING.oracle().participants[simulation.server.round - 1]
+        roles = {client: simulation.server.method.assign(Exchange(), asked(simulation, client)) for client in chosen}
+        sizes = [SIZES[client] for client, role in roles.items() if role == "anchor"]
+        assert len(sizes) == anchors
+        assert round.gradients == sum(sizes) + miners * 2 * K * BATCH
         seen["anchor"] += anchors
         seen["miner"] += miners
     simulation.close()
@@ -100,3 +113,45 @@ def test_two_exchanges_in_one_round() -> None:
         }
     renewed = [round.streams["up/gradient"].packets for round in costs(laconic.fed_page(probability=0.5))]
     assert renewed[0] == N and set(renewed) == {3, N}
+
+
+def test_the_gradients_of_bvr_l_sgd_and_fed_page() -> None:
+    """b and 2 K b' for a client of the one; of the other b from everybody or 2 b from participants, and their 2 K b'."""
+    chosen = SETTING.oracle().participants
+    recursion = 3 * 2 * K * BATCH
+    for t, round in enumerate(costs(laconic.bvr_l_sgd())):
+        assert round.gradients == sum(SIZES[client] for client in chosen[t]) + recursion
+    kinds = set()
+    for t, round in enumerate(costs(laconic.fed_page(probability=0.5))):
+        kind = "renewal" if round.streams["up/gradient"].packets == N else "change"
+        large = sum(SIZES) if kind == "renewal" else 2 * sum(SIZES[client] for client in chosen[t])
+        assert round.gradients == large + recursion
+        kinds.add(kind)
+    assert len(kinds) == 2
+    for t, round in enumerate(costs(laconic.fed_page(probability=0.0, anchor_batch=6))):
+        sizes = SIZES if t == 0 else [SIZES[client] for client in chosen[t]]
+        assert round.gradients == (1 if t == 0 else 2) * sum(min(6, size) for size in sizes) + recursion
+
+
+@pytest.mark.parametrize("name", ["fed_page", "marina"])
+def test_clients_are_counted_once_a_round(name: str) -> None:
+    """All of them where all renew the gradient, and the participants otherwise."""
+    for round in costs(make(name, probability=0.5)):
+        heard = round.streams["up/gradient"].packets
+        assert round.folded == heard in (3, N)
+        assert round.updates == (3 if name == "fed_page" else 0)
+    assert [round.folded for round in costs(laconic.fed_gate())] == [3] * SETTING.rounds
+    assert [round.folded for round in costs(laconic.scaffold(warm_start=True))] == [3] * SETTING.rounds
+
+
+def test_the_skip_rate_is_a_share_of_the_updates() -> None:
+    lazy = laconic.Lazy(threshold=1e9)
+    simulation = SETTING.simulation(laconic.fed_page(probability=1.0, uplink=lazy))
+    records = [record | simulation._rates() for record in simulation.rounds()]
+    simulation.close()
+    # Whoever has sent an update before skips this one, though all renew their gradient in every round.
+    sent: set[int] = set()
+    for record, chosen in zip(records, SETTING.oracle().participants, strict=True):
+        assert record["participants"] == N
+        assert record["skip_rate"] == pytest.approx(len(sent & set(chosen)) / 3)
+        sent |= set(chosen)

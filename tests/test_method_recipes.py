@@ -22,7 +22,7 @@ FULL = {client: np.arange(size) for client, size in enumerate(SIZES)}
 SPELLING = "top_k:0.25@model"
 
 
-def large(batch: int | None = None) -> list[dict[int, Indices]]:
+def large(batch: int | None = None, purpose: str = "large batch") -> list[dict[int, Indices]]:
     """The large batches of every client in every round, as the package draws them."""
     randomness = Randomness(SETTING.seed)
 
@@ -30,7 +30,7 @@ def large(batch: int | None = None) -> list[dict[int, Indices]]:
         size = SIZES[client]
         if batch is None or batch >= size:
             return np.arange(size)
-        return randomness.numpy("large batch", t, client).permutation(size)[:batch]
+        return randomness.numpy(purpose, t, client).permutation(size)[:batch]
 
     return [{client: chosen(t, client) for client in range(N)} for t in range(SETTING.rounds)]
 
@@ -137,10 +137,21 @@ def test_scaffold_compressed_equals_its_oracle() -> None:
 @pytest.mark.parametrize("server_keeps", ["mean", "all"])
 @pytest.mark.parametrize("batch", [None, 6])
 def test_fed_amd_equals_both_forms_of_its_oracle(server_keeps: str, batch: int | None) -> None:
-    first = large(batch)[0]
+    first = large(batch, "first large batch")[0]
     oracle = methods.anchor_sampling(SETTING.oracle(), anchors(0.4), first, large(batch), server_keeps)
     algorithm = laconic.fed_amd(probability=0.4, anchor_batch="full" if batch is None else batch)
     assert difference(algorithm, oracle) < 1e-9
+
+
+def test_large_batches_follow_the_order_of_the_data() -> None:
+    setting = Setting(rounds=4, participants=N, local_steps=1)
+    problem = setting.oracle()
+    first = {client: np.arange(size)[:6] for client, size in enumerate(SIZES)}
+    oracle = methods.bvr_l_sgd(problem, [first] * 4)
+    # With one step the recursion uses the mean of the large batches alone.
+    assert difference(laconic.bvr_l_sgd(anchor_batch=6, batch_order="fixed"), oracle, setting) < 1e-9
+    assert difference(laconic.fed_page(anchor_batch=6, batch_order="fixed", probability=1.0), oracle, setting) < 1e-9
+    assert difference(laconic.bvr_l_sgd(anchor_batch=6), oracle, setting) > 1e-4
 
 
 def test_fed_amd_sequential_equals_its_oracle() -> None:
@@ -164,6 +175,13 @@ def test_optimal_probabilities(n: int, mu: float) -> None:
     assert AnchorSampling(probability_divisor=2.0).chance(n) == pytest.approx(methods.optimal_probability(n, 2.0))
     pl = AnchorSampling(probability="optimal_pl", pl_constant=mu)
     assert pl.chance(n) == pytest.approx(methods.optimal_probability_pl(n, mu), rel=1e-6)
+
+
+def test_the_optimal_probability_at_the_smallest_constants() -> None:
+    """As mu goes to 0 it becomes (1 / (n + 1))^(1/n)."""
+    for n, mu in ((20, 1e-8), (20, 1e-5), (3, 1e-100)):
+        chance = AnchorSampling(probability="optimal_pl", pl_constant=mu).chance(n)
+        assert chance == pytest.approx((1 / (n + 1)) ** (1 / n), rel=1e-9)
 
 
 def test_bvr_l_sgd_equals_its_oracle() -> None:
@@ -197,6 +215,62 @@ def test_diana_equals_its_oracle() -> None:
 def test_marina_equals_its_oracle() -> None:
     oracle = methods.marina(SETTING.oracle(), quantise("GRADIENT"), coins(0.3), FULL, 0.05)
     assert difference(laconic.marina(compressor="uniform:4@layer", probability=0.3), oracle) < 1e-9
+
+
+def in_silence(algorithm: laconic.Algorithm, setting: Setting, silent: set[int]) -> tuple[list, list]:
+    """The models and the gradient estimates after every round, if nobody answers in some of them."""
+    simulation = setting.simulation(algorithm)
+    server = simulation.server
+    server.reachable = lambda client: server.round not in silent
+    found = ([], [])
+    for _ in simulation.rounds():
+        found[0].append(server.model.numpy().copy())
+        found[1].append(server.method_state["gradient"].numpy().copy())
+    simulation.close()
+    return found
+
+
+@pytest.mark.parametrize("silent", [{0}, {0, 1}, {4}, {4, 5, 9}])
+@pytest.mark.parametrize("name", ["fed_page", "marina"])
+def test_nothing_of_the_gradient_is_lost_in_rounds_without_answers(name: str, silent: set[int]) -> None:
+    """With everybody and all data g is the full gradient at the model of every round that somebody answered in."""
+    setting = Setting(participants=N, rounds=14)
+    problem = setting.oracle()
+    problem.participants[:] = [[] if t in silent else chosen for t, chosen in enumerate(problem.participants)]
+    never = [False] * setting.rounds
+    if name == "fed_page":
+        oracle, algorithm = methods.fed_page(problem, never, [FULL] * setting.rounds), laconic.fed_page(probability=0.0)
+    else:
+        oracle = methods.marina(problem, compressors.fixed(compressors.dense), never, FULL, 0.05)
+        algorithm = laconic.marina(uplink=laconic.DenseUplink(), probability=0.0)
+    models, gradients = in_silence(algorithm, setting, silent)
+    assert apart(models, oracle.models) < 1e-12
+    assert apart(gradients, oracle.server_state) < 1e-12
+    starts = [problem.initial, *models[:-1]]
+    for t in set(range(setting.rounds)) - silent:
+        full = np.mean([problem.gradient(client, starts[t], FULL[client]) for client in range(N)], axis=0)
+        assert np.abs(gradients[t] - full).max() < 1e-12
+
+
+@pytest.mark.parametrize("name", ["fed_gate", "fed_comgate", "scaffold"])
+@pytest.mark.parametrize("uplink", [None, laconic.ErrorFeedback(laconic.parse_compressor(SPELLING))])
+def test_a_rate_that_has_become_nothing_moves_no_state(name: str, uplink: laconic.Uplink | None) -> None:
+    """The local rate of cosine:6 is 0 from round 6 on; with error feedback, what memories hold still arrives."""
+    algorithm = make(name, local_schedule="cosine:6", **({} if uplink is None else {"uplink": uplink}))
+    simulation = Setting(rounds=12, participants=N).simulation(algorithm)
+    models, states = [], []
+    for _ in simulation.rounds():
+        models.append(simulation.server.model.numpy().copy())
+        kept = ("method/tracker", "method/control")
+        states.append({client: next(s[k] for k in kept if k in s) for client, s in simulation.store.states()})
+        if name == "scaffold":
+            mean = sum(states[-1].values()) / N
+            assert float((simulation.server.method_state["control"] - mean).abs().max()) < 1e-12
+    simulation.close()
+    assert float(states[5][0].abs().max()) > 1e-3
+    assert all(bool((states[5][client] == states[-1][client]).all()) for client in range(N))
+    assert (np.abs(models[-1] - models[5]).max() > 0) == (uplink is not None)
+    assert np.isfinite(models[-1]).all()
 
 
 # Identities
@@ -294,7 +368,7 @@ def test_schedules_and_clipping_equal_loops_written_by_hand() -> None:
 
 
 def test_settings_in_which_the_mathematics_do_not_hold_are_refused() -> None:
-    for name in ("fed_gate", "fed_comgate", "scaffold", "fed_amd"):
+    for name in ("fed_gate", "fed_comgate", "scaffold", "fed_amd", "ef21", "diana"):
         with pytest.raises(laconic.ConfigError, match="same weight"):
             Setting(weighting="size").simulation(make(name))
     for name in ("fed_gate", "scaffold"):

@@ -1,6 +1,6 @@
 """FedAMD: in every round some clients renew their cached gradient, and the others walk with the mean of all of them.
 
-[A] is Wu, Ding, Zhang, Chen, Song, Zhang and Zhang, "Anchor sampling for federated learning with partial client
+[A] is Wu, Guo, Qu, He, Liu and Gao, "Anchor sampling for federated learning with partial client
 participation", ICML 2023, Algorithm 1, in the form for many clients: the server keeps the mean of the caches only.
 """
 
@@ -52,6 +52,7 @@ class AnchorSampling(LocalMethod):
     """mu of the PL condition."""
     mean_compressor: AnyCompressor | None = None
     """How vbar travels to miners; dense when not given. It has no memory, so an unbiased one is meant: qsgd:8."""
+    equal_weights: ClassVar[bool] = True
     exact_sums: ClassVar[str | None] = "what clients change in their own state must be added as it is, undefended"
 
     def __post_init__(self) -> None:
@@ -64,7 +65,10 @@ class AnchorSampling(LocalMethod):
         """The change of v_i, or u_i."""
         if cohort.work == MINER:
             return {Stream.MODEL: recursive_steps(self, cohort, cohort.received[Stream.ANCHOR])}
-        fresh = cohort.large_gradients([cohort.models], large_batch(self.anchor_batch))[0]
+        # A draw of its own: anchors of round 0 would have nothing new to say on the batch of the first pass.
+        purpose = "first large batch" if cohort.work == FIRST_ANCHOR else "large batch"
+        settings = (large_batch(self.anchor_batch), self.clip_norm, self.batch_order, purpose)
+        fresh = cohort.large_gradients([cohort.models], *settings)[0]
         return {Stream.ANCHOR: fresh - cohort.stacked("anchor")}
 
     def remember(self, cohort: Cohort, row: int, used: Mapping[Stream, Payload]) -> State:
@@ -82,7 +86,7 @@ class AnchorSampling(LocalMethod):
         """vbar before anybody was heard."""
         return {"anchor": torch.zeros_like(model)}
 
-    def exchanges(self, occasion: Occasion) -> tuple[Exchange, ...]:
+    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
         """One a round; before the first a pass over all clients, which the paper leaves out of its counts."""
         opening = (Exchange(FIRST_ANCHOR, who="everyone", counted=False),) if occasion.round == 0 else ()
         return (*opening, Exchange(MINER))
@@ -105,10 +109,11 @@ class AnchorSampling(LocalMethod):
         if self.probability == "optimal":
             return math.pow(2 / (n + 2), 1 / n) / c
         if self.probability == "optimal_pl":
-            half = (n + 1) / (2 * self.pl_constant**2)
-            # 1 + half - sqrt(half^2 + n / mu^2), without the cancellation of two large numbers.
-            root = math.sqrt(half**2 + n / self.pl_constant**2)
-            return math.pow(1 + (half**2 - root**2) / (half + root), 1 / n) / c
+            # 1 + half - root with half = (n + 1) / (2 mu^2) and root = sqrt(half^2 + n / mu^2), without the cancellation of
+            # two large numbers: ((1 + half)^2 - root^2) / (1 + half + root), whose numerator is 1 + 1 / mu^2; times mu^2.
+            squared, half = self.pl_constant**2, (n + 1) / 2
+            root = math.sqrt(half**2 + n * squared)
+            return math.pow((squared + 1) / (squared + half + root), 1 / n) / c
         return self.probability
 
     def send(self, work: str, state: State) -> Vectors:
@@ -132,8 +137,3 @@ class AnchorSampling(LocalMethod):
         if work == MINER:
             return 2 * super().nominal_gradients(size, work)
         return size if self.anchor_batch == "full" else min(size, self.anchor_batch)
-
-    def check(self, sizes: object, weighting: str) -> None:
-        """Vbar is a plain mean."""
-        if weighting != "uniform":
-            raise ConfigError(f"weighting = '{weighting}': {self.name} needs the same weight for all clients: uniform")

@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from laconic.client.batches import BatchOrder
 from laconic.data.federated import ClientData
 from laconic.engine.gradients import Gradients
 from laconic.layout import Layout
 from laconic.link.packet import Stream
 from laconic.parts import State
 from laconic.randomness import Randomness
+from laconic.rates import clipped
 from laconic.task import Batch, Task
 
 PIECE = 512
@@ -92,27 +94,36 @@ class Cohort:
                 return
             yield Step(number, batches, dropout)
 
-    def large_gradients(self, models: Sequence[Tensor], batch: int | None) -> list[Tensor]:
+    def large_gradients(
+        self,
+        models: Sequence[Tensor],
+        batch: int | None,
+        clip_norm: float | None = None,
+        order: BatchOrder = "shuffled",
+        purpose: str = "large batch",
+    ) -> list[Tensor]:
         """Each client's gradient on one large batch, all its data if None, at each of several models [C, d].
 
         The batch is the same for all models. It is computed in pieces, so its size costs time and not memory; the piece
-        by piece statistics of batch norm do not stay.
+        by piece statistics of batch norm do not stay. Gradients longer than `clip_norm` are brought to this length.
+        In fixed order the batch is the first examples of the client's data; `purpose` names the draw otherwise.
         """
 
         def plan(size: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
-            chosen = np.arange(size) if batch is None or batch >= size else generator.permutation(size)[:batch]
+            drawn = order == "shuffled" and batch is not None and batch < size
+            chosen = generator.permutation(size)[:batch] if drawn else np.arange(size)[:batch]
             return iter(np.array_split(chosen, -(-len(chosen) // PIECE)))
 
         totals = [torch.zeros_like(each) for each in models]
         examples = torch.zeros(len(self.clients), 1, dtype=self.models.dtype, device=self.models.device)
         kept = self.buffers.clone()
-        for step in self._planned("large batch", "large batch dropout", plan):
+        for step in self._planned(purpose, f"{purpose} dropout", plan):
             counts = examples.new_tensor([[0 if batch is None else len(batch[0])] for batch in step.batches])
             examples += counts
             for total, each in zip(totals, models, strict=True):
                 total += self.gradients(each, step) * counts
         self.buffers.copy_(kept)
-        return [total / examples for total in totals]
+        return [clipped(total / examples, clip_norm) for total in totals]
 
     def gradients(self, models: Tensor, step: Step) -> Tensor:
         """G [C, d]: each client's gradient at its row of `models`, on its batch of this step.

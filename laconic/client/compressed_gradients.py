@@ -8,17 +8,18 @@ what both become without compression.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from laconic.client.cohort import Cohort
-from laconic.client.differences import add_difference, difference_compressor
+from laconic.client.differences import add_difference, difference_compressor, unbiased_compressor
 from laconic.client.exchange import Exchange
-from laconic.client.method import Count, LocalMethod, Method, Vectors
+from laconic.client.method import ONE_STEP, ClipNorm, Count, LocalMethod, Method, Vectors
 from laconic.client.recursion import large_batch
+from laconic.layout import Layout
 from laconic.link.compressors import AnyCompressor, Payload
 from laconic.link.occasion import Occasion
 from laconic.link.packet import Stream
@@ -45,11 +46,15 @@ class CompressedGradients(Method):
     """A client sends C(gradient - state); the server moves the model by minus its estimate of the mean gradient."""
 
     batch_size: Count | Literal["full"] = "full"
+    clip_norm: ClipNorm = None
+    """Gradients that are longer are brought to this length."""
+    absent: ClassVar[Mapping[str, str]] = ONE_STEP
+    equal_weights: ClassVar[bool] = True
     exact_sums: ClassVar[str | None] = "what clients change in their own state must be added as it is, undefended"
 
     def answer(self, cohort: Cohort) -> Vectors:
         """The gradient at w, less what the server has of it."""
-        fresh = cohort.large_gradients([cohort.models], large_batch(self.batch_size))[0]
+        fresh = cohort.large_gradients([cohort.models], large_batch(self.batch_size), self.clip_norm)[0]
         return {Stream.GRADIENT: fresh - cohort.stacked("gradient")}
 
     def init(self, model: Tensor) -> State:
@@ -91,12 +96,24 @@ class EF21(CompressedGradients):
 class Diana(CompressedGradients):
     """m_i = Q(gradient_i - h_i), Q unbiased; h_i += alpha m_i; w -= b (h + mean m); h += alpha sum(m) / N."""
 
-    alpha: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """The rate of the shifts h_i; 1 / (1 + omega) in theory."""
+    alpha: Annotated[float, Field(gt=0, le=1)] | None = None
+    """The rate of the shifts h_i; 1 / (1 + omega) of the compressor when not given."""
+    quantiser: AnyCompressor | None = None
+    """Whose omega that is: always the uplink's compressor, which takes this place before a run."""
+
+    def fitted(self, uplink: Uplink) -> Self:
+        """With the compressor that the rate of the shifts follows from."""
+        return self.replace(quantiser=unbiased_compressor(self, uplink))
+
+    def shift_rate(self, layout: Layout) -> float:
+        """The rate alpha for a model of that layout."""
+        if self.alpha is not None:
+            return self.alpha
+        return 1.0 if self.quantiser is None else 1 / (1 + self.quantiser.omega(layout))
 
     def remember(self, cohort: Cohort, row: int, used: Mapping[Stream, Payload]) -> State:
         """h_i, moved by a part of what arrived."""
-        return add_difference(cohort, row, "gradient", used[Stream.GRADIENT], self.alpha)
+        return add_difference(cohort, row, "gradient", used[Stream.GRADIENT], self.shift_rate(cohort.layout))
 
     def compressor(self, work: str, uplink: Uplink) -> AnyCompressor | None:
         """The uplink's, as it is."""
@@ -108,5 +125,5 @@ class Diana(CompressedGradients):
         if mean is None:
             return state
         shift = state["gradient"]
-        moved = shift + self.alpha * received.take(Stream.GRADIENT) / occasion.population
+        moved = shift + self.shift_rate(occasion.layout) * received.take(Stream.GRADIENT) / occasion.population
         return {"gradient": moved, "estimate": shift + mean}

@@ -43,7 +43,8 @@ class ControlVariates(LocalMethod):
     def answer(self, cohort: Cohort) -> Vectors:
         """u_i, and the change of c_i."""
         if cohort.work == WARM_UP:
-            return {Stream.CONTROL: cohort.large_gradients([cohort.models], None)[0] - cohort.stacked("control")}
+            fresh = cohort.large_gradients([cohort.models], None, self.clip_norm)[0]
+            return {Stream.CONTROL: fresh - cohort.stacked("control")}
         rate = self.rate(cohort.round)
         mean = cohort.received[Stream.CONTROL]
         correction = mean - cohort.stacked("control")
@@ -51,6 +52,9 @@ class ControlVariates(LocalMethod):
         for step in self.steps(cohort):
             models.sub_(self.gradients(cohort, models, step).add_(correction), alpha=rate)
         updates = models.sub_(cohort.models)
+        if rate == 0:
+            # At the end of a schedule nobody walks, and steps of no length say nothing of the gradients on the way.
+            return {Stream.MODEL: updates, Stream.CONTROL: torch.zeros_like(updates)}
         return {Stream.MODEL: updates, Stream.CONTROL: -mean - updates / (self.step_count(cohort.sizes[0]) * rate)}
 
     def remember(self, cohort: Cohort, row: int, used: Mapping[Stream, Payload]) -> State:
@@ -65,7 +69,7 @@ class ControlVariates(LocalMethod):
         """c_0 = 0."""
         return {"control": torch.zeros_like(model)}
 
-    def exchanges(self, occasion: Occasion) -> tuple[Exchange, ...]:
+    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
         """One a round; before the first, if asked, everybody's gradient."""
         opening = (Exchange(WARM_UP, who="everyone", counted=False),) if self.warm_start and not occasion.round else ()
         return (*opening, Exchange())

@@ -7,6 +7,8 @@ what was decoded: so the server's mean is the mean of the clients' states for an
 from __future__ import annotations
 
 from laconic.client.cohort import Cohort
+from laconic.client.method import Method
+from laconic.errors import ConfigError
 from laconic.link.compressors import AnyCompressor, Payload
 from laconic.link.uplink import Uplink
 from laconic.parts import State
@@ -16,6 +18,17 @@ def difference_compressor(uplink: Uplink) -> AnyCompressor | None:
     """What compresses the update, in its contractive form; None if the update is not compressed."""
     compressor: AnyCompressor | None = uplink.parameters().get("compressor")
     return None if compressor is None else compressor.scaled_for_feedback()
+
+
+def unbiased_compressor(method: Method, uplink: Uplink) -> AnyCompressor | None:
+    """What compresses the update, as it is, for a method that adds up means; a biased one is refused."""
+    compressor: AnyCompressor | None = uplink.parameters().get("compressor")
+    if compressor is not None and compressor.biased:
+        raise ConfigError(
+            f"uplink.compressor = {compressor}: {method.name} needs an unbiased compressor, as qsgd:4, uniform:8 or "
+            "random_k:1/16, since nothing makes up for what a biased one leaves out; ef21 takes that"
+        )
+    return compressor
 
 
 def add_difference(cohort: Cohort, row: int, name: str, arrived: Payload, rate: float = 1.0) -> State:

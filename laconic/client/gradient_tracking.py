@@ -14,10 +14,11 @@ from pydantic import Field
 from laconic.client.cohort import Cohort
 from laconic.client.exchange import TRAIN, Exchange
 from laconic.client.method import LocalMethod, Vectors
+from laconic.errors import ConfigError
 from laconic.link.compressors import AnyCompressor, Payload, TopK
 from laconic.link.occasion import Occasion
 from laconic.link.packet import Stream
-from laconic.link.uplink import Uplink
+from laconic.link.uplink import Compressed, DenseUplink, Uplink
 from laconic.parts import State, part
 from laconic.server.aggregate import Received
 
@@ -44,6 +45,12 @@ class GradientTracking(LocalMethod):
 
     def fitted(self, uplink: Uplink) -> Self:
         """With the tracker rate that suits the uplink."""
+        exact = isinstance(uplink, DenseUplink | Compressed) and _dense(uplink)
+        if self.memory == "global" and not (exact or uplink.has_memory):
+            raise ConfigError(
+                f"method.memory = 'global': the uplink '{uplink.name}' has no memory that the mean could be taken out of; "
+                "say --memory, or uplink = error_feedback"
+            )
         return self if self.tracker_rate is not None else self.replace(tracker_rate=_tracker_rate(uplink))
 
     def answer(self, cohort: Cohort) -> Vectors:
@@ -66,7 +73,9 @@ class GradientTracking(LocalMethod):
         if cohort.work == TAKE_IN:
             return state
         assert self.tracker_rate is not None
-        unit = self.tracker_rate / (self.rate(cohort.round) * self.step_count(cohort.sizes[row]))
+        walked = self.rate(cohort.round) * self.step_count(cohort.sizes[row])
+        # At the end of a schedule nobody walks: what still comes out of memories says nothing of the gradients.
+        unit = self.tracker_rate / walked if walked else 0.0
         tracker = state["tracker"].clone() if "tracker" in state else cohort.zeros()
         used[Stream.MODEL].add_to(tracker, -unit)
         state |= {"tracker": tracker, "unit": torch.tensor(unit, dtype=torch.float64)}
@@ -86,7 +95,7 @@ class GradientTracking(LocalMethod):
             state["correction"] = state["correction"] - mean
         return state
 
-    def exchanges(self, occasion: Occasion) -> tuple[Exchange, ...]:
+    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
         """Train; then hear the mean."""
         return (Exchange(), Exchange(TAKE_IN, who="answered", model=False))
 
@@ -104,10 +113,12 @@ class GradientTracking(LocalMethod):
         return 0 if work == TAKE_IN else super().nominal_gradients(size, work)
 
 
+def _dense(uplink: Uplink) -> bool:
+    return uplink.effective is None or uplink.effective.name == "dense"
+
+
 def _tracker_rate(uplink: Uplink) -> float:
-    parameters = uplink.parameters()
-    compressor: AnyCompressor | None = parameters.get("compressor")
-    with_memory = uplink.name == "error_feedback" or parameters.get("memory", False)
-    if compressor is None or not with_memory or compressor.name == "dense":
+    if _dense(uplink) or not uplink.has_memory:
         return 1.0
+    compressor: AnyCompressor | None = uplink.parameters().get("compressor")
     return compressor.ratio if isinstance(compressor, TopK) else 0.1

@@ -30,7 +30,18 @@ if TYPE_CHECKING:
 
 DEFAULT_STEPS = 10
 Count = Annotated[int, Field(ge=1)]
+ClipNorm = Annotated[float, Field(gt=0)] | None
 Vectors = dict[Stream, Tensor]
+
+
+_SERVER_ONLY = "it takes one step a round, whose only rate is the server's: "
+ONE_STEP = {
+    "local_lr": f"{_SERVER_ONLY}use server_lr",
+    "local_schedule": f"{_SERVER_ONLY}use server_schedule",
+    "local_steps": f"{_SERVER_ONLY}there are no local steps",
+    "local_epochs": f"{_SERVER_ONLY}there are no local steps",
+}
+"""What methods without local steps say to those who set some."""
 
 
 class Method(Part):
@@ -38,8 +49,10 @@ class Method(Part):
 
     one_at_a_time: ClassVar[bool] = False
     """True for work that cannot share the process: it then runs alone, with all the operator threads."""
+    equal_weights: ClassVar[bool] = False
+    """True if the mathematics need the same weight for all clients."""
     equal_clients: ClassVar[bool] = False
-    """True if the mathematics need the same K and the same weight for all clients."""
+    """True if they need the same K, too."""
     sends_mean: ClassVar[bool] = False
     """True if clients are told the mean of the round's updates."""
     exact_sums: ClassVar[str | None] = None
@@ -75,8 +88,8 @@ class Method(Part):
         """The server's state before round 0."""
         return {}
 
-    def exchanges(self, occasion: Occasion) -> tuple[Exchange, ...]:
-        """The exchanges of a round."""
+    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
+        """The exchanges of a round that begins with that state on the server."""
         return (Exchange(),)
 
     def assign(self, exchange: Exchange, occasion: Occasion) -> str:
@@ -123,6 +136,8 @@ class Method(Part):
 
     def check(self, sizes: np.ndarray, weighting: str) -> None:
         """Refuse, before any work, settings in which the mathematics do not hold."""
+        if (self.equal_weights or self.equal_clients) and weighting != "uniform":
+            raise ConfigError(f"weighting = '{weighting}': {self.name} needs the same weight for all clients: uniform")
 
 
 @checked
@@ -139,7 +154,7 @@ class LocalMethod(Method):
     """`fixed` is the order of the client's data, the same in every round."""
     local_schedule: Schedule = RateSchedule()
     """What the local rate is multiplied with as rounds go by."""
-    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    clip_norm: ClipNorm = None
     """Gradients that are longer are brought to this length."""
 
     def __post_init__(self) -> None:
@@ -185,10 +200,9 @@ class LocalMethod(Method):
 
     def check(self, sizes: np.ndarray, weighting: str) -> None:
         """Where clients must be alike: the same K and the same weight."""
+        super().check(sizes, weighting)
         if not self.equal_clients:
             return
-        if weighting != "uniform":
-            raise ConfigError(f"weighting = '{weighting}': {self.name} needs the same weight for all clients: uniform")
         counts = {self.step_count(int(size)) for size in np.unique(sizes)}
         if len(counts) > 1:
             raise ConfigError(

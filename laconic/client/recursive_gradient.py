@@ -6,15 +6,17 @@ Gorbunov, Burlachenko, Li and Richtarik (2021): the same estimate with compresse
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from laconic.client.cohort import Cohort
+from laconic.client.differences import unbiased_compressor
 from laconic.client.exchange import TRAIN, Exchange
-from laconic.client.method import Count, LocalMethod, Method, Vectors
+from laconic.client.method import ONE_STEP, ClipNorm, Count, LocalMethod, Method, Vectors
 from laconic.client.recursion import large_batch, recursive_steps
 from laconic.link.compressors import AnyCompressor
 from laconic.link.occasion import Occasion
@@ -71,9 +73,10 @@ class BvrLSgd(TwoExchanges):
         """The large-batch gradient, or u_i."""
         if cohort.work == TRAIN:
             return {Stream.MODEL: recursive_steps(self, cohort, cohort.received[Stream.GRADIENT])}
-        return {Stream.GRADIENT: cohort.large_gradients([cohort.models], large_batch(self.anchor_batch))[0]}
+        settings = (large_batch(self.anchor_batch), self.clip_norm, self.batch_order)
+        return {Stream.GRADIENT: cohort.large_gradients([cohort.models], *settings)[0]}
 
-    def exchanges(self, occasion: Occasion) -> tuple[Exchange, ...]:
+    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
         """Gradients, then updates of those whose gradient has come."""
         return (Exchange(GRADIENT), Exchange(TRAIN, who="answered", model=False))
 
@@ -87,25 +90,30 @@ class BvrLSgd(TwoExchanges):
 class Renewed(Method):
     """An estimate g that all clients renew now and then, and that participants carry along by differences in between.
 
-    With probability p, and in round 0, all N send their gradient at w and g is the mean. Otherwise participants, who are
-    sent the model of the round before too, send grad(w) - grad(w_previous) on one batch, and g += the mean.
+    With probability p, and while there is no g, all N send their gradient at w and g is the mean. Otherwise participants,
+    who are sent w_previous too, the model that g belongs to, send grad(w) - grad(w_previous) on one batch, and g += the
+    mean. w_previous is the model of the round before, or of an earlier one if nobody has answered since.
     """
 
     probability: Annotated[float, Field(ge=0, le=1)] = 0.5
     anchor_batch: Count | Literal["full"] = "full"
+    clip_norm: ClipNorm = None
+    """Gradients that are longer are brought to this length, before any difference is taken."""
     exact_sums: ClassVar[str | None] = BESIDE
 
-    def first(self, occasion: Occasion) -> Exchange:
+    def first(self, occasion: Occasion, state: State) -> Exchange:
         """The exchange that brings g up to date, by the coin of the round."""
-        renewed = occasion.round == 0 or occasion.generator("renewal").random() < self.probability
+        renewed = "previous" not in state or occasion.generator("renewal").random() < self.probability
         return Exchange(RENEWAL, who="everyone") if renewed else Exchange(CHANGE)
 
     def measured(self, cohort: Cohort) -> Tensor:
-        """The gradient at w, or its change since the last round."""
-        batch = large_batch(self.anchor_batch)
+        """The gradient at w, or its change since the model that g belongs to."""
+        order = self.batch_order if isinstance(self, LocalMethod) else "shuffled"
+        settings = (large_batch(self.anchor_batch), self.clip_norm, order)
         if cohort.work == RENEWAL:
-            return cohort.large_gradients([cohort.models], batch)[0]
-        before, now = cohort.large_gradients([cohort.received[Stream.PREVIOUS], cohort.models], batch)
+            return cohort.large_gradients([cohort.models], *settings)[0]
+        models = [cohort.received[Stream.PREVIOUS], cohort.models]
+        before, now = cohort.large_gradients(models, *settings)
         return now.sub_(before)
 
     def gather(self, exchange: Exchange, state: State, received: Received, occasion: Occasion) -> State:
@@ -113,11 +121,12 @@ class Renewed(Method):
         mean = received.mean(Stream.GRADIENT)
         if mean is None or exchange.work not in (RENEWAL, CHANGE):
             return state
-        return state | {"gradient": mean if exchange.work == RENEWAL else state["gradient"] + mean}
+        gradient = mean if exchange.work == RENEWAL else state["gradient"] + mean
+        return state | {"gradient": gradient, "current": torch.ones((), dtype=torch.bool)}
 
     def close(self, state: State, model: Tensor) -> State:
-        """The round's model is the next one's previous."""
-        return state | {"previous": model}
+        """If g was brought up to date, it belongs to the round's model; if nobody answered, to the one before still."""
+        return {"gradient": state["gradient"], "previous": model} if "current" in state else state
 
 
 @part("method", "fed_page")
@@ -132,9 +141,9 @@ class FedPage(Renewed, TwoExchanges):
             return {Stream.MODEL: recursive_steps(self, cohort, cohort.received[Stream.GRADIENT])}
         return {Stream.GRADIENT: self.measured(cohort)}
 
-    def exchanges(self, occasion: Occasion) -> tuple[Exchange, ...]:
+    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
         """The estimate, then updates of those participants who were heard."""
-        return (self.first(occasion), Exchange(TRAIN, who="answered", model=False))
+        return (self.first(occasion, state), Exchange(TRAIN, who="answered", model=False))
 
     def send(self, work: str, state: State) -> Vectors:
         """The model before, or g."""
@@ -149,6 +158,12 @@ class Marina(Renewed):
     """
 
     probability: Annotated[float, Field(ge=0, le=1)] = 0.1
+    absent: ClassVar[Mapping[str, str]] = ONE_STEP
+
+    def fitted(self, uplink: Uplink) -> Self:
+        """As it is; but only with an unbiased compressor."""
+        unbiased_compressor(self, uplink)
+        return self
 
     def answer(self, cohort: Cohort) -> Vectors:
         """A gradient, or its change."""
@@ -162,9 +177,9 @@ class Marina(Renewed):
         """G before anybody was heard."""
         return {"gradient": torch.zeros_like(model)}
 
-    def exchanges(self, occasion: Occasion) -> tuple[Exchange, ...]:
+    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
         """One."""
-        return (self.first(occasion),)
+        return (self.first(occasion, state),)
 
     def send(self, work: str, state: State) -> Vectors:
         """The model before."""

@@ -55,6 +55,11 @@ class Uplink(Part):
         """C as it is really applied; None if there is none."""
         return None
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether what was not sent is kept for later."""
+        return bool(self.parameters().get("memory", False))
+
     def without_memory(self) -> Uplink:
         """The same uplink, forgetting what it did not send: Fed-EF's Figure 1 shows what that costs."""
         return self
@@ -124,6 +129,11 @@ class ErrorFeedback(Uplink):
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count."""
         return self.compressor.paper_bits(layout)
+
+    @property
+    def has_memory(self) -> bool:
+        """Always."""
+        return True
 
     def without_memory(self) -> Uplink:
         """C(u)."""

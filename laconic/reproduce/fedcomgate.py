@@ -208,6 +208,14 @@ TRACKING = Reproduction(
                         (f"fed_gate, {who}",),
                         margin=0.5,
                     ),
+                    Claim(
+                        f"with at most a quarter of its uplink, {who} (8 bits of 32)",
+                        MEGABYTES_UP,
+                        "less",
+                        (f"fed_comgate, {who}",),
+                        (f"fed_gate, {who}",),
+                        factor=0.25,
+                    ),
                 )
             ),
             against="bytes",

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from laconic.link.packet import HEADER_BYTES
 
 Direction = Literal["up", "down"]
-_COUNTS = ("gradients", "samples", "invited", "folded", "skipped", "skipped_down", "accelerated", "lost")
+_COUNTS = ("gradients", "samples", "invited", "folded", "updates", "skipped", "skipped_down", "accelerated", "lost")
 
 
 @dataclass
@@ -44,6 +44,9 @@ class RoundCosts:
     """Gradients of single examples really computed."""
     invited: int = 0
     folded: int = 0
+    """Clients of whom anything was folded in, each once a round, however many exchanges it has."""
+    updates: int = 0
+    """Updates that were folded in."""
     skipped: int = 0
     """Folded without a body: lazy clients that had nothing new to say."""
     skipped_down: int = 0

@@ -170,9 +170,9 @@ class Simulation(Training):
         """How often nothing was sent, and the length of the server's own error memory."""
         costs, state = self.server.costs, self.server.downlink_state
         found = {
-            "skip_rate": costs.skipped / max(1, costs.folded),
+            "skip_rate": costs.skipped / max(1, costs.updates),
             "skip_rate_down": costs.skipped_down / max(1, costs.invited),
-            "acceleration_rate": costs.accelerated / max(1, costs.folded),
+            "acceleration_rate": costs.accelerated / max(1, costs.updates),
         }
         if "phi" in state:
             found["server_memory_norm"] = float(torch.linalg.vector_norm(state["phi"]))

@@ -112,6 +112,7 @@ class Server:
         self.losses = []
         self._participants: Sequence[int] = chosen
         self._answered: list[int] = []
+        self._heard: set[int] = set()
         self._exchange = -1
         if self.acknowledges_rounds:
             self.acknowledge()
@@ -120,7 +121,7 @@ class Server:
             # That nobody was heard must not show either.
             self._received.open(Stream.MODEL)
         self._publication = Publication(self.model, self.downlink_state, self.layout)
-        return iter(self.method.exchanges(self._occasion()))
+        return iter(self.method.exchanges(self._occasion(), self.method_state))
 
     def acknowledge(self) -> None:
         """All that was folded up to now is durable: clients may be told so."""
@@ -285,12 +286,15 @@ class Server:
             self.costs.count("up", Stream(stream).name.lower(), len(raw), bits)
         self.costs.gradients += reply.gradients if offer.exchange.counted else 0
         self.costs.samples += reply.samples
-        self.costs.folded += offer.exchange.who == "participants"
+        if offer.exchange.counted and reply.client not in self._heard:
+            self._heard.add(reply.client)
+            self.costs.folded += 1
         anew = any(Flag.RESET in packet.flags for packet in packets.values())
         # One that had to ask for the whole model first was entered then.
         self.costs.lost += int(anew and self.versions[reply.client] != LOST)
         self.losses.append((reply.loss, reply.samples))
         if Stream.MODEL in packets:
+            self.costs.updates += 1
             self.costs.skipped += packets[Stream.MODEL].body.codec == Codec.SKIP
             self.costs.accelerated += Flag.ACCELERATED in packets[Stream.MODEL].flags
         if self.observer is not None:

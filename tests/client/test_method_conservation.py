@@ -70,6 +70,7 @@ DOWNLINKS = {
 }
 METHODS = {
     "tracking": laconic.GradientTracking(local_lr=0.1, local_steps=2),
+    "tracking, global memory": laconic.GradientTracking(local_lr=0.1, local_steps=2, memory="global"),
     "control": laconic.ControlVariates(local_lr=0.1, local_steps=2),
     "warm control": laconic.ControlVariates(local_lr=0.1, local_steps=2, warm_start=True),
     "anchors": laconic.AnchorSampling(local_lr=0.1, local_steps=2, probability=0.5),
@@ -77,7 +78,10 @@ METHODS = {
     "fed_page": laconic.fed_page(local_steps=2).method,
     "ef21": laconic.ef21().method,
     "diana": laconic.diana(alpha=0.3).method,
+    "marina": laconic.marina(probability=0.3).method,
 }
+UNBIASED = ("diana", "marina")
+"""They refuse a biased compressor."""
 MEANS = ("control", "anchor", "gradient")
 KEPT = (*MEANS, "tracker")
 FLAGS = 5
@@ -209,8 +213,12 @@ COMBINATIONS = (st.sampled_from(list(METHODS)), st.sampled_from(list(UPLINKS)), 
 
 
 def live_through(method: str, uplink: str, downlink: str, history: list[tuple[list[str], int | None]]) -> World:
-    if downlink == "repeated" and method != "tracking":
+    if downlink == "repeated" and not method.startswith("tracking"):
         downlink = "dense"
+    if method in UNBIASED and uplink in ("sign", "top_k", "lazy"):
+        uplink = "quantised"
+    if method == "tracking, global memory" and uplink in ("quantised", "accelerated"):
+        uplink = "lazy"  # there must be a memory to take the mean out of
     # What is conserved has nothing to do with the server's step: half of the links go with each.
     adaptive = uplink in ("sign", "lazy", "accelerated") and downlink != "repeated"
     optimizer = laconic.AMS() if adaptive else laconic.SGD()

@@ -39,16 +39,16 @@ def gradient_tracking(
     optimizer = optimizer or SGD()
     history = History()
     w = problem.initial.copy()
-    a = problem.local_rate
     trackers = {client: np.zeros_like(w) for client in range(problem.clients)}
     memories = {client: np.zeros_like(w) for client in range(problem.clients)}
     for t in range(len(problem.participants)):
+        a = problem.rate(t)
         updates: PerClient = {}
         sent: PerClient = {}
         for client in problem.participants[t]:
             W = w.copy()
             for batch in problem.batches[t][client]:
-                W = W - a * (problem.gradient(client, W, batch) - trackers[client])
+                W = W - a * (problem.short_gradient(client, W, batch) - trackers[client])
             updates[client] = W - w
             sent[client] = compress(t, client, updates[client] + memories[client])
         if sent:
@@ -86,14 +86,14 @@ def control_variates(
     optimizer = optimizer or SGD()
     history = History()
     w = problem.initial.copy()
-    a = problem.local_rate
     N = problem.clients
     c_i = {client: np.zeros_like(w) for client in range(N)}
     if full_batches is not None:
         for client in range(N):
-            c_i[client] = problem.gradient(client, w, full_batches[client])
+            c_i[client] = problem.short_gradient(client, w, full_batches[client])
     c = _mean_of_all(c_i, N)
     for t in range(len(problem.participants)):
+        a = problem.rate(t)
         used: PerClient = {}
         updates: PerClient = {}
         differences = np.zeros_like(w)
@@ -101,7 +101,7 @@ def control_variates(
             K = common_steps(problem, t)
             W = w.copy()
             for batch in problem.batches[t][client]:
-                W = W - a * (problem.gradient(client, W, batch) - c_i[client] + c)
+                W = W - a * (problem.short_gradient(client, W, batch) - c_i[client] + c)
             updates[client] = W - w
             used[client] = uplink.send(t, client, updates[client])
             c_i_new = c_i[client] - c - updates[client] / (K * a)
@@ -128,7 +128,7 @@ def miner(problem: Problem, round: int, client: int, w: Vector, start_gradient: 
     for batch in problem.batches[round][client]:
         g = g + problem.gradient(client, W, batch) - problem.gradient(client, W_before, batch)
         W_before = W
-        W = W - problem.local_rate * g
+        W = W - problem.rate(round) * problem.shortened(g)
     return W - w
 
 
@@ -153,7 +153,7 @@ def anchor_sampling(
     history = History()
     w = problem.initial.copy()
     N = problem.clients
-    v = {client: problem.gradient(client, w, initial_batches[client]) for client in range(N)}
+    v = {client: problem.short_gradient(client, w, initial_batches[client]) for client in range(N)}
     v_server = snapshot(v)
     vbar = _mean_of_all(v, N)
     for t in range(len(problem.participants)):
@@ -164,7 +164,7 @@ def anchor_sampling(
         used: PerClient = {}
         for client in problem.participants[t]:
             if client in anchors[t]:
-                v_new = problem.gradient(client, w, large[t][client])
+                v_new = problem.short_gradient(client, w, large[t][client])
                 difference = v_new - v[client]
                 if compress_difference is not None:
                     difference = compress_difference(t, client, difference)
@@ -208,7 +208,7 @@ def bvr_l_sgd(problem: Problem, large: LargeBatches, optimizer: Optimizer | None
     for t in range(len(problem.participants)):
         gradients = {}
         for client in problem.participants[t]:
-            gradients[client] = problem.gradient(client, w, large[t][client])
+            gradients[client] = problem.short_gradient(client, w, large[t][client])
         if gradients:
             g = mean(problem, gradients)
             updates = {}
@@ -224,32 +224,37 @@ def fed_page(problem: Problem, coins: list[bool], large: LargeBatches, optimizer
     """FedPAGE (Zhao et al. 2021): a server gradient estimate g, renewed by all N clients if the coin says so.
 
     Otherwise the participants send grad(w) - grad(w_previous) on one large batch each and g += their mean,
-    with w_previous the model at the start of the round before. Then they take the miner's steps from g. Round 0
-    always renews.
+    with w_previous the model that g belongs to: that of the round before, unless nobody answered then. Then they
+    take the miner's steps from g. The first round renews. In a round without participants nobody at all answers.
     """
     optimizer = optimizer or SGD()
     history = History()
     w = problem.initial.copy()
-    w_previous = w.copy()
+    w_previous = None
     g = np.zeros_like(w)
     for t in range(len(problem.participants)):
-        if t == 0 or coins[t]:
+        if not problem.participants[t]:
+            history.models.append(w.copy())
+            history.server_state.append(g.copy())
+            continue
+        if w_previous is None or coins[t]:
             gradients = {}
             for client in range(problem.clients):
-                gradients[client] = problem.gradient(client, w, large[t][client])
+                gradients[client] = problem.short_gradient(client, w, large[t][client])
             g = mean(problem, gradients)
-        elif problem.participants[t]:
+        else:
             changes = {}
             for client in problem.participants[t]:
                 batch = large[t][client]
-                changes[client] = problem.gradient(client, w, batch) - problem.gradient(client, w_previous, batch)
+                changes[client] = problem.short_gradient(client, w, batch) - problem.short_gradient(
+                    client, w_previous, batch
+                )
             g = g + mean(problem, changes)
         updates = {}
         for client in problem.participants[t]:
             updates[client] = miner(problem, t, client, w, g)
         w_previous = w.copy()
-        if updates:
-            w = optimizer.step(w, mean(problem, updates))
+        w = optimizer.step(w, mean(problem, updates))
         history.models.append(w.copy())
         history.server_state.append(g.copy())
     return history
@@ -264,7 +269,7 @@ def minibatch_sgd(problem: Problem, rate: float) -> History:
         for client in problem.participants[t]:
             total = w * 0.0
             for batch in problem.batches[t][client]:
-                total = total + problem.gradient(client, w, batch)
+                total = total + problem.short_gradient(client, w, batch)
             gradients[client] = total / len(problem.batches[t][client])
         if gradients:
             w = w - rate * mean(problem, gradients)
@@ -280,7 +285,7 @@ def ef21(problem: Problem, compress: Compress, full_batches: dict[int, Indices],
     g_i = {client: np.zeros_like(w) for client in range(N)}
     for t in range(len(problem.participants)):
         for client in problem.participants[t]:
-            c = compress(t, client, problem.gradient(client, w, full_batches[client]) - g_i[client])
+            c = compress(t, client, problem.short_gradient(client, w, full_batches[client]) - g_i[client])
             g_i[client] = g_i[client] + c
         w = w - rate * _mean_of_all(g_i, N)
         history.models.append(w.copy())
@@ -298,7 +303,7 @@ def diana(problem: Problem, compress: Compress, full_batches: dict[int, Indices]
         h = _mean_of_all(h_i, N)
         messages = {}
         for client in problem.participants[t]:
-            m = compress(t, client, problem.gradient(client, w, full_batches[client]) - h_i[client])
+            m = compress(t, client, problem.short_gradient(client, w, full_batches[client]) - h_i[client])
             messages[client] = m
             h_i[client] = h_i[client] + alpha * m
         w = w - rate * (h + mean(problem, messages))
@@ -310,20 +315,29 @@ def diana(problem: Problem, compress: Compress, full_batches: dict[int, Indices]
 def marina(
     problem: Problem, compress: Compress, coins: list[bool], full_batches: dict[int, Indices], rate: float
 ) -> History:
-    """PP-MARINA (Gorbunov et al. 2021, Algorithm 4): all clients if the coin says so, compressed differences otherwise."""
+    """PP-MARINA (Gorbunov et al. 2021, Algorithm 4): all clients if the coin says so, compressed differences otherwise.
+
+    In a round without participants nobody at all answers: g stays, and goes on belonging to the model that it belongs to.
+    """
     history = History()
     w = problem.initial.copy()
-    w_previous = w.copy()
+    w_previous = None
     g = np.zeros_like(w)
     for t in range(len(problem.participants)):
-        if t == 0 or coins[t]:
-            everybody = {c: problem.gradient(c, w, full_batches[c]) for c in range(problem.clients)}
+        if not problem.participants[t]:
+            history.models.append(w.copy())
+            history.server_state.append(g.copy())
+            continue
+        if w_previous is None or coins[t]:
+            everybody = {c: problem.short_gradient(c, w, full_batches[c]) for c in range(problem.clients)}
             g = mean(problem, everybody)
         else:
             changes = {}
             for client in problem.participants[t]:
                 batch = full_batches[client]
-                difference = problem.gradient(client, w, batch) - problem.gradient(client, w_previous, batch)
+                difference = problem.short_gradient(client, w, batch) - problem.short_gradient(
+                    client, w_previous, batch
+                )
                 changes[client] = compress(t, client, difference)
             g = g + mean(problem, changes)
         w_previous = w.copy()

@@ -33,6 +33,23 @@ class Problem:
     local_rate: float = 0.05
     sizes: list[int] | None = None
     """Samples per client, when the mean is weighted by them; None is the uniform mean."""
+    rate_factors: list[float] | None = None
+    """What the local rate is multiplied with in each round; None is 1."""
+    longest: float | None = None
+    """The length that longer gradients are brought to."""
+
+    def rate(self, round: int) -> float:
+        """The local rate of a round."""
+        return self.local_rate if self.rate_factors is None else self.local_rate * self.rate_factors[round]
+
+    def shortened(self, gradient: Vector) -> Vector:
+        """The gradient, no longer than is allowed."""
+        length = float(np.linalg.norm(gradient))
+        return gradient if self.longest is None or length <= self.longest else gradient * (self.longest / length)
+
+    def short_gradient(self, client: int, w: Vector, indices: Indices) -> Vector:
+        """The gradient, shortened."""
+        return self.shortened(self.gradient(client, w, indices))
 
 
 @dataclass
@@ -84,5 +101,5 @@ def local_update(problem: Problem, round: int, client: int, start: Vector) -> Ve
     """LocalSGD: W <- start; K times W -= a g(W, batch); u = W - start."""
     W = start.copy()
     for batch in problem.batches[round][client]:
-        W = W - problem.local_rate * problem.gradient(client, W, batch)
+        W = W - problem.rate(round) * problem.short_gradient(client, W, batch)
     return W - start

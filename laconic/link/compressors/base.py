@@ -51,6 +51,11 @@ class Compressor(Part):
         """Whether ||C(x) - x||^2 <= q^2 ||x||^2 with q < 1, as error feedback needs."""
         return True
 
+    @property
+    def biased(self) -> bool:
+        """Whether the mean over all draws is another vector than x; then only a memory makes up for what is missing."""
+        return True
+
     def omega(self, layout: Layout) -> float:
         """The variance of an unbiased C, relative to ||x||^2 and for the worst group; 0 when C is not random."""
         return 0.0

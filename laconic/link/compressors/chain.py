@@ -47,6 +47,11 @@ class Chain(Compressor):
         """When both are."""
         return self.first.contractive and self.second.contractive
 
+    @property
+    def biased(self) -> bool:
+        """When one of the two is."""
+        return self.first.biased or self.second.biased
+
     def omega(self, layout: Layout) -> float:
         """The variances of two unbiased steps compound: (1 + omega_1)(1 + omega_2) - 1."""
         return (1 + self.first.omega(layout)) * (1 + self.second.omega(layout)) - 1

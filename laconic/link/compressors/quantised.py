@@ -78,6 +78,11 @@ class Qsgd(Compressor):
         """When damped; and by the max norm with at least two levels, where memory shrinks in the maximum norm."""
         return self.damped or (self.norm == "max" and self.levels > 1)
 
+    @property
+    def biased(self) -> bool:
+        """Only when damped."""
+        return self.damped
+
     def omega(self, layout: Layout) -> float:
         """min(d/s^2, sqrt(d)/s); the max norm is no larger than the l2 norm, so the bound holds for it as well."""
         sizes = np.diff(group_bounds(layout, self.by)).tolist()
@@ -153,6 +158,11 @@ class Uniform(Compressor):
     def contractive(self) -> bool:
         """In the maximum norm, where an error is below 1 + noise steps of (largest - smallest) / (2^bits - 1) each."""
         return 2 * (1 + self.zero_point_noise) < (1 << self.bits) - 1
+
+    @property
+    def biased(self) -> bool:
+        """Unless rounding is stochastic."""
+        return self.rounding != "stochastic"
 
     def omega(self, layout: Layout) -> float:
         """d/4 step^2, with a step of at most 2 ||x|| / (2^bits - 1), when rounding is stochastic."""

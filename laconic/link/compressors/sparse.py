@@ -83,6 +83,11 @@ class RandomK(Compressor):
         """Without the factor d/k it only leaves entries out."""
         return not self.unbiased
 
+    @property
+    def biased(self) -> bool:
+        """Without the factor d/k."""
+        return not self.unbiased
+
     def omega(self, layout: Layout) -> float:
         """d/k - 1."""
         if not self.unbiased:
