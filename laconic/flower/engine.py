@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from logging import getLogger
 
@@ -28,8 +28,18 @@ LOOK_AROUND = 5.0
 class GridEngine:
     """Asks nodes, and waits until all have answered, enough have, or the time is up."""
 
-    def __init__(self, grid: Grid, roster: Roster, *, deadline: float, quorum: float) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        roster: Roster,
+        *,
+        deadline: float,
+        quorum: float,
+        examine: Callable[[Reply], object],
+        refuse: Callable[[int, PacketError], None],
+    ) -> None:
         self._grid, self._roster, self._deadline, self._quorum = grid, roster, deadline, quorum
+        self._examine, self._refuse = examine, refuse
         self._late: dict[str, tuple[int, float]] = {}
         """Questions of closed exchanges that may still be answered: the client, and when Flower forgets them."""
 
@@ -69,23 +79,37 @@ class GridEngine:
     def _collect(self, asked: dict[str, int]) -> dict[int, Reply]:
         """The replies by client, until the exchange closes."""
         replies: dict[int, Reply] = {}
-        for client, message in self._messages(asked, math.ceil(self._quorum * len(asked))):
+
+        def take(client: int, message: Message) -> bool:
             reply = self._reply(client, message)
             if reply is not None:
                 replies[client] = reply
+            return reply is not None and self._counts(reply)
+
+        self._hear(asked, take)
         return replies
 
-    def _messages(self, asked: dict[str, int], enough: int) -> Iterator[tuple[int, Message]]:
-        missing = dict(asked)
+    def _counts(self, reply: Reply) -> bool:
+        """Whether the server will take a reply; it says itself why not, when its turn comes."""
+        if self._quorum == 1:
+            return True  # all are waited for anyway
+        try:
+            return self._examine(reply) is not None
+        except PacketError:
+            return False
+
+    def _hear(self, asked: dict[str, int], take: Callable[[int, Message], bool]) -> None:
+        """Until nobody is missing, enough answers count, or the time is up; `take` says of each whether it does."""
+        missing, valid, enough = dict(asked), 0, math.ceil(self._quorum * len(asked))
         started = looked = time.monotonic()
         pause = FIRST_PAUSE
         while missing:
             for message in self._grid.pull_messages(list(missing)):
                 client = missing.pop(message.metadata.reply_to_message_id, None)
                 if client is not None:
-                    yield client, message
+                    valid += take(client, message)
             now = time.monotonic()
-            if not missing or len(asked) - len(missing) >= enough or now - started >= self._deadline:
+            if not missing or valid >= enough or now - started >= self._deadline:
                 break
             if now - looked >= LOOK_AROUND:
                 looked = now
@@ -125,7 +149,7 @@ class GridEngine:
                 LOG.warning("laconic: client %d does not know this run any more; it is told again", client)
                 self._roster.ask_again(client)
             else:
-                self._roster.strikes.offend(client, error)
+                self._refuse(client, error)
             return None
 
     def evaluate(self, packets: list[bytes], round: int) -> tuple[int, list[tuple[int, dict[str, float]]]]:
@@ -142,11 +166,15 @@ class GridEngine:
                 messages.append(self._message(content, node, MessageType.EVALUATE, round))
             asked |= self._push(messages, piece)
         found: dict[int, tuple[int, dict[str, float]]] = {}
-        for client, message in self._messages(asked, math.ceil(self._quorum * len(asked))):
+
+        def take(client: int, message: Message) -> bool:
             try:
                 found[client] = _metrics(message)
             except PacketError as error:
                 LOG.warning("laconic: client %d did not evaluate: %s", client, error)
+            return client in found
+
+        self._hear(asked, take)
         return len(asked), [found[client] for client in sorted(found)]
 
 

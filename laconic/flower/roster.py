@@ -39,7 +39,7 @@ class Roster:
         fixed_sizes: bool = False,
     ) -> None:
         self._grid, self.plan, self._patience = grid, plan, patience
-        self.strikes = Strikes(strikes, LOG, lambda client: f"client {client} (node {self._nodes.get(client)})")
+        self.strikes = Strikes(strikes, LOG, self.name)
         self._nodes: dict[int, int] = {}
         """By client: its node."""
         self._asked: dict[str, tuple[int, float]] = {}
@@ -50,6 +50,10 @@ class Roster:
         """By client: the name in its node's file, and what Flower called the node when it was last here."""
         self.sizes: dict[int, int] = {}
         """Examples of every client that was ever here."""
+
+    def name(self, client: int) -> str:
+        """A client, for a log."""
+        return f"client {client} (node {self._nodes.get(client)})"
 
     def clients(self) -> list[int]:
         """Those that can be asked now."""

@@ -29,6 +29,9 @@ from laconic.server.defences import Defences, DefendedMean
 from laconic.server.peers import DiskPeers, Peers
 from laconic.server.sampling import Sampling, participants
 
+Checked = tuple[dict[int, Packet], dict[int, Payload], State]
+"""A reply that may be folded: its packets and what they carry, by stream, and what is then kept of the client's uplink."""
+
 
 @dataclass(frozen=True)
 class Offer:
@@ -104,10 +107,15 @@ class Server:
         """Is told of every reply that is refused: whose it was, and why."""
         self.reachable: Callable[[int], bool] = lambda client: True
         """Whether a client can be asked at all; one that cannot costs nothing."""
+        self.choose: Callable[[list[int]], list[int]] = lambda drawn: drawn
+        """Who takes part in the place of those that were drawn."""
+        self.heard: Callable[[int, int], None] | None = None
+        """Is told at the end of every exchange which one it was, and how many answers count."""
 
     def exchanges(self) -> Iterator[Exchange]:
         """Open a round: choose who takes part, and go through its exchanges one by one."""
-        chosen = participants(self.sampling, len(self.data), self.count, self.round, self.secret, self._sizes)
+        drawn = participants(self.sampling, len(self.data), self.count, self.round, self.secret, self._sizes)
+        chosen = self.choose(drawn)
         self.costs = RoundCosts(invited=len(chosen))
         self.losses = []
         self._participants: Sequence[int] = chosen
@@ -152,10 +160,14 @@ class Server:
         return DefendedMean(defences, *like, self.count, noise)
 
     def _sizes(self) -> np.ndarray:
-        """Looked up once: in a large population that takes longer than drawing from it."""
+        """Looked up once: in a large population that takes longer than drawing from it; see `resized`."""
         if self._all_sizes is None:
             self._all_sizes = sizes_of(self.data)
         return self._all_sizes
+
+    def resized(self) -> None:
+        """Clients' sizes are not what they were."""
+        self._all_sizes = None
 
     def _occasion(self, client: int = GLOBAL) -> Occasion:
         invited = len(self._participants)
@@ -210,6 +222,20 @@ class Server:
 
     def fold(self, reply: Reply) -> None:
         """Check a reply and add it to the mean; one that is refused has changed nothing."""
+        checked = self.examine(reply)
+        if checked is None:
+            self._forget(reply)
+            return
+        packets, payloads, peer = checked
+        # From here on nothing can be refused.
+        weight = 1.0 if self.weighting == "uniform" else float(reply.examples)
+        for stream, payload in payloads.items():
+            self._received.add(Stream(stream), payload, weight)
+        self._enter(reply, packets, self._offered[reply.client])
+        self._confirm(reply.client, next(iter(packets.values())).sequence, peer)
+
+    def examine(self, reply: Reply) -> Checked | None:
+        """Look at a reply, and change nothing: what it brings, or None from a client that cannot read what it was sent."""
         packets = {packet.stream: packet for packet in (Packet.parse(p, self.layout) for p in reply.packets)}
         if not packets or len(packets) != len(reply.packets):
             raise PacketError("stream", f"client {reply.client} sent streams {sorted(packets)}")
@@ -222,8 +248,7 @@ class Server:
         if number <= self.folded[reply.client] or any(p.sequence != number for p in packets.values()):
             raise PacketError("stale", f"update {number} of client {reply.client} is not the next")
         if Flag.LOST in flags:
-            self._forget(reply)
-            return
+            return None
         offer = self._offered[reply.client]
         expected = set(self.method.streams(offer.work))
         if self.send_buffers and Stream.MODEL in expected:
@@ -244,12 +269,7 @@ class Server:
         size = self.data.size(reply.client)
         if self.weighting == "size" and reply.examples != size:
             raise PacketError("examples", f"client {reply.client} has {size} examples, and says {reply.examples}")
-        # Nothing has changed so far; from here on nothing can be refused.
-        weight = 1.0 if self.weighting == "uniform" else float(reply.examples)
-        for stream, payload in payloads.items():
-            self._received.add(Stream(stream), payload, weight)
-        self._enter(reply, packets, offer)
-        self._confirm(reply.client, number, peer)
+        return packets, payloads, peer
 
     def _confirm(self, client: int, number: int, uplink_peer: State) -> None:
         """The client's exchange counts: its links move on."""
@@ -305,6 +325,8 @@ class Server:
 
     def gather(self, exchange: Exchange) -> None:
         """End an exchange: the method makes of the answers what it needs."""
+        if self.heard is not None:
+            self.heard(self._exchange, len(self._answered))
         self.method_state = self.method.gather(exchange, self.method_state, self._received, self._occasion())
         owed = self.method.owes(exchange, self._received)
         if owed:
