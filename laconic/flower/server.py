@@ -119,12 +119,18 @@ def _configured(
             config, made = RunConfig(**fields), algorithm
         except ValidationError as error:
             raise ConfigError(explain(error)) from None
+    if not config.defence.noise and "refuse" not in config.defence.model_fields_set:
+        # Nodes are not trusted as simulated clients are.
+        defence = config.defence.model_copy(update={"refuse": "auto"})
+        config = config.model_copy(update={"defence": defence})
     return config, made, config.load_data() if isinstance(data, str) else data
 
 
 def _check_same(folder: RunDirectory, resolved: RunConfig) -> None:
     """A run goes on with what it was started with."""
     then, now = (tomllib.loads(text) for text in (folder.config.read_text(), resolved.to_toml()))
+    for table in (then, now):
+        table.get("defence", {}).pop("refuse", None)  # what was folded is folded; later ones may be judged otherwise
     for key in sorted({*then, *now} - MAY_CHANGE):
         if then.get(key) != now.get(key):
             started = f"the run in '{folder.path}' was started with {then.get(key)!r}"

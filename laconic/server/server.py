@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,23 +23,12 @@ from laconic.parts import State, section
 from laconic.randomness import GLOBAL, Randomness
 from laconic.run.ledger import RoundCosts
 from laconic.server.aggregate import Aggregate, Received, RunningMean, Weighting
+from laconic.server.dealings import Checked, Offer
 from laconic.server.debts import Debts
-from laconic.server.defences import Defences, DefendedMean
+from laconic.server.defences import Defences, DefendedMean, length
+from laconic.server.lengths import Lengths
 from laconic.server.peers import DiskPeers, Peers
 from laconic.server.sampling import Sampling, participants
-
-Checked = tuple[dict[int, Packet], dict[int, Payload], State]
-"""A reply that may be folded: its packets and what they carry, by stream, and what is then kept of the client's uplink."""
-
-
-@dataclass(frozen=True)
-class Offer:
-    """What one client was asked in the present exchange."""
-
-    work: str
-    exchange: Exchange
-    model: Body | None
-    """The model as it went out, if it did."""
 
 
 class Server:
@@ -95,6 +83,7 @@ class Server:
         self.versions = np.zeros(len(data), dtype=np.int64)
         self.peers = Peers(layout) if peers is None else peers
         self.debts = Debts()
+        self.lengths = Lengths()
         self.acknowledges_rounds = True
         """Whether a round that is over counts as durable; if not, `acknowledge` says when."""
         self._durable: dict[int, int] = {}
@@ -226,13 +215,13 @@ class Server:
         if checked is None:
             self._forget(reply)
             return
-        packets, payloads, peer = checked
         # From here on nothing can be refused.
         weight = 1.0 if self.weighting == "uniform" else float(reply.examples)
-        for stream, payload in payloads.items():
+        for stream, payload in checked.payloads.items():
             self._received.add(Stream(stream), payload, weight)
-        self._enter(reply, packets, self._offered[reply.client])
-        self._confirm(reply.client, next(iter(packets.values())).sequence, peer)
+        self.lengths.enter(checked.lengths)
+        self._enter(reply, checked.packets, self._offered[reply.client])
+        self._confirm(reply.client, next(iter(checked.packets.values())).sequence, checked.peer)
 
     def examine(self, reply: Reply) -> Checked | None:
         """Look at a reply, and change nothing: what it brings, or None from a client that cannot read what it was sent."""
@@ -264,12 +253,16 @@ class Server:
                 payloads[stream] = decode_dense(packet.body, self.layout.buffer_size, self.layout.dtype)
             elif stream != Stream.CONFIRM:
                 payloads[stream] = decode(packet.body, self.layout)
-        if Stream.MODEL in payloads:
+        lengths: dict[str, float] = {}
+        if self.defences.refuse == "auto":
+            lengths = {f"{offer.work}/{Stream(s).name.lower()}": length(each) for s, each in payloads.items()}
+            self.lengths.check(lengths, reply.client)
+        elif Stream.MODEL in payloads:
             self.defences.admit(payloads[Stream.MODEL], reply.client)
         size = self.data.size(reply.client)
         if self.weighting == "size" and reply.examples != size:
             raise PacketError("examples", f"client {reply.client} has {size} examples, and says {reply.examples}")
-        return packets, payloads, peer
+        return Checked(packets, payloads, peer, lengths)
 
     def _confirm(self, client: int, number: int, uplink_peer: State) -> None:
         """The client's exchange counts: its links move on."""
@@ -369,6 +362,7 @@ class Server:
         own |= {f"optimizer/{name}": value for name, value in self.optimizer_state.items()}
         own |= {f"downlink/{name}": value for name, value in self.downlink_state.items()}
         own |= {f"method/{name}": value for name, value in self.method_state.items()}
+        own |= {f"lengths/{name}": value for name, value in self.lengths.state().items()}
         own |= {f"debts/{name}": value for name, value in self.debts.state().items()}
         return own | {f"peers/{name}": value for name, value in self.peers.state().items()}
 
@@ -382,5 +376,6 @@ class Server:
         self.optimizer_state = {name: value.to(device) for name, value in section(state, "optimizer").items()}
         self.downlink_state = {name: value.to(device) for name, value in section(state, "downlink").items()}
         self.method_state = {name: value.to(device) for name, value in section(state, "method").items()}
+        self.lengths.restore(section(state, "lengths"))
         self.debts = Debts.restored(section(state, "debts"))
         self.peers.restore(section(state, "peers"))

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 import laconic
 from laconic.run.directory import RunDirectory, load_tensors
@@ -16,10 +17,12 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from flwr.app import Error, Message
 
-from laconic.flower import client_app
+from laconic.flower import client_app, wire
 from laconic.flower.server import serve
+from laconic.link.compressors import decode_dense, encode_dense
+from laconic.link.packet import Packet
 from tests.flower.loopback import LoopbackGrid
-from tests.flower.test_federation import CLIENTS, add, federation, not_a_number, run, simulated
+from tests.flower.test_federation import CLIENTS, add, federation, not_a_number, replaced, run, simulated
 
 
 @pytest.fixture(autouse=True)
@@ -227,3 +230,44 @@ def test_the_dead_make_no_quorum(tmp_path, monkeypatch):
     grid.spoil, grid.pull_messages = spoil, pull
     result = run(grid, tmp_path, "fed_avg", rounds=1, quorum=0.6, deadline=60.0)
     assert [record["participants"] for record in result.history] == [2]
+
+
+def longer(reply: Message, factor: float) -> Message:
+    """The reply with its update that many times as long."""
+    record = reply.content.config_records[wire.RECORD]
+    layout = laconic.Layout.of(laconic.models.build("logistic", (1, 8, 8), 10))
+    (packet,) = [Packet.parse(each, layout) for each in record["packets"]]
+    return replaced(reply, encode_dense(factor * decode_dense(packet.body, 650, torch.float32).dense()))
+
+
+def test_updates_far_longer_than_others_are_refused_without_being_asked_for(tmp_path, caplog):
+    grid = federation(tmp_path)
+    attacks = {"3", "4", "5"}
+
+    def spoil(node: int, reply: Message) -> Message:
+        return longer(reply, 1000.0) if node == 101 and trained(reply) and reply.metadata.group_id in attacks else reply
+
+    grid.spoil = spoil
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        run(grid, tmp_path, "fed_avg", rounds=3, strikes=2)
+        # What honest updates look like outlives the server.
+        result = run(grid, tmp_path, "fed_avg", rounds=6, strikes=2)
+    assert [record["participants"] for record in result.history] == [3, 3, 2, 2, 2, 2]
+    assert [record.get("refused") for record in result.history[2:4]] == [{"exploding": 1}] * 2
+    assert "the reply of client 1 (node 101) was refused: exploding: the update of client 1 has length" in caplog.text
+    assert "client 1 (node 101) is set aside after 2 refused replies" in caplog.text
+
+
+def test_who_wants_long_updates_says_so(tmp_path):
+    grid = federation(tmp_path)
+    grid.spoil = lambda node, reply: longer(reply, 1000.0) if node == 101 and trained(reply) else reply
+    result = run(grid, tmp_path, "fed_avg", rounds=4, refuse_updates="none")
+    assert not any("refused" in record for record in result.history)
+
+
+def test_updates_that_explode_for_everybody_are_divergence(tmp_path):
+    grid = federation(tmp_path)
+    grid.spoil = lambda node, reply: longer(reply, 1e6) if trained(reply) and reply.metadata.group_id == "4" else reply
+    with pytest.raises(Diverged, match="every update in round 4 is exploding"):
+        run(grid, tmp_path, "fed_avg", rounds=5)
+    assert not any(strikes(tmp_path).values())
