@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -23,6 +24,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 1.0
 """Seconds between two looks for replies: short rounds are short, and long ones are not asked about all the time."""
 LOOK_AROUND = 5.0
 """Seconds between two looks at who is still connected."""
+MOST_METRICS, LARGEST_METRIC = 20, 1e9
+"""What a client may say of an evaluation."""
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 
 
 class GridEngine:
@@ -140,7 +144,7 @@ class GridEngine:
     def _reply(self, client: int, message: Message) -> Reply | None:
         """What a node has said, as far as it makes sense; None if there is no reply in it."""
         if message.has_error():
-            LOG.warning("laconic: client %d did not answer: %s", client, message.error.reason)
+            LOG.warning("laconic: client %d did not answer: %s", client, wire.shown(message.error.reason))
             return None
         try:
             return wire.unpack_reply(wire.said(message), client)
@@ -152,8 +156,8 @@ class GridEngine:
                 self._refuse(client, error)
             return None
 
-    def evaluate(self, packets: list[bytes], round: int) -> tuple[int, list[tuple[int, dict[str, float]]]]:
-        """The server's model on clients' own examples: how many clients were asked; each one's examples and metrics."""
+    def evaluate(self, packets: list[bytes], round: int) -> tuple[int, list[tuple[int, int, dict[str, float]]]]:
+        """The server's model on clients' own examples: how many were asked; who answered, with how many, and the metrics."""
         clients = self._roster.clients()
         asked: dict[str, int] = {}
         for start in range(0, len(clients), PIECE):
@@ -175,19 +179,23 @@ class GridEngine:
             return client in found
 
         self._hear(asked, take)
-        return len(asked), [found[client] for client in sorted(found)]
+        return len(asked), [(client, *found[client]) for client in sorted(found)]
 
 
 def _metrics(message: Message) -> tuple[int, dict[str, float]]:
     if message.has_error():
-        raise PacketError("node", message.error.reason or "")
+        raise PacketError("node", wire.shown(message.error.reason))
     record = wire.said(message)
     if "refused" in record:
-        raise PacketError(wire.text(record, "refused"), str(record.get("detail", "")))
+        raise wire.refused(record)
     names, values = record.get("names"), record.get("values")
-    if not isinstance(names, list) or not isinstance(values, list) or len(names) != len(values):
+    if not isinstance(names, list) or not isinstance(values, list) or not len(names) == len(values) <= MOST_METRICS:
         raise PacketError("record", "names and values do not match")
-    found = {str(name): float(value) for name, value in zip(names, values, strict=True) if isinstance(value, float)}
-    if not all(math.isfinite(value) for value in found.values()):
-        raise PacketError("not finite", "a metric")
+    found: dict[str, float] = {}
+    for name, value in zip(names, values, strict=True):
+        if not isinstance(name, str) or not NAME.fullmatch(name) or not isinstance(value, float):
+            raise PacketError("record", "a metric is a name and a number")
+        if not abs(value) <= LARGEST_METRIC:
+            raise PacketError("not finite", f"{name} = {value:g}")
+        found[name] = value
     return wire.count(record, "examples", lowest=1), found

@@ -15,15 +15,15 @@ from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from laconic.algorithm import Algorithm
 from laconic.data.federated import ClientData
 from laconic.errors import ConfigError, unknown_name
 from laconic.flower.plan import Model
 from laconic.flower.training import Deployment, FederatedTraining
-from laconic.parts import explain
-from laconic.run.config import RunConfig, load_config
+from laconic.parts import SLOTS, explain
+from laconic.run.config import SHORT_NAMES, RunConfig, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.driver import FREE_TO_CHANGE
 from laconic.run.labels import split_label
@@ -32,6 +32,16 @@ from laconic.run.training import Diverged, Record, Result
 LOG = getLogger("flwr.laconic")
 MAY_CHANGE = FREE_TO_CHANGE | {"strikes"}
 """What may differ when a server goes on: a person lets clients back in that were set aside, for one."""
+MEANINGLESS = {
+    "network": "messages take as long as they take; only a simulation can have a network that is not there",
+    "engine": "the nodes run the clients",
+    "ray": "the nodes run the clients",
+    "store": "each node keeps its client's state in a file",
+    "store_cache": "each node keeps its client's state in a file",
+    "threads": "a node has one client",
+    "chunk": "a node has one client",
+}
+"""Settings of a simulation, and why a federation has no use for them."""
 
 
 def server_app(
@@ -57,10 +67,17 @@ def serve(
     grid: Grid, algorithm: Algorithm | str, model: Model, data: ClientData | str | None, settings: dict[str, Any]
 ) -> Result:
     """Run to the end, or go on where an earlier server was stopped."""
-    # Names may be changed for one run; nodes read the same run config.
-    model = settings.pop("model", model) if isinstance(model, str) else model
-    data = settings.pop("dataset", data) if isinstance(data, str) else data
-    algorithm = settings.pop("algorithm", algorithm) if isinstance(algorithm, str) else algorithm
+    # Names may be changed for one run; nodes read the same run config. What the app brings itself has no name.
+    settings = dict(settings)
+    named = {key: settings.pop(key) for key in ("model", "dataset", "algorithm") if key in settings}
+    model = named.pop("model", model) if isinstance(model, str) else model
+    algorithm = named.pop("algorithm", algorithm) if isinstance(algorithm, str) else algorithm
+    if isinstance(data, str):
+        data = named.pop("dataset", data)
+    elif "partition" in settings:
+        named["partition"] = settings.pop("partition")
+    for key, value in named.items():
+        LOG.info("laconic: %s = %r does not apply: the app brings its own", key, value)
     own = {key: value for key, value in settings.items() if key in Deployment.model_fields}
     try:
         deployment = Deployment(**own)
@@ -89,6 +106,12 @@ def serve(
                 folder.append(record)
                 # Before the next round, whose instructions acknowledge this one.
                 folder.save_checkpoint(training)
+                # What takes this long must not be what a crash undoes: the round is safe.
+                on_clients = training.evaluate_on_clients()
+                if on_clients:
+                    record |= on_clients
+                    folder.amend(record)
+                    folder.save_checkpoint(training)
                 LOG.info("laconic: %s", _line(record))
         except Diverged as error:
             LOG.error("laconic: %s (the run is in '%s')", error, folder.path)
@@ -111,19 +134,43 @@ def _configured(
         config = load_config(None, split_label(algorithm), names, said)
         made = config.build_algorithm()
     else:
-        fields = {"algorithm": algorithm.name} | names | said
-        for key in fields:
-            if key not in RunConfig.model_fields:
-                raise unknown_name("setting", key, [*RunConfig.model_fields, *Deployment.model_fields])
+        fields, changes = _placed(algorithm, said)
+        made = algorithm.replace(**changes)
         try:
-            config, made = RunConfig(**fields), algorithm
+            config = RunConfig(**{"algorithm": algorithm.name} | names | fields)
         except ValidationError as error:
             raise ConfigError(explain(error)) from None
+    for key, why in MEANINGLESS.items():
+        value = getattr(config, key)
+        if key in config.model_fields_set and value != RunConfig.model_fields[key].get_default(
+            call_default_factory=True
+        ):
+            table = value.model_dump(exclude_defaults=True) if isinstance(value, BaseModel) else None
+            given = f"{key} = {value!r}" if table is None else ", ".join(f"{key}.{k} = {v!r}" for k, v in table.items())
+            raise ConfigError(f"{given}: has no meaning on Flower: {why}")
     if not config.defence.noise and "refuse" not in config.defence.model_fields_set:
         # Nodes are not trusted as simulated clients are.
         defence = config.defence.model_copy(update={"refuse": "auto"})
         config = config.model_copy(update={"defence": defence})
     return config, made, config.load_data() if isinstance(data, str) else data
+
+
+def _placed(algorithm: Algorithm, said: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is said beside an algorithm that is given whole: fields of a config, and changes of its parts."""
+    fields: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
+    for key, value in said.items():
+        place = SHORT_NAMES.get(key, key)
+        if "." not in place and place not in RunConfig.model_fields and algorithm.owners(place):
+            place = f"{algorithm.owner(place)}.{place}"
+        head, dot, rest = place.partition(".")
+        if head not in RunConfig.model_fields:
+            raise unknown_name("setting", key, [*RunConfig.model_fields, *SHORT_NAMES, *Deployment.model_fields])
+        target = changes if head in SLOTS else fields
+        if head in SLOTS and not dot and not isinstance(value, dict):
+            dot, rest = ".", "name"
+        target[head] = target.get(head, {}) | {rest: value} if dot else value
+    return fields, changes
 
 
 def _check_same(folder: RunDirectory, resolved: RunConfig) -> None:
@@ -155,5 +202,9 @@ def _line(record: Record) -> str:
     """A round for people who read logs."""
     shown = [f"round {record['round']}", f"{record['participants']} clients"]
     shown += [f"{name} {record[name]:.4f}" for name in ("accuracy", "loss") if isinstance(record.get(name), float)]
+    if record.get("epsilon") is not None:
+        shown.append(f"epsilon {record['epsilon']:.4g}")
+    if record.get("refused"):
+        shown.append(f"{sum(record['refused'].values())} refused")
     shown += [f"up {record['bytes_up']:,} B", f"down {record['bytes_down']:,} B"]
     return ", ".join(shown)

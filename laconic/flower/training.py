@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from logging import getLogger
 from typing import Any
 from uuid import uuid4
@@ -133,6 +133,8 @@ class FederatedTraining(Training):
             defences=config.defence,
             send_buffers=config.buffers != "frozen",
         )
+        # Before any node is here; their sizes are looked at as they come.
+        self._check_sizes({})
         self.privacy = self._account()
         if self.privacy is not None:
             # Nodes know the seed: what hides them from each other must not follow from it.
@@ -158,6 +160,7 @@ class FederatedTraining(Training):
             replace_nodes=deployment.replace_nodes,
             most_examples=deployment.most_examples,
             fixed_sizes=config.weighting == "size" or config.sampling == "weighted",
+            fits=self._check_sizes,
         )
         self.engine = GridEngine(
             grid,
@@ -182,11 +185,13 @@ class FederatedTraining(Training):
         self.ledger = Ledger()
         self.seconds = 0.0
         self._begun = False
-        self._on_clients: Record = {}
 
     def _hide(self, secret: int) -> None:
         self._secret = secret
         self.server.secret = Randomness(secret)
+
+    def _check_sizes(self, sizes: Mapping[int, int]) -> None:
+        self.algorithm.method.check(np.array([*sizes.values()], dtype=np.int64), self.settings.weighting)
 
     def _round(self) -> Ledger:
         """A round that somebody has answered."""
@@ -211,7 +216,6 @@ class FederatedTraining(Training):
         # What was said in vain has crossed all the same; the invited were the same ones.
         wasted.invited = 0
         costs.add(wasted)
-        self._on_clients = self._evaluate_on_clients(costs)
         return costs
 
     def _refuse(self, client: int, error: PacketError) -> None:
@@ -287,7 +291,6 @@ class FederatedTraining(Training):
         if self.roster.sizes != self.population.sizes:
             self.population.sizes = dict(self.roster.sizes)
             self.server.resized()
-            self.algorithm.method.check(np.array([*self.roster.sizes.values()]), self.settings.weighting)
         if self.roster.strikes.aside() == len(self.population):
             raise Diverged(
                 f"all clients are set aside after round {self.server.round}: their replies had to be refused; "
@@ -315,11 +318,11 @@ class FederatedTraining(Training):
             time.sleep(LOOK_EVERY)
         self._begun = True
 
-    def _measured(self, evaluated: bool) -> Record:
-        return self._on_clients
+    def evaluate_on_clients(self) -> Record:
+        """The metrics on clients' own examples, where they are due, and the totals with the model that travels for them.
 
-    def _evaluate_on_clients(self, costs: Ledger) -> Record:
-        """The metrics on clients' own examples, where that was asked for; the model that travels for it is counted."""
+        A client speaks for as many examples as it said it has; what most do not report is left out.
+        """
         every = self.deployment.client_eval_every
         if every is None or self.server.round % every:
             return {}
@@ -330,11 +333,17 @@ class FederatedTraining(Training):
         packets = [Packet(body, stream, *label).to_bytes() for stream, body in bodies.items()]
         asked, answers = self.engine.evaluate(packets, self.server.round)
         for packet in packets * asked:
-            costs.count("down", "evaluation", len(packet), 0)
-        examples = sum(count for count, _ in answers)
-        names = {name for _, found in answers for name in found}
-        sums = {name: math.fsum(count * found.get(name, math.nan) for count, found in answers) for name in names}
-        return {f"clients_{name}": total / examples for name, total in sorted(sums.items())}
+            self.ledger.count("down", "evaluation", len(packet), 0)
+        found: Record = {}
+        for name in sorted({name for _, _, metrics in answers for name in metrics}):
+            said = [
+                (min(count, self.roster.sizes[client]), metrics[name])
+                for client, count, metrics in answers
+                if name in metrics
+            ]
+            if 2 * len(said) > len(answers):
+                found[f"clients_{name}"] = math.fsum(n * value for n, value in said) / sum(n for n, _ in said)
+        return found | self.ledger.totals()
 
     def snapshot(self) -> tuple[State, dict[str, Any]]:
         """The server's side alone: clients keep their own."""

@@ -15,13 +15,13 @@ from laconic.run.training import Diverged
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from flwr.app import Error, Message
+from flwr.app import Message
 
 from laconic.flower import client_app, wire
 from laconic.flower.server import serve
 from laconic.link.compressors import decode_dense, encode_dense
 from laconic.link.packet import Packet
-from tests.flower.loopback import LoopbackGrid
+from tests.flower.loopback import LoopbackGrid, failure
 from tests.flower.test_federation import CLIENTS, add, federation, not_a_number, replaced, run, simulated
 
 
@@ -105,13 +105,14 @@ def test_a_round_in_which_everybody_fails_is_asked_again(tmp_path, caplog, label
         if reply.metadata.group_id == "2" and failures < 2 * CLIENTS:
             failures += 1
             # Its new state is in the node's file already: an error, or silence, is all that the server gets.
-            return Message(Error(code=1, reason="out of memory"), reply_to=reply) if node == 101 else None
+            return failure(reply, "out of memory") if node == 101 else None
         return reply
 
     grid.spoil = fail
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
         result = run(grid, tmp_path, label, rounds=4, deadline=0.3)
     assert caplog.text.count("nobody's answer in round 2 counts; it is asked again in") == 2
+    assert "client 1 did not answer: out of memory" in caplog.text
     assert [record["participants"] for record in result.history] == [3] * 4
     expected = simulated(label, rounds=4)
     assert result.model_sha256 == expected.model_sha256
