@@ -69,7 +69,7 @@ def serve(
     """Run to the end, or go on where an earlier server was stopped."""
     # Names may be changed for one run; nodes read the same run config. What the app brings itself has no name.
     settings = dict(settings)
-    named = {key: settings.pop(key) for key in ("model", "dataset", "algorithm") if key in settings}
+    named: dict[str, Any] = {key: settings.pop(key) for key in ("model", "dataset", "algorithm") if key in settings}
     model = named.pop("model", model) if isinstance(model, str) else model
     algorithm = named.pop("algorithm", algorithm) if isinstance(algorithm, str) else algorithm
     if isinstance(data, str):

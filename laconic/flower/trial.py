@@ -128,6 +128,11 @@ class Trial:
         output = self.flwr("ls", CONNECTION, "--run-id", str(run), "--format", "json")
         return str(json.loads(output[output.index("{") :])["runs"][0]["status"])
 
+    def dead(self) -> dict[str, int]:
+        """Processes that have ended though nobody asked them to, and their exit codes."""
+        codes = {name: process.poll() for name, process in self.processes.items()}
+        return {name: code for name, code in codes.items() if code is not None}
+
     def log_of(self, name: str) -> str:
         """What a process has said."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
