@@ -69,8 +69,8 @@ class Deployment(BaseModel):
     """Whether a client's number may pass to a node that is not the one that had it."""
     most_examples: int | None = Field(None, ge=1)
     """A node that says that it has more is turned away."""
-    client_eval_every: int | None = Field(None, ge=1)
-    """Rounds between two evaluations on the clients' own examples; none when not given, since the model travels for it."""
+    client_eval_every: int = Field(0, ge=0)
+    """Rounds between two evaluations on the clients' own examples; 0 is never: the whole model travels for it."""
 
 
 class FederatedTraining(Training):
@@ -324,7 +324,7 @@ class FederatedTraining(Training):
         A client speaks for as many examples as it said it has; what most do not report is left out.
         """
         every = self.deployment.client_eval_every
-        if every is None or self.server.round % every:
+        if not every or self.server.round % every:
             return {}
         bodies = {Stream.MODEL: encode_dense(self.server.model)}
         if self.server.send_buffers:
