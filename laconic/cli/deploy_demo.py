@@ -127,7 +127,7 @@ def _complain(trial: Trial, dead: Mapping[str, int], *, begun: bool) -> None:
     nodes = {name for name in dead if name.startswith("node-")}
     fatal = dead.keys() - nodes
     if nodes and (not begun or len(nodes) == trial.nodes):
-        fatal = dead.keys()
+        fatal = {*dead}
     if fatal:
         name = min(fatal)
         what = ", ".join(f"{each} has ended ({dead[each]})" for each in sorted(fatal))
