@@ -1,8 +1,12 @@
 """What Flower moves, measured at the sockets of the SuperNodes, beside what Laconic's ledger counts.
 
-Every SuperNode reaches the SuperLink through a proxy that counts bytes, TLS included. Packets are what the ledger counts;
-the rest is Flower's envelope around each message, its looks for new messages, signs of life, the app itself, and TLS. What a
-SuperNode moves while nothing happens is measured first, and given by itself.
+Every SuperNode reaches the SuperLink through a proxy that counts bytes, TLS included. Three things are told apart:
+
+- the envelope: a message as Flower serialises it, without the packets in it, which are what the ledger counts
+  (benchmarks/flower_envelope.py);
+- polling: what a SuperNode moves per second while nothing is asked of it, measured first; as much is taken off for the
+  seconds that the run took;
+- the rest, for each message: calls, signs of life and TLS that are there because something happens, the envelope included.
 
     python benchmarks/flower_bytes.py [--rounds 5] [--nodes 2] [--model mlp:14000] [--json]
 """
@@ -17,10 +21,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from flower_envelope import envelope, example
+
+from laconic import models
 from laconic.cli.flower_app import write_app
 from laconic.cli.view import size
 from laconic.flower.trial import Trial
 from laconic.flower.trial_proxy import Proxy
+from laconic.layout import Layout
 from laconic.run.directory import RunDirectory, read_metrics
 
 ALGORITHMS = ("fed_avg", "fed_cams:compressor=sign")
@@ -46,6 +54,7 @@ def measure(folder: Path, nodes: int, rounds: int, model: str) -> list[dict[str,
         before = moved()
         time.sleep(IDLE_SECONDS)
         idle = {way: (moved()[way] - before[way]) / IDLE_SECONDS for way in before}
+        parameters = Layout.of(models.build(model, (1, 8, 8), 10)).size
         rows = []
         for algorithm in ALGORITHMS:
             before, began = moved(), time.monotonic()
@@ -55,6 +64,9 @@ def measure(folder: Path, nodes: int, rounds: int, model: str) -> list[dict[str,
                 messages = rounds * nodes
                 payload = record[f"bytes_{way}"]
                 socket = after[way] - before[way]
+                polling = round(idle[way] * seconds)
+                compressor = "sign" if way == "up" and "sign" in algorithm else "dense"
+                packets, around = envelope(example(parameters, compressor, way))
                 rows.append(
                     {
                         "algorithm": algorithm,
@@ -62,10 +74,13 @@ def measure(folder: Path, nodes: int, rounds: int, model: str) -> list[dict[str,
                         "messages": messages,
                         "ledger_bytes": payload,
                         "socket_bytes": socket,
-                        "idle_bytes_per_second": round(idle[way] / nodes),
+                        "polling_bytes_per_second": round(idle[way] / nodes),
+                        "polling_bytes": polling,
                         "payload_per_message": payload / messages,
-                        "overhead_per_message": (socket - payload) / messages,
-                        "overhead": (socket - payload) / payload,
+                        "envelope_per_message": around,
+                        "envelope": around / packets,
+                        "rest_per_message": (socket - payload - polling) / messages,
+                        "rest": (socket - payload - polling) / payload,
                         "seconds": round(seconds, 1),
                     }
                 )
@@ -98,12 +113,12 @@ def main() -> None:
     if said.json:
         print(json.dumps({"nodes": said.nodes, "rounds": said.rounds, "model": said.model, "rows": rows}))
         return
-    nodes = said.nodes
     for row in rows:
         print(
             f"{row['algorithm']:26}{row['way']:6}{row['messages']:4} messages of {size(row['payload_per_message']):>8}:"
-            f" {row['overhead_per_message']:8.0f} B more each at the socket ({100 * row['overhead']:.2f} %), in rounds of"
-            f" {row['seconds'] / row['messages'] * nodes:.0f} s; {row['idle_bytes_per_second']} B/s while nothing happens"
+            f" envelope {row['envelope_per_message']} B ({100 * row['envelope']:.2f} %); at the socket, without polling,"
+            f" {row['rest_per_message']:.0f} B more each ({100 * row['rest']:.2f} %);"
+            f" polling {row['polling_bytes_per_second']} B/s a node, {row['polling_bytes']:,} B in {row['seconds']:.0f} s"
         )
 
 

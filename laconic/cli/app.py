@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from laconic.cli import reports, reproductions, searches, tables
-from laconic.cli.deploy_demo import demonstrate
+from laconic.cli.deploy_demo import demonstrate, ended_by_signals
 from laconic.cli.flower_app import write_app
 from laconic.cli.options import check_options, fraction, read_config, with_config
 from laconic.cli.places import new_directory, print_json
@@ -250,12 +249,10 @@ def deploy_demo(
     as_json: Json = False,
 ) -> None:
     """Train on a real federation on this machine: SuperLink, SuperNodes, TLS, authentication; it cleans up after itself."""
-    split_label(algorithm)
-    # Whoever ends this process ends the federation: `with` blocks are left on the way.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     settings = {"algorithm": algorithm, "rounds": rounds, "dataset": dataset, "partition": partition, "model": model}
     directory = out or new_directory("deploy-demo", dataset)
-    summary = demonstrate(directory, nodes, settings, LiveView(stderr))
+    with ended_by_signals():
+        summary = demonstrate(directory, nodes, settings, LiveView(stderr))
     if as_json:
         print_json(summary)
         return

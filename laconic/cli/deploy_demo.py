@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from laconic.cli.flower_app import write_app
 from laconic.cli.view import LiveView
 from laconic.errors import ConfigError, LaconicError
+from laconic.run.config import load_config
 from laconic.run.directory import RunDirectory, load_tensors, read_metrics
-from laconic.run.training import metrics_of
+from laconic.run.labels import split_label
+from laconic.run.training import TROUBLES, metrics_of, troubles
 
 if TYPE_CHECKING:
     from laconic.flower.trial import Trial
@@ -30,6 +35,7 @@ def demonstrate(folder: Path, nodes: int, settings: Mapping[str, Any], view: Liv
         raise ConfigError(f"deploy-demo needs the extra flower: {how} ({error})") from None
     if folder.exists():
         raise ConfigError(f"out = '{folder}': exists already; choose another --out")
+    _check(nodes, settings)
     folder = folder.resolve()  # its processes run in other folders
     folder.mkdir(parents=True)
     write_app(folder / "app", nodes)
@@ -56,15 +62,44 @@ def demonstrate(folder: Path, nodes: int, settings: Mapping[str, Any], view: Liv
         "accuracy": found.get("accuracy"),
         "loss": found.get("loss"),
         **{name: history[-1][name] for name in totals},
+        **dict.fromkeys(TROUBLES, 0),
+        **troubles(history),
+        "epsilon": history[-1].get("epsilon"),
         "model_sha256": numbers["sha256"],
         "run_dir": str(run.path),
     }
+
+
+def _check(nodes: int, settings: Mapping[str, Any]) -> None:
+    """What a simulation refuses, the federation would, too, but only after everything has been started."""
+    said = {key: value for key, value in settings.items() if key != "algorithm"}
+    config = load_config(None, split_label(str(settings["algorithm"])), {"clients": nodes}, said)
+    config.build().close()
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Whoever ends this process ends what it has started: `with` blocks are left on the way, and nothing cuts that short."""
+
+    def leave(number: int, frame: object) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    caught = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, leave) for each in caught}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _follow(trial: Trial, run: RunDirectory, number: int, view: LiveView) -> None:
     """Show rounds as the server writes them down, until the model is there."""
     shown = 0
     asked = time.monotonic()
+    missed: set[str] = set()
     while True:
         finished = run.model.exists()
         records = read_metrics(run.metrics)
@@ -73,9 +108,27 @@ def _follow(trial: Trial, run: RunDirectory, number: int, view: LiveView) -> Non
         shown = len(records)
         if finished:
             return
+        dead = trial.dead()
+        _complain(trial, dead, begun=bool(records))
+        for name in sorted(dead.keys() - missed):
+            said = f"{name} has ended ({dead[name]}); the others go on"
+            view.console.print(said, highlight=False, soft_wrap=True)
+        missed |= dead.keys()
         if time.monotonic() - asked > ASK_EVERY:
             asked = time.monotonic()
             status = trial.status(number)
             if status.startswith("finished") and not run.model.exists():
                 raise LaconicError(f"the run is {status}; `superlink.log` and `warm.log` in '{trial.folder}' say why")
         time.sleep(LOOK_EVERY)
+
+
+def _complain(trial: Trial, dead: Mapping[str, int], *, begun: bool) -> None:
+    """A federation lives without some of its nodes, once it has begun, but not without all, nor without its SuperLink."""
+    nodes = {name for name in dead if name.startswith("node-")}
+    fatal = dead.keys() - nodes
+    if nodes and (not begun or len(nodes) == trial.nodes):
+        fatal = {*dead}
+    if fatal:
+        name = min(fatal)
+        what = ", ".join(f"{each} has ended ({dead[each]})" for each in sorted(fatal))
+        raise LaconicError(f"{what}; `{name}.log` in '{trial.folder}' says why")

@@ -32,6 +32,8 @@ serverapp = "{package}.server_app:app"
 clientapp = "{package}.client_app:app"
 
 # Any setting of a run may stand here. What stands here may be changed for one run: flwr run . --run-config "rounds=50"
+# Where server_app is given an algorithm, a model or data of your own instead of a name, that counts, and the name here does
+# not; the run's config.toml has what was used.
 [tool.flwr.app.config]
 algorithm = "fed_cams:compressor=sign"
 rounds = 20
@@ -44,6 +46,8 @@ strategy = "auto"
 out = "runs/{name}"
 deadline = 600.0
 quorum = 1.0
+# Rounds between two evaluations on the nodes' own examples; 0 is never: the whole model travels for it.
+client-eval-every = 0
 # A machine that takes the place of another needs this once; see docs/deploy.md.
 replace-nodes = false
 """,
@@ -74,12 +78,58 @@ app = client_app("mlp:64", "digits")
     "README.md": """\
 # {name}
 
-`flwr run . SUPERLINK --stream` trains on the nodes of a SuperLink, which is a name in `~/.flwr/config.toml`; `flwr run .
---federation-config "num-supernodes={nodes}"` in Flower's own simulation, which needs Ray (`flwr[simulation]`). Laconic's
-guide (docs/deploy.md) goes from nothing to a federation with TLS and authenticated nodes.
+Laconic with the extra `flower` is installed on every machine; nothing is fetched while a run goes on.
 
-Each node needs `--node-config 'partition-id=0'`, counted from 0. Its state is a file; `state="/some/folder"` in the same
-place says where. The server keeps the run in `runs/{name}`; started again, it goes on there.
+## In Flower's simulation
+
+With Ray (`pip install 'flwr[simulation]'`), on this machine, as it stands:
+
+```
+FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run . --stream --federation-config "num-supernodes={nodes}"
+```
+
+Without that variable Flower asks a package index for the app's build tool before the first round. It holds for the SuperLink
+that Flower starts for simulations and leaves running; one that is there already keeps what it was started with.
+
+## On nodes, with TLS and keys
+
+Keys and certificates for a trial (in production every node makes its own pair, and an authority signs the certificate):
+
+```
+python -m laconic.flower.trial_keys keys --nodes {nodes} --host superlink.example.org
+```
+
+The SuperLink:
+
+```
+python -m laconic.flower.warm flower-superlink --host 0.0.0.0 --port 8000 --database superlink.sqlite \\
+    --ssl-ca-certfile keys/ca.crt --ssl-certfile keys/superlink.crt --ssl-keyfile keys/superlink.key \\
+    --enable-supernode-auth --disable-runtime-dependency-installation
+```
+
+Its name, in `~/.flwr/config.toml`, and the nodes that may join:
+
+```
+[superlink.ours]
+address = "superlink.example.org:8000"
+root-certificates = "/home/me/keys/ca.crt"
+```
+
+```
+flwr supernode register keys/node-0.pub ours
+```
+
+Each node, with its own key and number, counted from 0:
+
+```
+python -m laconic.flower.warm flower-supernode --superlink superlink.example.org:8000 --root-certificates keys/ca.crt \\
+    --auth-supernode-private-key keys/node-0 --node-config 'partition-id=0 state="/var/lib/laconic"'
+```
+
+Train: `flwr run . ours --stream`.
+
+A node's state is a file in the folder `state`. The server keeps the run in `runs/{name}`; started again, it goes on there.
+Laconic's guide (docs/deploy.md) has the settings, and what happens when something fails.
 """,
 }
 

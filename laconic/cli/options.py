@@ -44,7 +44,11 @@ _KEYS: list[tuple[str, type, str]] = [
     ),
     ("aggregate", str, "How updates become one: mean, median, or trimmed_mean:SHARE, coordinate by coordinate."),
     ("clip_updates", str, "Updates that are longer are brought to this length; median is that of the round's updates."),
-    ("refuse_updates", float, "Updates that are longer are refused."),
+    (
+        "refuse_updates",
+        str,
+        "Updates that are longer are refused; auto is 100 times the median length of those that were accepted last.",
+    ),
     ("dp_noise", float, "Central differential privacy: noise on the sum, as a multiple of --clip-updates."),
     ("dp_delta", float, "The delta at which its epsilon is reported; 1e-5 when not given."),
     ("drop", float, "Chance that an update is lost on the way."),

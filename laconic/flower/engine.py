@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from logging import getLogger
 
@@ -23,13 +24,26 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 1.0
 """Seconds between two looks for replies: short rounds are short, and long ones are not asked about all the time."""
 LOOK_AROUND = 5.0
 """Seconds between two looks at who is still connected."""
+MOST_METRICS, LARGEST_METRIC = 20, 1e9
+"""What a client may say of an evaluation."""
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 
 
 class GridEngine:
     """Asks nodes, and waits until all have answered, enough have, or the time is up."""
 
-    def __init__(self, grid: Grid, roster: Roster, *, deadline: float, quorum: float) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        roster: Roster,
+        *,
+        deadline: float,
+        quorum: float,
+        examine: Callable[[Reply], object],
+        refuse: Callable[[int, PacketError], None],
+    ) -> None:
         self._grid, self._roster, self._deadline, self._quorum = grid, roster, deadline, quorum
+        self._examine, self._refuse = examine, refuse
         self._late: dict[str, tuple[int, float]] = {}
         """Questions of closed exchanges that may still be answered: the client, and when Flower forgets them."""
 
@@ -69,23 +83,37 @@ class GridEngine:
     def _collect(self, asked: dict[str, int]) -> dict[int, Reply]:
         """The replies by client, until the exchange closes."""
         replies: dict[int, Reply] = {}
-        for client, message in self._messages(asked, math.ceil(self._quorum * len(asked))):
+
+        def take(client: int, message: Message) -> bool:
             reply = self._reply(client, message)
             if reply is not None:
                 replies[client] = reply
+            return reply is not None and self._counts(reply)
+
+        self._hear(asked, take)
         return replies
 
-    def _messages(self, asked: dict[str, int], enough: int) -> Iterator[tuple[int, Message]]:
-        missing = dict(asked)
+    def _counts(self, reply: Reply) -> bool:
+        """Whether the server will take a reply; it says itself why not, when its turn comes."""
+        if self._quorum == 1:
+            return True  # all are waited for anyway
+        try:
+            return self._examine(reply) is not None
+        except PacketError:
+            return False
+
+    def _hear(self, asked: dict[str, int], take: Callable[[int, Message], bool]) -> None:
+        """Until nobody is missing, enough answers count, or the time is up; `take` says of each whether it does."""
+        missing, valid, enough = dict(asked), 0, math.ceil(self._quorum * len(asked))
         started = looked = time.monotonic()
         pause = FIRST_PAUSE
         while missing:
             for message in self._grid.pull_messages(list(missing)):
                 client = missing.pop(message.metadata.reply_to_message_id, None)
                 if client is not None:
-                    yield client, message
+                    valid += take(client, message)
             now = time.monotonic()
-            if not missing or len(asked) - len(missing) >= enough or now - started >= self._deadline:
+            if not missing or valid >= enough or now - started >= self._deadline:
                 break
             if now - looked >= LOOK_AROUND:
                 looked = now
@@ -116,7 +144,7 @@ class GridEngine:
     def _reply(self, client: int, message: Message) -> Reply | None:
         """What a node has said, as far as it makes sense; None if there is no reply in it."""
         if message.has_error():
-            LOG.warning("laconic: client %d did not answer: %s", client, message.error.reason)
+            LOG.warning("laconic: client %d did not answer: %s", client, wire.shown(message.error.reason))
             return None
         try:
             return wire.unpack_reply(wire.said(message), client)
@@ -125,11 +153,11 @@ class GridEngine:
                 LOG.warning("laconic: client %d does not know this run any more; it is told again", client)
                 self._roster.ask_again(client)
             else:
-                self._roster.strikes.offend(client, error)
+                self._refuse(client, error)
             return None
 
-    def evaluate(self, packets: list[bytes], round: int) -> tuple[int, list[tuple[int, dict[str, float]]]]:
-        """The server's model on clients' own examples: how many clients were asked; each one's examples and metrics."""
+    def evaluate(self, packets: list[bytes], round: int) -> tuple[int, list[tuple[int, int, dict[str, float]]]]:
+        """The server's model on clients' own examples: how many were asked; who answered, with how many, and the metrics."""
         clients = self._roster.clients()
         asked: dict[str, int] = {}
         for start in range(0, len(clients), PIECE):
@@ -142,24 +170,32 @@ class GridEngine:
                 messages.append(self._message(content, node, MessageType.EVALUATE, round))
             asked |= self._push(messages, piece)
         found: dict[int, tuple[int, dict[str, float]]] = {}
-        for client, message in self._messages(asked, math.ceil(self._quorum * len(asked))):
+
+        def take(client: int, message: Message) -> bool:
             try:
                 found[client] = _metrics(message)
             except PacketError as error:
                 LOG.warning("laconic: client %d did not evaluate: %s", client, error)
-        return len(asked), [found[client] for client in sorted(found)]
+            return client in found
+
+        self._hear(asked, take)
+        return len(asked), [(client, *found[client]) for client in sorted(found)]
 
 
 def _metrics(message: Message) -> tuple[int, dict[str, float]]:
     if message.has_error():
-        raise PacketError("node", message.error.reason or "")
+        raise PacketError("node", wire.shown(message.error.reason))
     record = wire.said(message)
     if "refused" in record:
-        raise PacketError(wire.text(record, "refused"), str(record.get("detail", "")))
+        raise wire.refused(record)
     names, values = record.get("names"), record.get("values")
-    if not isinstance(names, list) or not isinstance(values, list) or len(names) != len(values):
+    if not isinstance(names, list) or not isinstance(values, list) or not len(names) == len(values) <= MOST_METRICS:
         raise PacketError("record", "names and values do not match")
-    found = {str(name): float(value) for name, value in zip(names, values, strict=True) if isinstance(value, float)}
-    if not all(math.isfinite(value) for value in found.values()):
-        raise PacketError("not finite", "a metric")
+    found: dict[str, float] = {}
+    for name, value in zip(names, values, strict=True):
+        if not isinstance(name, str) or not NAME.fullmatch(name) or not isinstance(value, float):
+            raise PacketError("record", "a metric is a name and a number")
+        if not abs(value) <= LARGEST_METRIC:
+            raise PacketError("not finite", f"{name} = {value:g}")
+        found[name] = value
     return wire.count(record, "examples", lowest=1), found

@@ -9,19 +9,31 @@ authenticated nodes belong to their keys.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from logging import getLogger
 from typing import Any
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from laconic.errors import PacketError
+from laconic.errors import ConfigError, PacketError
 from laconic.flower import wire
 from laconic.flower.plan import Plan
 from laconic.server.strikes import Strikes
 
 LOG = getLogger("flwr.laconic")
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
+"""Seconds before a node that could not join is told about the run again: twice as long each time, up to a limit."""
+
+
+@dataclass(frozen=True)
+class TurnedAway:
+    """A node that could not join: it may be better off later."""
+
+    reason: str
+    pause: float
+    until: float
 
 
 class Roster:
@@ -37,19 +49,26 @@ class Roster:
         replace_nodes: bool = False,
         most_examples: int | None = None,
         fixed_sizes: bool = False,
+        fits: Callable[[Mapping[int, int]], None] = lambda sizes: None,
     ) -> None:
         self._grid, self.plan, self._patience = grid, plan, patience
-        self.strikes = Strikes(strikes, LOG, lambda client: f"client {client} (node {self._nodes.get(client)})")
+        self.strikes = Strikes(strikes, LOG, self.name)
         self._nodes: dict[int, int] = {}
         """By client: its node."""
         self._asked: dict[str, tuple[int, float]] = {}
         """By message: the node that was told about the run and has not answered yet, and when to tell it again."""
-        self._turned_away: set[int] = set()
+        self._turned_away: dict[int, TurnedAway] = {}
+        self._fits = fits
+        """Raises `ConfigError` where clients of such sizes cannot train together."""
         self._replace_nodes, self._most_examples, self._fixed_sizes = replace_nodes, most_examples, fixed_sizes
         self.owners: dict[int, tuple[str, int]] = {}
         """By client: the name in its node's file, and what Flower called the node when it was last here."""
         self.sizes: dict[int, int] = {}
         """Examples of every client that was ever here."""
+
+    def name(self, client: int) -> str:
+        """A client, for a log."""
+        return f"client {client} (node {self._nodes.get(client)})"
 
     def clients(self) -> list[int]:
         """Those that can be asked now."""
@@ -66,14 +85,15 @@ class Roster:
             if node not in present:
                 LOG.info("laconic: client %d (node %d) has left", client, node)
                 del self._nodes[client]
-        self._turned_away &= present
         now = time.monotonic()
+        self._turned_away = {node: each for node, each in self._turned_away.items() if node in present}
+        resting = {node for node, each in self._turned_away.items() if now < each.until}
         # A node that was killed in between comes back under its old name, and knows nothing of the question.
         self._asked = {
             key: (node, until) for key, (node, until) in self._asked.items() if node in present and now < until
         }
         asked = {node for node, _ in self._asked.values()}
-        new = present - set(self._nodes.values()) - asked - self._turned_away
+        new = present - set(self._nodes.values()) - asked - resting
         if new:
             plan = self.plan.model_dump_json()
             messages = [
@@ -90,18 +110,31 @@ class Roster:
     def _hear(self, node: int, message: Message) -> None:
         try:
             if message.has_error():
-                raise PacketError("node", message.error.reason or "")
+                raise PacketError("node", wire.shown(message.error.reason))
             record = wire.said(message)
             if "refused" in record:
-                raise PacketError(wire.text(record, "refused"), wire.text(record, "detail"))
-            client = self._number(wire.text(record, "name"), wire.count(record, "client", lowest=-1), node)
-            self.sizes[client] = self._size(client, wire.count(record, "examples", lowest=1))
+                raise wire.refused(record)
+            name = wire.text(record, "name")
+            client = self._number(name, wire.count(record, "client", lowest=-1), node)
+            size = self._size(client, wire.count(record, "examples", lowest=1))
         except PacketError as error:
-            LOG.warning("laconic: node %d cannot take part: %s", node, error)
-            self._turned_away.add(node)
+            self._turn_away(node, str(error))
             return
+        before = self._nodes.get(client, node)
+        if before != node:
+            self._turn_away(before, f"number: client {client} is node {node} now")
+        self._turned_away.pop(node, None)
+        self.owners[client], self.sizes[client] = (name, node), size
         self._nodes[client] = node
         LOG.info("laconic: client %d is here (node %d, %d examples)", client, node, self.sizes[client])
+
+    def _turn_away(self, node: int, reason: str) -> None:
+        """For a while: what is wrong may be mended, or pass by itself. A reason is said once."""
+        before = self._turned_away.get(node)
+        pause = FIRST_PAUSE if before is None else min(LONGEST_PAUSE, 2 * before.pause)
+        if before is None or before.reason != reason:
+            LOG.warning("laconic: node %d cannot take part: %s", node, reason)
+        self._turned_away[node] = TurnedAway(reason, pause, time.monotonic() + pause)
 
     def _number(self, name: str, wanted: int, node: int) -> int:
         named = {owner: client for client, (owner, _) in self.owners.items()}
@@ -113,13 +146,14 @@ class Roster:
                 raise PacketError("full", f"all {self.plan.clients} clients of this run have a node")
         if client >= self.plan.clients:
             raise PacketError("number", f"partition-id = {client}: 0 to {self.plan.clients - 1} is allowed")
-        if self._nodes.get(client, node) != node:
+        # The same file under a new name: Flower takes a node for connected for a minute after it has gone.
+        moved = client in self.owners and self.owners[client][0] == name
+        if self._nodes.get(client, node) != node and not moved:
             raise PacketError(
                 "number", f"client {client} is node {self._nodes[client]}; each node needs its own partition-id"
             )
         if not self._replace_nodes:
             self._check_owner(client, name, node)
-        self.owners[client] = name, node
         return client
 
     def _check_owner(self, client: int, name: str, node: int) -> None:
@@ -138,6 +172,10 @@ class Roster:
             raise PacketError("examples", f"{said} examples; most-examples = {self._most_examples}")
         if self._fixed_sizes and self.sizes.get(client, said) != said:
             raise PacketError("examples", f"client {client} had {self.sizes[client]} examples, and now says {said}")
+        try:
+            self._fits(self.sizes | {client: said})
+        except ConfigError as error:
+            raise PacketError("examples", f"{said} examples: {error}") from None
         return said
 
     def ask_again(self, client: int) -> None:

@@ -128,6 +128,11 @@ class Trial:
         output = self.flwr("ls", CONNECTION, "--run-id", str(run), "--format", "json")
         return str(json.loads(output[output.index("{") :])["runs"][0]["status"])
 
+    def dead(self) -> dict[str, int]:
+        """Processes that have ended though nobody asked them to, and their exit codes."""
+        codes = {name: process.poll() for name, process in self.processes.items()}
+        return {name: code for name, code in codes.items() if code is not None}
+
     def log_of(self, name: str) -> str:
         """What a process has said."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
@@ -164,6 +169,20 @@ class Trial:
         for process in self.processes.values():
             process.wait()
         self.processes.clear()
+        # One that was being started when a signal came is in no list; all of a trial have its folder in their environment.
+        for straggler in self._marked():
+            with suppress(ProcessLookupError):
+                os.kill(straggler, signal.SIGKILL)
+
+    def _marked(self) -> set[int]:
+        """The processes whose environment is this trial's."""
+        mark = f"FLWR_HOME={self.environment['FLWR_HOME']}".encode()
+        found = set()
+        for entry in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if mark in entry.read_bytes().split(b"\0"):
+                    found.add(int(entry.parent.name))
+        return found - {os.getpid()}
 
     def _configure(self) -> None:
         folder = Path(self.environment["FLWR_HOME"])

@@ -37,6 +37,18 @@ def refusal(reason: str, detail: str) -> RecordDict:
     return content(refused=reason, detail=detail)
 
 
+def refused(record: ConfigRecord) -> PacketError:
+    """Such an answer, as the server's log has it."""
+    return PacketError(shown(record.get("refused"), 40), shown(record.get("detail")))
+
+
+def shown(said: object, most: int = 300) -> str:
+    """What a node says, fit for a log: one line, and not a long one."""
+    line = " ".join(str(said or "")[: 4 * most].split())
+    line = "".join(letter if letter.isprintable() else "?" for letter in line)
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
 def pack_instruction(instruction: Instruction, run: str) -> RecordDict:
     """The instruction as a message's content."""
     return content(
@@ -74,7 +86,7 @@ def pack_reply(reply: Reply) -> RecordDict:
 def unpack_reply(record: ConfigRecord, client: int) -> Reply:
     """The reply of the node that is `client`; a node speaks for no other."""
     if "refused" in record:
-        raise PacketError(text(record, "refused"), str(record.get("detail", "")))
+        raise refused(record)
     loss = record.get("loss")
     if not isinstance(loss, float):
         raise PacketError("record", "loss is not a number")

@@ -127,6 +127,11 @@ class RunDirectory:
         with self.metrics.open("ab") as file:
             file.write(_line(record))
 
+    def amend(self, record: Record) -> None:
+        """Put a round's record in the place of the one that was entered for it last."""
+        lines = self.metrics.read_bytes().splitlines(keepends=True)
+        write_atomically(self.metrics, b"".join([*lines[:-1], _line(record)]))
+
     def checkpoint_due(self) -> bool:
         """Whether enough work would be lost to be worth a checkpoint."""
         return time.perf_counter() - self._written > max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * self._cost)

@@ -67,6 +67,18 @@ def _length(value: Any) -> Any:
     return found
 
 
+def _longest(value: Any) -> Any:
+    if value is None or value in ("auto", "none"):
+        return None if value == "none" else value
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = -1.0
+    if not 0 < found < float("inf"):
+        raise ValueError("a length above 0, auto or none is allowed")
+    return found
+
+
 class Defences(BaseModel):
     """How updates become a mean, where not everyone is trusted."""
 
@@ -76,8 +88,8 @@ class Defences(BaseModel):
     """mean, median, or trimmed_mean:SHARE."""
     clip: Annotated[float | Literal["median"] | None, BeforeValidator(_length)] = None
     """Updates that are longer are brought to this length; `median` is the median length of the round's updates."""
-    refuse: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Updates that are longer are refused."""
+    refuse: Annotated[float | Literal["auto"] | None, BeforeValidator(_longest)] = None
+    """Updates that are longer are refused; `auto` is 100 times the median length of those that were accepted last."""
     noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """The standard deviation of the noise on the sum, as a multiple of `clip`."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
@@ -104,10 +116,10 @@ class Defences(BaseModel):
         send_buffers: bool,
     ) -> None:
         """Refuse, before any work, what makes no sense or would not protect."""
-        if self.refuse is not None or self.any():
-            method = algorithm.method
-            if method.exact_sums is not None:
-                raise ConfigError(f"{self._named()}: not with method '{method.name}': {method.exact_sums}")
+        # Refusing goes with every method: a refused reply is as good as lost.
+        exact = algorithm.method.exact_sums
+        if self.any() and exact is not None:
+            raise ConfigError(f"{self._named()}: not with method '{algorithm.method.name}': {exact}")
         if self.aggregate != "mean":
             self._check_coordinates(algorithm, weighting)
         if self.keeps_all():
@@ -135,6 +147,9 @@ class Defences(BaseModel):
             raise ConfigError(
                 f"{given}: noise hides a client only if its length is bounded: set clip, as in --clip-updates 1"
             )
+        if self.refuse == "auto":
+            reason = "what one client sends would decide about another, which noise does not hide"
+            raise ConfigError(f"{given}: refuse = 'auto' is not allowed: {reason}; give a length")
         if self.aggregate != "mean":
             raise ConfigError(f"{given}: the noise is made for a mean; aggregate = '{self.aggregate}' is not allowed")
         if weighting != "uniform":
@@ -144,7 +159,7 @@ class Defences(BaseModel):
 
     def _named(self) -> str:
         """The first setting that is not as usual, for a message."""
-        for name, usual in (("aggregate", "mean"), ("clip", None), ("noise", 0.0), ("refuse", None)):
+        for name, usual in (("aggregate", "mean"), ("clip", None), ("noise", 0.0)):
             value = getattr(self, name)
             if value != usual:
                 return f"defence.{name} = {value!r}"
@@ -152,7 +167,7 @@ class Defences(BaseModel):
 
     def admit(self, payload: Payload, client: int) -> None:
         """Refuse an update that is far too long."""
-        if self.refuse is not None and (found := length(payload)) > self.refuse:
+        if isinstance(self.refuse, float) and (found := length(payload)) > self.refuse:
             raise PacketError(
                 "exploding", f"the update of client {client} has length {found:.3g}, above {self.refuse:g}"
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,20 +23,12 @@ from laconic.parts import State, section
 from laconic.randomness import GLOBAL, Randomness
 from laconic.run.ledger import RoundCosts
 from laconic.server.aggregate import Aggregate, Received, RunningMean, Weighting
+from laconic.server.dealings import Checked, Offer
 from laconic.server.debts import Debts
-from laconic.server.defences import Defences, DefendedMean
+from laconic.server.defences import Defences, DefendedMean, length
+from laconic.server.lengths import Lengths
 from laconic.server.peers import DiskPeers, Peers
 from laconic.server.sampling import Sampling, participants
-
-
-@dataclass(frozen=True)
-class Offer:
-    """What one client was asked in the present exchange."""
-
-    work: str
-    exchange: Exchange
-    model: Body | None
-    """The model as it went out, if it did."""
 
 
 class Server:
@@ -92,6 +83,7 @@ class Server:
         self.versions = np.zeros(len(data), dtype=np.int64)
         self.peers = Peers(layout) if peers is None else peers
         self.debts = Debts()
+        self.lengths = Lengths()
         self.acknowledges_rounds = True
         """Whether a round that is over counts as durable; if not, `acknowledge` says when."""
         self._durable: dict[int, int] = {}
@@ -104,10 +96,15 @@ class Server:
         """Is told of every reply that is refused: whose it was, and why."""
         self.reachable: Callable[[int], bool] = lambda client: True
         """Whether a client can be asked at all; one that cannot costs nothing."""
+        self.choose: Callable[[list[int]], list[int]] = lambda drawn: drawn
+        """Who takes part in the place of those that were drawn."""
+        self.heard: Callable[[int, int], None] | None = None
+        """Is told at the end of every exchange which one it was, and how many answers count."""
 
     def exchanges(self) -> Iterator[Exchange]:
         """Open a round: choose who takes part, and go through its exchanges one by one."""
-        chosen = participants(self.sampling, len(self.data), self.count, self.round, self.secret, self._sizes)
+        drawn = participants(self.sampling, len(self.data), self.count, self.round, self.secret, self._sizes)
+        chosen = self.choose(drawn)
         self.costs = RoundCosts(invited=len(chosen))
         self.losses = []
         self._participants: Sequence[int] = chosen
@@ -153,10 +150,14 @@ class Server:
         return DefendedMean(defences, *like, self.count, noise)
 
     def _sizes(self) -> np.ndarray:
-        """Looked up once: in a large population that takes longer than drawing from it."""
+        """Looked up once: in a large population that takes longer than drawing from it; see `resized`."""
         if self._all_sizes is None:
             self._all_sizes = sizes_of(self.data)
         return self._all_sizes
+
+    def resized(self) -> None:
+        """Clients' sizes are not what they were."""
+        self._all_sizes = None
 
     def _occasion(self, client: int = GLOBAL) -> Occasion:
         invited = len(self._participants)
@@ -211,6 +212,20 @@ class Server:
 
     def fold(self, reply: Reply) -> None:
         """Check a reply and add it to the mean; one that is refused has changed nothing."""
+        checked = self.examine(reply)
+        if checked is None:
+            self._forget(reply)
+            return
+        # From here on nothing can be refused.
+        weight = 1.0 if self.weighting == "uniform" else float(reply.examples)
+        for stream, payload in checked.payloads.items():
+            self._received.add(Stream(stream), payload, weight)
+        self.lengths.enter(checked.lengths)
+        self._enter(reply, checked.packets, self._offered[reply.client])
+        self._confirm(reply.client, next(iter(checked.packets.values())).sequence, checked.peer)
+
+    def examine(self, reply: Reply) -> Checked | None:
+        """Look at a reply, and change nothing: what it brings, or None from a client that cannot read what it was sent."""
         packets = {packet.stream: packet for packet in (Packet.parse(p, self.layout) for p in reply.packets)}
         if not packets or len(packets) != len(reply.packets):
             raise PacketError("stream", f"client {reply.client} sent streams {sorted(packets)}")
@@ -223,8 +238,7 @@ class Server:
         if number <= self.folded[reply.client] or any(p.sequence != number for p in packets.values()):
             raise PacketError("stale", f"update {number} of client {reply.client} is not the next")
         if Flag.LOST in flags:
-            self._forget(reply)
-            return
+            return None
         offer = self._offered[reply.client]
         expected = set(self.method.streams(offer.work))
         if self.send_buffers and Stream.MODEL in expected:
@@ -240,17 +254,16 @@ class Server:
                 payloads[stream] = decode_dense(packet.body, self.layout.buffer_size, self.layout.dtype)
             elif stream != Stream.CONFIRM:
                 payloads[stream] = decode(packet.body, self.layout)
-        if Stream.MODEL in payloads:
+        lengths: dict[str, float] = {}
+        if self.defences.refuse == "auto":
+            lengths = {f"{offer.work}/{Stream(s).name.lower()}": length(each) for s, each in payloads.items()}
+            self.lengths.check(lengths, reply.client)
+        elif Stream.MODEL in payloads:
             self.defences.admit(payloads[Stream.MODEL], reply.client)
         size = self.data.size(reply.client)
         if self.weighting == "size" and reply.examples != size:
             raise PacketError("examples", f"client {reply.client} has {size} examples, and says {reply.examples}")
-        # Nothing has changed so far; from here on nothing can be refused.
-        weight = 1.0 if self.weighting == "uniform" else float(reply.examples)
-        for stream, payload in payloads.items():
-            self._received.add(Stream(stream), payload, weight)
-        self._enter(reply, packets, offer)
-        self._confirm(reply.client, number, peer)
+        return Checked(packets, payloads, peer, lengths)
 
     def _confirm(self, client: int, number: int, uplink_peer: State) -> None:
         """The client's exchange counts: its links move on."""
@@ -309,6 +322,8 @@ class Server:
 
     def gather(self, exchange: Exchange) -> None:
         """End an exchange: the method makes of the answers what it needs."""
+        if self.heard is not None:
+            self.heard(self._exchange, len(self._answered))
         self.method_state = self.method.gather(exchange, self.method_state, self._received, self._occasion())
         owed = self.method.owes(exchange, self._received)
         if owed:
@@ -351,6 +366,7 @@ class Server:
         own |= {f"optimizer/{name}": value for name, value in self.optimizer_state.items()}
         own |= {f"downlink/{name}": value for name, value in self.downlink_state.items()}
         own |= {f"method/{name}": value for name, value in self.method_state.items()}
+        own |= {f"lengths/{name}": value for name, value in self.lengths.state().items()}
         own |= {f"debts/{name}": value for name, value in self.debts.state().items()}
         return own | {f"peers/{name}": value for name, value in self.peers.state().items()}
 
@@ -364,5 +380,6 @@ class Server:
         self.optimizer_state = {name: value.to(device) for name, value in section(state, "optimizer").items()}
         self.downlink_state = {name: value.to(device) for name, value in section(state, "downlink").items()}
         self.method_state = {name: value.to(device) for name, value in section(state, "method").items()}
+        self.lengths.restore(section(state, "lengths"))
         self.debts = Debts.restored(section(state, "debts"))
         self.peers.restore(section(state, "peers"))

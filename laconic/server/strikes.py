@@ -25,6 +25,10 @@ class Strikes:
         if self.counts[client] == self.limit:
             self._log.warning("laconic: %s is set aside after %d refused replies", self._name(client), self.limit)
 
+    def forgive(self, client: int, count: int) -> None:
+        """Take strikes back: it was not the client's fault."""
+        self.counts[client] = max(0, self.counts.get(client, 0) - count)
+
     def set_aside(self, client: int) -> bool:
         """Whether a client has been refused too often."""
         return self.counts.get(client, 0) >= self.limit

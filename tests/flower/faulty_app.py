@@ -80,7 +80,7 @@ import signal
 from pathlib import Path
 
 from laconic.flower import server_app
-from laconic.flower.server import FederatedTraining
+from laconic.flower.training import FederatedTraining
 from laconic.run.directory import RunDirectory
 from laconic.server.server import Server
 

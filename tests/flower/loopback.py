@@ -8,13 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import count
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 Filter = Callable[[int, Message], Message | None]
 """Node and reply -> the reply as it arrives; None if it is lost."""
+
+
+def failure(reply: Message, reason: str) -> Message:
+    """What Flower delivers in the place of a reply whose process has failed."""
+    error = Message(Error(code=8, reason=reason), reply_to=reply)
+    error.metadata.__dict__["_reply_to_message_id"] = reply.metadata.reply_to_message_id
+    return error
 
 
 class LoopbackGrid(Grid):

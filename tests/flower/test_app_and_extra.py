@@ -36,3 +36,24 @@ def test_nothing_is_overwritten_and_no_package_is_fetched_by_our_name(tmp_path):
     with pytest.raises(ConfigError, match="small letters"):
         write_app(tmp_path / "Äpp")
     assert tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["project"]["dependencies"] == []
+
+
+def test_the_readme_has_commands_that_can_be_copied(tmp_path):
+    write_app(tmp_path / "app", nodes=5)
+    text = (tmp_path / "app" / "README.md").read_text()
+    assert "{" not in text
+    assert 'FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run . --stream --federation-config "num-sup' in text
+    assert "trial_keys keys --nodes 5 --host" in text
+    for flag in ("--ssl-keyfile", "--enable-supernode-auth", "--auth-supernode-private-key", "supernode register"):
+        assert flag in text
+    # A command that goes on in the next line says so.
+    assert "superlink.sqlite \\\n    --ssl-ca-certfile" in text
+
+
+def test_flower_knows_the_variable_by_which_nothing_is_fetched(monkeypatch):
+    pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+    from flwr.superlink.cli.flower_superlink import _runtime_dependency_install_default
+
+    assert _runtime_dependency_install_default()
+    monkeypatch.setenv("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "1")
+    assert not _runtime_dependency_install_default()

@@ -53,10 +53,11 @@ def test_the_template_runs_in_flowers_simulation(tmp_path: Path) -> None:
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "XDG_STATE_HOME": str(tmp_path / "state"),
+        # As the app's README has it: nothing is fetched.
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     }
     command = [str(bin_folder / "flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--database", str(tmp_path / "superlink.sqlite")]
-    command += ["--disable-runtime-dependency-installation"]
     with log.open("ab") as output:
         superlink = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=output, stderr=output)
     try:

@@ -33,6 +33,8 @@ LABEL = "fed_cams:compressor=sign"
 PATIENCE = 900.0
 DEADLINE = 600.0
 MAJORITY = 0.6
+REFUSED = "Failed to activate SuperNode"
+"""What Flower says to a node whose key is not registered."""
 
 
 class Federation:
@@ -235,6 +237,8 @@ def test_a_node_without_a_registered_key_never_joins(tmp_path: Path) -> None:
     with federation.trial:
         federation.start(4)
         federation.finish()
+        assert federation.trial.processes["node-2"].poll() not in (0, None)
+    assert REFUSED in federation.trial.log_of("node-2")
     heard = federation.check()
     assert all(heard[round] == {0, 1} for round in heard)
     assert not (federation.folder / "nodes" / "node-2.sqlite").exists()

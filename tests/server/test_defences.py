@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import laconic
-from laconic.errors import ConfigError
+from laconic.errors import ConfigError, PacketError
 from laconic.link.compressors import DensePayload, Payload, SparsePayload, SumPayload
 from laconic.randomness import Randomness
 from laconic.run.simulation import Simulation, initial_module, make_task
 from laconic.server import defences as module
 from laconic.server.defences import Defences, DefendedMean
+from laconic.server.lengths import KEPT, Lengths
 from tests.oracles import defences as oracle
 
 FORMS = ("dense", "sparse", "sum")
@@ -106,7 +107,8 @@ MEDIAN, CLIP, NOISE = {"aggregate": "median"}, {"clip": 1.0}, {"clip": 1.0, "noi
     [
         ("fed_gate", {"defence": MEDIAN}, "gradient_tracking': its trackers sum to zero"),
         ("scaffold", {"defence": CLIP}, "control_variates': what clients change in their own state"),
-        ("fed_amd", {"defence": {"refuse": 5.0}}, "anchor_sampling"),
+        ("fed_amd", {"defence": CLIP | {"refuse": 5.0}}, "anchor_sampling"),
+        ("fed_avg", {"defence": NOISE | {"refuse": "auto"}}, "what one client sends would decide about another"),
         ("ef21", {"defence": NOISE}, "ef21"),
         ("fed_page", {"defence": MEDIAN}, "fed_page': its gradients travel beside the updates"),
         ("fed_cams", {"defence": MEDIAN}, "with 'top_k.*most entries of an update are zero"),
@@ -183,3 +185,49 @@ def test_poisson_sampling_is_right_on_average() -> None:
     counts = [len(draw("poisson", 50, 10, round, Randomness(3), lambda: np.zeros(0))) for round in range(400)]
     assert np.mean(counts) == pytest.approx(10, abs=4 * np.sqrt(50 * 0.2 * 0.8 / 400))
     assert np.std(counts) == pytest.approx(np.sqrt(8), rel=0.2)
+
+
+@pytest.mark.parametrize("value", ["often", -1, 0, "inf"])
+def test_a_misspelt_length_says_what_is_allowed(value: object) -> None:
+    with pytest.raises(ConfigError, match="a length above 0, auto or none is allowed"):
+        laconic.simulate("fed_avg", "logistic", "digits", rounds=1, defence={"refuse": value})
+
+
+def test_too_long_is_measured_by_the_median_of_what_was_accepted() -> None:
+    lengths = Lengths()
+    for length in (1.0, 2.0, 500.0, 0.0, 3.0):
+        assert lengths.limit("train/model") is None  # five are needed, and a skipped update has no length
+        lengths.enter({"train/model": length})
+    lengths.enter({"train/model": 2.5})
+    assert lengths.limit("train/model") == 250.0
+    assert lengths.limit("anchor/model") is None
+    lengths.check({"train/model": 250.0, "anchor/model": 1e9}, 7)
+    with pytest.raises(PacketError, match="client 7 has length 251, above 250, 100 times the median") as caught:
+        lengths.check({"train/model": 251.0}, 7)
+    assert caught.value.reason == "exploding"
+    again = Lengths()
+    again.restore(lengths.state())
+    assert again.limit("train/model") == 250.0
+    # Only late ones count.
+    for _ in range(KEPT):
+        again.enter({"train/model": 0.01})
+    assert again.limit("train/model") == 1.0
+
+
+@pytest.mark.parametrize("algorithm", ["fed_avg", "fed_amd", "scaffold", "fed_gate", "fed_page", "ef21", "fed_bnlaca"])
+def test_refusing_goes_with_every_method_and_leaves_an_honest_run_as_it_is(algorithm: str) -> None:
+    def found(**given) -> laconic.Result:
+        data = laconic.data.load("digits", clients=10, partition="dirichlet:0.3")
+        return laconic.simulate(algorithm, "logistic", data, rounds=10, **given)
+
+    honest = found()
+    for refuse in ("auto", 1e6):
+        assert found(defence={"refuse": refuse}).model_sha256 == honest.model_sha256
+
+
+def test_a_boosted_update_is_refused_as_if_it_were_lost() -> None:
+    # Two thousandfold updates among ten clients: one round is enough to know better.
+    result = run(rounds=6, defence={"refuse": "auto"}, faults={"boosted": 2, "boost": 1000.0}, strikes=2)
+    refused = [record.get("refused", {}).get("exploding", 0) for record in result.history]
+    assert sum(refused) == 4
+    assert [record["participants"] for record in result.history[-2:]] == [8, 8]

@@ -1,0 +1,274 @@
+"""Rounds that go wrong for everybody: training that diverges, nodes that fail, and nodes that are not there."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+import laconic
+from laconic.run.directory import RunDirectory, load_tensors
+from laconic.run.training import Diverged
+
+pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+
+from flwr.app import Message
+
+from laconic.flower import client_app, wire
+from laconic.flower.server import serve
+from laconic.link.compressors import decode_dense, encode_dense
+from laconic.link.packet import Packet
+from tests.flower.loopback import LoopbackGrid, failure
+from tests.flower.test_federation import CLIENTS, add, federation, not_a_number, replaced, run, simulated
+
+
+@pytest.fixture(autouse=True)
+def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laconic.flower.training.SHORTEST_REST", 0.01)
+    monkeypatch.setattr("laconic.flower.training.LOOK_EVERY", 0.01)
+
+
+def trained(reply: Message) -> bool:
+    return reply.metadata.message_type == "train"
+
+
+def strikes(folder: Path) -> dict[str, int]:
+    return load_tensors(RunDirectory(folder / "run").checkpoint)[1]["roster"]["strikes"]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_training_that_diverges_stops_and_blames_nobody(tmp_path, caplog, nodes):
+    grid = LoopbackGrid()
+    for client in range(nodes):
+        make = partial(client_app, "mlp:8", "digits")
+        grid.add(100 + client, make, partition_id=client, state=str(tmp_path / "nodes"))
+    settings = {"rounds": 6, "local_lr": 1e20, "clients": nodes, "out": str(tmp_path / "run"), "deadline": 5.0}
+    with (
+        caplog.at_level(logging.INFO, logger="flwr.laconic"),
+        pytest.raises(Diverged, match="every update in round 1 is not finite"),
+    ):
+        serve(grid, "fed_avg", "mlp:8", "digits", settings)
+    assert "set aside" not in caplog.text
+    assert "the reply of client 0 (node 100) was refused: not finite" in caplog.text
+    assert not any(strikes(tmp_path).values())
+    # With a rate that works, the run must be another one; but those that were set aside may be let in again.
+    with pytest.raises(laconic.ConfigError, match="resume: method"):
+        serve(grid, "fed_avg", "mlp:8", "digits", settings | {"local_lr": 0.1})
+
+
+def test_one_bad_client_alone_in_a_round_does_not_stop_the_others(tmp_path, caplog):
+    grid = federation(tmp_path)
+    grid.spoil = lambda node, reply: not_a_number(reply) if node == 101 and trained(reply) else reply
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        result = run(grid, tmp_path, "fed_avg", rounds=8, participants=1, strikes=2)
+    # Asked alone, it is blamed until it is set aside, and another one stands in for it.
+    assert [record["participants"] for record in result.history] == [1] * 8
+    assert "client 1 (node 101) is set aside after 2 refused replies" in caplog.text
+    assert "none of the drawn clients is here; 1 others stand in for them" in caplog.text
+    assert sum(record.get("refused", {}).get("not finite", 0) for record in result.history) == 2
+
+
+def test_clients_that_diverge_one_after_the_other_are_forgiven(tmp_path):
+    grid = federation(tmp_path)
+    grid.spoil = lambda node, reply: not_a_number(reply) if trained(reply) else reply
+    with pytest.raises(Diverged, match="every update in round 1 is not finite"):
+        run(grid, tmp_path, "fed_avg", participants=1, strikes=2)
+    assert not any(strikes(tmp_path).values())
+
+
+def test_when_all_are_set_aside_the_server_stops_and_more_strikes_let_them_in(tmp_path):
+    grid = federation(tmp_path)
+
+    def spoil(node: int, reply: Message) -> Message:
+        if trained(reply):
+            reply.content.clear()
+        return reply
+
+    grid.spoil = spoil
+    with pytest.raises(Diverged, match="all clients are set aside after round 0"):
+        run(grid, tmp_path, "fed_avg", strikes=2)
+    grid.spoil = lambda node, reply: reply
+    result = run(grid, tmp_path, "fed_avg", strikes=5)
+    assert result.model_sha256 == simulated("fed_avg").model_sha256
+
+
+@pytest.mark.parametrize("label", ["fed_cams:compressor=sign", "fed_bnlaca", "fed_amd"])
+def test_a_round_in_which_everybody_fails_is_asked_again(tmp_path, caplog, label):
+    grid = federation(tmp_path)
+    failures = 0
+
+    def fail(node: int, reply: Message) -> Message | None:
+        nonlocal failures
+        if reply.metadata.group_id == "2" and failures < 2 * CLIENTS:
+            failures += 1
+            # Its new state is in the node's file already: an error, or silence, is all that the server gets.
+            return failure(reply, "out of memory") if node == 101 else None
+        return reply
+
+    grid.spoil = fail
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        result = run(grid, tmp_path, label, rounds=4, deadline=0.3)
+    assert caplog.text.count("nobody's answer in round 2 counts; it is asked again in") == 2
+    assert "client 1 did not answer: out of memory" in caplog.text
+    assert [record["participants"] for record in result.history] == [3] * 4
+    expected = simulated(label, rounds=4)
+    assert result.model_sha256 == expected.model_sha256
+    # What was said in vain has crossed all the same.
+    assert result.ledger.bytes("down") > expected.ledger.bytes("down")
+    assert result.ledger.invited == expected.ledger.invited
+
+
+def test_a_late_answer_to_the_first_question_does_not_pass_for_one_to_the_second(tmp_path):
+    grid = federation(tmp_path)
+    held: list[Message] = []
+
+    def hold(node: int, reply: Message) -> Message | None:
+        if reply.metadata.group_id == "2" and len(held) < CLIENTS:
+            held.append(reply)
+            return None
+        return reply
+
+    def release(messages: list[Message]) -> None:
+        if len(held) == CLIENTS and messages[0].metadata.group_id == "2":
+            grid.replies |= {reply.metadata.reply_to_message_id: reply for reply in held}
+
+    grid.spoil, grid.before_push = hold, release
+    # They come while the second question is under way: the deadline has passed, but Flower has them still.
+    result = run(grid, tmp_path, "fed_cams:compressor=sign", rounds=4, deadline=0.3)
+    assert result.model_sha256 == simulated("fed_cams:compressor=sign", rounds=4).model_sha256
+
+
+def test_a_round_whose_clients_are_not_here_waits_for_them(tmp_path, caplog):
+    grid = federation(tmp_path, nodes=[0])
+    looked = grid.get_node_ids
+
+    def look() -> list[int]:
+        if grid.looks == 40:
+            add(grid, tmp_path, 1)
+            add(grid, tmp_path, 2)
+        return looked()
+
+    grid.get_node_ids = look
+    settings = {"participants": 1, "rounds": 6}
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        result = run(grid, tmp_path, first=1, deadline=60.0, **settings)
+    assert "waiting: none of the clients drawn for round" in caplog.text
+    assert result.model_sha256 == simulated("fed_cams", **settings).model_sha256
+
+
+def test_after_a_deadline_others_stand_in_for_clients_that_never_come(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        result = run(federation(tmp_path, nodes=[0]), tmp_path, first=1, participants=1, rounds=6, deadline=0.2)
+    assert [record["participants"] for record in result.history] == [1] * 6
+    assert "1 others stand in for them" in caplog.text
+
+
+def test_noise_is_added_for_those_that_are_silent(tmp_path):
+    grid = federation(tmp_path)
+    grid.spoil = lambda node, reply: None if trained(reply) else reply
+    result = run(grid, tmp_path, "fed_avg", deadline=0.1, clip_updates=0.5, dp_noise=1.0, sampling="poisson")
+    assert [record["participants"] for record in result.history] == [0] * 3
+
+
+def test_only_answers_that_count_make_a_quorum(tmp_path, monkeypatch):
+    grid = federation(tmp_path)
+    monkeypatch.setattr("laconic.flower.engine.LOOK_AROUND", 0.0)
+    slow: list[Message] = []
+    pulled = grid.pull_messages
+    looks = 0
+
+    def spoil(node: int, reply: Message) -> Message | None:
+        if not trained(reply):
+            return reply
+        if node == 100:
+            slow.append(reply)
+            return None
+        if node == 101:
+            return not_a_number(reply)
+        return reply
+
+    def pull(identifiers: list[str]) -> list[Message]:
+        nonlocal looks
+        looks += 1
+        if slow and looks % 4 == 0:
+            reply = slow.pop()
+            grid.replies[reply.metadata.reply_to_message_id] = reply
+        return pulled(identifiers)
+
+    grid.spoil, grid.pull_messages = spoil, pull
+    result = run(grid, tmp_path, "fed_avg", rounds=1, quorum=0.6, deadline=60.0)
+    # The one whose update is not a number does not count, so the slow one is waited for.
+    assert [record["participants"] for record in result.history] == [2]
+
+
+def test_the_dead_make_no_quorum(tmp_path, monkeypatch):
+    grid = federation(tmp_path)
+    monkeypatch.setattr("laconic.flower.engine.LOOK_AROUND", 0.0)
+    slow: list[Message] = []
+    pulled = grid.pull_messages
+    looks = 0
+
+    def spoil(node: int, reply: Message) -> Message | None:
+        if trained(reply) and node == 101:
+            del grid.nodes[101]
+            return None
+        if trained(reply) and node == 102:
+            slow.append(reply)
+            return None
+        return reply
+
+    def pull(identifiers: list[str]) -> list[Message]:
+        nonlocal looks
+        looks += 1
+        if slow and looks % 4 == 0:
+            reply = slow.pop()
+            grid.replies[reply.metadata.reply_to_message_id] = reply
+        return pulled(identifiers)
+
+    grid.spoil, grid.pull_messages = spoil, pull
+    result = run(grid, tmp_path, "fed_avg", rounds=1, quorum=0.6, deadline=60.0)
+    assert [record["participants"] for record in result.history] == [2]
+
+
+def longer(reply: Message, factor: float) -> Message:
+    """The reply with its update that many times as long."""
+    record = reply.content.config_records[wire.RECORD]
+    layout = laconic.Layout.of(laconic.models.build("logistic", (1, 8, 8), 10))
+    (packet,) = [Packet.parse(each, layout) for each in record["packets"]]
+    return replaced(reply, encode_dense(factor * decode_dense(packet.body, 650, torch.float32).dense()))
+
+
+def test_updates_far_longer_than_others_are_refused_without_being_asked_for(tmp_path, caplog):
+    grid = federation(tmp_path)
+    attacks = {"3", "4", "5"}
+
+    def spoil(node: int, reply: Message) -> Message:
+        return longer(reply, 1000.0) if node == 101 and trained(reply) and reply.metadata.group_id in attacks else reply
+
+    grid.spoil = spoil
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        run(grid, tmp_path, "fed_avg", rounds=3, strikes=2)
+        # What honest updates look like outlives the server.
+        result = run(grid, tmp_path, "fed_avg", rounds=6, strikes=2)
+    assert [record["participants"] for record in result.history] == [3, 3, 2, 2, 2, 2]
+    assert [record.get("refused") for record in result.history[2:4]] == [{"exploding": 1}] * 2
+    assert "the reply of client 1 (node 101) was refused: exploding: the update of client 1 has length" in caplog.text
+    assert "client 1 (node 101) is set aside after 2 refused replies" in caplog.text
+
+
+def test_who_wants_long_updates_says_so(tmp_path):
+    grid = federation(tmp_path)
+    grid.spoil = lambda node, reply: longer(reply, 1000.0) if node == 101 and trained(reply) else reply
+    result = run(grid, tmp_path, "fed_avg", rounds=4, refuse_updates="none")
+    assert not any("refused" in record for record in result.history)
+
+
+def test_updates_that_explode_for_everybody_are_divergence(tmp_path):
+    grid = federation(tmp_path)
+    grid.spoil = lambda node, reply: longer(reply, 1e6) if trained(reply) and reply.metadata.group_id == "4" else reply
+    with pytest.raises(Diverged, match="every update in round 4 is exploding"):
+        run(grid, tmp_path, "fed_avg", rounds=5)
+    assert not any(strikes(tmp_path).values())

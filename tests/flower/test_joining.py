@@ -1,0 +1,194 @@
+"""Nodes that join: what passes is tried again, the same file is the same node, and what a node says is bounded."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import pytest
+import torch
+
+import laconic
+
+pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+
+from flwr.app import Message
+
+from laconic.flower import client_app, wire
+from tests.flower.loopback import failure
+from tests.flower.test_federation import data, federation, run, simulated
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laconic.flower.roster.FIRST_PAUSE", 0.05)
+    monkeypatch.setattr("laconic.flower.training.LOOK_EVERY", 0.02)
+
+
+def joins(reply: Message) -> bool:
+    return reply.metadata.message_type == "query"
+
+
+def test_a_node_that_fails_to_join_is_told_again(tmp_path, caplog):
+    grid = federation(tmp_path)
+    failures = 0
+
+    def fail(node: int, reply: Message) -> Message:
+        nonlocal failures
+        if node == 102 and joins(reply) and failures < 2:
+            failures += 1
+            return failure(reply, "out of memory\n" * 1000)
+        return reply
+
+    grid.spoil = fail
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        result = run(grid, tmp_path, deadline=30.0)
+    assert result.model_sha256 == simulated("fed_cams").model_sha256
+    complaints = [record.getMessage() for record in caplog.records if "cannot take part" in record.getMessage()]
+    # The same reason is said once, in one line of bounded length.
+    assert len(complaints) == 1
+    assert "node 102 cannot take part: node: out of memory out of memory" in complaints[0]
+    assert len(complaints[0]) < 400
+    assert "\n" not in complaints[0]
+
+
+def test_a_node_that_comes_back_under_a_new_name_is_let_in_though_flower_has_the_old_one_still(tmp_path, caplog):
+    grid = federation(tmp_path)
+
+    def move(messages: list[Message]) -> None:
+        if messages[0].metadata.group_id == "2":
+            grid.before_push = lambda messages: None
+            grid.add(901, partial(client_app, "logistic", "digits"), partition_id=1, state=str(tmp_path / "nodes"))
+            # The old one is dead: it is in Flower's list, and says nothing.
+            spoil = grid.spoil
+            grid.spoil = lambda node, reply: None if node == 101 else spoil(node, reply)
+
+    grid.before_push = move
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        result = run(grid, tmp_path, rounds=5, deadline=0.5)
+    assert "client 1 is here (node 901" in caplog.text
+    assert ("train", 901) in grid.sent
+    assert [record["participants"] for record in result.history[-2:]] == [3, 3]
+
+
+def test_a_number_that_becomes_free_is_given_to_who_asked_for_it(tmp_path):
+    grid = federation(tmp_path, nodes=[0, 1])
+    other = partial(client_app, "logistic", "digits")
+    grid.add(201, other, partition_id=1, state=str(tmp_path / "other"))
+
+    def leave(messages: list[Message]) -> None:
+        if messages[0].metadata.group_id == "2":
+            grid.nodes.pop(101, None)
+
+    grid.before_push = leave
+    run(grid, tmp_path, rounds=8, first=2, minimum=2, deadline=0.5, replace_nodes=True)
+    assert ("train", 201) in grid.sent
+
+
+def test_a_newcomer_of_another_size_does_not_stop_the_run(tmp_path, caplog):
+    """Gradient tracking needs the same number of steps of all; with epochs a size decides about it."""
+    grid = federation(tmp_path, nodes=[0, 1])
+
+    def few(context):
+        return laconic.data.from_arrays([data().examples.batch(torch.arange(10))], classes=10)
+
+    def arrive(messages: list[Message]) -> None:
+        if messages[0].metadata.group_id == "1":
+            grid.add(102, partial(client_app, "logistic", few), partition_id=2, state=str(tmp_path / "nodes"))
+
+    grid.before_push = arrive
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        result = run(grid, tmp_path, "fed_gate", first=2, local_steps=None, local_epochs=1)
+    assert "node 102 cannot take part: examples: 10 examples: method.local_epochs = 1" in caplog.text
+    assert [record["participants"] for record in result.history] == [2] * 3
+
+
+def test_sizes_of_late_joiners_count_for_weighted_sampling(tmp_path, monkeypatch):
+    from laconic.server.server import Server
+
+    seen = []
+    sizes = Server._sizes
+
+    def looked(self):
+        found = sizes(self)
+        seen.append(found.tolist())
+        return found
+
+    monkeypatch.setattr(Server, "_sizes", looked)
+    grid = federation(tmp_path, nodes=[0, 1])
+
+    def few(context):
+        return laconic.data.from_arrays([data().examples.batch(torch.arange(10))], classes=10)
+
+    def arrive(messages: list[Message]) -> None:
+        if messages[0].metadata.group_id == "1":
+            grid.add(102, partial(client_app, "logistic", few), partition_id=2, state=str(tmp_path / "nodes"))
+
+    grid.before_push = arrive
+    run(grid, tmp_path, "fed_avg", first=2, sampling="weighted", participants=2, rounds=3, deadline=0.2)
+    assert seen[0][2] > 10
+    assert seen[-1][2] == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("accuracy", 1e300), ("accuracy", float("nan")), ("an\x1b[31m evil name", 1.0), ("x" * 99, 1.0)]
+)
+def test_an_evaluation_that_makes_no_sense_is_left_out(tmp_path, caplog, name, value):
+    grid = federation(tmp_path)
+
+    def boast(node: int, reply: Message) -> Message:
+        if node == 101 and reply.metadata.message_type == "evaluate":
+            record = reply.content.config_records[wire.RECORD]
+            record["names"], record["values"], record["examples"] = [name], [value], 2**52
+        return reply
+
+    grid.spoil = boast
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        result = run(grid, tmp_path, "fed_avg", rounds=1, client_eval_every=1)
+    assert "client 1 did not evaluate" in caplog.text
+    assert {key for key in result.history[-1] if key.startswith("clients_")} == {"clients_accuracy", "clients_loss"}
+
+
+def test_a_client_speaks_for_no_more_examples_than_it_has(tmp_path):
+    grid = federation(tmp_path)
+
+    def boast(node: int, reply: Message) -> Message:
+        if node == 101 and reply.metadata.message_type == "evaluate":
+            record = reply.content.config_records[wire.RECORD]
+            record["names"], record["values"], record["examples"] = ["accuracy", "odd"], [0.0, 1.0], 2**52
+        return reply
+
+    grid.spoil = boast
+    found = run(grid, tmp_path, "fed_avg", rounds=1, client_eval_every=1).history[-1]
+    assert found["clients_accuracy"] > 0.01
+    assert "clients_odd" not in found
+
+
+class PowerCut(Exception):
+    pass
+
+
+def test_a_crash_while_clients_evaluate_costs_no_round(tmp_path):
+    grid = federation(tmp_path)
+
+    def cut(messages: list[Message]) -> None:
+        if messages[0].metadata.message_type == "evaluate":
+            raise PowerCut
+
+    grid.before_push = cut
+    with pytest.raises(PowerCut):
+        run(grid, tmp_path, "fed_avg", client_eval_every=2)
+    trained = grid.sent.count(("train", 100))
+    assert trained == 2
+    grid.before_push = lambda messages: None
+    result = run(grid, tmp_path, "fed_avg", client_eval_every=2)
+    # The second round was not run again.
+    assert grid.sent.count(("train", 100)) == 3
+    assert result.model_sha256 == simulated("fed_avg").model_sha256
+
+
+def test_epsilon_is_in_the_log(tmp_path, caplog):
+    private = {"clip_updates": 0.5, "dp_noise": 1.0, "sampling": "poisson", "eval_every": 1, "rounds": 1}
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        result = run(federation(tmp_path), tmp_path, "fed_avg", **private)
+    assert f"epsilon {result.history[-1]['epsilon']:.4g}, up" in caplog.text

@@ -1,0 +1,83 @@
+"""Apps with an algorithm, a model or data of their own, and settings that a federation has no use for."""
+
+from __future__ import annotations
+
+import logging
+import tomllib
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import laconic
+from laconic.errors import ConfigError
+
+pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+
+from laconic.cli.flower_app import write_app
+from laconic.flower import client_app
+from laconic.flower.server import serve
+from tests.flower.loopback import LoopbackGrid
+from tests.flower.test_federation import CLIENTS, federation, run
+
+
+def small() -> laconic.models.nn.Module:
+    return laconic.models.build("mlp:16", (1, 8, 8), 10)
+
+
+def template(folder: Path) -> dict:
+    """The run config that `flwr run` gives to the app that `laconic new-app` writes."""
+    write_app(folder / "app", CLIENTS)
+    table = tomllib.loads((folder / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    return {key.replace("-", "_"): value for key, value in table.items()} | {"out": str(folder / "run"), "rounds": 2}
+
+
+@pytest.mark.parametrize("own", ["algorithm", "model", "both"])
+def test_the_template_works_with_parts_of_ones_own_and_its_config_tells_the_truth(tmp_path, caplog, own):
+    settings = template(tmp_path)
+    algorithm = "fed_cams" if own == "model" else laconic.fed_avg(local_steps=3, server_lr=0.5)
+    model = "mlp:64" if own == "algorithm" else small
+    grid = LoopbackGrid()
+    for client in range(CLIENTS):
+        grid.add(100 + client, partial(client_app, model, "digits"), partition_id=client, state=str(tmp_path / "nodes"))
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        result = serve(grid, algorithm, model, "digits", {"clients": CLIENTS} | settings)
+    config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert config["algorithm"] == ("fed_cams" if own == "model" else "fed_avg")
+    assert config["model"] == ("mlp:64" if own == "algorithm" else "small")
+    assert config["dataset"] == "digits"
+    if own != "model":
+        assert config["method"]["local_steps"] == 3
+        assert config["optimizer"]["server_lr"] == 0.5
+        assert "algorithm = 'fed_cams:compressor=sign' does not apply: the app brings its own" in caplog.text
+    data = laconic.data.load("digits", clients=CLIENTS, partition="iid")
+    if own == "algorithm":
+        assert result.model_sha256 == laconic.simulate(algorithm, "mlp:64", data, rounds=2).model_sha256
+
+
+def test_settings_reach_the_parts_of_an_algorithm_that_is_given_whole(tmp_path):
+    settings = {"local_lr": 0.01, "compressor": "sign", "strategy": "loop", "clip_updates": 3.0, "rounds": 1, "seed": 5}
+    result = run(federation(tmp_path), tmp_path, laconic.fed_ams(), local_steps=2, **settings)
+    assert result.algorithm.method.local_lr == 0.01
+    assert "sign" in str(result.algorithm.uplink.parameters()["compressor"])
+    assert result.settings.defence.clip == 3.0
+    assert result.settings.numerics.strategy == "loop"
+    with pytest.raises(ConfigError, match="unknown setting 'local_rate'"):
+        run(federation(tmp_path), tmp_path, laconic.fed_ams(), local_rate=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"latency": "50ms"}, "network.latency = .* has no meaning on Flower: messages take as long as they take"),
+        ({"bandwidth_up": "1Mbit"}, "network.bandwidth_up = .* has no meaning on Flower"),
+        ({"engine": "ray"}, "engine = 'ray': has no meaning on Flower: the nodes run the clients"),
+        ({"store": "disk"}, "store = 'disk': has no meaning on Flower: each node keeps its client's state"),
+        ({"threads": 4}, "threads = 4: has no meaning on Flower: a node has one client"),
+    ],
+)
+@pytest.mark.parametrize("whole", [False, True])
+def test_settings_of_simulations_are_refused(tmp_path, settings, words, whole):
+    with pytest.raises(ConfigError, match=words):
+        run(federation(tmp_path), tmp_path, laconic.fed_avg() if whole else "fed_avg", **settings)
+    assert not (tmp_path / "run").exists()
