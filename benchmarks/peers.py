@@ -14,6 +14,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -25,9 +26,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from workloads import WORKS, Work, load_data, train
+from workloads import WORKS, Work, load_data
 
 PROCESSES = 2
+WORK = "LACONIC_BENCHMARK_WORK"
+"""The environment's name for the workload, for processes that others start."""
 
 
 def pfl(work: Work, rounds: int) -> list[float]:
@@ -92,31 +95,11 @@ def pfl(work: Work, rounds: int) -> list[float]:
 
 def flower(work: Work, rounds: int) -> list[float]:
     """Flower's simulation on Ray: FedAvg, a client app with the plain loop."""
-    from flwr.app import ArrayRecord, MetricRecord, RecordDict
-    from flwr.clientapp import ClientApp
+    import flower_peer
+    from flwr.app import ArrayRecord
     from flwr.serverapp import ServerApp
     from flwr.serverapp.strategy import FedAvg
     from flwr.simulation import run_simulation
-
-    client_app = ClientApp()
-    kept: dict[str, Any] = {}
-
-    @client_app.train()
-    def local(message: Any, context: Any) -> Any:
-        from flwr.app import Message
-
-        if not kept:  # once per worker
-            torch.set_num_threads(1)
-            data = load_data(work)
-            kept["data"] = data.examples.batch(torch.arange(len(data.examples)))
-            kept["clients"], kept["model"] = data.clients, work.build()
-        model = kept["model"]
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        client = int(context.node_config["partition-id"])
-        train(work, model, *kept["data"], work.order(torch.from_numpy(kept["clients"][client])))
-        metrics = MetricRecord({"num-examples": work.size})
-        content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
-        return Message(content=content, reply_to=message)
 
     times: list[float] = []
 
@@ -137,7 +120,7 @@ def flower(work: Work, rounds: int) -> list[float]:
 
     run_simulation(
         server_app,
-        client_app,
+        flower_peer.client_app,
         num_supernodes=work.clients,
         backend_config={"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": PROCESSES}},
     )
@@ -154,18 +137,25 @@ def measure(name: str, work: str, rounds: int) -> dict[str, Any]:
         return {"skipped": f"{' and '.join(NEEDED[name])} not installed"}
     command = [sys.executable]
     if name == "pfl":
-        command += ["-m", "torch.distributed.run", "--nproc-per-node", str(PROCESSES), "--master-port", "0"]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            place = ["--master-addr", "127.0.0.1", "--master-port", str(free.getsockname()[1])]
+        command += ["-m", "torch.distributed.run", "--nproc-per-node", str(PROCESSES), *place]
     command += [__file__, name, work, "--rounds", str(rounds)]
+    paths = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    # Processes of one machine need no other way to each other than its own loop.
+    alone = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
     done = subprocess.run(
         command,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "RAY_DEDUP_LOGS": "0"},
+        env=os.environ | alone | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), WORK: work},
         capture_output=True,
         text=True,
         cwd=Path(__file__).parent,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
     if not lines:
-        return {"failed": (done.stderr.strip().splitlines() or ["no output"])[-1]}
+        said = [line for line in done.stderr.splitlines() if "Error" in line] or ["no output"]
+        return {"failed": said[-1].strip()}
     version = importlib.metadata.version(NEEDED[name][0])
     return {"seconds_per_round": median(json.loads(lines[0])["seconds"][2:]), "version": version}
 
