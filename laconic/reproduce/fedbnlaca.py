@@ -61,7 +61,7 @@ def _figures(partition: str, figures: str) -> Study:
     return Study(
         f"Figures {figures[0]} and {figures[1]}: Fashion-MNIST, CNN, {partition}",
         Experiment(
-            f"--dataset fashion-mnist --partition {partition} --clients 100 --participants 50 --model cnn_fashion "
+            f"--dataset fashion-mnist --partition {partition} --clients 100 --participants 50 --model lenet5 "
             "--local-epochs 3 --batch-size 32 --local-lr 0.05 --eval-every 1 --diagnostics",
             _RUNS,
             rounds=100,
@@ -69,14 +69,14 @@ def _figures(partition: str, figures: str) -> Study:
         measures=(accuracy_at(5), FINAL, LAST_FIVE, MEGABYTES, SKIP_RATE),
         claims=tuple(claims),
         against="bytes",
-        short=Short(rounds=12),
+        short=Short(rounds=15),
         quick=("fed_ams", "fed_nlaa", "fed_bnlaca", "fed_baca") if partition == "iid" else ("fed_nlaca",),
     )
 
 
 FIGURES_1_4 = Reproduction(
     "Figures 1 to 4: accuracy against bytes, lazy (NLA) and accelerated (AA)",
-    f"{PAPER}. The CNN is that of FedCAMS's code, the threshold 0.5, top-k 1/8",
+    f"{PAPER}. The CNN is LeNet-5, the threshold 0.5, top-k 1/8",
     {
         "fedbnlaca-figures1-2": _figures("iid", "12"),
         "fedbnlaca-figures3-4": _figures("shards:2", "34"),

@@ -10,11 +10,9 @@ from laconic.reproduce.measures import FINAL, LAST_FIVE, PAPER_BITS_UP, TRAINING
 from laconic.reproduce.study import Reproduction, Short, Study
 
 PAPER = "FedCAMS (Wang, Lin and Chen, ICML 2022)"
-IN_PLACE = (
-    "Fashion-MNIST and the CNN of the published code stand in for CIFAR-10 and ResNet-18, so only orderings carry over"
-)
+IN_PLACE = "Fashion-MNIST and LeNet-5 stand in for CIFAR-10 and ResNet-18, so only orderings carry over"
 _CLIENTS = "--partition iid --clients 100 --local-epochs 3 --batch-size 20"
-_FASHION = f"--dataset fashion-mnist --model cnn_fashion {_CLIENTS} --participants 10 --eval-every 5"
+_FASHION = f"--dataset fashion-mnist --model lenet5 {_CLIENTS} --participants 10 --eval-every 5"
 _CIFAR = f"--dataset cifar10 --model resnet18 {_CLIENTS} --participants 10 --eval-every 10 --device cuda"
 _AMS = "--local-lr 0.01 --server-lr 1 --set optimizer.epsilon=1e-3"
 _COMPRESSED = {
@@ -130,7 +128,7 @@ EPSILON = Reproduction(
                     margin=1,
                 ),
             ),
-            short=Short(rounds=100),
+            short=Short(rounds=60),
         )
     },
 )
@@ -158,7 +156,7 @@ FIGURES_1_3 = Reproduction(
                 Claim("FedAdam and FedAMSGrad are alike", LAST_FIVE, "near", ("fed_adam",), ("fed_amsgrad",), margin=1),
                 Claim("FedAvg is above both", LAST_FIVE, "more", ("fed_avg",), ("fed_adam", "fed_amsgrad")),
             ),
-            short=Short(rounds=60),
+            short=Short(rounds=100),
             quick=tuple(_ADAPTIVE),
         ),
         "fedcams-figure2": Study(
