@@ -73,6 +73,11 @@ def classification(module: nn.Module) -> Task:
     return Task(module, _classification_loss, _classification_metrics, _classification_losses)
 
 
+def is_cross_entropy(task: Task) -> bool:
+    """Whether the loss is that of `classification`, whose gradient is known."""
+    return task.loss is _classification_loss and task.losses is _classification_losses
+
+
 def next_token(module: nn.Module) -> Task:
     """Predict every next token: the module gives logits [batch, time, vocabulary] for tokens [batch, time]."""
     return Task(module, _classification_loss, _classification_metrics, _classification_losses)

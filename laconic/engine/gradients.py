@@ -2,8 +2,8 @@
 
 Three strategies compute the same thing to rounding. `LoopGradients` takes one row after the other through an ordinary
 backward pass with channels-last images, best for convolutions. `StackedGradients` batches the rows, best where all layers
-are linear, and `VmapGradients` batches the rows of whatever torch can batch. Each object owns a copy of the module, so
-each thread needs its own.
+are linear (`PerceptronGradients` where these are all that there is), and `VmapGradients` batches the rows of whatever torch
+can batch. Each object owns a copy of the module, so each thread needs its own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from laconic.engine.draws import NamedDraws, Stochastic, forked
 from laconic.engine.numerics import Numerics
+from laconic.engine.perceptron import PerceptronGradients, is_perceptron
 from laconic.engine.pooled_convolution import fuse
 from laconic.engine.stacked import StackedGradients, can_be_stacked
 from laconic.errors import ConfigError
@@ -70,7 +71,7 @@ def make_gradients(task: Task, layout: Layout, numerics: Numerics, stochastic: S
         if child.track_running_stats:
             child.eval()
     if numerics.strategy == "stacked":
-        return StackedGradients(module, task, layout)
+        return (PerceptronGradients if is_perceptron(module, task) else StackedGradients)(module, task, layout)
     if numerics.strategy == "vmap":
         return VmapGradients(module, task, layout, numerics.vmap_width, stochastic)
     return LoopGradients(fuse(module), task, layout, stochastic)

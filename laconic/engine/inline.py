@@ -24,8 +24,10 @@ from laconic.engine.numerics import Numerics
 from laconic.task import Batch
 
 Item = TypeVar("Item")
-MOST_STACKED = 13
-"""Clients in one call of the strategy `stacked`; more gain nothing, and leave the caches."""
+CACHED = 3_500_000
+"""Bytes of the models in one call of the strategy `stacked`: what stays in a core's caches from step to step."""
+MOST_STACKED = 25
+"""Clients in one call of it, however small they are: more gain nothing."""
 Result = TypeVar("Result")
 
 
@@ -60,8 +62,10 @@ class InlineEngine:
 
     def _share(self, participants: int | None) -> int:
         """How many of a round's clients make a chunk: few enough that every thread has as many chunks."""
-        turns = -(-(participants or MOST_STACKED) // (self.threads * MOST_STACKED))
-        return -(-(participants or MOST_STACKED) // (self.threads * turns))
+        model = self.runtime.layout.size * self.runtime.layout.dtype.itemsize
+        most = min(max(1, CACHED // model), MOST_STACKED)
+        turns = -(-(participants or most) // (self.threads * most))
+        return -(-(participants or most) // (self.threads * turns))
 
     def _start_thread(self) -> None:
         alone = self.runtime.algorithm.method.one_at_a_time

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from laconic.engine.choice import settle
 from laconic.engine.draws import stochastic
 from laconic.engine.gradients import check_numerics, make_gradients
 from laconic.engine.numerics import Numerics
+from laconic.engine.perceptron import is_perceptron
 from laconic.layout import Layout
 from laconic.task import Batch, Task
 
@@ -102,7 +105,22 @@ STACKED = {
     "linear": lambda: nn.Linear(8, 3),
     "mlp": lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)),
     "twice": Twice,
+    "no bias": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(8, 7, bias=False), nn.ReLU(), nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 3, bias=False)
+    ),
+    "tanh": lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)),
 }
+SHARED = nn.Linear(8, 8)
+PERCEPTRONS = [
+    (STACKED["mlp"], True),
+    (STACKED["no bias"], True),
+    (lambda: nn.Sequential(nn.Linear(8, 3)), True),
+    (STACKED["tanh"], False),
+    (Twice, False),
+    (lambda: nn.Sequential(nn.Flatten(2), nn.Linear(8, 3)), False),
+    (lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU()), False),
+    (lambda: nn.Sequential(SHARED, nn.ReLU(), SHARED), False),
+]
 
 BATCHED = [name for name in BUILDERS if name != "batch norm"]
 """What vmap takes: batch norm is refused there."""
@@ -190,6 +208,24 @@ def test_a_descent_is_a_step_down_the_gradient(name: str) -> None:
     for row in (0, 2, 6):
         alone, _ = descended(task, batches[row : row + 1], start[row : row + 1], rate)
         assert torch.equal(alone[0], moved[row])
+
+
+@pytest.mark.parametrize(("make", "expected"), PERCEPTRONS)
+def test_what_is_written_out_is_a_plain_perceptron(make: Callable[[], nn.Module], expected: bool) -> None:
+    module = make()
+    assert is_perceptron(module, laconic.classification(module)) is expected
+    assert not is_perceptron(module, laconic.regression(module))
+    module.register_forward_hook(lambda module, inputs, outputs: outputs * 2)
+    assert not is_perceptron(module, laconic.classification(module)), "a hook wants to see the module's own calls"
+
+
+def test_a_perceptron_for_every_token_of_a_text() -> None:
+    task, generator = make_task("mlp"), torch.Generator().manual_seed(1)
+    batches: list[Batch | None] = [
+        (torch.randn(5, 4, 8, generator=generator), torch.randint(3, (5, 4), generator=generator)) for _ in range(3)
+    ]
+    loop, stacked = (call(task, each, batches, rows(task, 3)) for each in ("loop", "stacked"))
+    torch.testing.assert_close(loop[0], stacked[0], rtol=1e-5, atol=1e-6)
 
 
 def test_gradient_is_that_of_plain_autograd() -> None:

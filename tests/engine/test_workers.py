@@ -160,6 +160,7 @@ def test_a_shard_has_the_data_of_its_clients_and_nothing_else() -> None:
 def test_what_cannot_work_is_said_in_one_line() -> None:
     with pytest.raises(laconic.ConfigError, match=r"^ray.workers = 2: only with engine = 'ray'"):
         laconic.simulate("fed_avg", "logistic", "digits", ray={"workers": 2})
+    laconic.simulate("fed_avg", "logistic", "digits", rounds=1, engine="ray", ray={"workers": 1})  # now there is a Ray
     with pytest.raises(laconic.ConfigError, match=r"ray.workers = 1000: .* room for"):
         laconic.simulate("fed_avg", "logistic", "digits", engine="ray", ray={"workers": 1000})
 
