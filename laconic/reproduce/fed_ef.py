@@ -244,7 +244,7 @@ FIGURE_21 = Reproduction(
             measures=(LARGEST_Q_A, MEAN_Q_A, FINAL),
             claims=(Claim("q_A stays below 1 (Assumption 4.3, Figure 21)", LARGEST_Q_A, "less", _LARGE, 1.0),),
             drawn="q_a",
-            short=Short(rounds=20),
+            short=Short(rounds=10),
             quick=_LARGE if dataset == "mnist" else ("sign",),
         )
         for dataset in _SMALL

@@ -38,7 +38,7 @@ def _figure_4(setting: str, title: str, gpu: bool) -> Study:
         measures=(FINAL, LAST_FIVE, TRAINING_LOSS, PAPER_BITS_UP, to_accuracy(0.85, "megabytes_up")),
         claims=_COMPRESSED_CLAIMS,
         against="bytes",
-        short=Short(rounds=100),
+        short=Short(rounds=60),
         needs_gpu=gpu,
         quick=("sign", "top_k:1/64") if gpu else (),
     )
@@ -128,7 +128,7 @@ EPSILON = Reproduction(
                     margin=1,
                 ),
             ),
-            short=Short(rounds=60),
+            short=Short(rounds=40),
         )
     },
 )

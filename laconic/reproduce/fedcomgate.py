@@ -8,7 +8,7 @@ from laconic.reproduce.claims import Claim
 from laconic.reproduce.computed import gradient_similarity
 from laconic.reproduce.experiments import GRADIENT_TRACKING, Experiment
 from laconic.reproduce.measures import FINAL, LAST_FIVE, LOSS, MEGABYTES, MEGABYTES_UP, Measure, to_accuracy
-from laconic.reproduce.study import Reproduction, Study
+from laconic.reproduce.study import Reproduction, Short, Study
 
 PAPER = "FedCOMGATE (Haddadpour et al., AISTATS 2021), supplement; figures only"
 _UP = to_accuracy(0.8, "megabytes_up")
@@ -37,6 +37,7 @@ FIGURE_6 = Reproduction(
                 Claim("all end alike (Figure 6)", LAST_FIVE, "near", _LIGHT, _HEAVY, margin=1),
             ),
             against="bytes",
+            short=Short(rounds=150),
             quick=("fed_paq", "scaffold", "fed_comgate"),
         )
     },
