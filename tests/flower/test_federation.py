@@ -18,45 +18,18 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from flwr.app import Message
 
 from laconic.flower import client_app, wire
-from laconic.flower.server import serve
-from laconic.link.compressors import encode_dense
-from laconic.link.packet import Body, Packet
 from tests.flower.loopback import LoopbackGrid
+from tests.flower.small_federation import (
+    CLIENTS,
+    add,
+    data,
+    federation,
+    not_a_number,
+    run,
+    simulated,
+)
 
-CLIENTS = 3
-SETTINGS = {"rounds": 3, "eval_every": 3, "seed": 5, "local_steps": 2}
 TWO_WAYS = ["fed_cams:compressor=sign", "fed_comgate", "fed_bnlaca", "fed_amd"]
-
-
-def federation(folder: Path, nodes=range(CLIENTS)) -> LoopbackGrid:
-    grid = LoopbackGrid()
-    for client in nodes:
-        add(grid, folder, client)
-    return grid
-
-
-def add(grid: LoopbackGrid, folder: Path, client: int) -> None:
-    grid.add(100 + client, partial(client_app, "logistic", "digits"), partition_id=client, state=str(folder / "nodes"))
-
-
-def data():
-    return laconic.data.load("digits", clients=CLIENTS, seed=SETTINGS["seed"])
-
-
-def run(grid: LoopbackGrid, folder: Path, algorithm="fed_cams", **settings):
-    own = {"clients": CLIENTS, "out": str(folder / "run"), "deadline": 0.5, "strategy": "loop"}
-    return serve(grid, algorithm, "logistic", "digits", own | SETTINGS | settings)
-
-
-def simulated(label: str, **settings):
-    name, *said = label.split(":")
-    said = dict(pair.split("=") for pair in said)
-    numerics = laconic.engine.numerics.Numerics(strategy="loop")
-    changes = {key: value for key, value in (SETTINGS | settings).items() if key != "local_steps"}
-    algorithm = laconic.recipes.make(name, **said)
-    if "local_steps" in algorithm.method.parameters():
-        algorithm = algorithm.replace(local_steps=SETTINGS["local_steps"])
-    return laconic.simulate(algorithm, "logistic", data(), numerics=numerics, **changes)
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
@@ -126,22 +99,6 @@ def test_a_node_without_its_file_is_brought_back(tmp_path, label, fate):
     assert [record["participants"] for record in result.history[-2:]] == [3, 3]
     assert sum(record.get("lost", 0) for record in result.history) == 1
     assert bool(torch.isfinite(laconic.Layout.of(result.model).flatten(result.model)).all())
-
-
-def replaced(reply: Message, body: Body) -> Message:
-    """The reply with another body in its packets, labelled as the client would."""
-    record = reply.content.config_records[wire.RECORD]
-    layout = laconic.Layout.of(laconic.models.build("logistic", (1, 8, 8), 10))
-    packets = [Packet.parse(each, layout) for each in record["packets"]]
-    record["packets"] = [
-        Packet(body, p.stream, p.fingerprint, p.sequence, p.round, p.flags, p.incarnation, p.exchange).to_bytes()
-        for p in packets
-    ]
-    return reply
-
-
-def not_a_number(reply: Message) -> Message:
-    return replaced(reply, Body(encode_dense(torch.zeros(650)).codec, torch.full((650,), torch.nan).numpy().tobytes()))
 
 
 def without_packets(reply: Message) -> Message:
@@ -307,66 +264,6 @@ def test_clients_evaluate_on_their_own_examples(tmp_path):
     with torch.no_grad():
         right = (expected.model(together[0]).argmax(-1) == together[1]).double().mean()
     assert result.history[1]["clients_accuracy"] == pytest.approx(float(right), abs=1e-6)
-
-
-def test_another_node_cannot_take_a_clients_number(tmp_path, caplog):
-    def nodes(second: int, folder: str) -> LoopbackGrid:
-        grid = federation(tmp_path, nodes=[0])
-        grid.add(second, partial(client_app, "logistic", "digits"), partition_id=1, state=str(tmp_path / folder))
-        return grid
-
-    run(nodes(101, "nodes"), tmp_path, rounds=1, first=2)
-    thief = nodes(666, "elsewhere")
-    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
-        run(thief, tmp_path, rounds=2, first=2)
-    assert "node 666 cannot take part: owner: client 1 belongs to another node" in caplog.text
-    assert ("train", 666) not in thief.sent
-    # With its file it is the same node, whatever Flower calls it; under its old name it is too, though its file is lost.
-    for rounds, folder in ((3, "nodes"), (4, "lost")):
-        known = nodes(7, folder)
-        run(known, tmp_path, rounds=rounds, first=2)
-        assert ("train", 7) in known.sent
-    replaced = nodes(8, "another machine")
-    run(replaced, tmp_path, rounds=5, first=2, replace_nodes=True)
-    assert ("train", 8) in replaced.sent
-
-
-def test_a_client_cannot_make_itself_heavier(tmp_path, caplog):
-    grid = federation(tmp_path)
-
-    def boast(node: int, reply: Message) -> Message:
-        if node == 101 and reply.metadata.message_type == "train":
-            reply.content.config_records[wire.RECORD]["examples"] = 10**9
-        return reply
-
-    grid.spoil = boast
-    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
-        result = run(grid, tmp_path, "fed_avg", weighting="size", rounds=4, strikes=2)
-    assert [record["participants"] for record in result.history] == [2] * 4
-    assert "says 1000000000" in caplog.text
-
-    def more(context):
-        everything = data()
-        return laconic.data.from_arrays([everything.examples.batch(torch.arange(1000))], classes=10)
-
-    # Nor when it comes back.
-    grid.add(102, partial(client_app, "logistic", more), partition_id=2, state=str(tmp_path / "nodes"))
-    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
-        run(grid, tmp_path, "fed_avg", weighting="size", rounds=5, strikes=2, first=1)
-    assert "and now says 1000" in caplog.text
-
-
-def test_a_node_that_says_it_has_far_too_much_is_turned_away(tmp_path, caplog):
-    grid = federation(tmp_path)
-
-    def own(context):
-        return laconic.data.from_arrays([data().examples.batch(torch.arange(1000))], classes=10)
-
-    grid.add(102, partial(client_app, "logistic", own), partition_id=2, state=str(tmp_path / "nodes"))
-    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
-        result = run(grid, tmp_path, "fed_avg", weighting="size", first=2, most_examples=900)
-    assert "node 102 cannot take part: examples: 1000 examples; most-examples = 900" in caplog.text
-    assert [record["participants"] for record in result.history] == [2] * 3
 
 
 def test_noise_and_participants_are_a_secret_of_the_server(tmp_path):

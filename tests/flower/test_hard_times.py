@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from laconic.flower.server import serve
 from laconic.link.compressors import decode_dense, encode_dense
 from laconic.link.packet import Packet
 from tests.flower.loopback import LoopbackGrid, failure
-from tests.flower.test_federation import CLIENTS, add, federation, not_a_number, replaced, run, simulated
+from tests.flower.small_federation import CLIENTS, add, federation, not_a_number, replaced, run, simulated
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +34,20 @@ def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trained(reply: Message) -> bool:
     return reply.metadata.message_type == "train"
+
+
+def deliver_late(grid: LoopbackGrid, slow: list[Message]) -> None:
+    """What is in `slow` arrives at every fourth look."""
+    pulled = grid.pull_messages
+    looks = count(1)
+
+    def pull(identifiers: list[str]) -> list[Message]:
+        if next(looks) % 4 == 0 and slow:
+            reply = slow.pop()
+            grid.replies[reply.metadata.reply_to_message_id] = reply
+        return pulled(identifiers)
+
+    grid.pull_messages = pull
 
 
 def strikes(folder: Path) -> dict[str, int]:
@@ -177,8 +192,6 @@ def test_only_answers_that_count_make_a_quorum(tmp_path, monkeypatch):
     grid = federation(tmp_path)
     monkeypatch.setattr("laconic.flower.engine.LOOK_AROUND", 0.0)
     slow: list[Message] = []
-    pulled = grid.pull_messages
-    looks = 0
 
     def spoil(node: int, reply: Message) -> Message | None:
         if not trained(reply):
@@ -190,15 +203,8 @@ def test_only_answers_that_count_make_a_quorum(tmp_path, monkeypatch):
             return not_a_number(reply)
         return reply
 
-    def pull(identifiers: list[str]) -> list[Message]:
-        nonlocal looks
-        looks += 1
-        if slow and looks % 4 == 0:
-            reply = slow.pop()
-            grid.replies[reply.metadata.reply_to_message_id] = reply
-        return pulled(identifiers)
-
-    grid.spoil, grid.pull_messages = spoil, pull
+    grid.spoil = spoil
+    deliver_late(grid, slow)
     result = run(grid, tmp_path, "fed_avg", rounds=1, quorum=0.6, deadline=60.0)
     # The one whose update is not a number does not count, so the slow one is waited for.
     assert [record["participants"] for record in result.history] == [2]
@@ -208,8 +214,6 @@ def test_the_dead_make_no_quorum(tmp_path, monkeypatch):
     grid = federation(tmp_path)
     monkeypatch.setattr("laconic.flower.engine.LOOK_AROUND", 0.0)
     slow: list[Message] = []
-    pulled = grid.pull_messages
-    looks = 0
 
     def spoil(node: int, reply: Message) -> Message | None:
         if trained(reply) and node == 101:
@@ -220,15 +224,8 @@ def test_the_dead_make_no_quorum(tmp_path, monkeypatch):
             return None
         return reply
 
-    def pull(identifiers: list[str]) -> list[Message]:
-        nonlocal looks
-        looks += 1
-        if slow and looks % 4 == 0:
-            reply = slow.pop()
-            grid.replies[reply.metadata.reply_to_message_id] = reply
-        return pulled(identifiers)
-
-    grid.spoil, grid.pull_messages = spoil, pull
+    grid.spoil = spoil
+    deliver_late(grid, slow)
     result = run(grid, tmp_path, "fed_avg", rounds=1, quorum=0.6, deadline=60.0)
     assert [record["participants"] for record in result.history] == [2]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,14 +16,24 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from flwr.app import Message
 
 from laconic.flower import client_app, wire
-from tests.flower.loopback import failure
-from tests.flower.test_federation import data, federation, run, simulated
+from tests.flower.loopback import LoopbackGrid, failure
+from tests.flower.small_federation import data, federation, run, simulated
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laconic.flower.roster.FIRST_PAUSE", 0.05)
     monkeypatch.setattr("laconic.flower.training.LOOK_EVERY", 0.02)
+
+
+def small_node_arrives(grid: LoopbackGrid, folder: Path, messages: list[Message]) -> None:
+    """In the first round comes a third node, with ten examples."""
+
+    def few(context):
+        return laconic.data.from_arrays([data().examples.batch(torch.arange(10))], classes=10)
+
+    if messages[0].metadata.group_id == "1":
+        grid.add(102, partial(client_app, "logistic", few), partition_id=2, state=str(folder / "nodes"))
 
 
 def joins(reply: Message) -> bool:
@@ -89,14 +100,7 @@ def test_a_newcomer_of_another_size_does_not_stop_the_run(tmp_path, caplog):
     """Gradient tracking needs the same number of steps of all; with epochs a size decides about it."""
     grid = federation(tmp_path, nodes=[0, 1])
 
-    def few(context):
-        return laconic.data.from_arrays([data().examples.batch(torch.arange(10))], classes=10)
-
-    def arrive(messages: list[Message]) -> None:
-        if messages[0].metadata.group_id == "1":
-            grid.add(102, partial(client_app, "logistic", few), partition_id=2, state=str(tmp_path / "nodes"))
-
-    grid.before_push = arrive
+    grid.before_push = partial(small_node_arrives, grid, tmp_path)
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
         result = run(grid, tmp_path, "fed_gate", first=2, local_steps=None, local_epochs=1)
     assert "node 102 cannot take part: examples: 10 examples: method.local_epochs = 1" in caplog.text
@@ -117,14 +121,7 @@ def test_sizes_of_late_joiners_count_for_weighted_sampling(tmp_path, monkeypatch
     monkeypatch.setattr(Server, "_sizes", looked)
     grid = federation(tmp_path, nodes=[0, 1])
 
-    def few(context):
-        return laconic.data.from_arrays([data().examples.batch(torch.arange(10))], classes=10)
-
-    def arrive(messages: list[Message]) -> None:
-        if messages[0].metadata.group_id == "1":
-            grid.add(102, partial(client_app, "logistic", few), partition_id=2, state=str(tmp_path / "nodes"))
-
-    grid.before_push = arrive
+    grid.before_push = partial(small_node_arrives, grid, tmp_path)
     run(grid, tmp_path, "fed_avg", first=2, sampling="weighted", participants=2, rounds=3, deadline=0.2)
     assert seen[0][2] > 10
     assert seen[-1][2] == 10
@@ -192,3 +189,63 @@ def test_epsilon_is_in_the_log(tmp_path, caplog):
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
         result = run(federation(tmp_path), tmp_path, "fed_avg", **private)
     assert f"epsilon {result.history[-1]['epsilon']:.4g}, up" in caplog.text
+
+
+def test_another_node_cannot_take_a_clients_number(tmp_path, caplog):
+    def nodes(second: int, folder: str) -> LoopbackGrid:
+        grid = federation(tmp_path, nodes=[0])
+        grid.add(second, partial(client_app, "logistic", "digits"), partition_id=1, state=str(tmp_path / folder))
+        return grid
+
+    run(nodes(101, "nodes"), tmp_path, rounds=1, first=2)
+    thief = nodes(666, "elsewhere")
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        run(thief, tmp_path, rounds=2, first=2)
+    assert "node 666 cannot take part: owner: client 1 belongs to another node" in caplog.text
+    assert ("train", 666) not in thief.sent
+    # With its file it is the same node, whatever Flower calls it; under its old name it is too, though its file is lost.
+    for rounds, folder in ((3, "nodes"), (4, "lost")):
+        known = nodes(7, folder)
+        run(known, tmp_path, rounds=rounds, first=2)
+        assert ("train", 7) in known.sent
+    replaced = nodes(8, "another machine")
+    run(replaced, tmp_path, rounds=5, first=2, replace_nodes=True)
+    assert ("train", 8) in replaced.sent
+
+
+def test_a_client_cannot_make_itself_heavier(tmp_path, caplog):
+    grid = federation(tmp_path)
+
+    def boast(node: int, reply: Message) -> Message:
+        if node == 101 and reply.metadata.message_type == "train":
+            reply.content.config_records[wire.RECORD]["examples"] = 10**9
+        return reply
+
+    grid.spoil = boast
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        result = run(grid, tmp_path, "fed_avg", weighting="size", rounds=4, strikes=2)
+    assert [record["participants"] for record in result.history] == [2] * 4
+    assert "says 1000000000" in caplog.text
+
+    def more(context):
+        everything = data()
+        return laconic.data.from_arrays([everything.examples.batch(torch.arange(1000))], classes=10)
+
+    # Nor when it comes back.
+    grid.add(102, partial(client_app, "logistic", more), partition_id=2, state=str(tmp_path / "nodes"))
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        run(grid, tmp_path, "fed_avg", weighting="size", rounds=5, strikes=2, first=1)
+    assert "and now says 1000" in caplog.text
+
+
+def test_a_node_that_says_it_has_far_too_much_is_turned_away(tmp_path, caplog):
+    grid = federation(tmp_path)
+
+    def own(context):
+        return laconic.data.from_arrays([data().examples.batch(torch.arange(1000))], classes=10)
+
+    grid.add(102, partial(client_app, "logistic", own), partition_id=2, state=str(tmp_path / "nodes"))
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        result = run(grid, tmp_path, "fed_avg", weighting="size", first=2, most_examples=900)
+    assert "node 102 cannot take part: examples: 1000 examples; most-examples = 900" in caplog.text
+    assert [record["participants"] for record in result.history] == [2] * 3

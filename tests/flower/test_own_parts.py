@@ -18,7 +18,7 @@ from laconic.cli.flower_app import write_app
 from laconic.flower import client_app
 from laconic.flower.server import serve
 from tests.flower.loopback import LoopbackGrid
-from tests.flower.test_federation import CLIENTS, federation, run
+from tests.flower.small_federation import CLIENTS, federation, run
 
 
 def small() -> laconic.models.nn.Module:
