@@ -106,8 +106,11 @@ def labels(settings: Sequence[Table]) -> list[str]:
             for key in sorted(differing)
             if key.endswith((".name", ".compressor")) or key.partition(".")[0] not in parts
         ]
-        said = [f"{key.removesuffix('.name').rpartition('.')[2]} {own[key]}" for key in told if key in own]
-        names.append(own["algorithm"] + (f" ({', '.join(said)})" if said else ""))
+        said = {key: key.removesuffix(".name").rpartition(".")[2] for key in told if key in own}
+        shared = Counter(said.values())
+        # "uplink compressor" where the downlink has one, too.
+        spelt = [f"{key.replace('.', ' ') if shared[word] > 1 else word} {own[key]}" for key, word in said.items()]
+        names.append(own["algorithm"] + (f" ({', '.join(spelt)})" if spelt else ""))
     return names
 
 

@@ -68,6 +68,8 @@ def test_labels_tell_what_differs_and_nothing_else() -> None:
         {"algorithm": "a", "uplink.name": "dense"},
     ]
     assert labels(parts) == ["a (uplink lazy)", "a (uplink dense)"]
+    both = [{"algorithm": "a", "uplink.compressor": c, "downlink.compressor": c} for c in ("sign", "dense")]
+    assert labels(both)[0] == "a (downlink compressor sign, uplink compressor sign)"
 
 
 def test_seeds_are_one_group(finished: Path) -> None:
