@@ -204,7 +204,7 @@ FIGURES_2_4 = Reproduction(
                 for form in _FORMS
             ),
             seeds=3,
-            short=Short(rounds=60, rates=("0.01",), trial=1),
+            short=Short(rounds=50, rates=("0.01",), trial=1),
             quick=("p optimal, b = full", "p optimal, b = 64", "{0,1}, b = 256"),
         )
     },
@@ -221,7 +221,7 @@ def _figure_5_7(steps: int, participants: int) -> Study:
         measures=(FINAL, LAST_FIVE, TRAINING_LOSS),
         claims=(_OPTIMAL, exception if full and steps != 10 else _SEQUENCES),
         seeds=3,
-        short=_FULL_ONLY if full else Short(rounds=60, labels=_SHORT_LABELS, rates=("0.01",), trial=1),
+        short=_FULL_ONLY if full else Short(rounds=50, labels=_SHORT_LABELS, rates=("0.01",), trial=1),
         quick=("{0,1}",) if full else ("p optimal", "{0,1}"),
         folder=f"fedamd-figure1-{participants}" if steps == 10 else "",
     )
@@ -263,7 +263,7 @@ def _emnist(dataset: str) -> Study:
             Claim("p optimal is above p = 0.5 (F.3)", LAST_FIVE, "more", (CONSTANT,), ("fed_amd p = 0.5",)),
         ),
         seeds=3,
-        short=Short(rounds=150, rates=("0.1", "0.02"), trial=30),
+        short=Short(rounds=100, rates=("0.1", "0.02"), trial=20),
         quick=("fed_avg", CONSTANT, "fed_page"),
     )
 

@@ -69,7 +69,7 @@ def _figures(partition: str, figures: str) -> Study:
         measures=(accuracy_at(5), FINAL, LAST_FIVE, MEGABYTES, SKIP_RATE),
         claims=tuple(claims),
         against="bytes",
-        short=Short(rounds=10),
+        short=Short(rounds=6),
         quick=("fed_ams", "fed_nlaa", "fed_bnlaca", "fed_baca") if partition == "iid" else ("fed_nlaca",),
     )
 

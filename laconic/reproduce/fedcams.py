@@ -38,7 +38,7 @@ def _figure_4(setting: str, title: str, gpu: bool) -> Study:
         measures=(FINAL, LAST_FIVE, TRAINING_LOSS, PAPER_BITS_UP, to_accuracy(0.85, "megabytes_up")),
         claims=_COMPRESSED_CLAIMS,
         against="bytes",
-        short=Short(rounds=60),
+        short=Short(rounds=40),
         needs_gpu=gpu,
         quick=("sign", "top_k:1/64") if gpu else (),
     )
@@ -128,7 +128,7 @@ EPSILON = Reproduction(
                     margin=1,
                 ),
             ),
-            short=Short(rounds=40),
+            short=Short(rounds=25),
         )
     },
 )
@@ -171,7 +171,7 @@ FIGURES_1_3 = Reproduction(
                 Claim("n = 20 is faster than 10", accuracy_at(20), "more", ("n = 20",), ("n = 10",)),
                 Claim("n = 10 is faster than 5", accuracy_at(20), "more", ("n = 10",), ("n = 5",)),
             ),
-            short=Short(rounds=60),
+            short=Short(rounds=30),
             quick=("n = 5", "n = 20"),
         ),
         "fedcams-figure3": Study(
@@ -187,7 +187,7 @@ FIGURES_1_3 = Reproduction(
                 Claim("E = 30 is faster than 10", accuracy_at(20), "more", ("E = 30",), ("E = 10",)),
                 Claim("a larger E ends no better", LAST_FIVE, "near", ("E = 30",), ("E = 3", "E = 10"), margin=1.5),
             ),
-            short=Short(rounds=20, labels=("E = 3", "E = 10", "E = 30")),
+            short=Short(rounds=20, labels=("E = 3", "E = 10")),
             quick=("E = 3", "E = 10"),
         ),
     },
