@@ -139,6 +139,7 @@ _ADAPTIVE = {
     "fed_yogi": "--algorithm fed_yogi --local-lr 0.01 --server-lr 1 --set optimizer.epsilon=0.1",
     "fed_amsgrad": "--algorithm fed_amsgrad --local-lr 0.01 --server-lr 0.1 --set optimizer.epsilon=0.1",
     "fed_ams": f"--algorithm fed_ams {_AMS}",
+    "fed_ams, server rate 0.1": f"--algorithm fed_ams {_AMS} --server-lr 0.1",
 }
 _OTHERS = ("fed_avg", "fed_adam", "fed_yogi", "fed_amsgrad")
 FIGURES_1_3 = Reproduction(
