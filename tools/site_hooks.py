@@ -33,7 +33,7 @@ def commands() -> str:
     pieces += [
         "## Options of a run",
         "",
-        "What run, compare and tune have in common.",
+        "What run, compare, tune, sweep and advise have in common.",
         "",
         *_table(list(shared.values())),
     ]

@@ -17,7 +17,7 @@ from laconic.units import parse_bytes
 
 
 class Settings(BaseModel):
-    """How long, how many, on what. The last seven change nothing in the result."""
+    """How long, how many, on what. The last six change nothing in the result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
