@@ -112,7 +112,7 @@ def _list() -> object:
         shown.add_row(
             name,
             reproduction.what,
-            reproduction.paper.partition(".")[0],
+            reproduction.paper.partition(". ")[0],
             str(len(reproduction.studies)),
             "; ".join(dict.fromkeys(filter(None, left))) or "seeds only",
         )

@@ -60,7 +60,8 @@ def page(docs: Path) -> str:
         "",
         "The papers' tables and figures, run with Laconic: their numbers beside ours, and which of their claims hold.",
         "`laconic reproduce NAME` runs one, shortened where the whole takes over an hour on two cores; `--full` runs it as",
-        "the paper did, `--quick` checks in seconds that it works. `laconic reproduce --render` makes this page.",
+        "the paper did, `--quick` checks in seconds that it works. In a clone a run replaces the data and figures of this page;",
+        "`--docs FOLDER` puts them elsewhere. `laconic reproduce --render` makes the page of the data that are there.",
         "",
         "| name | what | claims that hold |",
         "|---|---|---|",
@@ -97,6 +98,9 @@ def _section(name: str, study: Study, docs: Path) -> list[str]:
         lines += [f"Setting: `{study.experiment.common}`", ""]
     if data is None:
         return [*lines, "Not run yet."]
+    if data["mode"] == "full" and data.get("runs"):
+        seeds = max(len(run["seeds"]) for run in data["runs"].values())
+        lines += [f"Made by `laconic reproduce {name} --full --seeds {seeds}`.", ""]
     lines += [about(study, data) + (f" {BRACKETS}" if study.paper else ""), "", grid(study, data).markdown()]
     claims = verdicts(study, data)
     if claims:
