@@ -57,6 +57,8 @@ class Claim:
         Verdict(holds=True, evidence='a 80.0; b 78.5')
         >>> claim.judge({"a": {FINAL.name: 80.0}}).word
         'not judged'
+        >>> claim.judge({"a": {FINAL.name: None}, "b": {FINAL.name: None}}).word
+        'not judged'
         """
         others = () if isinstance(self.others, float) else self.others
         missing = [label for label in (*self.ones, *others) if label not in rows]
@@ -68,6 +70,8 @@ class Claim:
         known = [value for value in one if value is not None]
         if len(said) > MANY and len(known) == len(one) and not others:
             said = [f"from {self.measure.text(min(known))} to {self.measure.text(max(known))}"]
+        if not known and not any(value is not None for value in other):
+            return Verdict(None, f"{'; '.join(said)}: nothing to compare")
         holds = all(self._compare()(a, None if b is None else self.factor * b) for a in one for b in other)
         return Verdict(holds, "; ".join(said))
 

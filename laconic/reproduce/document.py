@@ -97,14 +97,22 @@ def _section(name: str, study: Study, docs: Path) -> list[str]:
     if study.experiment is not None:
         lines += [f"Setting: `{study.experiment.common}`", ""]
     if data is None:
-        return [*lines, "Not run yet."]
+        only_full = study.short is not None and study.short.left_out
+        needs = " It needs a GPU." if study.needs_gpu else " It is left to `--full`." if only_full else ""
+        return [*lines, f"Not run yet.{needs}"]
     if data["mode"] == "full" and data.get("runs"):
         seeds = max(len(run["seeds"]) for run in data["runs"].values())
         lines += [f"Made by `laconic reproduce {name} --full --seeds {seeds}`.", ""]
     lines += [about(study, data) + (f" {BRACKETS}" if study.paper else ""), "", grid(study, data).markdown()]
     claims = verdicts(study, data)
     if claims:
-        lines += ["", *(f"- **{verdict.word}**: {claim.text} ({verdict.evidence})" for claim, verdict in claims)]
+        # A claim about the end says little in the middle.
+        part = " so far" if study.experiment and (data.get("rounds") or 0) < study.experiment.rounds else ""
+        lines += [""]
+        for claim, verdict in claims:
+            lines.append(
+                f"- **{verdict.word}{part if verdict.holds is not None else ''}**: {claim.text} ({verdict.evidence})"
+            )
     if study.note:
         lines += ["", study.note]
     if (docs / "figures" / f"{name}.svg").exists():

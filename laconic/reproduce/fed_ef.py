@@ -152,7 +152,7 @@ def _every_rate(dataset: str, participants: int, folder: str) -> Study:
         # The runs that the tables have, too, are theirs to the letter.
         experiment = replace(experiment, runs=experiment.runs | {k: v for k, v in FED_EF.runs.items() if "top_k" in k})
         experiment = replace(experiment, common=FED_EF.common)
-    light = (f"sgd {SIGN}", f"sgd {TOP_K}", "sgd heavy_sign:0.1")
+    light = (f"sgd {SIGN}", f"sgd {TOP_K}", "sgd heavy_sign:0.1", f"sgd {STOCHASTIC}")
     return Study(
         f"{dataset}, {_NAMES[participants]}",
         experiment,

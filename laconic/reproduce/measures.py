@@ -85,9 +85,11 @@ GRADIENT_NORM = Measure(
 OBJECTIVE = Measure("objective over all clients", lambda curve: _last(curve, "objective"), 4)
 LARGEST_Q_A = Measure("largest q_A", lambda curve: max(column(curve, "q_a"), default=None), 3)
 MEAN_Q_A = Measure("mean q_A", lambda curve: fmean(found) if (found := column(curve, "q_a")) else None, 3)
-MEGABYTES_UP = Measure("MB up", lambda curve: curve[-1]["bytes_up"] / 1e6)
-MEGABYTES = Measure("MB both ways", lambda curve: both(curve[-1]) / 1e6)
-PAPER_BITS_UP = Measure("the paper's bits up", lambda curve: float(curve[-1]["paper_bits_up"]), scientific=True)
+MEGABYTES_UP = Measure("MB up", lambda curve: curve[-1]["bytes_up"] / 1e6 if curve else None)
+MEGABYTES = Measure("MB both ways", lambda curve: both(curve[-1]) / 1e6 if curve else None)
+PAPER_BITS_UP = Measure(
+    "the paper's bits up", lambda curve: float(curve[-1]["paper_bits_up"]) if curve else None, scientific=True
+)
 SKIP_RATE = Measure("skipped up, %", lambda curve: 100 * fmean(found) if (found := column(curve, "skip_rate")) else 0.0)
 
 

@@ -16,6 +16,7 @@ from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import Curve, mean_of_last
 from laconic.reproduce.options import options, quick
 from laconic.reproduce.study import Mode, Short, Study
+from laconic.run import target
 from laconic.run.config import load_config
 from laconic.run.directory import RunDirectory, read_metrics
 from laconic.run.driver import Watcher
@@ -119,6 +120,8 @@ class Runner:
         said = options(f"{self.experiment.common} {self.experiment.runs[label].replace('{rate}', '0')}")
         if self.plan.rounds is not None:
             said["rounds"] = self.plan.rounds
+            # A shortened run is still evaluated often enough for a mean of the last five.
+            said["eval_every"] = min(said.get("eval_every", 1), max(1, self.plan.rounds // target.WINDOW))
         if self.plan.mode == "quick":
             said = quick(said)
         if "{rate}" not in self.experiment.runs[label]:

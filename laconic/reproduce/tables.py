@@ -13,6 +13,9 @@ from laconic.reproduce.runner import Data, curves
 from laconic.reproduce.study import Study
 from laconic.run.target import WINDOW
 
+FEW = 12
+"""Evaluations that are drawn as points, too."""
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -81,6 +84,11 @@ def about(study: Study, data: Data) -> str:
     if rounds:
         whole = experiment.rounds if experiment else rounds
         counts.append(f"{rounds} rounds" + (f" of {whole}: shortened" if whole > rounds else ""))
+    used = {run["rate"] for run in data["runs"].values() if "rate" in run}
+    if data["mode"] == "short" and study.short and study.short.rates and used and experiment:
+        tried = f"{' and '.join(study.short.rates)} instead of {len(experiment.rates)} rates"
+        trial = study.short.trial or experiment.trial
+        counts.append(f"{tried}, trials of {trial} rounds" if len(study.short.rates) > 1 else f"rate {tried}")
     left = [label for label in (experiment.runs if experiment else ()) if label not in data["runs"]]
     if left:
         counts.append(f"without {', '.join(left)}")
@@ -102,7 +110,8 @@ def draw(study: Study, data: Data, path: Path) -> bool:
         axes = figure.subplots()
         for number, (label, run) in enumerate(data["runs"].items()):
             places, values = _line(study, curves(run)[0])
-            axes.plot(places, values, STYLES[number // 10 % len(STYLES)], label=_entitled(label, data))
+            marker = "." if len(places) <= FEW else None
+            axes.plot(places, values, STYLES[number // 10 % len(STYLES)], marker=marker, label=_entitled(label, data))
         if study.drawn == "accuracy":
             axes.set(ylabel=f"accuracy, % (mean of {WINDOW} evaluations)")
         else:
