@@ -3,8 +3,8 @@
     python benchmarks/peers.py flower W1 --rounds 8
     torchrun --nproc-per-node 2 benchmarks/peers.py pfl W1 --rounds 8
 
-Both train with the plain loop's local steps, one operator thread in each of two processes, which is the fastest way of
-either on two cores.
+The others train with the plain loop's local steps, one operator thread in each of two processes, which is the fastest way
+of either on two cores.
 """
 
 from __future__ import annotations
@@ -26,11 +26,21 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from workloads import WORKS, Work, load_data
+from workloads import WORKS, Work, load_data, make_simulation
 
 PROCESSES = 2
 WORK = "LACONIC_BENCHMARK_WORK"
 """The environment's name for the workload, for processes that others start."""
+
+
+def laconic(work: Work, rounds: int) -> list[float]:
+    """Laconic's inline engine: two threads with one operator thread each."""
+    simulation = make_simulation(work, load_data(work), rounds + 1)
+    times = [time.perf_counter()]
+    for _ in zip(range(rounds), simulation.rounds(), strict=False):
+        times.append(time.perf_counter())
+    simulation.close()
+    return np.diff(times).tolist()
 
 
 def pfl(work: Work, rounds: int) -> list[float]:
@@ -127,8 +137,8 @@ def flower(work: Work, rounds: int) -> list[float]:
     return np.diff(times).tolist()
 
 
-PEERS = {"pfl": pfl, "flower": flower}
-NEEDED = {"pfl": ("pfl",), "flower": ("flwr", "ray")}
+PEERS = {"laconic": laconic, "pfl": pfl, "flower": flower}
+NEEDED = {"laconic": ("laconic",), "pfl": ("pfl",), "flower": ("flwr", "ray")}
 
 
 def measure(name: str, work: str, rounds: int) -> dict[str, Any]:

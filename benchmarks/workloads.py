@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import laconic
 from laconic import models
 from laconic.data import Examples, FederatedData
-from laconic.run.simulation import initial_module
+from laconic.run.simulation import Simulation, initial_module
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,16 @@ def load_data(work: Work) -> FederatedData:
         return FederatedData("random", "classification", Examples(images, labels, ((0.5,), (0.5,))), split, None, 10)
 
 
+def make_simulation(work: Work, data: FederatedData, rounds: int) -> Simulation:
+    """Laconic on a workload."""
+    algorithm = laconic.fed_avg(local_lr=work.local_lr, local_steps=work.steps, batch_size=work.batch)
+    # An evaluation every `rounds` + 1 rounds is none: the bare loop does not evaluate either.
+    settings = laconic.Settings(
+        rounds=rounds + 1, participants=work.participants, eval_every=rounds + 1, threads=THREADS
+    )
+    return Simulation(algorithm, laconic.classification(work.build()), data, settings)
+
+
 def train(work: Work, model: nn.Module, inputs: Tensor, targets: Tensor, order: Tensor) -> None:
     """Local steps as anybody would write them."""
     optimizer = torch.optim.SGD(model.parameters(), lr=work.local_lr)
@@ -112,7 +122,8 @@ class HandWritten:
     """
 
     SIZES = (784, 200, 200, 10)
-    CHUNK = 10
+    CHUNK = 4
+    """As many clients as fit a core's caches."""
 
     def __init__(self, work: Work, data: FederatedData, model: nn.Module) -> None:
         self.work = work

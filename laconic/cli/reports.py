@@ -36,7 +36,8 @@ def report(
     _check_out(out)
     if rank_by not in RANK_BY:
         raise unknown_name("ranking", rank_by, RANK_BY)
-    write_report(runs, out, fraction(target), rank_by)
+    for path, reason in write_report(runs, out, fraction(target), rank_by).items():
+        stdout.print(f"left out '{path}', which cannot be read: {reason}", highlight=False, markup=False)
     stdout.print(f"The report is {out}", highlight=False, soft_wrap=True)
     if show:
         webbrowser.open(out.resolve().as_uri())

@@ -7,6 +7,7 @@ than one call with two. Chunks come back in order, so nothing depends on which t
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,6 +32,8 @@ MOST_STACKED = 25
 Result = TypeVar("Result")
 
 
+SWITCHING = 0.0005
+"""Seconds after which a waiting thread gets the interpreter; 4 to 7 % of a round faster than Python's 0.005."""
 LARGE = 16_000_000
 """Bytes of a chunk's instructions above which none waits for a thread: making the next one takes less than it weighs."""
 
@@ -58,6 +61,9 @@ class InlineEngine:
         self._how = (runtime.task, runtime.layout, numerics, stochastic, frozen_buffers)
         self._local = threading.local()
         self._operator_threads = torch.get_num_threads()
+        # How long a thread that comes out of an operator waits for the interpreter while another computes in Python.
+        self._switching = sys.getswitchinterval()
+        sys.setswitchinterval(min(SWITCHING, self._switching))
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="laconic", initializer=self._start_thread)
 
     def _share(self, participants: int | None) -> int:
@@ -116,6 +122,7 @@ class InlineEngine:
         """Stop the threads, and give the caller's operators their cores back."""
         self._pool.shutdown(cancel_futures=True)
         torch.set_num_threads(self._operator_threads)
+        sys.setswitchinterval(self._switching)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Other work, such as evaluation, on the same threads; results in order."""

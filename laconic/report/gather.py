@@ -17,12 +17,16 @@ from laconic.link.packet import HEADER_BYTES
 from laconic.recipes import RECIPES, make
 from laconic.run.directory import RunDirectory, read_metrics
 from laconic.run.settings import Settings
+from laconic.run.target import WINDOW
 from laconic.run.training import DIAGNOSTICS, Record, metrics_of, troubles
 
 Table = dict[str, Any]
 
 POINTS = 400
 """Points of a curve that are kept; a picture does not show more."""
+ALL_POINTS = 6_000
+"""Of all curves together: a page of many runs stays small enough to be sent."""
+LEAST_POINTS = 40
 CLIENTS = 100
 """Clients that a heat map shows."""
 COSTS = ("bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down", "gradients", "simulated_seconds", "seconds")
@@ -35,22 +39,44 @@ _USUAL: Table = Settings.model_validate({}).model_dump()
 def find_runs(paths: Iterable[Path]) -> list[Path]:
     """The run directories that are named, or lie below a folder that is named, in order and once each."""
     found: dict[Path, None] = {}
+    paths = [*paths]
     for path in paths:
         if not path.is_dir():
             raise ConfigError(f"'{path}': no such directory")
         below = [path] if RunDirectory(path).exists() else sorted(file.parent for file in path.rglob("config.toml"))
-        runs = [run for run in below if RunDirectory(run).metrics.exists()]
-        if not runs:
-            raise ConfigError(f"'{path}': there is no run in it")
-        found |= dict.fromkeys(runs)
+        found |= dict.fromkeys(run for run in below if RunDirectory(run).metrics.exists())
+    if not found:
+        raise ConfigError(f"'{paths[0]}': there is no run in it")
     return list(found)
 
 
 def gather(
     paths: Sequence[Path], target: float | None = None, rank_by: str = "bytes", course: Sequence[str] = ()
 ) -> Table:
-    """Everything that the page shows of these runs; `course` names what else is wanted of every round."""
-    return {"runs": entitle([read_run(path, course) for path in paths]), "target": target, "rank_by": rank_by}
+    """Everything that the page shows of these runs; `course` names what else is wanted of every round.
+
+    A run whose files cannot be read is left out, and named under `unreadable`.
+    """
+    runs: list[Table] = []
+    unreadable: Table = {}
+    for path in paths:
+        try:
+            runs.append(read_run(path, course, points_of(len(paths))))
+        except UNREADABLE as error:
+            unreadable[str(path)] = " ".join(str(error).split()) or type(error).__name__
+    if paths and not runs:
+        first, reason = next(iter(unreadable.items()))
+        raise ConfigError(f"'{first}': the run cannot be read: {reason}")
+    return {"runs": entitle(runs), "unreadable": unreadable, "target": target, "rank_by": rank_by}
+
+
+UNREADABLE = (OSError, ValueError, KeyError, TypeError)
+"""What a damaged file of a run may lead to: bad TOML or JSON, or something else in its place."""
+
+
+def points_of(runs: int) -> int:
+    """How many points each of so many runs gets."""
+    return max(LEAST_POINTS, min(POINTS, ALL_POINTS // max(1, runs)))
 
 
 def entitle(runs: list[Table]) -> list[Table]:
@@ -60,15 +86,16 @@ def entitle(runs: list[Table]) -> list[Table]:
     return runs
 
 
-def read_run(path: Path, course: Sequence[str] = ()) -> Table:
+def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS) -> Table:
     """One run, finished or not."""
     folder = RunDirectory(path)
     text = folder.config.read_text()
     config = tomllib.loads(text)
     history = read_metrics(folder.metrics)
-    evaluated = _thinned([record for record in history if metrics_of(record)])
+    whole = [record for record in history if metrics_of(record)]
+    evaluated = _thinned(whole, points)
     metrics = sorted({name for record in evaluated for name in metrics_of(record)})
-    every = _thinned(history)
+    every = _thinned(history, points)
     return {
         "path": str(path),
         "settings": flat(config),
@@ -78,6 +105,8 @@ def read_run(path: Path, course: Sequence[str] = ()) -> Table:
         "rounds": history[-1]["round"] if history else 0,
         "rounds_wanted": config.get("rounds", 0),
         "finished": folder.model.exists(),
+        "diverged": folder.diverged.exists(),
+        "milestones": _milestones(whole),
         "evaluations": _columns(evaluated, ("round", *COSTS, *metrics)),
         "course": _columns(every, ("round", "participants", "training_loss", *DIAGNOSTICS, *course)),
         "streams": _streams(history),
@@ -87,24 +116,51 @@ def read_run(path: Path, course: Sequence[str] = ()) -> Table:
     }
 
 
+def _milestones(evaluated: list[Record]) -> list[list[float | None]]:
+    """Every new best of the mean of five evaluations, and what it had cost: [mean, round, bytes, simulated seconds].
+
+    Where a target is reached follows from these exactly, however few points of the curve are kept.
+    """
+    known = [record for record in evaluated if record.get("accuracy") is not None]
+    found: list[list[float | None]] = []
+    best = -1.0
+    for end in range(WINDOW, len(known) + 1):
+        mean = sum(record["accuracy"] for record in known[end - WINDOW : end]) / WINDOW
+        if mean > best:
+            best, last = mean, known[end - 1]
+            spent = last["bytes_up"] + last["bytes_down"]
+            found.append([mean, last["round"], spent, _short(last.get("simulated_seconds"))])
+    return found
+
+
 def labels(settings: Sequence[Table]) -> list[str]:
-    """The algorithm of each run, and beside it what tells it from the others of the same algorithm."""
+    """The algorithm of each run, and beside it what tells it from the others."""
+    names = _told(settings, [{*()} for _ in settings])
+    # A part that is another one hides its parameters; where that leaves two settings with one name, they are said.
+    more: list[set[str]] = []
+    for name, own in zip(names, settings, strict=True):
+        alike = [other for other_name, other in zip(names, settings, strict=True) if other_name == name]
+        more.append({key for other in alike for key in own.keys() | other.keys() if _differs(key, own, other)})
+    return _told(settings, more) if any(more) else names
+
+
+def _differs(key: str, own: Table, other: Table) -> bool:
+    return key not in FREE and own.get(key) != other.get(key)
+
+
+def _told(settings: Sequence[Table], more: Sequence[set[str]]) -> list[str]:
     names = []
-    for own in settings:
+    sets = {own.get("dataset") for own in settings}
+    for own, needed in zip(settings, more, strict=True):
         others = [other for other in settings if other["algorithm"] == own["algorithm"]]
-        differing = {
-            key
-            for other in others
-            for key in own.keys() | other.keys()
-            if key not in FREE and own.get(key) != other.get(key)
-        }
-        differing |= _links_of_its_own(own)
+        differing = {key for other in others for key in own.keys() | other.keys() if _differs(key, own, other)}
+        differing |= _links_of_its_own(own) | ({"dataset"} if len(sets) > 1 else set())
         # A part that is another one says enough; its parameters follow from that.
         parts = {key.removesuffix(".name") for key in differing if key.endswith(".name")}
         told = [
             key
             for key in sorted(differing)
-            if key.endswith((".name", ".compressor")) or key.partition(".")[0] not in parts
+            if key.endswith((".name", ".compressor")) or key.partition(".")[0] not in parts or key in needed
         ]
         said = {key: key.removesuffix(".name").rpartition(".")[2] for key in told if key in own}
         shared = Counter(said.values())
@@ -156,9 +212,9 @@ def flat(table: Table, prefix: str = "") -> Table:
     return found
 
 
-def _thinned(records: list[Record]) -> list[Record]:
+def _thinned(records: list[Record], points: int = POINTS) -> list[Record]:
     """At most so many of them, evenly, the last always among them."""
-    step = -(-len(records) // POINTS) or 1
+    step = -(-len(records) // points) or 1
     return records[::-1][::step][::-1]
 
 

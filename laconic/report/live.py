@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from laconic.errors import ConfigError
-from laconic.report.gather import Table, entitle, find_runs, read_run
+from laconic.report.gather import UNREADABLE, Table, entitle, find_runs, points_of, read_run
 from laconic.report.page import html
 from laconic.run.directory import RunDirectory, plain
 
@@ -34,18 +34,32 @@ class Watched:
             except ConfigError:
                 paths = []
             stamps = {path: _stamp(RunDirectory(path)) for path in paths}
+            unreadable = {}
             for path, stamp in stamps.items():
-                if self._read.get(path, ("", {}))[0] != stamp:
-                    self._read[path] = (stamp, read_run(path))
+                try:
+                    if self._read.get(path, ("", {}))[0] != stamp:
+                        self._read[path] = (stamp, read_run(path, points=points_of(len(paths))))
+                except UNREADABLE as error:
+                    self._read.pop(path, None)
+                    unreadable[str(path)] = " ".join(str(error).split())
             version = sha256(repr(sorted(stamps.items())).encode()).hexdigest()[:16]
-            runs = entitle([dict(self._read[path][1]) for path in paths])
-            return {"runs": runs, "target": None, "live": True, "version": version}
+            runs = entitle([dict(self._read[path][1]) for path in paths if path in self._read])
+            return {"runs": runs, "unreadable": unreadable, "target": None, "live": True, "version": version}
 
 
 def _stamp(run: RunDirectory) -> str:
     """Changes whenever a file that is shown does."""
-    stats = [path.stat() for path in (run.config, run.metrics, run.model) if path.exists()]
+    files = (run.config, run.metrics, run.model, run.diverged, run.label_counts, run.path / "gradient_similarity.csv")
+    stats = [path.stat() for path in files if path.exists()]
     return repr([(stat.st_mtime_ns, stat.st_size) for stat in stats])
+
+
+def _asked_for_here(asked: str, host: str) -> bool:
+    """Whether a browser means this server: a name that somebody else points at this machine is not one of its own."""
+    return host not in LOOPBACK or urlsplit(f"//{asked}").hostname in LOOPBACK
+
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def serve(folder: Path, host: str, port: int) -> ThreadingHTTPServer:
@@ -54,6 +68,9 @@ def serve(folder: Path, host: str, port: int) -> ThreadingHTTPServer:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if not _asked_for_here(self.headers.get("Host", ""), host):
+                self.send_error(HTTPStatus.FORBIDDEN, "this page answers to the address that it was started with")
+                return
             url = urlsplit(self.path)
             if url.path == "/":
                 self._answer("text/html; charset=utf-8", html(watched.data()).encode())

@@ -48,11 +48,10 @@ def plot(runs: Sequence[Table], out: Path, *, metric: str, cost: str, scale: Sca
     )
     axes = figure.subplots()
     factor = 100 if metric == "accuracy" else 1
-    for number, (label, members) in enumerate(groups.items()):
-        lines = [_line(run, metric, cost) for run in members]
-        length = min(len(values) for _, values in lines)
-        columns = [[factor * values[place] for _, values in lines] for place in range(length)]
-        at = [sum(places[end] for places, _ in lines) / len(lines) for end in range(length)]
+    for number, members in enumerate(groups):
+        label = members[0]["label"]
+        at, columns = _joined([_line(run, metric, cost) for run in members])
+        columns = [[factor * value for value in column] for column in columns]
         style = STYLES[number // 10 % len(STYLES)]
         mean = [sum(column) / len(column) for column in columns]
         # A name that begins with an underscore is not in the legend.
@@ -74,15 +73,29 @@ def _short(label: str) -> str:
     return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
 
 
-def _groups(runs: Sequence[Table]) -> dict[str, list[Table]]:
+def _groups(runs: Sequence[Table]) -> list[list[Table]]:
     groups: dict[str, list[Table]] = {}
     for run in runs:
-        groups.setdefault(run["label"], []).append(run)
-    return groups
+        groups.setdefault(run["group"], []).append(run)
+    return list(groups.values())
 
 
-def _line(run: Table, metric: str, cost: str) -> tuple[list[float], list[float]]:
-    """What it had cost wherever the metric was measured, and the metric."""
+Line = dict[int, tuple[float, float]]
+"""By round: what it had cost, and the metric."""
+
+
+def _joined(lines: Sequence[Line]) -> tuple[list[float], list[list[float]]]:
+    """Mean costs, and the values of all seeds, at the rounds that all seeds have that have come so far."""
+    at, columns = [], []
+    for number in sorted({number for line in lines for number in line}):
+        there = [line[number] for line in lines if number in line]
+        if len(there) == sum(max(line, default=0) >= number for line in lines):
+            at.append(sum(place for place, _ in there) / len(there))
+            columns.append([value for _, value in there])
+    return at, columns
+
+
+def _line(run: Table, metric: str, cost: str) -> Line:
     columns: Table = run["evaluations"] if metric in run["metrics"] else run["course"]
     if cost == "bytes":
         places = [(up + down) / 1e6 for up, down in zip(columns["bytes_up"], columns["bytes_down"], strict=True)]
@@ -90,5 +103,5 @@ def _line(run: Table, metric: str, cost: str) -> tuple[list[float], list[float]]
         raise ConfigError(f"--against {cost}: '{run['path']}' has no such number")
     else:
         places = [value / (1e6 if cost.startswith("bytes") else 1) for value in columns[cost]]
-    known = [(place, value) for place, value in zip(places, columns[metric], strict=True) if value is not None]
-    return [place for place, _ in known], [value for _, value in known]
+    rows = zip(columns["round"], places, columns[metric], strict=True)
+    return {number: (place, value) for number, place, value in rows if value is not None}

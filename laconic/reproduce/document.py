@@ -60,7 +60,7 @@ def page(docs: Path) -> str:
         "",
         "The papers' tables and figures, run with Laconic: their numbers beside ours, and which of their claims hold.",
         "`laconic reproduce NAME` runs one, shortened where the whole takes over an hour on two cores; `--full` runs it as",
-        "the paper did, `--quick` checks in seconds that it works. In a clone a run replaces the data and figures of this page;",
+        "the paper did, `--quick` checks in seconds that it works. In a clone a run replaces this page's data and figures;",
         "`--docs FOLDER` puts them elsewhere. `laconic reproduce --render` makes the page of the data that are there.",
         "",
         "| name | what | claims that hold |",

@@ -53,6 +53,11 @@ class RunDirectory:
         return self.path / "model.safetensors"
 
     @property
+    def diverged(self) -> Path:
+        """An empty file, where the run has left the finite numbers."""
+        return self.path / "diverged"
+
+    @property
     def label_counts(self) -> Path:
         """Which labels the first clients have."""
         return self.path / "label_counts.json"

@@ -141,6 +141,7 @@ def drive(
                     folder.save_checkpoint(simulation)
         folder.save_checkpoint(simulation)
         folder.save_model(simulation)
+        folder.diverged.unlink(missing_ok=True)
         if simulation.full_gradient is not None and simulation.full_gradient.similarity is not None:
             title = f"{resolved.dataset}, {resolved.partition or 'natural'}, round {simulation.server.round}"
             folder.save_similarity(simulation.full_gradient.similarity, title)
@@ -148,6 +149,7 @@ def drive(
     except KeyboardInterrupt:
         raise Interrupted(directory, folder.saved) from None
     except Diverged as error:
+        folder.diverged.touch()
         raise Diverged(f"{error} (the run is in '{directory}')") from error
     finally:
         watcher.finish()

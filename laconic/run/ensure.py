@@ -11,9 +11,6 @@ from laconic.run.directory import RunDirectory, read_metrics
 from laconic.run.driver import Watcher, drive
 from laconic.run.training import Diverged, Record
 
-DIVERGED = "diverged"
-"""The name of an empty file in the directory of a run that has left the finite numbers: it is not tried again."""
-
 
 class Trial(NamedTuple):
     """What a run has come to."""
@@ -26,16 +23,15 @@ class Trial(NamedTuple):
 def ensure(
     config: RunConfig, directory: Path, watcher: Watcher, label: str | None = None, data: ClientData | None = None
 ) -> Trial:
-    """The rounds of a run, up to those that the config asks for; a shorter run is made longer."""
+    """The rounds of a run, up to those that the config asks for; a shorter run is made longer, a diverged one is left."""
     folder = RunDirectory(directory)
     records = read_metrics(folder.metrics)
-    diverged = (directory / DIVERGED).exists()
+    diverged = folder.diverged.exists()
     if not diverged and not (folder.model.exists() and len(records) >= config.rounds):
         wanted = load_config(None, {"rounds": max(config.rounds, len(records))}) if folder.exists() else config
         try:
             drive(wanted, directory, watcher, resume=folder.exists(), label=label, data=data)
         except Diverged:
-            (directory / DIVERGED).touch()
             diverged = True
         records = read_metrics(folder.metrics)
     return Trial([record for record in records if record["round"] <= config.rounds], diverged)

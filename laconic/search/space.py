@@ -114,5 +114,5 @@ def spelt(settings: Mapping[str, Any]) -> str:
     'local_lr=0.1,optimizer.epsilon=1e-08'
     """
     return ",".join(
-        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in settings.items()
+        f"{key}={value:.12g}" if isinstance(value, float) else f"{key}={value}" for key, value in settings.items()
     )

@@ -64,13 +64,19 @@ class Sweep:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
         distributions = {key: _distribution(optuna, choices) for key, choices in self.space.items()}
-        for number, settings in enumerate([*self._asked()][:count], 1):
-            value = self._trial(number, count, settings)
-            study.add_trial(optuna.trial.create_trial(params=settings, distributions=distributions, value=value))
-        for number in range(len(self.tried) + 1, count + 1):
+        known = [*self._asked()][:count]
+        for number in range(1, count + 1):
+            # Asked for again even where the answer is known: the sampler's draws go on from there.
             asked = study.ask(distributions)
-            self._note(asked.params)
-            study.tell(asked, self._trial(number, count, asked.params))
+            settings = known[number - 1] if number <= len(known) else asked.params
+            if number > len(known):
+                self._note(settings)
+            value = self._trial(number, count, settings)
+            if settings == asked.params:
+                study.tell(asked, value)
+            else:
+                study.tell(asked, state=optuna.trial.TrialState.FAIL)
+                study.add_trial(optuna.trial.create_trial(params=settings, distributions=distributions, value=value))
         return self.ranked()
 
     def _trial(self, number: int, count: int, settings: dict[str, Any]) -> float:

@@ -66,6 +66,11 @@ def test_optuna_goes_on_with_the_settings_that_it_had_asked_for(forked, small, t
     assert more.code == 0, more.stderr
     again = [json.loads(line) for line in (tmp_path / "s/trials.jsonl").read_text().splitlines()]
     assert again[:3] == asked and len(again) == 4
+    whole = forked(
+        "sweep", "--algorithm", "fed_avg", *small, *space, "--optuna", 4, "--rounds", 2, "--out", "w", "--json"
+    )
+    assert whole.code == 0, whole.stderr
+    assert (tmp_path / "w/trials.jsonl").read_text() == (tmp_path / "s/trials.jsonl").read_text(), "as if never stopped"
     assert len(more.json()["runs"]) == 4
 
 

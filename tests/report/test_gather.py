@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import random
 import shutil
 import warnings
 from pathlib import Path
@@ -11,7 +13,9 @@ import pytest
 
 from laconic.errors import ConfigError
 from laconic.report.gather import COSTS, POINTS, _thinned, entitle, find_runs, gather, labels, read_run
-from laconic.report.plot import plot
+from laconic.report.page import html
+from laconic.report.plot import _joined, plot
+from laconic.run.target import reached
 
 
 def test_runs_are_found_below_a_folder_or_named(finished: Path) -> None:
@@ -43,6 +47,48 @@ def test_a_run_as_data(finished: Path) -> None:
     assert "simulated_seconds" in run["evaluations"]
 
 
+def test_milestones_say_exactly_when_a_target_is_reached(finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished / "avg", run)
+    generator = random.Random(0)
+    records = []
+    for number in range(1, 1500):
+        accuracy = 1 - 0.9 / (1 + number / 200) + 0.05 * generator.random()
+        known = None if number % 97 == 0 else accuracy  # an evaluation that is not a number
+        records.append({"round": number, "accuracy": known, "loss": 1.0, "bytes_up": number, "bytes_down": number})
+    records = [record | {"seconds": 0.0, "participants": 1} for record in records]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    found = read_run(run)
+    assert len(found["evaluations"]["round"]) <= POINTS
+    for target in (0.2, 0.333, 0.5, 0.6789, 0.8):
+        expected = reached(records, target)
+        got = next((each for each in found["milestones"] if each[0] >= target), None)
+        assert (None if got is None else got[1:3]) == (None if expected is None else [expected.rounds, expected.bytes])
+
+
+def test_a_damaged_run_is_left_out_and_named(finished: Path, tmp_path: Path) -> None:
+    for name in ("good", "bad", "worse"):
+        shutil.copytree(finished / "avg", tmp_path / name)
+    (tmp_path / "bad/config.toml").write_text("algorithm = ")
+    (tmp_path / "worse/label_counts.json").write_text("[[1,")
+    found = gather(find_runs([tmp_path]))
+    assert [Path(run["path"]).name for run in found["runs"]] == ["good"]
+    assert {Path(path).name for path in found["unreadable"]} == {"bad", "worse"}
+    with pytest.raises(ConfigError, match="cannot be read"):
+        gather(find_runs([tmp_path / "bad"]))
+
+
+def test_many_long_runs_make_a_page_that_can_be_sent(finished: Path, tmp_path: Path) -> None:
+    record = json.loads((finished / "avg/metrics.jsonl").read_text().splitlines()[1])
+    lines = "".join(json.dumps(record | {"round": number}) + "\n" for number in range(1, 901))
+    for number in range(120):
+        shutil.copytree(
+            finished / "avg", tmp_path / str(number), ignore=shutil.ignore_patterns("*.html", "*.safetensors")
+        )
+        (tmp_path / str(number) / "metrics.jsonl").write_text(lines)
+    assert len(html(gather(find_runs([tmp_path])))) < 6e6
+
+
 def test_a_run_that_is_cut_off_in_a_line_is_read_up_to_there(finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished / "avg", run)
@@ -68,8 +114,25 @@ def test_labels_tell_what_differs_and_nothing_else() -> None:
         {"algorithm": "a", "uplink.name": "dense"},
     ]
     assert labels(parts) == ["a (uplink lazy)", "a (uplink dense)"]
+    alike = [{"algorithm": "a", "uplink.name": "lazy", "uplink.alpha": alpha} for alpha in (1, 2)]
+    assert labels([*alike, {"algorithm": "a", "uplink.name": "dense"}]) == [
+        "a (alpha 1, uplink lazy)",
+        "a (alpha 2, uplink lazy)",
+        "a (uplink dense)",
+    ]
+    sets = [{"algorithm": "a", "dataset": "digits"}, {"algorithm": "b", "dataset": "mnist"}]
+    assert labels(sets) == ["a (dataset digits)", "b (dataset mnist)"]
     both = [{"algorithm": "a", "uplink.compressor": c, "downlink.compressor": c} for c in ("sign", "dense")]
     assert labels(both)[0] == "a (downlink compressor sign, uplink compressor sign)"
+
+
+def test_seeds_are_joined_by_round_and_not_by_place() -> None:
+    often = {number: (float(number), 0.1 * number) for number in range(1, 11)}
+    seldom = {5: (5.0, 0.7), 10: (12.0, 0.8)}
+    assert _joined([often, seldom]) == ([5.0, 11.0], [[0.5, 0.7], [1.0, 0.8]])
+    going = {1: (1.0, 0.3), 2: (2.0, 0.4)}
+    places, columns = _joined([often, going])
+    assert places == [*map(float, range(1, 11))] and [len(column) for column in columns] == [2] * 2 + [1] * 8
 
 
 def test_seeds_are_one_group(finished: Path) -> None:
@@ -102,7 +165,8 @@ def test_pictures(finished: Path, tmp_path: Path, suffix: str) -> None:
 def test_dozens_of_runs_fit_into_a_picture_and_nobody_is_warned(finished: Path, tmp_path: Path) -> None:
     (run,) = gather([finished / "sign"], course=COSTS)["runs"]
     many = [
-        run | {"label": f"fed_cams with a setting that takes very many words to be told apart, {n}"} for n in range(50)
+        run | {"label": f"fed_cams with a setting that takes very many words to be told apart, {n}", "group": str(n)}
+        for n in range(50)
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -63,6 +63,21 @@ def test_nothing_but_the_page_and_its_data_is_served(address: str) -> None:
         assert caught.value.code == 404
 
 
+def test_only_this_machine_by_its_own_name_is_answered(address: str) -> None:
+    """A page elsewhere may have its own name point here, and would then read the runs."""
+    asked = urllib.request.Request(f"{address}data", headers={"Host": "runs.example.org"})
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(asked)
+    assert caught.value.code == 403
+
+
+def test_a_damaged_run_does_not_end_the_page(address: str, growing: Path) -> None:
+    shutil.copytree(growing / "avg", growing / "bad")
+    (growing / "bad" / "config.toml").write_text("algorithm = ")
+    data = json.loads(get(f"{address}data")[1])
+    assert len(data["runs"]) == 1 and [Path(path).name for path in data["unreadable"]] == ["bad"]
+
+
 def test_an_empty_folder_may_be_watched_until_a_run_begins(tmp_path: Path) -> None:
     server = serve(tmp_path, "127.0.0.1", 0)
     with pytest.raises(ConfigError, match="Address already in use"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,26 @@ def test_seeds_become_a_mean_with_a_band(opened: Any) -> None:
     assert all(high >= middle for high, middle in zip(band["y"], mean["y"], strict=False))
 
 
+def test_what_is_not_a_number_is_a_gap_and_what_diverged_says_so(page: Any, finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "<!--<script>"
+    shutil.copytree(finished / "avg", run)
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for record in records[6:]:
+        if "loss" in record:
+            record |= {"loss": None, "accuracy": None}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (run / "model.safetensors").unlink()
+    (run / "diverged").touch()
+    report([tmp_path], tmp_path / "report.html")
+    page.goto((tmp_path / "report.html").as_uri())
+    page.wait_for_selector("#curves .main-svg")
+    (drawn,) = traces(page)
+    assert drawn["y"][:3] == [value for value in drawn["y"] if value is not None]
+    assert drawn["y"][3:] == [None] * 3
+    assert "diverged after round 12" in page.inner_text("#runs")
+    assert page.troubles == []
+
+
 def test_axes_and_metrics_can_be_switched(opened: Any) -> None:
     assert axis(opened, "xaxis.type") == "log"
     before = traces(opened)[-1]
@@ -131,10 +153,10 @@ def test_the_ranking_is_carried_into_the_page_and_can_be_changed(page: Any, fini
         texts = [row.locator("td").all_inner_texts()[heads.index(name)] for row in cells]
         return [float(text.replace(",", "")) for text in texts if text]
 
-    times = column("simulated seconds")
+    times = column("simulated seconds to target")
     assert times and times == sorted(times)
     page.select_option("#rank", "round")
-    rounds = column("rounds")
+    rounds = column("rounds to target")
     assert rounds == sorted(rounds)
     assert page.troubles == []
 

@@ -11,6 +11,8 @@ function layout(more) {
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: colour("--text"), size: 12 },
     margin: { l: 50, r: 15, t: 10, b: 45 }, hovermode: "closest", showlegend: false,
     modebar: { bgcolor: "transparent", color: colour("--faint"), activecolor: colour("--text") },
+    // What was zoomed stays so until another axis is chosen.
+    uirevision: JSON.stringify([more.xaxis?.title, more.xaxis?.type, more.yaxis?.title, more.yaxis?.type]),
     ...more, xaxis: { ...axis, ...(more.xaxis || {}) }, yaxis: { ...axis, ...(more.yaxis || {}) },
   };
 }
@@ -26,13 +28,15 @@ function transparent(hex) {
 
 function drawCurves(groups, { metric, cost, logX, logY, smooth }) {
   const percent = metric === "accuracy";
-  const scale = (values) => (percent ? values.map((value) => 100 * value) : values);
+  const scale = (values) => (percent ? values.map((value) => (value === null ? null : 100 * value)) : values);
   const traces = [];
   for (const group of groups) {
     const found = spread(group, metric, cost, smooth ? WINDOW : 1);
     if (!found) continue;
     if (found.seeds > 1) {
-      traces.push({ x: [...found.x, ...[...found.x].reverse()], y: scale([...found.high, ...[...found.low].reverse()]),
+      const known = found.x.map((_, place) => place).filter((place) => found.low[place] !== null), back = [...known].reverse();
+      const at = (values, which) => which.map((place) => values[place]);
+      traces.push({ x: [...at(found.x, known), ...at(found.x, back)], y: scale([...at(found.high, known), ...at(found.low, back)]),
         fill: "toself", fillcolor: transparent(group.colour), line: { width: 0 }, hoverinfo: "skip", mode: "lines" });
     }
     const seeds = found.seeds > 1 ? ` (mean of ${found.seeds} seeds)` : "";
@@ -51,7 +55,7 @@ function drawPareto(groups) {
   for (const group of groups) {
     const points = group.runs.flatMap((run) => {
       const bytes = column(run, "bytes"), accuracy = run.evaluations.accuracy || [];
-      return accuracy.map((value, place) => [bytes[place], 100 * value]);
+      return accuracy.map((value, place) => [bytes[place], value === null ? null : 100 * value]).filter((point) => point[1] !== null);
     });
     all.push(...points);
     traces.push({ x: points.map((point) => point[0]), y: points.map((point) => point[1]), name: group.label,
@@ -68,25 +72,25 @@ function drawPareto(groups) {
 }
 
 function drawStreams(groups) {
-  const runs = groups.map((group) => [group.label, group.runs[0].streams]);
+  const runs = groups.map((group) => [group.key, group.runs[0].streams]);
   const names = [...new Set(runs.flatMap(([, streams]) => Object.keys(streams)))].sort();
-  const labels = runs.map(([label]) => label);
+  const keys = runs.map(([key]) => key), labels = groups.map((group) => group.label);
   // A bar of its own height for each, however many there are; a long name is cut, and whole where one points.
   const many = labels.length > 8, longest = many ? 70 : 34;
   element("streams").style.height = many ? `${140 + 22 * labels.length}px` : "";
   for (const name of ["streams", "pareto"]) element(name).closest("section").classList.toggle("half", !many);
   const shorter = labels.map((label) => (label.length > longest ? `${label.slice(0, longest - 1)}…` : label));
   const traces = names.map((name, place) => ({
-    type: "bar", orientation: "h", name, y: labels, marker: { color: COLOURS[place % COLOURS.length] },
+    type: "bar", orientation: "h", name, y: keys, customdata: labels, marker: { color: COLOURS[place % COLOURS.length] },
     x: runs.map(([, streams]) => (streams[name] ? streams[name].bytes - streams[name].headers : 0)),
-    hovertemplate: `%{y}<br>${name}: %{x:.3s}B<extra></extra>`,
+    hovertemplate: `%{customdata}<br>${name}: %{x:.3s}B<extra></extra>`,
   }));
-  traces.push({ type: "bar", orientation: "h", name: "headers", y: labels, marker: { color: colour("--faint") },
+  traces.push({ type: "bar", orientation: "h", name: "headers", y: keys, customdata: labels, marker: { color: colour("--faint") },
     x: runs.map(([, streams]) => Object.values(streams).reduce((sum, stream) => sum + stream.headers, 0)),
-    hovertemplate: "%{y}<br>headers: %{x:.3s}B<extra></extra>" });
+    hovertemplate: "%{customdata}<br>headers: %{x:.3s}B<extra></extra>" });
   show("streams", traces, {
     barmode: "stack", showlegend: true, legend: { orientation: "h", y: 1, yanchor: "bottom" },
-    xaxis: { title: { text: "bytes" } }, yaxis: { autorange: "reversed", tickvals: labels, ticktext: shorter }, margin: { l: 90, r: 15, t: 10, b: 45 },
+    xaxis: { title: { text: "bytes" } }, yaxis: { autorange: "reversed", type: "category", tickvals: keys, ticktext: shorter }, margin: { l: 90, r: 15, t: 10, b: 45 },
   });
 }
 

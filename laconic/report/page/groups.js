@@ -18,55 +18,62 @@ function column(run, name) {
   return found[name];
 }
 
+// A group keeps its colour while runs come and go.
+const places = new Map();
+
 function groupsOf(runs) {
   const groups = new Map();
   for (const run of runs) {
     if (!groups.has(run.group)) groups.set(run.group, { key: run.group, label: run.label, runs: [] });
     groups.get(run.group).runs.push(run);
   }
-  return [...groups.values()].map((group, place) => ({ ...group, colour: COLOURS[place % COLOURS.length],
-    dash: DASHES[Math.floor(place / COLOURS.length) % DASHES.length] }));
+  return [...groups.values()].map((group) => {
+    if (!places.has(group.key)) places.set(group.key, places.size);
+    const place = places.get(group.key);
+    return { ...group, colour: COLOURS[place % COLOURS.length], dash: DASHES[Math.floor(place / COLOURS.length) % DASHES.length] };
+  });
 }
 
 function running(values, width) {
   return values.map((_, end) => {
     const last = values.slice(Math.max(0, end - width + 1), end + 1);
-    return last.reduce((sum, value) => sum + value, 0) / last.length;
+    return last.some((value) => value === null) ? null : last.reduce((sum, value) => sum + value, 0) / last.length;
   });
 }
 
-// Mean, lowest and highest over the seeds at every evaluation that all of them have.
+// Mean, lowest and highest over the seeds, at the rounds that all seeds have that have come so far. What is not a number is a gap.
 function spread(group, metric, cost, width) {
-  const pairs = group.runs
-    .map((run) => [column(run, cost), run.evaluations[metric]])
-    .filter(([x, y]) => x && y)
-    .map(([x, y]) => [x, width > 1 ? running(y, width) : y]);
-  if (!pairs.length) return null;
-  const length = Math.min(...pairs.map(([x]) => x.length));
-  const over = (part, merge) => Array.from({ length }, (_, place) => merge(pairs.map((pair) => pair[part][place])));
+  const having = group.runs.filter((run) => column(run, cost) && run.evaluations[metric]);
+  if (!having.length) return null;
+  const lines = having.map((run) => {
+    const x = column(run, cost), y = width > 1 ? running(run.evaluations[metric], width) : run.evaluations[metric];
+    return new Map(run.evaluations.round.map((round, place) => [round, [x[place], y[place]]]));
+  });
+  const rounds = [...new Set(lines.flatMap((line) => [...line.keys()]))].sort((one, other) => one - other);
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-  return {
-    seeds: new Set(group.runs.map((run) => run.seed)).size, x: over(0, mean), mean: over(1, mean),
-    low: over(1, (values) => Math.min(...values)), high: over(1, (values) => Math.max(...values)),
-  };
+  const found = { seeds: new Set(having.map((run) => run.seed)).size, x: [], mean: [], low: [], high: [] };
+  for (const round of rounds) {
+    const there = lines.filter((line) => line.has(round)).map((line) => line.get(round));
+    if (there.length < lines.filter((line) => Math.max(...line.keys()) >= round).length) continue;
+    const values = there.map((pair) => pair[1]);
+    const whole = values.every((value) => value !== null);
+    found.x.push(mean(there.map((pair) => pair[0])));
+    found.mean.push(whole ? mean(values) : null);
+    found.low.push(whole ? Math.min(...values) : null);
+    found.high.push(whole ? Math.max(...values) : null);
+  }
+  return found;
 }
 
 // The first evaluation at which the mean of the last five is at the target, as `compare --target` has it.
 function reached(run, target) {
-  const accuracy = run.evaluations.accuracy || [];
-  for (let end = WINDOW; end <= accuracy.length; end++) {
-    const mean = accuracy.slice(end - WINDOW, end).reduce((sum, value) => sum + value, 0) / WINDOW;
-    if (mean >= target) return end - 1;
-  }
-  return null;
+  const found = run.milestones.find(([mean]) => mean >= target);
+  return found ? { round: found[1], bytes: found[2], time: found[3] } : null;
 }
 
 // The accuracy that every run has reached, in whole per cent.
 function commonTarget(runs) {
-  const best = runs.map((run) => {
-    const means = running(run.evaluations.accuracy || [], WINDOW).slice(WINDOW - 1);
-    return means.length ? Math.max(...means) : 0;
-  }).filter((value) => value > 0);
+  const best = runs.filter((run) => run.milestones.length).map((run) => run.milestones.at(-1)[0]);
   return best.length ? Math.floor(100 * Math.min(...best)) : null;
 }
 
@@ -79,5 +86,6 @@ function size(count) {
 
 function number(value, digits = 3) {
   if (value === null || value === undefined) return "";
+  if (Math.abs(value) >= 1e12) return value.toExponential(2);
   return Number.isInteger(value) ? value.toLocaleString("en") : value.toPrecision(digits);
 }

@@ -30,11 +30,12 @@ function listRuns() {
     swatch.style.background = group.dash === "solid" ? group.colour
       : `repeating-linear-gradient(90deg, ${group.colour} 0 4px, transparent 4px 6px)`;
     state.className = "state";
-    const going = group.runs.filter((run) => !run.finished);
+    const going = group.runs.filter((run) => !run.finished && !run.diverged);
+    const failed = group.runs.filter((run) => run.diverged).map((run) => `diverged after round ${run.rounds}`).join(", ");
     const different = new Set(group.runs.map((run) => run.seed)).size;
     const seeds = different > 1 ? `${different} seeds` : group.runs.length > 1 ? `${group.runs.length} runs` : "";
     const progress = going.map((run) => `round ${run.rounds}/${run.rounds_wanted}`).join(", ");
-    state.textContent = [seeds, progress].filter(Boolean).join(", ");
+    state.textContent = [seeds, progress, failed].filter(Boolean).join(", ");
     label.append(box, swatch, group.label, state);
     return label;
   }));
@@ -42,16 +43,14 @@ function listRuns() {
 
 function fillTable(groups, target) {
   const timed = groups.some((group) => group.runs.some((run) => run.evaluations.simulated_seconds));
-  const heads = ["", "accuracy", "loss", "bytes up", "bytes down", "bytes to target", "fewer by", "rounds"];
-  if (timed) heads.push("simulated seconds");
+  const heads = ["", "accuracy", "loss", "bytes up", "bytes down", "bytes to target", "fewer by", "rounds to target"];
+  if (timed) heads.push("simulated seconds to target");
   const happened = Object.keys(TROUBLES).filter((name) => groups.some((group) => group.runs.some((run) => run.troubles?.[name])));
   heads.push(...happened.map((name) => TROUBLES[name]));
   const rows = groups.flatMap((group) => group.runs.map((run) => {
     const at = target === null ? null : reached(run, target / 100), last = (name) => (run.evaluations[name] || []).at(-1);
-    const bytes = column(run, "bytes");
     return { run, label: group.runs.length > 1 ? `${group.label}, seed ${run.seed}` : group.label, last,
-      bytes: at === null || !bytes ? null : bytes[at], round: at === null ? null : run.evaluations.round[at],
-      time: at === null || !run.evaluations.simulated_seconds ? null : run.evaluations.simulated_seconds[at] };
+      bytes: at === null ? null : at.bytes, round: at === null ? null : at.round, time: at === null ? null : at.time };
   }));
   const rank = element("rank").value;
   // Subtracting infinities gives no order: those that never got there come last, the more accurate first.
@@ -60,7 +59,7 @@ function fillTable(groups, target) {
   const most = Math.max(...rows.map((row) => row.bytes ?? 0));
   const cells = rows.map((row) => {
     const { last } = row, accuracy = last("accuracy"), up = last("bytes_up"), down = last("bytes_down");
-    const line = [row.label, accuracy === undefined ? "" : `${(100 * accuracy).toFixed(2)} %`, number(last("loss"), 4),
+    const line = [row.label, accuracy === undefined || accuracy === null ? "" : `${(100 * accuracy).toFixed(2)} %`, number(last("loss"), 4),
       up === undefined ? "" : size(up), down === undefined ? "" : size(down)];
     line.push(row.bytes === null ? "not reached" : size(row.bytes), row.bytes === null ? "" : `${number(most / row.bytes)}x`);
     line.push(number(row.round));
@@ -76,8 +75,11 @@ function fillTable(groups, target) {
 }
 
 function listConfigs() {
+  const open = new Set([...element("configs").children].filter((each) => each.open).map((each) => each.dataset.path));
   element("configs").replaceChildren(...data.runs.map((run) => {
     const details = document.createElement("details"), summary = document.createElement("summary");
+    details.dataset.path = run.path;
+    details.open = open.has(run.path);
     summary.textContent = `${run.label}, seed ${run.seed}: ${run.path}`;
     const command = document.createElement("pre"), config = document.createElement("pre");
     command.textContent = `laconic run config.toml      # the text below as config.toml, or: laconic run ${run.path} --out NEW`;
@@ -119,13 +121,15 @@ function draw() {
 }
 
 function update() {
-  const going = data.runs.filter((run) => !run.finished).length;
+  const going = data.runs.filter((run) => !run.finished && !run.diverged).length;
+  const unreadable = Object.keys(data.unreadable || {}).length;
   const sets = [...new Set(data.runs.map((run) => run.settings.dataset.split(/[\\/]/).pop()))].join(", ");
   const count = `${data.runs.length} run${data.runs.length === 1 ? "" : "s"}`;
   element("summary").textContent = data.runs.length ? `${count} on ${sets}${going ? `, ${going} not finished` : ""}` : "no runs yet";
-  if (element("target").value === "") {
+  if (unreadable) element("summary").textContent += `; ${unreadable} cannot be read`;
+  if (!element("target").dataset.typed) {
     const target = data.target === null ? commonTarget(data.runs) : 100 * data.target;
-    if (target) element("target").value = target;
+    if (target) element("target").value = Number(target.toFixed(2));
   }
   if (!element("rank").dataset.set) {
     element("rank").dataset.set = "yes";
@@ -139,6 +143,7 @@ function update() {
 for (const name of ["metric", "cost", "log-x", "log-y", "smooth", "target", "rank", "course-name", "similarity-run", "labels-run"]) {
   element(name).addEventListener("input", draw);
 }
+element("target").addEventListener("input", () => { element("target").dataset.typed = "yes"; });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 // Costs differ by orders of magnitude between runs, so the first look is logarithmic.
 element("log-x").checked = true;
@@ -147,7 +152,14 @@ update();
 if (data.live) {
   let version = data.version;
   setInterval(async () => {
-    const answer = await fetch(`data?version=${version}`);
+    let answer;
+    try {
+      answer = await fetch(`data?version=${version}`);
+    } catch {
+      element("summary").textContent = "laconic watch has ended; what is shown is the last that it said";
+      version = "";
+      return;
+    }
     if (answer.status !== 200) return;
     data = await answer.json();
     version = data.version;
