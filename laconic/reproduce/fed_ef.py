@@ -181,7 +181,7 @@ def _every_rate(dataset: str, participants: int, folder: str) -> Study:
                 ("sgd top_k:0.05",),
             ),
         ),
-        against="bytes",
+        against="bytes_up",
         seeds=10,
         short=Short(rounds=10, labels=tuple(label for label in experiment.runs if label.startswith("sgd ")))
         if first

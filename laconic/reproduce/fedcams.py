@@ -47,7 +47,7 @@ def _figure_4(setting: str, title: str, gpu: bool) -> Study:
         Experiment(setting, _COMPRESSED, rounds=500),
         measures=(FINAL, LAST_FIVE, TRAINING_LOSS, PAPER_BITS_UP, to_accuracy(0.85, "megabytes_up")),
         claims=_COMPRESSED_CLAIMS,
-        against="bytes",
+        against="bytes_up",
         short=Short(rounds=40),
         needs_gpu=gpu,
         quick=("sign", "top_k:1/64") if gpu else (),

@@ -39,8 +39,8 @@ class Study:
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The paper's numbers: by label and measure."""
     claims: tuple[Claim, ...] = ()
-    against: Literal["round", "bytes"] = "round"
-    """The picture's horizontal axis."""
+    against: Literal["round", "bytes", "bytes_up"] = "round"
+    """The picture's horizontal axis; `bytes_up` where the paper's is the uplink alone."""
     drawn: str = "accuracy"
     seeds: int = 1
     """How many the paper has."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from laconic.report.plot import STYLES, beside
+from laconic.report.plot import COSTS, STYLES, beside
 from laconic.reproduce.claims import Claim, Rows, Verdict
 from laconic.reproduce.measures import Curve, both, mean
 from laconic.reproduce.runner import Data, curves
@@ -116,8 +116,7 @@ def draw(study: Study, data: Data, path: Path) -> bool:
             axes.set(ylabel=f"accuracy, % (mean of {WINDOW} evaluations)")
         else:
             axes.set(ylabel=study.drawn.replace("_", " "), yscale="log" if "norm" in study.drawn else "linear")
-        axes.set(xlabel="megabytes, both directions" if study.against == "bytes" else "round")
-        axes.set(xscale="log" if study.against == "bytes" else "linear")
+        axes.set(xlabel=COSTS[study.against], xscale="linear" if study.against == "round" else "log")
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, fontsize=8, **beside(len(data["runs"])))
         figure.savefig(path, metadata={"Date": None})
@@ -129,4 +128,5 @@ def _line(study: Study, curve: Curve) -> tuple[list[float], list[float]]:
     values = [record[study.drawn] for record in shown]
     if study.drawn == "accuracy":
         values = [100 * fmean(values[max(0, end - WINDOW) : end]) for end in range(1, len(values) + 1)]
-    return [both(record) / 1e6 if study.against == "bytes" else record["round"] for record in shown], values
+    costs = {"round": lambda r: r["round"], "bytes": lambda r: both(r) / 1e6, "bytes_up": lambda r: r["bytes_up"] / 1e6}
+    return [costs[study.against](record) for record in shown], values
