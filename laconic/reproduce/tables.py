@@ -128,5 +128,7 @@ def _line(study: Study, curve: Curve) -> tuple[list[float], list[float]]:
     values = [record[study.drawn] for record in shown]
     if study.drawn == "accuracy":
         values = [100 * fmean(values[max(0, end - WINDOW) : end]) for end in range(1, len(values) + 1)]
-    costs = {"round": lambda r: r["round"], "bytes": lambda r: both(r) / 1e6, "bytes_up": lambda r: r["bytes_up"] / 1e6}
-    return [costs[study.against](record) for record in shown], values
+    if study.against == "bytes":
+        return [both(record) / 1e6 for record in shown], values
+    unit = 1e6 if study.against == "bytes_up" else 1
+    return [record[study.against] / unit for record in shown], values
