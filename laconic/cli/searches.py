@@ -158,7 +158,7 @@ def advise_command(
         stop.again = _again(out, directory)
         raise
     page = directory / "report.html"
-    shown = [each for each in advice.ranked if RunDirectory(each.directory).metrics.exists()]
+    shown = [each for each in (*advice.ranked, *advice.left) if RunDirectory(each.directory).metrics.exists()]
     write_report([each.directory for each in shown], page, advice.target, "time")
     best = advice.ranked[0]
     config = directory / "advice.toml"
@@ -218,8 +218,12 @@ def _begun(directory: Path, asked: dict[str, Any], resume: bool) -> dict[str, An
                     raise ConfigError(f"resume: {name} = {each!r}, but it was begun with {begun[key].get(name)!r}")
         elif value not in (None, []) and key not in ("rank_by", "optuna") and value != begun[key]:
             raise ConfigError(f"resume: {key} = {value!r}, but it was begun with {begun[key]!r}")
-    # More trials than at first may be asked for.
-    return begun | ({"optuna": asked["optuna"]} if asked.get("optuna") else {})
+    # More trials than at first may be asked for, longer ones, and another ranking.
+    changed = {key: asked[key] for key in ("optuna",) if asked.get(key)}
+    if "try" in asked:
+        begun["options"] |= {key: asked["options"][key] for key in ("rounds",) if key in asked["options"]}
+        changed |= {"rank_by": asked["rank_by"]} if asked["rank_by"] != next(iter(RANK_BY)) else {}
+    return begun | changed
 
 
 def _write_order(directory: Path, asked: dict[str, Any]) -> None:
@@ -302,4 +306,9 @@ def _because(advice: Advice) -> str:
     said = f"Recommended: {escape(best.label)}. Of {advice.rungs[0][0]} settings ({tried}) "
     if first.at is None:
         return f"{said}none reached {100 * advice.target:.1f} %; this one came nearest. More --rounds would tell more."
-    return f"{said}it is the first at {100 * advice.target:.1f} %, after {duration(first.at.simulated_seconds)}."
+    edges = "".join(
+        f" Its {key} is the {'largest' if best.settings[key] == max(rates) else 'smallest'} that was tried."
+        for key, rates in advice.rates.items()
+        if len(rates) > 1 and best.settings.get(key) in (min(rates), max(rates))
+    )
+    return f"{said}it is the first at {100 * advice.target:.1f} %, after {duration(first.at.simulated_seconds)}.{edges}"

@@ -79,6 +79,10 @@ class Advice:
     target: float
     rungs: list[tuple[int, int]]
     """How many candidates were run for how many rounds."""
+    left: list[Candidate]
+    """Of every algorithm that is not in the last rung the candidate that came furthest, for the evidence."""
+    rates: dict[str, list[float]]
+    """The rates that the recommended algorithm was tried at."""
 
 
 def advise(
@@ -100,6 +104,7 @@ def advise(
     data: ClientData = make(settings[0]).load_data()
     lengths = _lengths(most, len(settings))
     rungs: list[tuple[int, int]] = []
+    furthest: dict[str, Candidate] = {}
     running = [(each, directory / f"{number:03d}-{each['algorithm']}") for number, each in enumerate(settings)]
     for place, rounds in enumerate(lengths):
         say(f"rung {place + 1} of {len(lengths)}: {len(running)} candidates, {rounds} rounds each")
@@ -112,10 +117,23 @@ def advise(
         rungs.append((len(found), rounds))
         if rounds < most:
             ranked = rank(found, level(found))
+            furthest |= {_arm(each.settings): each for each in reversed(ranked)}
             running = [(each.settings, each.directory) for each in ranked[: max(1, math.ceil(len(ranked) / FEWER))]]
     goal = target if target is not None else level(found) - 0.01
     ranked = rank(found, goal)
-    return Advice(ranked, [score(each.trial, goal, "simulated_seconds") for each in ranked], goal, rungs)
+    scores = [score(each.trial, goal, "simulated_seconds") for each in ranked]
+    last = {_arm(each.settings) for each in ranked}
+    tried = [each for each in settings if _arm(each) == _arm(ranked[0].settings)]
+    rates = {key: sorted({each[key] for each in tried}) for key in RATES}
+    return Advice(ranked, scores, goal, rungs, [each for arm, each in furthest.items() if arm not in last], rates)
+
+
+RATES = ("local_lr", "server_lr")
+
+
+def _arm(settings: dict[str, Any]) -> str:
+    """An algorithm with its links, whatever its rates."""
+    return spelt({key: value for key, value in settings.items() if key not in RATES})
 
 
 def _lengths(most: int, count: int) -> list[int]:
