@@ -52,7 +52,7 @@ def test_a_stopped_sweep_goes_on_and_runs_nothing_twice(forked, small, tmp_path:
     longer = forked("sweep", "--out", "s", "--resume", "--rounds", 4, "--json")
     assert longer.code == 0, longer.stderr
     for run in longer.json()["runs"]:
-        assert len((Path(run["run_dir"]) / "metrics.jsonl").read_text().splitlines()) == 4
+        assert len((tmp_path / run["run_dir"] / "metrics.jsonl").read_text().splitlines()) == 4
     other = forked("sweep", "--out", "s", "--resume", "--participants", 2)
     assert other.code == 2 and "participants" in other.stderr
 
