@@ -183,7 +183,7 @@ def _every_rate(dataset: str, participants: int, folder: str) -> Study:
         ),
         against="bytes_up",
         seeds=10,
-        short=Short(rounds=10, labels=tuple(label for label in experiment.runs if label.startswith("sgd ")))
+        short=Short(rounds=6, labels=tuple(label for label in experiment.runs if label.startswith("sgd ")))
         if first
         else Short(left_out=True),
         quick=("sgd full", "sgd heavy_sign:0.1", "sgd qsgd:1", "ams top_k:0.05") if first else ("ams qsgd:2",),
