@@ -149,6 +149,8 @@ FIGURE_9 = Reproduction(
                 for less, more in pairwise(_NOISES)
             ),
             quick=("noise 0", "noise 32"),
+            note="What the noise costs is below the digits that are shown: our grid is moved by it as a whole, "
+            "so that only the outermost values suffer.",
         ),
         "fedcomgate-figure9b": Study(
             "(b) more local steps with the same noise, 16",
