@@ -70,7 +70,7 @@ def _figures(partition: str, figures: str) -> Study:
         claims=tuple(claims),
         against="bytes",
         short=Short(rounds=6),
-        note="Six rounds are the beginning only. All recipes have their own default server rates here, 1 for FedAvg and 0.03 "
+        note="Six rounds are the beginning only. All recipes have their own default server rates, 1 for FedAvg and 0.03 "
         "for the family of FedAMS, which makes the latter slow to start; the paper gives none.",
         quick=("fed_ams", "fed_nlaa", "fed_bnlaca", "fed_baca") if partition == "iid" else ("fed_nlaca",),
     )

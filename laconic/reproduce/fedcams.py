@@ -139,8 +139,8 @@ EPSILON = Reproduction(
                 ),
             ),
             short=Short(rounds=25),
-            note="At a server rate of 1 LeNet-5 does not stand an epsilon of 1e-4 or less: the step of a weight that hardly moves "
-            "is nearly as long as that of any other. ResNet-18 in the paper does; it has batch norm, LeNet-5 has none.",
+            note="At a server rate of 1 LeNet-5 does not stand an epsilon of 1e-4 or less: a weight that hardly moves "
+            "then steps nearly as far as any other. ResNet-18 in the paper does; it has batch norm, LeNet-5 has none.",
         )
     },
 )
@@ -171,8 +171,8 @@ FIGURES_1_3 = Reproduction(
             ),
             short=Short(rounds=100),
             quick=tuple(_ADAPTIVE),
-            note="The rates are those that the paper found for ResNet-18. For LeNet-5 FedAMS's server rate of 1 is large, and "
-            "its curve jumps; a run of it at 0.1 is beside it.",
+            note="The rates are those that the paper found for ResNet-18. For LeNet-5 the server rate of 1 is large, and "
+            "the curve of FedAMS jumps; a run of it at 0.1 is beside it.",
         ),
         "fedcams-figure2": Study(
             "Figure 2: participants n",
