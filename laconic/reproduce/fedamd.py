@@ -204,7 +204,7 @@ FIGURES_2_4 = Reproduction(
                 for form in _FORMS
             ),
             seeds=3,
-            short=Short(rounds=50, rates=("0.01",), trial=1),
+            short=Short(rounds=50, rates=("0.02",), trial=1),
             quick=("p optimal, b = full", "p optimal, b = 64", "{0,1}, b = 256"),
         )
     },
