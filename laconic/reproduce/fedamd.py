@@ -138,7 +138,7 @@ _SHORT_PATTERNS = Short(rounds=100, rates=("0.01",), trial=1)
 
 
 _TOO_SHORT = (
-    "The shortened form says little: at this rate LeNet-5 has hardly begun to learn by then (in Table 2's run it is at 75 % in "
+    "The shortened form says little: at this rate LeNet-5 has hardly begun to learn by then (in Table 2 it is at 75 % in "
     "round 345), and larger ones are a matter of luck for constant p."
 )
 
