@@ -117,7 +117,7 @@ def _sweep(name: str, title: str, options: str) -> Study:
                 ("threshold 0",),
             ),
             Claim(
-                "in between, bytes are saved at no loss: 0.5 needs fewer to 85 % than 0",
+                "in between, bytes are saved on the way: 0.5 needs fewer to 85 % than 0",
                 to_accuracy(0.85, "megabytes"),
                 "less",
                 ("threshold 0.5",),
