@@ -1,6 +1,6 @@
 """Federated fine-tuning with LoRA: only the adapter travels.
 
-    pip install 'laconic[lora]'
+    pip install -e '.[lora]'
     python examples/lora.py
 
 A tiny Llama that reads the shipped digits pixel by pixel, as a sequence of 64 tokens. It is made from a config, so nothing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,6 +13,7 @@ from laconic import data as data_sets
 from laconic import models
 from laconic.algorithm import Algorithm
 from laconic.data.federated import ClientData
+from laconic.data.supplied import Pair
 from laconic.errors import ConfigError, unknown_name
 from laconic.parts import explain
 from laconic.run.config import load_config
@@ -25,8 +26,8 @@ from laconic.task import Task
 
 def simulate(
     algorithm: Algorithm | str,
-    model: Task | nn.Module | str,
-    data: ClientData | str,
+    model: Task | nn.Module | Callable[[], nn.Module] | str,
+    data: ClientData | Sequence[Pair] | str,
     *,
     on_round: Callable[[Record], None] | None = None,
     progress: bool = False,
@@ -35,9 +36,10 @@ def simulate(
     """Train one model over many clients in this process.
 
     `algorithm` is an `Algorithm`, or a recipe as `laconic compare` writes it ("fed_cams:compressor=sign"); `model` a `Task`,
-    a module or a model's name; `data` a data set or its name. Settings are those of `Settings`: rounds, participants, seed,
-    eval_every, and so on. `progress=True` shows the rounds as they go by, in a notebook too; `on_round` is called with the
-    record of each.
+    a module, a function that builds one (its weights then follow from the seed) or a model's name; `data` a data set, one
+    pair of arrays (inputs, targets) for each client, or a name. Settings are those of `Settings`: rounds, participants,
+    seed, eval_every, and so on. `progress=True` shows the rounds as they go by, in a notebook too; `on_round` is called with
+    the record of each.
 
     >>> import laconic
     >>> result = laconic.simulate("fed_avg", "logistic", "digits", rounds=3, participants=5)
@@ -48,7 +50,10 @@ def simulate(
         if key not in Settings.model_fields:
             raise unknown_name("setting", key, Settings.model_fields)
     recipe, checked = _labelled(algorithm, settings) if isinstance(algorithm, str) else (algorithm, _checked(settings))
-    clients = data_sets.load(data, seed=checked.seed) if isinstance(data, str) else data
+    if isinstance(data, str):
+        clients: ClientData = data_sets.load(data, seed=checked.seed)
+    else:
+        clients = data if isinstance(data, ClientData) else data_sets.from_arrays(data)
     simulation = Simulation(recipe, _task(model, clients, checked.seed), clients, checked)
     history = []
     shown = track(simulation.rounds(), recipe.name, total=checked.rounds, disable=not progress)
@@ -78,9 +83,11 @@ def _labelled(label: str, settings: dict[str, Any]) -> tuple[Algorithm, Settings
     return config.build_algorithm(), config.settings()
 
 
-def _task(model: Task | nn.Module | str, clients: ClientData, seed: int) -> Task:
+def _task(model: Task | nn.Module | Callable[[], nn.Module] | str, clients: ClientData, seed: int) -> Task:
     if isinstance(model, Task):
         return model
+    if callable(model) and not isinstance(model, nn.Module):
+        model = initial_module(model, seed)
     if isinstance(model, str):
         name, outputs = model, clients.classes or 1
         model = initial_module(lambda: models.build(name, clients.input_shape, outputs), seed)

@@ -57,7 +57,8 @@ replace-nodes = false
 
 from laconic.flower import server_app
 
-app = server_app("fed_cams", "mlp:64", "digits", clients={nodes})
+# The run config in pyproject.toml has the algorithm, the model and the data by name, and wins over these.
+app = server_app("fed_cams:compressor=sign", "mlp:64", "digits", clients={nodes})
 ''',
     "{package}/client_app.py": '''\
 """A node: the same model, and data of its own.

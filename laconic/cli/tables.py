@@ -49,6 +49,8 @@ def outcome(runs: Sequence[Finished], width: int, by: RankBy = "bytes") -> Table
     if target is not None:
         columns += [f"both to {100 * target:g} %", *(["time to it"] if simulated else []), "rounds"]
         caption += [f"both: bytes up and down until the mean of {WINDOW} evaluations was at {100 * target:g} %"]
+        if any(_evaluations(run) < WINDOW for run in runs):
+            caption += [f"fewer than {WINDOW} evaluations reach nothing: --eval-every 1 makes more"]
     if simulated:
         columns += ["time"]
         caption += ["time: simulated, of messages" + (" and gradients" if _computing(runs) else " alone")]
@@ -82,6 +84,10 @@ def outcome(runs: Sequence[Finished], width: int, by: RankBy = "bytes") -> Table
         row += [f"{costs['gradients']:,}", f"{run.result.seconds:.1f}"]
         table.add_row(*(cell for column, cell in zip(columns, row, strict=True) if not left_out.get(column)))
     return table
+
+
+def _evaluations(run: Finished) -> int:
+    return sum("accuracy" in record for record in run.result.history)
 
 
 def _computing(runs: Sequence[Finished]) -> bool:

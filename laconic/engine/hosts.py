@@ -37,7 +37,7 @@ _IDLE: list[Host] = []
 def connect(settings: RaySettings, threads: int) -> RaySettings:
     """Join or start a Ray, once per process; the settings with the number of workers settled."""
     if find_spec("ray") is None:
-        raise ConfigError("engine = 'ray': Ray is not installed; pip install 'laconic[ray]'")
+        raise ConfigError("engine = 'ray': Ray is not installed; in the folder of the clone, pip install -e '.[ray]'")
     import ray
 
     # Ray would say so, and that it will do otherwise one day; here a worker has no GPU but what the run's device says.

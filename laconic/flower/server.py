@@ -71,6 +71,10 @@ def serve(
     settings = dict(settings)
     named: dict[str, Any] = {key: settings.pop(key) for key in ("model", "dataset", "algorithm") if key in settings}
     model = named.pop("model", model) if isinstance(model, str) else model
+    if isinstance(algorithm, str) and named.get("algorithm", algorithm) != algorithm:
+        LOG.info(
+            "laconic: the run config's algorithm is used, %r, and not the app's, %r", named["algorithm"], algorithm
+        )
     algorithm = named.pop("algorithm", algorithm) if isinstance(algorithm, str) else algorithm
     if isinstance(data, str):
         data = named.pop("dataset", data)

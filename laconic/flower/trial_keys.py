@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 DAYS = 30
+LOOPBACK = ("localhost", "127.0.0.1")
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,12 @@ class TrialKeys:
         return self.folder / f"node-{number}.pub"
 
 
-def make_trial_keys(folder: Path, nodes: int, hosts: Sequence[str] = ("localhost", "127.0.0.1")) -> TrialKeys:
+def make_trial_keys(folder: Path, nodes: int, hosts: Sequence[str] = ()) -> TrialKeys:
     """Everything that one SuperLink and its nodes need; files that are there already are written anew."""
     folder.mkdir(parents=True, exist_ok=True)
     keys = TrialKeys(folder)
+    # The SuperLink's own worker connects to it on its machine.
+    hosts = [*hosts, *(host for host in LOOPBACK if host not in hosts)]
     authority, name = ec.generate_private_key(ec.SECP384R1()), _name("Laconic trial authority")
     server = ec.generate_private_key(ec.SECP384R1())
     identifier = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
@@ -126,9 +129,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m laconic.flower.trial_keys", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--host", action="append", help="a name or address of the SuperLink; localhost if not given")
+    parser.add_argument(
+        "--host", action="append", help="a name or address of the SuperLink; localhost and 127.0.0.1 always are"
+    )
     arguments = parser.parse_args()
-    make_trial_keys(arguments.folder, arguments.nodes, arguments.host or ("localhost", "127.0.0.1"))
+    make_trial_keys(arguments.folder, arguments.nodes, arguments.host or ())
     print(f"written to {arguments.folder}: ca.crt, superlink.crt, superlink.key, node-0, node-0.pub, …")
 
 

@@ -54,7 +54,9 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise ConfigError("--tensorboard needs TensorBoard: pip install 'laconic[tensorboard]'") from None
+            raise ConfigError(
+                "--tensorboard needs TensorBoard: in the folder of the clone, pip install -e '.[tensorboard]'"
+            ) from None
         self._make: Any = SummaryWriter
         self._directory = directory / "tensorboard"
         self._writer: Any = None
@@ -85,7 +87,7 @@ class MLflow:
         try:
             from mlflow.tracking import MlflowClient
         except ImportError:
-            raise ConfigError("--mlflow needs MLflow: pip install 'laconic[mlflow]'") from None
+            raise ConfigError("--mlflow needs MLflow: in the folder of the clone, pip install -e '.[mlflow]'") from None
         self._client_of: Any = MlflowClient
         self._directory = directory
         self._client: Any = None

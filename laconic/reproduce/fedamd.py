@@ -212,7 +212,7 @@ FIGURES_2_4 = Reproduction(
             ),
             seeds=3,
             short=Short(rounds=50, rates=("0.02",), trial=1),
-            note="The shortened form says little: fifty rounds are too few, and at this rate constant p is a matter of luck.",
+            note="The shortened form says little: fifty rounds are too few, and here constant p is a matter of luck.",
             quick=("p optimal, b = full", "p optimal, b = 64", "{0,1}, b = 256"),
         )
     },

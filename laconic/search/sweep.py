@@ -129,7 +129,7 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise ConfigError("--optuna needs optuna: pip install 'laconic[sweep]'") from None
+        raise ConfigError("--optuna needs optuna: in the folder of the clone, pip install -e '.[sweep]'") from None
     return optuna
 
 

@@ -56,5 +56,7 @@ def _accounting() -> Any:
         import dp_accounting
         import dp_accounting.rdp
     except ImportError as error:
-        raise ConfigError(f"dp_noise needs the extra privacy: pip install 'laconic[privacy]' ({error})") from None
+        raise ConfigError(
+            f"dp_noise needs the extra privacy: in the folder of the clone, pip install -e '.[privacy]' ({error})"
+        ) from None
     return dp_accounting

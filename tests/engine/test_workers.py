@@ -191,7 +191,9 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.splitlines() == ["error: engine = 'ray': Ray is not installed; pip install 'laconic[ray]'"]
+    assert done.stderr.splitlines() == [
+        "error: engine = 'ray': Ray is not installed; in the folder of the clone, pip install -e '.[ray]'"
+    ]
 
 
 def test_the_core_does_not_import_ray() -> None:

@@ -95,11 +95,25 @@ def compressor(name: str, argument: str | None = None) -> Callable[[type[Kind]],
 
     def register(cls: type[Kind]) -> type[Kind]:
         cls.name, cls.argument = name, argument
+        _check(cls, name)
         made = checked(cls)
         COMPRESSORS[name] = made
         return made
 
     return register
+
+
+def _check(cls: type[Compressor], name: str) -> None:
+    """What would go wrong later without a word, or in many."""
+    own = f"compressor '{name}' ({cls.__module__}.{cls.__qualname__})"
+    taken = COMPRESSORS.get(name)
+    if taken is not None and taken.__module__.startswith("laconic.") and taken.__module__ != cls.__module__:
+        raise ConfigError(f"{own}: Laconic has one of that name; choose another")
+    if not hasattr(cls, "by"):
+        raise ConfigError(f'{own}: it must say its groups: by: Group = "model", or "layer"')
+    written = [getattr(cls, each) is not getattr(Compressor, each) for each in ("encode", "select", "express")]
+    if name != "dense" and not any(written):
+        raise ConfigError(f"{own}: it has neither a `select` nor an `express` of its own, so it would send everything")
 
 
 def host_entries(vector: Tensor, layout: Layout) -> Floats:

@@ -1,0 +1,68 @@
+"""What a newcomer tries first: arrays or a class given to `simulate`, a compressor with a slip, keys for a trial."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from torch import nn
+
+import laconic
+from laconic.link.compressors.base import Compressor, compressor
+from laconic.link.compressors.groups import Group
+
+
+class Net(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def clients() -> list[tuple[np.ndarray, np.ndarray]]:
+    generator = np.random.default_rng(0)
+    return [(generator.normal(size=(20, 3)).astype(np.float32), generator.integers(0, 2, 20)) for _ in range(3)]
+
+
+def test_a_list_of_arrays_and_a_class_or_a_function_repeat_bit_for_bit() -> None:
+    shas = {
+        laconic.simulate("fed_avg", model, clients(), rounds=2, seed=3).model_sha256 for model in (Net, lambda: Net())
+    }
+    assert len(shas) == 1
+
+
+def test_a_compressor_that_would_go_wrong_later_is_refused_where_it_is_written() -> None:
+    with pytest.raises(laconic.ConfigError, match="must say its groups"):
+
+        @compressor("no_groups")
+        class NoGroups(Compressor):
+            def express(self, chosen, generator, writer):
+                return super().express(chosen, generator, writer)
+
+    with pytest.raises(laconic.ConfigError, match="would send everything"):
+
+        @compressor("misspelt")
+        class Misspelt(Compressor):
+            by: Group = "model"
+
+            def expres(self, chosen, generator, writer):
+                return super().express(chosen, generator, writer)
+
+    with pytest.raises(laconic.ConfigError, match="choose another"):
+
+        @compressor("sign")
+        class Sign(Compressor):
+            by: Group = "model"
+
+            def express(self, chosen, generator, writer):
+                return super().express(chosen, generator, writer)
+
+
+def test_a_trials_certificate_always_names_this_machine(tmp_path) -> None:
+    pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+    from cryptography import x509
+
+    from laconic.flower.trial_keys import make_trial_keys
+
+    keys = make_trial_keys(tmp_path, 1, ["superlink.example.org"])
+    certificate = x509.load_pem_x509_certificate(keys.certificate.read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert set(names.get_values_for_type(x509.DNSName)) == {"superlink.example.org", "localhost"}
+    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
