@@ -106,7 +106,7 @@ ROUNDS = to_accuracy(0.75, "rounds")
         ("less", 213.0, 213.0, 0, False),
         ("less", 213.0, None, 0, True),
         ("less", None, 318.0, 0, False),
-        ("less", None, None, 0, False),
+        ("less", None, None, 0, None),
         ("less", 213.0, 214.0, 5, False),
         ("more", 80.0, 79.0, 0, True),
         ("more", None, 79.0, 0, False),
