@@ -31,7 +31,7 @@ def test_the_same_bits_as_inline(name: str, faults: dict) -> None:
     settings = {"faults": faults, "network": {"bandwidth_up": "lognormal:300B,2", "deadline": 0.5}}
     inline = result_of(simulation(ALGORITHMS[name], **settings))
     assert result_of(simulation(ALGORITHMS[name], **settings, **RAY)) == inline
-    assert any(record["participants"] < 4 for record in inline[1]), "the deadline has cut somebody off"
+    assert any(record.get("cut_off") for record in inline[1]), "the deadline has cut somebody off"
 
 
 def test_diagnostics_buffers_and_chunks_come_through() -> None:
