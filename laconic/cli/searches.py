@@ -219,11 +219,13 @@ def _begun(directory: Path, asked: dict[str, Any], resume: bool) -> dict[str, An
         elif value not in (None, []) and key not in ("rank_by", "optuna") and value != begun[key]:
             raise ConfigError(f"resume: {key} = {value!r}, but it was begun with {begun[key]!r}")
     # More trials than at first may be asked for, longer ones, and another ranking.
-    changed = {key: asked[key] for key in ("optuna",) if asked.get(key)}
-    if "try" in asked:
-        begun["options"] |= {key: asked["options"][key] for key in ("rounds",) if key in asked["options"]}
-        changed |= {"rank_by": asked["rank_by"]} if asked["rank_by"] != next(iter(RANK_BY)) else {}
-    return begun | changed
+    if asked.get("optuna"):
+        begun["optuna"] = asked["optuna"]
+    if "try" in asked and "rounds" in asked["options"]:
+        begun["options"]["rounds"] = asked["options"]["rounds"]
+    if asked.get("rank_by", "bytes") != "bytes":  # what it is when nobody says it
+        begun["rank_by"] = asked["rank_by"]
+    return begun
 
 
 def _write_order(directory: Path, asked: dict[str, Any]) -> None:

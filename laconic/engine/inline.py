@@ -6,6 +6,7 @@ than one call with two. Chunks come back in order, so nothing depends on which t
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -122,7 +123,9 @@ class InlineEngine:
         """Stop the threads, and give the caller's operators their cores back."""
         self._pool.shutdown(cancel_futures=True)
         torch.set_num_threads(self._operator_threads)
-        sys.setswitchinterval(self._switching)
+        # Another engine that is there still has its own, and the later of the two restores what was there first.
+        if math.isclose(sys.getswitchinterval(), SWITCHING):
+            sys.setswitchinterval(self._switching)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Other work, such as evaluation, on the same threads; results in order."""

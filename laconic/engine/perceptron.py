@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from laconic.engine.stacked import StackedGradients, StackedLinear
+from laconic.engine.stacked import StackedGradients, StackedLinear, descend, multiply, write
 from laconic.layout import Layout
 from laconic.task import Batch, Task, is_cross_entropy
 
@@ -60,16 +60,18 @@ class PerceptronGradients(StackedGradients):
         into = stack if result is models else self._layers(result)
         rows = inputs.reshape(len(models), -1, stack[0][0].shape[2])
         with torch.no_grad():
-            seen = [rows]
-            """What each layer was given."""
+            seen = [rows]  # what each layer was given
             for layer in stack[:-1]:
-                seen.append(_forward(seen[-1], *layer).relu_())
-            losses, gradient = _cross_entropy(_forward(seen[-1], *stack[-1]), targets.view(len(models), -1, 1))
+                seen.append(multiply(seen[-1], *layer).relu_())
+            losses, gradient = _cross_entropy(multiply(seen[-1], *stack[-1]), targets.view(len(models), -1, 1))
             for at in reversed(range(len(stack))):
                 weight, _ = stack[at]
                 # Before the weights move.
                 back = torch.bmm(gradient, weight) if at else gradient
-                _backward(gradient, seen[at], *into[at], rate)
+                if rate is None:
+                    write(gradient, seen[at], *into[at])
+                else:
+                    descend(gradient, seen[at], *into[at], rate)
                 # ReLU lets through where it gave something.
                 gradient = _through_relu(back, seen[at], 0) if at else back
         return losses
@@ -78,24 +80,6 @@ class PerceptronGradients(StackedGradients):
         if self.last is None or self.last[0] is not matrix:
             self.last = matrix, [self._views(name, matrix) for name in self.names]
         return self.last[1]
-
-
-def _forward(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    turned = weight.transpose(1, 2)
-    return torch.bmm(rows, turned) if bias is None else torch.baddbmm(bias[:, None], rows, turned)
-
-
-def _backward(gradient: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, rate: float | None) -> None:
-    """The gradients of weight and bias into their places; with a rate the weights there move down them instead."""
-    turned = gradient.transpose(1, 2)
-    if rate is None:
-        torch.bmm(turned, rows, out=weight)
-        if bias is not None:
-            torch.sum(gradient, 1, out=bias)
-        return
-    weight.baddbmm_(turned, rows, alpha=-rate)
-    if bias is not None:
-        bias.sub_(gradient.sum(1), alpha=rate)
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

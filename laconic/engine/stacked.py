@@ -35,6 +35,26 @@ def _is_linear(module: nn.Module) -> bool:
     return type(module) is nn.Linear and all(p.requires_grad for p in module.parameters())
 
 
+def multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Every client's rows [C, B, in] times its own weights."""
+    turned = weight.transpose(1, 2)
+    return torch.bmm(rows, turned) if bias is None else torch.baddbmm(bias[:, None], rows, turned)
+
+
+def write(gradient: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """The gradients of weights and biases into their places, from that of the product."""
+    torch.bmm(gradient.transpose(1, 2), rows, out=weight)
+    if bias is not None:
+        torch.sum(gradient, 1, out=bias)
+
+
+def descend(gradient: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, rate: float) -> None:
+    """Weights and biases move by -rate times their gradients, which are added without being stored."""
+    weight.baddbmm_(gradient.transpose(1, 2), rows, alpha=-rate)
+    if bias is not None:
+        bias.sub_(gradient.sum(1), alpha=rate)
+
+
 class StackedLinear(nn.Linear):
     """A linear layer with weights for each of C equal parts of its batch."""
 
@@ -62,8 +82,7 @@ class _StackedProduct(torch.autograd.Function):
         weight, bias = layer.stack
         layer.uses += 1
         rows = input.reshape(len(weight), -1, input.shape[-1])
-        turned = weight.transpose(1, 2)
-        product = torch.bmm(rows, turned) if bias is None else torch.baddbmm(bias[:, None], rows, turned)
+        product = multiply(rows, weight, bias)
         ctx.layer = layer
         ctx.save_for_backward(rows)
         return product.view(*input.shape[:-1], weight.shape[1])
@@ -73,21 +92,15 @@ class _StackedProduct(torch.autograd.Function):
         layer, (rows,) = ctx.layer, ctx.saved_tensors
         (weight, bias), (of_weight, of_bias) = layer.stack, layer.result
         gradient = gradients[0].reshape(len(weight), -1, weight.shape[1])
-        turned, back = gradient.transpose(1, 2), None
+        back = None
         if ctx.needs_input_grad[0]:  # before the weights move
             back = torch.bmm(gradient, weight).view(*gradients[0].shape[:-1], weight.shape[2])
         if layer.rate is not None:
-            weight.baddbmm_(turned, rows, alpha=-layer.rate)
-            if bias is not None:
-                bias.sub_(gradient.sum(1), alpha=layer.rate)
+            descend(gradient, rows, weight, bias, layer.rate)
         elif layer.written:  # a layer that is used more than once
-            of_weight += torch.bmm(turned, rows)
-            if of_bias is not None:
-                of_bias += gradient.sum(1)
+            descend(gradient, rows, of_weight, of_bias, -1.0)
         else:
-            torch.bmm(turned, rows, out=of_weight)
-            if of_bias is not None:
-                of_bias.copy_(gradient.sum(1))
+            write(gradient, rows, of_weight, of_bias)
         layer.written = True
         return back, None, None
 

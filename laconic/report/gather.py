@@ -17,7 +17,7 @@ from laconic.link.packet import HEADER_BYTES
 from laconic.recipes import RECIPES, make
 from laconic.run.directory import RunDirectory, read_metrics
 from laconic.run.settings import Settings
-from laconic.run.target import WINDOW
+from laconic.run.target import means
 from laconic.run.training import DIAGNOSTICS, Record, metrics_of, troubles
 
 Table = dict[str, Any]
@@ -27,6 +27,8 @@ POINTS = 400
 ALL_POINTS = 6_000
 """Of all curves together: a page of many runs stays small enough to be sent."""
 LEAST_POINTS = 40
+UNREADABLE = (OSError, ValueError, KeyError, TypeError)
+"""What a damaged file of a run may lead to: bad TOML or JSON, or something else in its place."""
 CLIENTS = 100
 """Clients that a heat map shows."""
 COSTS = ("bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down", "gradients", "simulated_seconds", "seconds")
@@ -68,10 +70,6 @@ def gather(
         first, reason = next(iter(unreadable.items()))
         raise ConfigError(f"'{first}': the run cannot be read: {reason}")
     return {"runs": entitle(runs), "unreadable": unreadable, "target": target, "rank_by": rank_by}
-
-
-UNREADABLE = (OSError, ValueError, KeyError, TypeError)
-"""What a damaged file of a run may lead to: bad TOML or JSON, or something else in its place."""
 
 
 def points_of(runs: int) -> int:
@@ -121,13 +119,11 @@ def _milestones(evaluated: list[Record]) -> list[list[float | None]]:
 
     Where a target is reached follows from these exactly, however few points of the curve are kept.
     """
-    known = [record for record in evaluated if record.get("accuracy") is not None]
     found: list[list[float | None]] = []
     best = -1.0
-    for end in range(WINDOW, len(known) + 1):
-        mean = sum(record["accuracy"] for record in known[end - WINDOW : end]) / WINDOW
+    for mean, last in means(evaluated):
         if mean > best:
-            best, last = mean, known[end - 1]
+            best = mean
             spent = last["bytes_up"] + last["bytes_down"]
             found.append([mean, last["round"], spent, _short(last.get("simulated_seconds"))])
     return found
@@ -135,7 +131,7 @@ def _milestones(evaluated: list[Record]) -> list[list[float | None]]:
 
 def labels(settings: Sequence[Table]) -> list[str]:
     """The algorithm of each run, and beside it what tells it from the others."""
-    names = _told(settings, [{*()} for _ in settings])
+    names = _told(settings, [set() for _ in settings])
     # A part that is another one hides its parameters; where that leaves two settings with one name, they are said.
     more: list[set[str]] = []
     for name, own in zip(names, settings, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +27,15 @@ def reached(history: Sequence[dict[str, Any]], target: float) -> Reached | None:
     >>> reached(records, 0.5)
     Reached(rounds=7, bytes=14, seconds=7, simulated_seconds=None)
     """
+    for mean, last in means(history):
+        if mean >= target:
+            spent = last["bytes_up"] + last["bytes_down"]
+            return Reached(last["round"], spent, last["seconds"], last.get("simulated_seconds"))
+    return None
+
+
+def means(history: Sequence[dict[str, Any]]) -> Iterator[tuple[float, dict[str, Any]]]:
+    """The mean accuracy of every five evaluations in a row, and the record of the last of them."""
     evaluated = [record for record in history if record.get("accuracy") is not None]
     for end in range(WINDOW, len(evaluated) + 1):
-        window = evaluated[end - WINDOW : end]
-        if sum(record["accuracy"] for record in window) / WINDOW >= target:
-            last = window[-1]
-            return Reached(
-                last["round"], last["bytes_up"] + last["bytes_down"], last["seconds"], last.get("simulated_seconds")
-            )
-    return None
+        yield sum(record["accuracy"] for record in evaluated[end - WINDOW : end]) / WINDOW, evaluated[end - 1]

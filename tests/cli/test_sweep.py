@@ -136,6 +136,9 @@ def test_the_better_third_goes_on_for_longer(forked, small, tmp_path: Path) -> N
     lengths = [len(path.read_text().splitlines()) for path in tmp_path.glob("a/*/metrics.jsonl")]
     assert sorted({*lengths}) == [10, 30] and lengths.count(30) == 2 and lengths.count(10) == 3
     assert "Recommended: fed_" in done.stdout and "laconic run" in done.stdout
+    page = (tmp_path / "a/report.html").read_text()
+    for name in {path.parent.name.partition("-")[2] for path in tmp_path.glob("a/*/metrics.jsonl")}:
+        assert f'"algorithm":"{name}"' in page, "the evidence has what went out, too"
     again = forked(*command, "--resume")
     assert again.code == 0 and again.stdout == done.stdout
 
