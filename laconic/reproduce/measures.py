@@ -25,11 +25,13 @@ class Measure:
     digits: int = 1
     scientific: bool = False
     """Numbers of any size: three digits and an exponent."""
+    absent: str = "none"
+    """Said where there is no number, as of a run that diverged before its first evaluation."""
 
     def text(self, value: float | None) -> str:
         """The number for people."""
         if value is None:
-            return "not reached"
+            return self.absent
         return f"{value:.2e}".replace("e+", "e") if self.scientific else f"{value:,.{self.digits}f}"
 
     def difference(self, value: float) -> str:
@@ -76,7 +78,9 @@ def _last(curve: Curve, name: str) -> float | None:
 
 
 FINAL = Measure("final accuracy, %", lambda curve: None if (value := _last(curve, "accuracy")) is None else 100 * value)
-LAST_FIVE = Measure("mean of the last five, %", mean_of_last)
+LAST_FIVE = Measure(
+    "mean of the last five, %", lambda curve: mean_of_last(curve) if column(curve, "accuracy") else None
+)
 LOSS = Measure("test loss", lambda curve: _last(curve, "loss"), 3)
 TRAINING_LOSS = Measure("training loss", lambda curve: _last(curve, "training_loss"), 3)
 GRADIENT_NORM = Measure(
@@ -117,4 +121,4 @@ def to_accuracy(accuracy: float, what: str) -> Measure:
         found = first_at(curve, accuracy)
         return None if found is None else cost(found)
 
-    return Measure(f"{name} to {100 * accuracy:g} %", value, digits)
+    return Measure(f"{name} to {100 * accuracy:g} %", value, digits, absent="not reached")

@@ -8,7 +8,11 @@ from laconic.reproduce.measures import FINAL, LAST_FIVE, MEGABYTES, Measure, bot
 from laconic.reproduce.study import Reproduction, Short, Study
 
 _USUAL, _BEST = (
-    Measure(f"MB, both ways, to {100 * goal:.2f} %", lambda curve, goal=goal: _megabytes(curve, goal))  # type: ignore[misc]
+    Measure(
+        f"MB, both ways, to {100 * goal:.2f} %",
+        lambda curve, goal=goal: _megabytes(curve, goal),  # type: ignore[misc]
+        absent="not reached",
+    )
     for goal in (0.7640, 0.8109)
 )
 
