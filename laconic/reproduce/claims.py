@@ -35,7 +35,7 @@ class Claim:
     """Each of `ones` has more (less, nearly the same) of the measure than each of `others`.
 
     A run that never reached a target has the worst of numbers. By at least `margin`, or within it for "near"; `factor` is
-    what the others are multiplied by first.
+    what the others are multiplied by first. Numbers that look the same in the table are neither more nor less.
     """
 
     text: str
@@ -55,6 +55,8 @@ class Claim:
         >>> claim = Claim("a beats b", FINAL, "more", ("a",), ("b",))
         >>> claim.judge({"a": {FINAL.name: 80.0}, "b": {FINAL.name: 78.5}})
         Verdict(holds=True, evidence='a 80.0; b 78.5')
+        >>> claim.judge({"a": {FINAL.name: 80.01}, "b": {FINAL.name: 80.0}}).word
+        'does not hold'
         >>> claim.judge({"a": {FINAL.name: 80.0}}).word
         'not judged'
         >>> claim.judge({"a": {FINAL.name: None}, "b": {FINAL.name: None}}).word
@@ -83,6 +85,8 @@ class Claim:
 
         def compare(a: float | None, b: float | None) -> bool:
             first, second = (worst if value is None else value for value in (a, b))
-            return sign * (first - second) > 0 and sign * (first - second) >= self.margin if first != second else False
+            if first == second or self.measure.text(first) == self.measure.text(second):
+                return False
+            return sign * (first - second) > 0 and sign * (first - second) >= self.margin
 
         return compare
