@@ -32,7 +32,7 @@ function listRuns() {
     state.className = "state";
     const going = group.runs.filter((run) => !run.finished && !run.diverged);
     const failed = group.runs.filter((run) => run.diverged).map((run) => `diverged after round ${run.rounds}`).join(", ");
-    const different = new Set(group.runs.map((run) => run.seed)).size;
+    const different = seedsOf(group.runs);
     const seeds = different > 1 ? `${different} seeds` : group.runs.length > 1 ? `${group.runs.length} runs` : "";
     const progress = going.map((run) => `round ${run.rounds}/${run.rounds_wanted}`).join(", ");
     state.textContent = [seeds, progress, failed].filter(Boolean).join(", ");
@@ -89,13 +89,15 @@ function listConfigs() {
   }));
 }
 
-function matrixOf(section, select, name) {
+function matrixOf(place, name) {
   const having = data.runs.filter((run) => run[name]);
-  element(section).hidden = !having.length;
+  element(`${place}-section`).hidden = !having.length;
   if (!having.length) return null;
   const texts = Object.fromEntries(having.map((run) => [run.path, `${run.label}, seed ${run.seed}`]));
-  const path = options(select, having.map((run) => run.path), texts);
-  return having.find((run) => run.path === path)[name];
+  const path = options(`${place}-run`, having.map((run) => run.path), texts);
+  const run = having.find((each) => each.path === path), shown = run[name].length, all = run.settings.clients ?? shown;
+  element(`${place}-note`).textContent = shown < all ? `The first ${number(shown)} of ${number(all)} clients.` : "";
+  return run[name];
 }
 
 function draw() {
@@ -106,7 +108,7 @@ function draw() {
   const metric = options("metric", metrics), cost = options("cost", costs, COSTS);
   const checked = (name) => element(name).checked;
   if (metric) drawCurves(groups, { metric, cost, logX: checked("log-x"), logY: checked("log-y"), smooth: checked("smooth") });
-  drawStreams(groups);
+  drawStreams(groups, element("streams-scale").value);
   drawPareto(groups);
   const target = parseFloat(element("target").value);
   fillTable(groups, Number.isFinite(target) ? target : null);
@@ -114,9 +116,9 @@ function draw() {
   courses.sort((one, other) => (one === "participants") - (other === "participants"));
   element("course-section").hidden = !courses.length;
   if (courses.length) drawCourse(groups, options("course-name", courses));
-  const similarity = matrixOf("similarity-section", "similarity-run", "similarity");
+  const similarity = matrixOf("similarity", "similarity");
   if (similarity) drawMatrix("similarity", similarity, { zmin: -1, zmax: 1, colorscale: "RdBu" }, ["client", "client"]);
-  const labels = matrixOf("labels-section", "labels-run", "label_counts");
+  const labels = matrixOf("labels", "label_counts");
   if (labels) drawMatrix("labels", labels, { colorscale: [[0, colour("--panel")], [1, colour("--accent")]] }, ["class", "client"]);
 }
 
@@ -140,11 +142,14 @@ function update() {
   draw();
 }
 
-for (const name of ["metric", "cost", "log-x", "log-y", "smooth", "target", "rank", "course-name", "similarity-run", "labels-run"]) {
+for (const name of ["metric", "cost", "log-x", "log-y", "smooth", "target", "rank", "course-name", "streams-scale", "similarity-run", "labels-run"]) {
   element(name).addEventListener("input", draw);
 }
 element("target").addEventListener("input", () => { element("target").dataset.typed = "yes"; });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+// A phone that is turned has other lines of text; one whose bars come and go while it scrolls has not.
+let width = innerWidth;
+addEventListener("resize", () => { if (width !== innerWidth) { width = innerWidth; draw(); } });
 // Costs differ by orders of magnitude between runs, so the first look is logarithmic.
 element("log-x").checked = true;
 update();
