@@ -36,7 +36,7 @@ function drawCurves(groups, { metric, cost, logX, logY, smooth }) {
   const scale = (values) => (percent ? values.map((value) => (value === null ? null : 100 * value)) : values);
   const traces = [];
   for (const group of groups) {
-    const found = spread(group, metric, cost, smooth ? WINDOW : 1);
+    const width = smooth ? WINDOW : 1, found = spread(group, metric, cost, width);
     if (!found) continue;
     if (found.seeds > 1) {
       const known = found.x.map((_, place) => place).filter((place) => found.low[place] !== null), back = [...known].reverse();
@@ -48,6 +48,11 @@ function drawCurves(groups, { metric, cost, logX, logY, smooth }) {
     traces.push({ x: found.x, y: scale(found.mean), name: group.label + seeds, mode: "lines+markers",
       marker: { size: 4 }, line: { color: group.colour, width: 2, dash: group.dash },
       hovertemplate: `${group.label}${seeds}<br>%{y:.4g}${percent ? " %" : ""} at %{x:.4s}<extra></extra>` });
+    const ends = group.runs.filter((run) => run.diverged).map((run) => lastPoint(run, metric, cost, width)).filter(Boolean);
+    if (ends.length) {
+      traces.push({ x: ends.map((end) => end.x), y: scale(ends.map((end) => end.y)), customdata: ends.map((end) => end.told), name: `${group.label}, diverged`,
+        mode: "markers", marker: { symbol: "x", size: 11, color: group.colour }, hovertemplate: `${group.label}<br>%{customdata}<extra></extra>` });
+    }
   }
   show("curves", traces, {
     xaxis: { title: { text: COSTS[cost] }, type: logX ? "log" : "linear" },
@@ -121,12 +126,12 @@ function drawStreams(groups, scale) {
   });
 }
 
-function drawCourse(groups, name) {
+function drawCourse(groups, name, log) {
   const traces = groups.flatMap((group) => group.runs.filter((run) => run.course[name]).map((run) => ({
     x: run.course.round, y: run.course[name], name: group.label, mode: "lines", line: { color: group.colour, width: 1.5, dash: group.dash },
     hovertemplate: `${group.label}, seed ${run.seed}<br>%{y:.4g} in round %{x}<extra></extra>`,
   })));
-  show("course", traces, { xaxis: { title: { text: "round" } }, yaxis: { title: { text: name.replaceAll("_", " ") } } });
+  show("course", traces, { xaxis: { title: { text: "round" } }, yaxis: { title: { text: name.replaceAll("_", " ") }, type: log ? "log" : "linear" } });
 }
 
 function drawMatrix(place, matrix, more, axes) {

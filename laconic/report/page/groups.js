@@ -86,15 +86,26 @@ function streamsOf(group) {
   return { seeds: seedsOf(runs), bytes };
 }
 
+function diverged(run) {
+  return run.rounds ? `diverged after round ${run.rounds}` : "diverged in the first round";
+}
+
+// Where a run was when it diverged.
+function lastPoint(run, metric, cost, width) {
+  const x = column(run, cost), y = x && run.evaluations[metric] && running(run.evaluations[metric], width);
+  const place = y ? y.findLastIndex((value) => value !== null) : -1;
+  return place < 0 ? null : { x: x[place], y: y[place], told: diverged(run) };
+}
+
 // The first evaluation at which the mean of the last five is at the target, as `compare --target` has it.
 function reached(run, target) {
   const found = run.milestones.find(([mean]) => mean >= target);
   return found ? { round: found[1], bytes: found[2], time: found[3] } : null;
 }
 
-// The accuracy that every run has reached, in whole per cent.
+// The accuracy that every run has reached that did not diverge, in whole per cent.
 function commonTarget(runs) {
-  const best = runs.filter((run) => run.milestones.length).map((run) => run.milestones.at(-1)[0]);
+  const best = runs.filter((run) => run.milestones.length && !run.diverged).map((run) => run.milestones.at(-1)[0]);
   return best.length ? Math.floor(100 * Math.min(...best)) : null;
 }
 
