@@ -18,11 +18,11 @@ function layout(more) {
 }
 
 // A finger cannot point without touching: there the page scrolls, and the buttons, which would hide what is under them, are left out.
-const TOUCHED = matchMedia("(hover: none)");
+const TOUCHED = matchMedia("(hover: none)").matches;
 
 function show(name, traces, more) {
-  const buttons = { displaylogo: false, displayModeBar: TOUCHED.matches ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d"] };
-  const drag = TOUCHED.matches ? { dragmode: false } : {};
+  const buttons = { displaylogo: false, displayModeBar: TOUCHED ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  const drag = TOUCHED ? { dragmode: false } : {};
   Plotly.react(name, traces, layout({ ...drag, ...more }), { responsive: true, ...buttons });
 }
 
@@ -99,13 +99,16 @@ function drawStreams(groups, scale) {
   const titles = groups.map((group, at) => group.label + meanOf(means[at].seeds));
   const names = [...new Set(sums.flatMap((sizes) => Object.keys(sizes)))];
   names.sort((one, other) => (one === HEADERS) - (other === HEADERS) || one.localeCompare(other));
-  for (const name of ["streams", "pareto"]) element(name).closest("section").classList.toggle("half", groups.length <= 8);
+  const half = groups.length <= 8;
+  for (const name of ["streams", "pareto"]) element(name).closest("section").classList.toggle("half", half);
   // Names stand above the bars, so that neither takes room from the other; places are pixels from above.
   const place = element("streams"), letters = Math.max(20, Math.floor((place.clientWidth - 30) / 6.8));
   const labels = titles.map((title) => wrapped(title, letters));
   let height = 0;
   const tops = labels.map((label) => (height += GAP + LINE * label.length + BAR) - BAR);
   place.style.height = `${Math.max(200, height + 110 + (place.clientWidth < 500 ? 10 * names.length : 0))}px`;
+  // Two that stand side by side are of one height.
+  element("pareto").style.height = half && innerWidth > 800 ? place.style.height : "";
   const totals = sums.map((sizes) => Object.values(sizes).reduce((sum, bytes) => sum + bytes, 0) || 1);
   const traces = names.map((name, order) => {
     const bytes = sums.map((sizes) => sizes[name] ?? 0), mark = { color: name === HEADERS ? colour("--faint") : COLOURS[order % COLOURS.length] };

@@ -22,7 +22,7 @@ function chosen() {
 function listRuns() {
   element("runs").replaceChildren(...groupsOf(data.runs).map((group) => {
     const label = document.createElement("label"), box = document.createElement("input");
-    const swatch = document.createElement("span"), state = document.createElement("span");
+    const [swatch, name, state] = ["span", "span", "span"].map((kind) => document.createElement(kind));
     box.type = "checkbox";
     box.checked = !hidden.has(group.key);
     box.addEventListener("change", () => { box.checked ? hidden.delete(group.key) : hidden.add(group.key); draw(); });
@@ -36,7 +36,8 @@ function listRuns() {
     const seeds = different > 1 ? `${different} seeds` : group.runs.length > 1 ? `${group.runs.length} runs` : "";
     const progress = going.map((run) => `round ${run.rounds}/${run.rounds_wanted}`).join(", ");
     state.textContent = [seeds, progress, failed].filter(Boolean).join(", ");
-    label.append(box, swatch, group.label, state);
+    name.append(group.label, " ", state);
+    label.append(box, swatch, name);
     return label;
   }));
 }
