@@ -171,7 +171,7 @@ def compare(
             said = [word for word in sys.argv[1:] if word != "--resume"]
             stop.again = shlex.join(["laconic", *said, *([] if out else ["--out", str(directory)]), "--resume"])
             raise
-    page = _report([run.directory for run in finished], directory, goal, by) if report and finished else None
+    page = _report([*folders.values()], directory, goal, by) if report else None
     if as_json:
         runs = [run.summary() for run in tables.ranked(finished, by)]
         runs += [_failure(label, text, goal) for label, text in failed.items()]

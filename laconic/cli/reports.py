@@ -54,13 +54,14 @@ def watch(
     """Show runs while they go on, on a page of this machine."""
     from laconic.report.live import serve
 
-    if not folder.is_dir():
-        raise ConfigError(f"'{folder}': no such directory")
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"'{folder}': is a file; a directory is needed")
     if not 0 <= port < 2**16:
         raise ConfigError(f"--port {port}: a number from 0 to 65535 is allowed")
     server = serve(folder, host, port)
     address = f"http://{host}:{server.server_address[1]}/"
-    stdout.print(f"Watching {folder} at {address} (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+    yet = "" if folder.is_dir() else ", which is not there yet,"
+    stdout.print(f"Watching {folder}{yet} at {address} (Ctrl-C ends it)", highlight=False, soft_wrap=True)
     if show:
         webbrowser.open(address)
     try:

@@ -46,7 +46,10 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
         if not path.is_dir():
             raise ConfigError(f"'{path}': no such directory")
         below = [path] if RunDirectory(path).exists() else sorted(file.parent for file in path.rglob("config.toml"))
-        found |= dict.fromkeys(run for run in below if RunDirectory(run).metrics.exists())
+        # One that diverged in its first round has nothing but that to tell.
+        found |= dict.fromkeys(
+            run for run in below if RunDirectory(run).metrics.exists() or RunDirectory(run).diverged.exists()
+        )
     if not found:
         raise ConfigError(f"'{paths[0]}': there is no run in it")
     return list(found)
@@ -151,19 +154,39 @@ def _told(settings: Sequence[Table], more: Sequence[set[str]]) -> list[str]:
         others = [other for other in settings if other["algorithm"] == own["algorithm"]]
         differing = {key for other in others for key in own.keys() | other.keys() if _differs(key, own, other)}
         differing |= _links_of_its_own(own) | ({"dataset"} if len(sets) > 1 else set())
-        # A part that is another one says enough; its parameters follow from that.
+        # A part that is another one says enough; its parameters, and the file that it is from, follow from that.
         parts = {key.removesuffix(".name") for key in differing if key.endswith(".name")}
         told = [
             key
             for key in sorted(differing)
-            if key.endswith((".name", ".compressor")) or key.partition(".")[0] not in parts or key in needed
+            if key in needed
+            or key.endswith((".name", ".compressor"))
+            or (key != "imports" and key.partition(".")[0] not in parts)
         ]
         said = {key: key.removesuffix(".name").rpartition(".")[2] for key in told if key in own}
         shared = Counter(said.values())
         # "uplink compressor" where the downlink has one, too.
-        spelt = [f"{key.replace('.', ' ') if shared[word] > 1 else word} {own[key]}" for key, word in said.items()]
+        spelt = [
+            f"{key.replace('.', ' ') if shared[word] > 1 else word} {_spelt(key, own, settings)}"
+            for key, word in said.items()
+        ]
         names.append(own["algorithm"] + (f" ({', '.join(spelt)})" if spelt else ""))
     return names
+
+
+def _spelt(key: str, own: Table, settings: Sequence[Table]) -> str:
+    """A setting for people: files of their own without folders, unless another run has one of the same name."""
+    namesakes = {
+        _files(other[key], whole=True) for other in settings if key in other and _files(other[key]) == _files(own[key])
+    }
+    return _files(own[key], whole=len(namesakes) > 1)
+
+
+def _files(value: Any, whole: bool = False) -> str:
+    if isinstance(value, list):
+        return " and ".join(_files(each, whole) for each in value)
+    path, suffix, function = str(value).partition(".py")
+    return f"{Path(path).name}{function}" if suffix and not whole else str(value)
 
 
 def _links_of_its_own(settings: Table) -> set[str]:

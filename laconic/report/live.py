@@ -44,7 +44,8 @@ class Watched:
                     unreadable[str(path)] = " ".join(str(error).split())
             version = sha256(repr(sorted(stamps.items())).encode()).hexdigest()[:16]
             runs = entitle([dict(self._read[path][1]) for path in paths if path in self._read])
-            return {"runs": runs, "unreadable": unreadable, "target": None, "live": True, "version": version}
+            page = {"target": None, "live": True, "folder": str(self.folder), "version": version}
+            return {"runs": runs, "unreadable": unreadable, **page}
 
 
 def _stamp(run: RunDirectory) -> str:

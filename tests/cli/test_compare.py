@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -64,13 +65,15 @@ def test_the_table_of_a_comparison_names_every_run_and_the_target(forked, small)
     assert "Runs are in all" in done.stdout
 
 
-def test_a_run_that_diverges_is_reported_and_the_others_go_on(forked, small) -> None:
+def test_a_run_that_diverges_is_reported_and_the_others_go_on(forked, small, tmp_path: Path) -> None:
     command = ("compare", "fed_avg:local_lr=1e38", "fed_avg", *small, "--rounds", 3, "--out", "all", "--json")
     done = forked(*command)
     assert done.code == 0, done.stderr
     first, second = done.json()["runs"]
     assert first["label"] == "fed_avg" and first["accuracy"] > 0
     assert "diverged" in second["error"] and second["label"] == "fed_avg:local_lr=1e38"
+    (data,) = re.findall(r'<script id="data"[^>]*>(.*?)</script>', (tmp_path / "all/report.html").read_text())
+    assert [(run["diverged"], run["finished"]) for run in json.loads(data)["runs"]] == [(True, False), (False, True)]
 
 
 def test_an_interrupted_comparison_goes_on_with_its_own_settings(forked, small, tmp_path: Path) -> None:

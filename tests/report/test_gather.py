@@ -126,6 +126,28 @@ def test_labels_tell_what_differs_and_nothing_else() -> None:
     assert labels(both)[0] == "a (downlink compressor sign, uplink compressor sign)"
 
 
+def test_files_of_ones_own_are_told_by_their_names() -> None:
+    files = [{"algorithm": "a", "model": f"/home/me/{name}.py:build"} for name in ("one/nets", "two/deep")]
+    assert labels(files) == ["a (model nets:build)", "a (model deep:build)"]
+    files.append({"algorithm": "a", "model": "/home/me/three/nets.py:build"})
+    assert labels(files) == [
+        "a (model /home/me/one/nets.py:build)",
+        "a (model deep:build)",
+        f"a (model {files[2]['model']})",
+    ]
+    own = {"algorithm": "a", "imports": ["/home/me/mine.py"]}
+    assert labels(
+        [own | {"uplink.compressor": "mine:2"}, {"algorithm": "a", "imports": [], "uplink.compressor": "sign"}]
+    ) == [
+        "a (compressor mine:2)",
+        "a (compressor sign)",
+    ]
+    assert labels([own, own | {"imports": ["/home/me/mine.py", "/home/me/yours.py"]}]) == [
+        "a (imports mine)",
+        "a (imports mine and yours)",
+    ]
+
+
 def test_seeds_are_joined_by_round_and_not_by_place() -> None:
     often = {number: (float(number), 0.1 * number) for number in range(1, 11)}
     seldom = {5: (5.0, 0.7), 10: (12.0, 0.8)}

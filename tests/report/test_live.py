@@ -8,6 +8,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,21 @@ def growing(finished: Path, tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-@pytest.fixture
-def address(growing: Path) -> Iterator[str]:
-    server = serve(growing, "127.0.0.1", 0)
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    server = serve(folder, "127.0.0.1", 0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}/"
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def address(growing: Path) -> Iterator[str]:
+    with served(growing) as address:
+        yield address
 
 
 def get(url: str) -> tuple[int, bytes]:
@@ -78,11 +85,23 @@ def test_a_damaged_run_does_not_end_the_page(address: str, growing: Path) -> Non
     assert len(data["runs"]) == 1 and [Path(path).name for path in data["unreadable"]] == ["bad"]
 
 
-def test_an_empty_folder_may_be_watched_until_a_run_begins(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
     server = serve(tmp_path, "127.0.0.1", 0)
     with pytest.raises(ConfigError, match="Address already in use"):
         serve(tmp_path, "127.0.0.1", server.server_address[1])
     server.server_close()
+
+
+def test_a_folder_is_waited_for(finished: Path, tmp_path: Path, page: Any) -> None:
+    """Whoever wants to see a run from its beginning starts to watch before it."""
+    folder = tmp_path / "later"
+    with served(folder) as address:
+        page.goto(address)
+        assert page.inner_text("#summary") == f"no runs yet in {folder}"
+        assert not page.is_visible("main")
+        shutil.copytree(finished / "avg", folder / "avg")
+        page.wait_for_selector("#curves .main-svg", timeout=15_000)
+    assert "1 run on digits" in page.inner_text("#summary")
 
 
 def test_the_page_follows_a_run(address: str, growing: Path, page: Any) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from laconic.cli.tables import outcome
 from laconic.cli.view import LiveView
-from laconic.report.gather import find_runs, gather
+from laconic.report.gather import find_runs, gather, read_run
 from laconic.report.page import html, report
 from laconic.run.config import RunConfig
 from laconic.run.driver import drive
@@ -84,10 +84,13 @@ def test_what_is_not_a_number_is_a_gap_and_what_diverged_says_so(page: Any, fini
     report([tmp_path], tmp_path / "report.html")
     page.goto((tmp_path / "report.html").as_uri())
     page.wait_for_selector("#curves .main-svg")
-    (drawn,) = traces(page)
+    drawn, mark = traces(page)
     assert drawn["y"][:3] == [value for value in drawn["y"] if value is not None]
     assert drawn["y"][3:] == [None] * 3
-    assert "diverged after round 12" in page.inner_text("#runs")
+    assert mark["name"].endswith("diverged") and (mark["x"], mark["y"]) == ([drawn["x"][2]], [drawn["y"][2]])
+    assert "diverged after round 12" in page.inner_text("#runs") and "diverged after round 12" in page.inner_text(
+        "#outcome"
+    )
     assert page.troubles == []
 
 
@@ -130,6 +133,53 @@ def test_the_table_follows_the_target(opened: Any) -> None:
 def test_configs_are_there_to_repeat(opened: Any) -> None:
     opened.locator("#configs summary").first.click()
     assert 'algorithm = "fed_avg"' in opened.inner_text("#configs")
+
+
+def test_bytes_are_the_mean_of_the_seeds_and_may_be_shares_or_dots(opened: Any, finished: Path) -> None:
+    streams = [read_run(finished / name)["streams"]["up/model"] for name in ("avg", "avg-1", "avg-2")]
+    sizes = [stream["bytes"] - stream["headers"] for stream in streams]
+    drawn = {trace["name"]: trace for trace in traces(opened, "streams")}
+    assert drawn["up/model"]["x"][0] == pytest.approx(sum(sizes) / 3)
+    assert "fed_avg (mean of 3 seeds)" in opened.locator("#streams .annotation").first.text_content()
+    opened.select_option("#streams-scale", "share")
+    shares = [trace["x"] for trace in traces(opened, "streams")]
+    assert [sum(bar) for bar in zip(*shares, strict=True)] == pytest.approx([100] * 3)
+    opened.select_option("#streams-scale", "log")
+    assert opened.evaluate("document.getElementById('streams')._fullLayout.xaxis.type") == "log"
+    # Streams of one size stand below each other.
+    places = [trace["y"][0] for trace in traces(opened, "streams")]
+    assert len(set(places)) == len(places) == 3
+    assert opened.troubles == []
+
+
+def test_long_names_leave_room_for_the_bars(browser: Any, finished: Path, tmp_path: Path) -> None:
+    data = gather(find_runs([finished]))
+    name = "fed_ef_ams (downlink compressor heavy_sign:1/20@layer, downlink broadcast, uplink compressor sign)"
+    data["runs"] = [data["runs"][0] | {"group": str(n), "label": name, "path": str(n)} for n in range(3)]
+    (tmp_path / "long.html").write_text(html(data))
+    phone = browser.new_page(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
+    phone.goto((tmp_path / "long.html").as_uri())
+    phone.wait_for_selector("#streams .annotation")
+    assert phone.evaluate("document.getElementById('streams')._fullLayout._size.w") > 250
+    for label in phone.locator("#streams .annotation").all():
+        box = label.bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= 390
+    # Its buttons would lie on what they belong to, and a finger that scrolls is not to zoom.
+    assert phone.locator(".modebar-btn").count() == 0
+    assert phone.evaluate("document.getElementById('curves')._fullLayout.dragmode") is False
+    phone.close()
+
+
+def test_only_the_first_clients_are_shown_and_it_says_so(
+    opened: Any, page: Any, finished: Path, tmp_path: Path
+) -> None:
+    assert opened.inner_text("#similarity-note") == opened.inner_text("#labels-note") == ""
+    data = gather([finished / "sign"])
+    data["runs"][0]["settings"]["clients"] = 1500
+    (tmp_path / "many.html").write_text(html(data))
+    page.goto((tmp_path / "many.html").as_uri())
+    page.wait_for_selector("#labels .main-svg")
+    assert page.inner_text("#similarity-note") == page.inner_text("#labels-note") == "The first 6 of 1,500 clients."
 
 
 def test_it_fits_a_phone_in_the_dark(browser: Any, written: Path) -> None:
@@ -181,7 +231,7 @@ def test_dozens_of_runs_have_a_bar_each(page: Any, finished: Path, tmp_path: Pat
     (tmp_path / "many.html").write_text(html(data))
     page.goto((tmp_path / "many.html").as_uri())
     page.wait_for_selector("#streams .main-svg")
-    assert page.locator("#streams .ytick").count() == 40
+    assert page.locator("#streams .annotation").count() == 40
     assert page.locator("#streams").bounding_box()["height"] > 800
     assert len({trace["line"] for trace in page.evaluate(LINES)}) == 40
     assert page.troubles == []

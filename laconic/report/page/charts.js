@@ -17,8 +17,13 @@ function layout(more) {
   };
 }
 
+// A finger cannot point without touching: there the page scrolls, and the buttons, which would hide what is under them, are left out.
+const TOUCHED = matchMedia("(hover: none)").matches;
+
 function show(name, traces, more) {
-  Plotly.react(name, traces, layout(more), { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] });
+  const buttons = { displaylogo: false, displayModeBar: TOUCHED ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  const drag = TOUCHED ? { dragmode: false } : {};
+  Plotly.react(name, traces, layout({ ...drag, ...more }), { responsive: true, ...buttons });
 }
 
 function transparent(hex) {
@@ -31,7 +36,7 @@ function drawCurves(groups, { metric, cost, logX, logY, smooth }) {
   const scale = (values) => (percent ? values.map((value) => (value === null ? null : 100 * value)) : values);
   const traces = [];
   for (const group of groups) {
-    const found = spread(group, metric, cost, smooth ? WINDOW : 1);
+    const width = smooth ? WINDOW : 1, found = spread(group, metric, cost, width);
     if (!found) continue;
     if (found.seeds > 1) {
       const known = found.x.map((_, place) => place).filter((place) => found.low[place] !== null), back = [...known].reverse();
@@ -39,10 +44,15 @@ function drawCurves(groups, { metric, cost, logX, logY, smooth }) {
       traces.push({ x: [...at(found.x, known), ...at(found.x, back)], y: scale([...at(found.high, known), ...at(found.low, back)]),
         fill: "toself", fillcolor: transparent(group.colour), line: { width: 0 }, hoverinfo: "skip", mode: "lines" });
     }
-    const seeds = found.seeds > 1 ? ` (mean of ${found.seeds} seeds)` : "";
+    const seeds = meanOf(found.seeds);
     traces.push({ x: found.x, y: scale(found.mean), name: group.label + seeds, mode: "lines+markers",
       marker: { size: 4 }, line: { color: group.colour, width: 2, dash: group.dash },
       hovertemplate: `${group.label}${seeds}<br>%{y:.4g}${percent ? " %" : ""} at %{x:.4s}<extra></extra>` });
+    const ends = group.runs.filter((run) => run.diverged).map((run) => lastPoint(run, metric, cost, width)).filter(Boolean);
+    if (ends.length) {
+      traces.push({ x: ends.map((end) => end.x), y: scale(ends.map((end) => end.y)), customdata: ends.map((end) => end.told), name: `${group.label}, diverged`,
+        mode: "markers", marker: { symbol: "x", size: 11, color: group.colour }, hovertemplate: `${group.label}<br>%{customdata}<extra></extra>` });
+    }
   }
   show("curves", traces, {
     xaxis: { title: { text: COSTS[cost] }, type: logX ? "log" : "linear" },
@@ -71,35 +81,60 @@ function drawPareto(groups) {
   });
 }
 
-function drawStreams(groups) {
-  const runs = groups.map((group) => [group.key, group.runs[0].streams]);
-  const names = [...new Set(runs.flatMap(([, streams]) => Object.keys(streams)))].sort();
-  const keys = runs.map(([key]) => key), labels = groups.map((group) => group.label);
-  // A bar of its own height for each, however many there are; a long name is cut, and whole where one points.
-  const many = labels.length > 8, longest = many ? 70 : 34;
-  element("streams").style.height = many ? `${140 + 22 * labels.length}px` : "";
-  for (const name of ["streams", "pareto"]) element(name).closest("section").classList.toggle("half", !many);
-  const shorter = labels.map((label) => (label.length > longest ? `${label.slice(0, longest - 1)}…` : label));
-  const traces = names.map((name, place) => ({
-    type: "bar", orientation: "h", name, y: keys, customdata: labels, marker: { color: COLOURS[place % COLOURS.length] },
-    x: runs.map(([, streams]) => (streams[name] ? streams[name].bytes - streams[name].headers : 0)),
-    hovertemplate: `%{customdata}<br>${name}: %{x:.3s}B<extra></extra>`,
-  }));
-  traces.push({ type: "bar", orientation: "h", name: "headers", y: keys, customdata: labels, marker: { color: colour("--faint") },
-    x: runs.map(([, streams]) => Object.values(streams).reduce((sum, stream) => sum + stream.headers, 0)),
-    hovertemplate: "%{customdata}<br>headers: %{x:.3s}B<extra></extra>" });
+// Lines of at most so many letters, broken between words where there are any.
+function wrapped(text, letters) {
+  const lines = [""];
+  for (const word of text.match(new RegExp(`\\S{1,${letters}}\\s*`, "g")) || []) {
+    if ((lines.at(-1) + word).trimEnd().length > letters) lines.push("");
+    lines[lines.length - 1] += word;
+  }
+  return lines.map((line) => line.trimEnd());
+}
+
+const BAR = 18, LINE = 15, GAP = 10;
+
+// Bytes of streams, headers apart, as bars, as shares of each bar, or as dots: lengths mean nothing on a logarithmic axis.
+function drawStreams(groups, scale) {
+  const means = groups.map(streamsOf), sums = means.map((mean) => mean.bytes), log = scale === "log", share = scale === "share";
+  const titles = groups.map((group, at) => group.label + meanOf(means[at].seeds));
+  const names = [...new Set(sums.flatMap((sizes) => Object.keys(sizes)))];
+  names.sort((one, other) => (one === HEADERS) - (other === HEADERS) || one.localeCompare(other));
+  const half = groups.length <= 8;
+  for (const name of ["streams", "pareto"]) element(name).closest("section").classList.toggle("half", half);
+  // Names stand above the bars, so that neither takes room from the other; places are pixels from above.
+  const place = element("streams"), letters = Math.max(20, Math.floor((place.clientWidth - 30) / 6.8));
+  const labels = titles.map((title) => wrapped(title, letters));
+  let height = 0;
+  const tops = labels.map((label) => (height += GAP + LINE * label.length + BAR) - BAR);
+  place.style.height = `${Math.max(200, height + 110 + (place.clientWidth < 500 ? 10 * names.length : 0))}px`;
+  // Two that stand side by side are of one height.
+  element("pareto").style.height = half && innerWidth > 800 ? place.style.height : "";
+  const totals = sums.map((sizes) => Object.values(sizes).reduce((sum, bytes) => sum + bytes, 0) || 1);
+  const traces = names.map((name, order) => {
+    const bytes = sums.map((sizes) => sizes[name] ?? 0), mark = { color: name === HEADERS ? colour("--faint") : COLOURS[order % COLOURS.length] };
+    const told = titles.map((title, at) => `${title}<br>${name}: ${size(bytes[at])}, ${number(100 * bytes[at] / totals[at], 2)} % of ${size(totals[at])}`);
+    const x = bytes.map((count, at) => (share ? 100 * count / totals[at] : log && !count ? null : count));
+    const kind = log ? { mode: "markers", marker: { ...mark, size: 8 } } : { type: "bar", orientation: "h", marker: mark, width: BAR };
+    // Dots of the same size are not to hide each other.
+    const y = tops.map((top) => top + (log ? BAR * (order + 0.5) / names.length : BAR / 2));
+    return { ...kind, name, x, y, customdata: told, hovertemplate: "%{customdata}<extra></extra>" };
+  });
   show("streams", traces, {
-    barmode: "stack", showlegend: true, legend: { orientation: "h", y: 1, yanchor: "bottom" },
-    xaxis: { title: { text: "bytes" } }, yaxis: { autorange: "reversed", type: "category", tickvals: keys, ticktext: shorter }, margin: { l: 90, r: 15, t: 10, b: 45 },
+    barmode: "stack", showlegend: true, legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, traceorder: "normal" },
+    xaxis: { title: { text: share ? "% of its bytes" : "bytes" }, type: log ? "log" : "linear" },
+    yaxis: { range: [height + GAP / 2, 0], visible: false, fixedrange: true },
+    annotations: labels.map((label, at) => ({ text: label.join("<br>"), x: 0, xref: "paper", xanchor: "left", align: "left",
+      y: tops[at], yanchor: "bottom", borderpad: 0, showarrow: false })),
+    margin: { l: 12, r: 15, t: 10, b: 45 },
   });
 }
 
-function drawCourse(groups, name) {
+function drawCourse(groups, name, log) {
   const traces = groups.flatMap((group) => group.runs.filter((run) => run.course[name]).map((run) => ({
     x: run.course.round, y: run.course[name], name: group.label, mode: "lines", line: { color: group.colour, width: 1.5, dash: group.dash },
     hovertemplate: `${group.label}, seed ${run.seed}<br>%{y:.4g} in round %{x}<extra></extra>`,
   })));
-  show("course", traces, { xaxis: { title: { text: "round" } }, yaxis: { title: { text: name.replaceAll("_", " ") } } });
+  show("course", traces, { xaxis: { title: { text: "round" } }, yaxis: { title: { text: name.replaceAll("_", " ") }, type: log ? "log" : "linear" } });
 }
 
 function drawMatrix(place, matrix, more, axes) {

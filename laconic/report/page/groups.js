@@ -10,6 +10,7 @@ const COLOURS = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b
 
 // Colours come again after ten groups; then the line changes.
 const DASHES = ["solid", "dash", "dot", "dashdot"];
+const HEADERS = "headers";
 const TROUBLES = { cut_off: "cut off", lost: "lost state", refused: "refused" };
 
 function column(run, name) {
@@ -51,7 +52,7 @@ function spread(group, metric, cost, width) {
   });
   const rounds = [...new Set(lines.flatMap((line) => [...line.keys()]))].sort((one, other) => one - other);
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-  const found = { seeds: new Set(having.map((run) => run.seed)).size, x: [], mean: [], low: [], high: [] };
+  const found = { seeds: seedsOf(having), x: [], mean: [], low: [], high: [] };
   for (const round of rounds) {
     const there = lines.filter((line) => line.has(round)).map((line) => line.get(round));
     if (there.length < lines.filter((line) => Math.max(...line.keys()) >= round).length) continue;
@@ -65,15 +66,46 @@ function spread(group, metric, cost, width) {
   return found;
 }
 
+function meanOf(seeds) {
+  return seeds > 1 ? ` (mean of ${seeds} seeds)` : "";
+}
+
+function seedsOf(runs) {
+  return new Set(runs.map((run) => run.seed)).size;
+}
+
+// Bytes by stream, headers apart: the mean of the seeds, of those that came to their end if any did.
+function streamsOf(group) {
+  const done = group.runs.filter((run) => run.finished), runs = done.length ? done : group.runs, bytes = {};
+  for (const { streams } of runs) {
+    for (const [name, stream] of Object.entries(streams)) {
+      bytes[name] = (bytes[name] ?? 0) + (stream.bytes - stream.headers) / runs.length;
+      bytes[HEADERS] = (bytes[HEADERS] ?? 0) + stream.headers / runs.length;
+    }
+  }
+  return { seeds: seedsOf(runs), bytes };
+}
+
+function diverged(run) {
+  return run.rounds ? `diverged after round ${run.rounds}` : "diverged in the first round";
+}
+
+// Where a run was when it diverged.
+function lastPoint(run, metric, cost, width) {
+  const x = column(run, cost), y = x && run.evaluations[metric] && running(run.evaluations[metric], width);
+  const place = y ? y.findLastIndex((value) => value !== null) : -1;
+  return place < 0 ? null : { x: x[place], y: y[place], told: diverged(run) };
+}
+
 // The first evaluation at which the mean of the last five is at the target, as `compare --target` has it.
 function reached(run, target) {
   const found = run.milestones.find(([mean]) => mean >= target);
   return found ? { round: found[1], bytes: found[2], time: found[3] } : null;
 }
 
-// The accuracy that every run has reached, in whole per cent.
+// The accuracy that every run has reached that did not diverge, in whole per cent.
 function commonTarget(runs) {
-  const best = runs.filter((run) => run.milestones.length).map((run) => run.milestones.at(-1)[0]);
+  const best = runs.filter((run) => run.milestones.length && !run.diverged).map((run) => run.milestones.at(-1)[0]);
   return best.length ? Math.floor(100 * Math.min(...best)) : null;
 }
 

@@ -22,7 +22,7 @@ function chosen() {
 function listRuns() {
   element("runs").replaceChildren(...groupsOf(data.runs).map((group) => {
     const label = document.createElement("label"), box = document.createElement("input");
-    const swatch = document.createElement("span"), state = document.createElement("span");
+    const [swatch, name, state] = ["span", "span", "span"].map((kind) => document.createElement(kind));
     box.type = "checkbox";
     box.checked = !hidden.has(group.key);
     box.addEventListener("change", () => { box.checked ? hidden.delete(group.key) : hidden.add(group.key); draw(); });
@@ -31,12 +31,13 @@ function listRuns() {
       : `repeating-linear-gradient(90deg, ${group.colour} 0 4px, transparent 4px 6px)`;
     state.className = "state";
     const going = group.runs.filter((run) => !run.finished && !run.diverged);
-    const failed = group.runs.filter((run) => run.diverged).map((run) => `diverged after round ${run.rounds}`).join(", ");
-    const different = new Set(group.runs.map((run) => run.seed)).size;
+    const failed = group.runs.filter((run) => run.diverged).map(diverged).join(", ");
+    const different = seedsOf(group.runs);
     const seeds = different > 1 ? `${different} seeds` : group.runs.length > 1 ? `${group.runs.length} runs` : "";
     const progress = going.map((run) => `round ${run.rounds}/${run.rounds_wanted}`).join(", ");
     state.textContent = [seeds, progress, failed].filter(Boolean).join(", ");
-    label.append(box, swatch, group.label, state);
+    name.append(group.label, " ", state);
+    label.append(box, swatch, name);
     return label;
   }));
 }
@@ -48,20 +49,21 @@ function fillTable(groups, target) {
   const happened = Object.keys(TROUBLES).filter((name) => groups.some((group) => group.runs.some((run) => run.troubles?.[name])));
   heads.push(...happened.map((name) => TROUBLES[name]));
   const rows = groups.flatMap((group) => group.runs.map((run) => {
-    const at = target === null ? null : reached(run, target / 100), last = (name) => (run.evaluations[name] || []).at(-1);
+    // What has diverged has no model in the end, whatever it had reached before.
+    const at = target === null || run.diverged ? null : reached(run, target / 100), last = (name) => (run.evaluations[name] || []).at(-1);
     return { run, label: group.runs.length > 1 ? `${group.label}, seed ${run.seed}` : group.label, last,
       bytes: at === null ? null : at.bytes, round: at === null ? null : at.round, time: at === null ? null : at.time };
   }));
   const rank = element("rank").value;
   // Subtracting infinities gives no order: those that never got there come last, the more accurate first.
-  rows.sort((one, other) => (one[rank] === null) - (other[rank] === null) || one[rank] - other[rank]
+  rows.sort((one, other) => one.run.diverged - other.run.diverged || (one[rank] === null) - (other[rank] === null) || one[rank] - other[rank]
     || (other.last("accuracy") ?? 0) - (one.last("accuracy") ?? 0));
   const most = Math.max(...rows.map((row) => row.bytes ?? 0));
   const cells = rows.map((row) => {
     const { last } = row, accuracy = last("accuracy"), up = last("bytes_up"), down = last("bytes_down");
     const line = [row.label, accuracy === undefined || accuracy === null ? "" : `${(100 * accuracy).toFixed(2)} %`, number(last("loss"), 4),
       up === undefined ? "" : size(up), down === undefined ? "" : size(down)];
-    line.push(row.bytes === null ? "not reached" : size(row.bytes), row.bytes === null ? "" : `${number(most / row.bytes)}x`);
+    line.push(row.run.diverged ? diverged(row.run) : row.bytes === null ? "not reached" : size(row.bytes), row.bytes === null ? "" : `${number(most / row.bytes)}x`);
     line.push(number(row.round));
     if (timed) line.push(number(row.time, 4));
     return [...line, ...happened.map((name) => number(row.run.troubles?.[name] ?? 0))];
@@ -89,16 +91,19 @@ function listConfigs() {
   }));
 }
 
-function matrixOf(section, select, name) {
+function matrixOf(place, name) {
   const having = data.runs.filter((run) => run[name]);
-  element(section).hidden = !having.length;
+  element(`${place}-section`).hidden = !having.length;
   if (!having.length) return null;
   const texts = Object.fromEntries(having.map((run) => [run.path, `${run.label}, seed ${run.seed}`]));
-  const path = options(select, having.map((run) => run.path), texts);
-  return having.find((run) => run.path === path)[name];
+  const path = options(`${place}-run`, having.map((run) => run.path), texts);
+  const run = having.find((each) => each.path === path), shown = run[name].length, all = run.settings.clients ?? shown;
+  element(`${place}-note`).textContent = shown < all ? `The first ${number(shown)} of ${number(all)} clients.` : "";
+  return run[name];
 }
 
 function draw() {
+  if (!data.runs.length) return;
   const groups = chosen();
   const metrics = [...new Set(data.runs.flatMap((run) => run.metrics))];
   metrics.sort((one, other) => (other === "accuracy") - (one === "accuracy") || one.localeCompare(other));
@@ -106,17 +111,17 @@ function draw() {
   const metric = options("metric", metrics), cost = options("cost", costs, COSTS);
   const checked = (name) => element(name).checked;
   if (metric) drawCurves(groups, { metric, cost, logX: checked("log-x"), logY: checked("log-y"), smooth: checked("smooth") });
-  drawStreams(groups);
+  drawStreams(groups, element("streams-scale").value);
   drawPareto(groups);
   const target = parseFloat(element("target").value);
   fillTable(groups, Number.isFinite(target) ? target : null);
   const courses = [...new Set(data.runs.flatMap((run) => Object.keys(run.course)))].filter((name) => name !== "round");
   courses.sort((one, other) => (one === "participants") - (other === "participants"));
   element("course-section").hidden = !courses.length;
-  if (courses.length) drawCourse(groups, options("course-name", courses));
-  const similarity = matrixOf("similarity-section", "similarity-run", "similarity");
+  if (courses.length) drawCourse(groups, options("course-name", courses), checked("course-log"));
+  const similarity = matrixOf("similarity", "similarity");
   if (similarity) drawMatrix("similarity", similarity, { zmin: -1, zmax: 1, colorscale: "RdBu" }, ["client", "client"]);
-  const labels = matrixOf("labels-section", "labels-run", "label_counts");
+  const labels = matrixOf("labels", "label_counts");
   if (labels) drawMatrix("labels", labels, { colorscale: [[0, colour("--panel")], [1, colour("--accent")]] }, ["class", "client"]);
 }
 
@@ -125,7 +130,8 @@ function update() {
   const unreadable = Object.keys(data.unreadable || {}).length;
   const sets = [...new Set(data.runs.map((run) => run.settings.dataset.split(/[\\/]/).pop()))].join(", ");
   const count = `${data.runs.length} run${data.runs.length === 1 ? "" : "s"}`;
-  element("summary").textContent = data.runs.length ? `${count} on ${sets}${going ? `, ${going} not finished` : ""}` : "no runs yet";
+  element("summary").textContent = data.runs.length ? `${count} on ${sets}${going ? `, ${going} not finished` : ""}` : `no runs yet in ${data.folder}`;
+  document.querySelector("main").hidden = !data.runs.length;
   if (unreadable) element("summary").textContent += `; ${unreadable} cannot be read`;
   if (!element("target").dataset.typed) {
     const target = data.target === null ? commonTarget(data.runs) : 100 * data.target;
@@ -140,13 +146,17 @@ function update() {
   draw();
 }
 
-for (const name of ["metric", "cost", "log-x", "log-y", "smooth", "target", "rank", "course-name", "similarity-run", "labels-run"]) {
+for (const name of ["metric", "cost", "log-x", "log-y", "smooth", "target", "rank", "course-name", "course-log", "streams-scale", "similarity-run", "labels-run"]) {
   element(name).addEventListener("input", draw);
 }
 element("target").addEventListener("input", () => { element("target").dataset.typed = "yes"; });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+// A phone that is turned has other lines of text; one whose bars come and go while it scrolls has not.
+let width = innerWidth;
+addEventListener("resize", () => { if (width !== innerWidth) { width = innerWidth; draw(); } });
 // Costs differ by orders of magnitude between runs, so the first look is logarithmic.
 element("log-x").checked = true;
+element("course-log").checked = data.runs.some((run) => run.diverged);
 update();
 
 if (data.live) {
