@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,8 @@ from rich.markup import escape
 from laconic.cli.options import check_options, fraction, with_config
 from laconic.cli.places import new_directory, print_json
 from laconic.cli.tables import RANK_BY, new_table
-from laconic.cli.view import LiveView, duration, size
+from laconic.cli.view import LiveView, SearchView, duration, size
+from laconic.engine.network import Network, Spread
 from laconic.errors import ConfigError, unknown_name
 from laconic.report.page import report as write_report
 from laconic.run.config import RunConfig, load_config
@@ -90,6 +92,7 @@ def sweep(
     _check(make, space, asked["optuna"])
     directory.mkdir(parents=True, exist_ok=True)
     _write_order(directory, asked)
+    _say_where(directory)
     try:
         ranked = found.run_optuna(asked["optuna"], base.seed) if asked["optuna"] else found.run_grid()
     except Interrupted as stop:
@@ -145,18 +148,17 @@ def advise_command(
     make(tried[0]).build().close()
     directory.mkdir(parents=True, exist_ok=True)
     _write_order(directory, asked)
+    for note in _assumed(make(tried[0]).network):
+        stderr.print(f"note: {note}", highlight=False, soft_wrap=True)
+    _say_where(directory)
+    view = SearchView(stderr)
     try:
-        advice = advise(
-            make,
-            tried,
-            directory,
-            _Quiet(),
-            target=asked["target"],
-            say=lambda text: stderr.print(text, highlight=False),
-        )
+        advice = advise(make, tried, directory, view, target=asked["target"])
     except Interrupted as stop:
         stop.again = _again(out, directory)
         raise
+    finally:
+        view.close()
     page = directory / "report.html"
     shown = [each for each in (*advice.ranked, *advice.left) if RunDirectory(each.directory).metrics.exists()]
     write_report([each.directory for each in shown], page, advice.target, "time")
@@ -190,11 +192,19 @@ def command(settings: dict[str, Any], options: dict[str, Any]) -> str:
     return shlex.join(words)
 
 
-class _Quiet(LiveView):
-    """Dozens of short runs: a line for each rung says enough."""
+def _say_where(directory: Path) -> None:
+    stderr.print(f"runs go to {directory}; `laconic watch {directory}` shows them", highlight=False, soft_wrap=True)
 
-    def __init__(self) -> None:
-        super().__init__(Console(quiet=True))
+
+def _assumed(network: Network) -> Iterator[str]:
+    """What the simulated network leaves out, where that may change the advice."""
+    if network.trace is not None:
+        return
+    for way in ("up", "down"):
+        if getattr(network, f"bandwidth_{way}") is None:
+            yield f"--bandwidth-{way} is not given: what goes {way} takes no time"
+    if Spread.parse(network.latency, "latency").median == 0:
+        yield "--latency is 0: many small rounds cost no more than few large ones; give it, as in --latency 50ms"
 
 
 def _said(options: dict[str, Any]) -> dict[str, Any]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tomllib
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from laconic.cli.view import SearchView
 from laconic.run.config import load_config
-from laconic.search.advise import candidates
+from laconic.search.advise import advise, candidates
 from laconic.search.space import PRESETS, Range, grid, parse_choice, space_of
 
 GRID = ("--try", "local_lr=0.000001,0.1", "--try", "server_lr=0.5,1")
@@ -136,11 +139,41 @@ def test_the_better_third_goes_on_for_longer(forked, small, tmp_path: Path) -> N
     lengths = [len(path.read_text().splitlines()) for path in tmp_path.glob("a/*/metrics.jsonl")]
     assert sorted({*lengths}) == [10, 30] and lengths.count(30) == 2 and lengths.count(10) == 3
     assert "Recommended: fed_" in done.stdout and "laconic run" in done.stdout
+    said = done.stderr.splitlines()
+    assert "--latency is 0" in said[0] and said[1].startswith("runs go to a;")
+    assert "rung 1 of 2: 5 settings, 10 rounds each" in said and "rung 2 of 2: 2 settings, 30 rounds each" in said
+    places = [line.split()[0] for line in said if line.startswith("  ") and "/" in line.split()[0]]
+    assert places == ["1/5", "2/5", "3/5", "4/5", "5/5", "1/2", "2/2"], "which trial of how many"
     page = (tmp_path / "a/report.html").read_text()
     for name in {path.parent.name.partition("-")[2] for path in tmp_path.glob("a/*/metrics.jsonl")}:
         assert f'"algorithm":"{name}"' in page, "the evidence has what went out, too"
     again = forked(*command, "--resume")
-    assert again.code == 0 and again.stdout == done.stdout
+    assert again.code == 0 and again.stdout == done.stdout and "1/5" not in again.stderr
+
+
+def test_the_bar_of_a_search_goes_from_nothing_to_the_whole_of_it(tmp_path: Path) -> None:
+    view = SearchView(Console(file=io.StringIO(), force_terminal=True, width=100))
+    seen: list[float] = []
+
+    class Looking:
+        def __getattr__(self, name: str) -> object:
+            if view.progress is not None:
+                seen.append(view.progress.tasks[0].percentage)
+            return getattr(view, name)
+
+    base = {"model": "logistic", "strategy": "loop", "participants": 3, "local_steps": 2, "threads": 1, "rounds": 30}
+    base |= {"bandwidth_up": "1Mbit"}
+    advise(
+        lambda each: load_config(None, base, each),
+        candidates([{"algorithm": "fed_avg"}]),
+        tmp_path,
+        Looking(),
+        target=None,
+    )
+    assert view.progress is not None and view.progress.tasks[0].percentage == 100
+    assert seen == sorted(seen) and len({*seen}) > 30
+    view.close()
+    assert view.progress is None
 
 
 def test_without_a_choice_every_recipe_is_tried_at_several_rates() -> None:
