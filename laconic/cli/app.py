@@ -51,7 +51,10 @@ Report = Annotated[bool, typer.Option("--report/--no-report", help="Write a page
 Board = Annotated[
     bool, typer.Option("--tensorboard", help="Write TensorBoard's event files into the run's directory, too.")
 ]
-Flow = Annotated[bool, typer.Option("--mlflow", help="Enter it in an MLflow store, the file mlflow.db beside it, too.")]
+Flow = Annotated[
+    bool,
+    typer.Option("--mlflow", help="Enter it in an MLflow store, too: MLFLOW_TRACKING_URI, or mlflow.db beside it."),
+]
 Target = Annotated[
     float | None,
     typer.Option("--target", help="Also report what it cost until the mean of 5 evaluations had this accuracy, in %."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,8 @@ from rich.markup import escape
 from laconic.cli.options import check_options, fraction, with_config
 from laconic.cli.places import new_directory, print_json
 from laconic.cli.tables import RANK_BY, new_table
-from laconic.cli.view import LiveView, duration, size
+from laconic.cli.view import LiveView, SearchView, duration, size
+from laconic.engine.network import Network, Spread
 from laconic.errors import ConfigError, unknown_name
 from laconic.report.page import report as write_report
 from laconic.run.config import RunConfig, load_config
@@ -23,7 +25,7 @@ from laconic.run.directory import RunDirectory, write_atomically
 from laconic.run.driver import Interrupted
 from laconic.run.labels import split_label
 from laconic.search.advise import ARMS, Advice, advise, candidates
-from laconic.search.score import Score
+from laconic.search.score import Score, mean_of, spread
 from laconic.search.space import PRESETS, Range, space_of
 from laconic.search.sweep import Sweep, Tried
 
@@ -53,6 +55,9 @@ def sweep(
     optuna: Annotated[
         int | None, typer.Option("--optuna", min=1, metavar="NUMBER", help="So many settings, chosen by optuna.")
     ] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="Run each setting with so many seeds; their mean is judged.")
+    ] = None,
     target: Target = None,
     rank_by: Annotated[
         str, typer.Option("--rank-by", help="What to the --target decides: bytes, rounds, or simulated time.")
@@ -74,7 +79,7 @@ def sweep(
     asked: dict[str, Any] = {
         "config": config.read_text() if config is not None and config.exists() else None,
         **{"options": _said(options | label), "try": tries or [], "preset": preset, "optuna": optuna},
-        **{"target": goal, "rank_by": rank_by},
+        **{"target": goal, "rank_by": rank_by, "seeds": seeds},
     }
     base = load_config(config, options, label)
     directory = out or new_directory("sweep", base.dataset)
@@ -86,17 +91,21 @@ def sweep(
         return load_config(path, asked["options"], settings)
 
     by = RANK_BY[asked["rank_by"]]
-    found = Sweep(make, space, directory, LiveView(stderr), asked["target"], by)
+    repeats = asked.get("seeds") or 1
+    if "seed" in space and repeats > 1:
+        raise ConfigError("--seeds: the seed is tried already, by --try; only one of the two is allowed")
+    found = Sweep(make, space, directory, LiveView(stderr), asked["target"], by, repeats)
     _check(make, space, asked["optuna"])
     directory.mkdir(parents=True, exist_ok=True)
     _write_order(directory, asked)
+    _say_where(directory)
     try:
         ranked = found.run_optuna(asked["optuna"], base.seed) if asked["optuna"] else found.run_grid()
     except Interrupted as stop:
         stop.again = _again(out, directory)
         raise
     best = found.write_best()
-    runs = [tried.directory for tried in ranked if RunDirectory(tried.directory).metrics.exists()]
+    runs = [path for tried in ranked for path in tried.directories if RunDirectory(path).metrics.exists()]
     write_report(runs, directory / "report.html", asked["target"], asked["rank_by"])
     if as_json:
         print_json({"best": str(best), "runs": [_summary(tried) for tried in ranked]})
@@ -145,18 +154,17 @@ def advise_command(
     make(tried[0]).build().close()
     directory.mkdir(parents=True, exist_ok=True)
     _write_order(directory, asked)
+    for note in _assumed(make(tried[0]).network):
+        stderr.print(f"note: {note}", highlight=False, soft_wrap=True)
+    _say_where(directory)
+    view = SearchView(stderr)
     try:
-        advice = advise(
-            make,
-            tried,
-            directory,
-            _Quiet(),
-            target=asked["target"],
-            say=lambda text: stderr.print(text, highlight=False),
-        )
+        advice = advise(make, tried, directory, view, target=asked["target"])
     except Interrupted as stop:
         stop.again = _again(out, directory)
         raise
+    finally:
+        view.close()
     page = directory / "report.html"
     shown = [each for each in (*advice.ranked, *advice.left) if RunDirectory(each.directory).metrics.exists()]
     write_report([each.directory for each in shown], page, advice.target, "time")
@@ -190,11 +198,19 @@ def command(settings: dict[str, Any], options: dict[str, Any]) -> str:
     return shlex.join(words)
 
 
-class _Quiet(LiveView):
-    """Dozens of short runs: a line for each rung says enough."""
+def _say_where(directory: Path) -> None:
+    stderr.print(f"runs go to {directory}; `laconic watch {directory}` shows them", highlight=False, soft_wrap=True)
 
-    def __init__(self) -> None:
-        super().__init__(Console(quiet=True))
+
+def _assumed(network: Network) -> Iterator[str]:
+    """What the simulated network leaves out, where that may change the advice."""
+    if network.trace is not None:
+        return
+    for way in ("up", "down"):
+        if getattr(network, f"bandwidth_{way}") is None:
+            yield f"--bandwidth-{way} is not given: what goes {way} takes no time"
+    if Spread.parse(network.latency, "latency").median == 0:
+        yield "--latency is 0: many small rounds cost no more than few large ones; give it, as in --latency 50ms"
 
 
 def _said(options: dict[str, Any]) -> dict[str, Any]:
@@ -216,11 +232,10 @@ def _begun(directory: Path, asked: dict[str, Any], resume: bool) -> dict[str, An
             for name, each in value.items():
                 if begun[key].get(name) != each and name != "rounds":
                     raise ConfigError(f"resume: {name} = {each!r}, but it was begun with {begun[key].get(name)!r}")
-        elif value not in (None, []) and key not in ("rank_by", "optuna") and value != begun[key]:
+        elif value not in (None, []) and key not in ("rank_by", "optuna", "seeds") and value != begun[key]:
             raise ConfigError(f"resume: {key} = {value!r}, but it was begun with {begun[key]!r}")
-    # More trials than at first may be asked for, longer ones, and another ranking.
-    if asked.get("optuna"):
-        begun["optuna"] = asked["optuna"]
+    # More trials or seeds than at first may be asked for, longer ones, and another ranking.
+    begun |= {key: asked[key] for key in ("optuna", "seeds") if asked.get(key)}
     if "try" in asked and "rounds" in asked["options"]:
         begun["options"]["rounds"] = asked["options"]["rounds"]
     if asked.get("rank_by", "bytes") != "bytes":  # what it is when nobody says it
@@ -258,7 +273,12 @@ def _numbers(scored: Score) -> dict[str, Any]:
 
 
 def _summary(tried: Tried) -> dict[str, Any]:
-    return {"settings": tried.settings, "run_dir": str(tried.directory), **_numbers(tried.score)}
+    runs = zip(tried.directories, tried.scores, strict=True)
+    return {
+        **{"settings": tried.settings, "run_dir": str(tried.directories[0]), **_numbers(tried.score)},
+        "accuracy_spread": spread([each.accuracy for each in tried.scores]),
+        "seeds": [{"run_dir": str(path), **_numbers(scored)} for path, scored in runs],
+    }
 
 
 def _swept(ranked: list[Tried], target: float | None, rank_by: str) -> object:
@@ -266,29 +286,37 @@ def _swept(ranked: list[Tried], target: float | None, rank_by: str) -> object:
     to = [f"{rank_by} to {100 * target:g} %"] if target is not None else []
     shown = new_table("", *keys, "accuracy", "loss", *to)
     shown.caption = "accuracy and loss: means of the last five evaluations"
+    if len(ranked[0].scores) > 1:
+        shown.caption += f" and of {len(ranked[0].scores)} seeds; ±: standard deviation over seeds"
     for place, tried in enumerate(ranked, 1):
         values = [f"{value:g}" if isinstance(value, float) else str(value) for value in tried.settings.values()]
         shown.add_row(
-            str(place), *map(escape, values), *_cells(tried.score), *([_cost(tried.score, rank_by)] if to else [])
+            str(place), *map(escape, values), *_cells(tried.scores), *([_cost(tried.scores, rank_by)] if to else [])
         )
     return shown
 
 
-def _cells(scored: Score) -> list[str]:
-    if scored.diverged:
+def _cells(scores: Sequence[Score]) -> list[str]:
+    mean = mean_of(scores)
+    if mean.diverged:
         return ["diverged", ""]
+    accuracy, loss = spread([each.accuracy for each in scores]), spread([each.loss for each in scores])
     return [
-        "" if scored.accuracy is None else f"{100 * scored.accuracy:.2f} %",
-        "" if scored.loss is None else f"{scored.loss:.4f}",
+        "" if mean.accuracy is None else f"{100 * mean.accuracy:.2f}{_plus_minus(accuracy, '.2f', 100)} %",
+        "" if mean.loss is None else f"{mean.loss:.4f}{_plus_minus(loss, '.4f')}",
     ]
 
 
-def _cost(scored: Score, rank_by: str) -> str:
-    if scored.cost is None:
+def _plus_minus(deviation: float | None, digits: str, factor: float = 1.0) -> str:
+    return "" if deviation is None else f" ± {factor * deviation:{digits}}"
+
+
+def _cost(scores: Sequence[Score], rank_by: str) -> str:
+    mean, deviation = mean_of(scores), spread([each.cost for each in scores])
+    if mean.cost is None:
         return "not reached"
-    if rank_by == "rounds":
-        return f"{scored.cost:.0f}"
-    return size(scored.cost) if rank_by == "bytes" else duration(scored.cost)
+    shown = {"rounds": "{:.0f}".format, "bytes": size}.get(rank_by, duration)
+    return shown(mean.cost) + ("" if deviation is None else f" ± {shown(deviation)}")
 
 
 def _advised(advice: Advice) -> object:
@@ -297,7 +325,7 @@ def _advised(advice: Advice) -> object:
     for place, (each, scored) in enumerate(zip(advice.ranked, advice.scores, strict=True), 1):
         at = scored.at
         costs = [duration(at.simulated_seconds), size(at.bytes), str(at.rounds)] if at else ["not reached", "", ""]
-        shown.add_row(str(place), escape(each.label), _cells(scored)[0], *costs)
+        shown.add_row(str(place), escape(each.label), _cells([scored])[0], *costs)
     shown.caption = "time: simulated; accuracy: mean of the last five evaluations"
     return shown
 

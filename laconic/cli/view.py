@@ -9,8 +9,10 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from laconic.run.config import RunConfig
+from laconic.run.driver import Outcome
 from laconic.run.simulation import Simulation
 from laconic.run.training import Record, metrics_of
 
@@ -121,11 +123,65 @@ class LiveView:
             "finishing this round, then saving; Ctrl-C again does not wait for the rest of it", highlight=False
         )
 
-    def finish(self) -> None:
+    def finish(self, outcome: Outcome = "finished") -> None:
         """See `Watcher`."""
         if self.progress is not None:
             self.progress.stop()
             self.progress = None
+
+
+class SearchView(LiveView):
+    """Dozens of short runs: on a terminal one bar over the rounds of all of them, elsewhere a line for each."""
+
+    place = ""
+
+    def say(self, text: str) -> None:
+        """See `Follower`."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def expect(self, rounds: int) -> None:
+        """See `Follower`."""
+        if self.console.is_terminal:
+            self.progress = Progress(
+                TextColumn("trial"),
+                TextColumn("{task.fields[line]}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
+                *([BarColumn(bar_width=20)] if self.console.width >= 80 else []),
+                TextColumn("{task.percentage:.0f} %"),
+                TimeRemainingColumn(compact=True),
+                console=self.console,
+                transient=True,
+                expand=True,
+            )
+            self.progress.start()
+            self.task = self.progress.add_task("", total=rounds, line="")
+
+    def turn(self, place: str, ended: int, own: int) -> None:
+        """See `Follower`."""
+        self.place, self.before, self.shown = place, ended - own, {}
+        self._show(ended)
+
+    def start(self, label: str, config: RunConfig, simulation: Simulation, done: int) -> None:
+        """See `Watcher`."""
+        self._show(self.before + done)
+
+    def update(self, record: Record) -> None:
+        """See `Watcher`."""
+        self.shown |= metrics_of(record)
+        self._show(self.before + record["round"])
+
+    def _show(self, done: int) -> None:
+        if self.progress is not None and self.task is not None:
+            self.progress.update(self.task, completed=done, line=self.place)
+
+    def finish(self, outcome: Outcome = "finished") -> None:
+        """See `Watcher`."""
+        if self.progress is None:
+            found = "  ".join(f"{name} {_number(name, value)}" for name, value in self.shown.items())
+            self.say(f"  {self.place}  {found if outcome == 'finished' else outcome}")
+
+    def close(self) -> None:
+        """The search is over, or was broken off."""
+        super().finish()
 
 
 def _number(name: str, value: float) -> str:

@@ -19,10 +19,11 @@ from pydantic import BaseModel, ValidationError
 
 from laconic.algorithm import Algorithm
 from laconic.data.federated import ClientData
-from laconic.errors import ConfigError, unknown_name
+from laconic.errors import ConfigError, LaconicError, unknown_name
 from laconic.flower.plan import Model
 from laconic.flower.training import Deployment, FederatedTraining
 from laconic.parts import SLOTS, explain
+from laconic.report.gather import flat
 from laconic.run.config import SHORT_NAMES, RunConfig, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.driver import FREE_TO_CHANGE
@@ -58,7 +59,12 @@ def server_app(
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         said = {key.replace("-", "_"): value for key, value in context.run_config.items()}
-        serve(grid, algorithm, model, data, settings | said)
+        try:
+            serve(grid, algorithm, model, data, settings | said)
+        except LaconicError as error:
+            # Flower logs whatever is raised as unhandled, with where it was raised; what was wrong stands here, in one line.
+            LOG.error("laconic: error: %s", error)
+            raise error.with_traceback(None) from None
 
     return app
 
@@ -118,8 +124,7 @@ def serve(
                     folder.save_checkpoint(training)
                 LOG.info("laconic: %s", _line(record))
         except Diverged as error:
-            LOG.error("laconic: %s (the run is in '%s')", error, folder.path)
-            raise
+            raise Diverged(f"{error} (the run is in '{folder.path}')") from error
         folder.save_model(training)
     result = training.result(history)
     LOG.info("laconic: finished: %s sha256=%s", result, result.model_sha256)
@@ -182,10 +187,14 @@ def _check_same(folder: RunDirectory, resolved: RunConfig) -> None:
     then, now = (tomllib.loads(text) for text in (folder.config.read_text(), resolved.to_toml()))
     for table in (then, now):
         table.get("defence", {}).pop("refuse", None)  # what was folded is folded; later ones may be judged otherwise
-    for key in sorted({*then, *now} - MAY_CHANGE):
-        if then.get(key) != now.get(key):
-            started = f"the run in '{folder.path}' was started with {then.get(key)!r}"
-            raise ConfigError(f"resume: {key} = {now.get(key)!r}, but {started}")
+    then, now = ({key: each for key, each in flat(table).items() if key not in MAY_CHANGE} for table in (then, now))
+    others = [key for key in sorted({*then, *now}) if then.get(key) != now.get(key)]
+    if "algorithm" in others:
+        others = ["algorithm"]  # its parts follow from it
+    if others:
+        said, started = (", ".join(f"{key} = {table.get(key)!r}" for key in others) for table in (now, then))
+        what = "go on with what it was started with, or give another out: --run-config 'out=\"runs/another\"'"
+        raise ConfigError(f"resume: {said}, but the run in '{folder.path}' was started with {started}; {what}")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 
@@ -39,6 +39,10 @@ class Interrupted(Exception):
         """The command that continues."""
 
 
+Outcome = Literal["finished", "stopped", "diverged", "failed"]
+"""How a run has ended: all its rounds are there, a person has stopped it, its numbers are not finite, or an error."""
+
+
 class Watcher(Protocol):
     """Whoever shows a run while it goes on."""
 
@@ -51,7 +55,7 @@ class Watcher(Protocol):
     def stopping(self) -> None:
         """A person has asked to stop: the round at hand is still finished."""
 
-    def finish(self) -> None:
+    def finish(self, outcome: Outcome) -> None:
         """The run is over, or was broken off."""
 
 
@@ -118,6 +122,7 @@ def drive(
     if resume and folder.exists():
         config = _continued(config, load_config(folder.config, {}), directory)
     simulation = config.build(data)
+    outcome: Outcome = "failed"
     try:
         resolved = config.resolved(simulation)
         if resume and folder.exists():
@@ -136,7 +141,7 @@ def drive(
                 watcher.update(record)
                 if stopping() and record["round"] < config.rounds:
                     folder.save_checkpoint(simulation)
-                    raise Interrupted(directory, record["round"])
+                    raise KeyboardInterrupt
                 if folder.checkpoint_due():
                     folder.save_checkpoint(simulation)
         folder.save_checkpoint(simulation)
@@ -145,14 +150,17 @@ def drive(
         if simulation.full_gradient is not None and simulation.full_gradient.similarity is not None:
             title = f"{resolved.dataset}, {resolved.partition or 'natural'}, round {simulation.server.round}"
             folder.save_similarity(simulation.full_gradient.similarity, title)
+        outcome = "finished"
         return Finished(label or config.algorithm, resolved, simulation.result(history), directory, target)
     except KeyboardInterrupt:
+        outcome = "stopped"
         raise Interrupted(directory, folder.saved) from None
     except Diverged as error:
+        outcome = "diverged"
         folder.diverged.touch()
         raise Diverged(f"{error} (the run is in '{directory}')") from error
     finally:
-        watcher.finish()
+        watcher.finish(outcome)
         simulation.close()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 from laconic.data.federated import ClientData
 from laconic.recipes import make as make_recipe
@@ -66,8 +66,26 @@ class Candidate:
     @property
     def label(self) -> str:
         """The setting as `laconic compare` writes it."""
-        rest = {key: value for key, value in self.settings.items() if key != "algorithm"}
-        return f"{self.settings['algorithm']}:{spelt(rest)}"
+        return label_of(self.settings)
+
+
+def label_of(settings: dict[str, Any]) -> str:
+    """A setting as `laconic compare` writes it."""
+    rest = {key: value for key, value in settings.items() if key != "algorithm"}
+    return f"{settings['algorithm']}:{spelt(rest)}"
+
+
+class Follower(Watcher, Protocol):
+    """Whoever shows a search while it goes on."""
+
+    def say(self, text: str) -> None:
+        """A line for people."""
+
+    def expect(self, rounds: int) -> None:
+        """The search has so many rounds in all."""
+
+    def turn(self, place: str, ended: int, own: int) -> None:
+        """A trial's turn has come: so many rounds of the search are over, and so many of them were its own."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +107,9 @@ def advise(
     make: Make,
     settings: list[dict[str, Any]],
     directory: Path,
-    watcher: Watcher,
+    follower: Follower,
     *,
     target: float | None,
-    say: Callable[[str], None],
 ) -> Advice:
     """Successive halving: at each rung the runs go on three times as long, and the better third of them is kept.
 
@@ -102,29 +119,31 @@ def advise(
     """
     most = make(settings[0]).rounds
     data: ClientData = make(settings[0]).load_data()
-    lengths = _lengths(most, len(settings))
-    rungs: list[tuple[int, int]] = []
+    plan = _plan(most, len(settings))
     furthest: dict[str, Candidate] = {}
     running = [(each, directory / f"{number:03d}-{each['algorithm']}") for number, each in enumerate(settings)]
-    for place, rounds in enumerate(lengths):
-        say(f"rung {place + 1} of {len(lengths)}: {len(running)} candidates, {rounds} rounds each")
-        found = [
-            Candidate(
-                each, path, ensure(make(each | {"rounds": rounds, "eval_every": 1}), path, watcher, path.name, data)
-            )
-            for each, path in running
-        ]
-        rungs.append((len(found), rounds))
+    follower.expect(sum(count * (rounds - before) for count, rounds, before in plan))
+    ended = 0
+    for place, (count, rounds, before) in enumerate(plan, 1):
+        follower.say(f"rung {place} of {len(plan)}: {count} settings, {rounds} rounds each")
+        found = []
+        for number, (each, path) in enumerate(running, 1):
+            follower.turn(f"{number}/{count} {label_of(each)}", ended, before)
+            config = make(each | {"rounds": rounds, "eval_every": 1})
+            found.append(Candidate(each, path, ensure(config, path, follower, path.name, data)))
+            ended += rounds - before
         if rounds < most:
             ranked = rank(found, level(found))
+            follower.say(f"  ahead: {ranked[0].label}, accuracy {100 * best_accuracy(ranked[:1]):.2f} %")
             furthest |= {_arm(each.settings): each for each in reversed(ranked)}
-            running = [(each.settings, each.directory) for each in ranked[: max(1, math.ceil(len(ranked) / FEWER))]]
+            running = [(each.settings, each.directory) for each in ranked[: plan[place][0]]]
     goal = target if target is not None else level(found) - 0.01
     ranked = rank(found, goal)
     scores = [score(each.trial, goal, "simulated_seconds") for each in ranked]
     last = {_arm(each.settings) for each in ranked}
     tried = [each for each in settings if _arm(each) == _arm(ranked[0].settings)]
     rates = {key: sorted({each[key] for each in tried}) for key in RATES}
+    rungs = [(count, rounds) for count, rounds, _ in plan]
     return Advice(ranked, scores, goal, rungs, [each for arm, each in furthest.items() if arm not in last], rates)
 
 
@@ -136,16 +155,19 @@ def _arm(settings: dict[str, Any]) -> str:
     return spelt({key: value for key, value in settings.items() if key not in RATES})
 
 
-def _lengths(most: int, count: int) -> list[int]:
-    """The rounds of each rung, the last of them `most`.
+def _plan(most: int, count: int) -> list[tuple[int, int, int]]:
+    """Each rung: how many candidates are run, up to which round, and from which round on.
 
-    >>> _lengths(90, 42), _lengths(12, 42), _lengths(90, 3)
-    ([10, 30, 90], [12], [30, 90])
+    >>> _plan(90, 42), _plan(12, 42), _plan(90, 3)
+    ([(42, 10, 0), (14, 30, 10), (5, 90, 30)], [(42, 12, 0)], [(3, 30, 0), (1, 90, 30)])
     """
     lengths = [most]
     while lengths[0] // FEWER >= ROUNDS_AT_LEAST and FEWER ** len(lengths) <= count:
         lengths.insert(0, lengths[0] // FEWER)
-    return lengths
+    counts = [count]
+    while len(counts) < len(lengths):
+        counts.append(math.ceil(counts[-1] / FEWER))
+    return [*zip(counts, lengths, [0, *lengths[:-1]], strict=True)]
 
 
 def level(found: Sequence[Candidate]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from laconic.run.ensure import Trial
@@ -47,6 +47,42 @@ def score(trial: Trial, target: float | None, by: str) -> Score:
     at = None if target is None or trial.diverged else reached(trial.records, target)
     cost = None if at is None else getattr(at, by)
     return Score(trial.diverged, final(trial.records, "accuracy"), final(trial.records, "loss"), at, cost)
+
+
+def mean_of(scores: Sequence[Score]) -> Score:
+    """The score of a setting that was run with several seeds; what one of them has not reached, it has not."""
+    if len(scores) == 1:
+        return scores[0]
+    places = [each.at for each in scores if each.at is not None]
+    costs = [each.cost for each in scores if each.cost is not None]
+    everywhere = len(places) == len(costs) == len(scores)
+    return Score(
+        any(each.diverged for each in scores),
+        _mean([each.accuracy for each in scores]),
+        _mean([each.loss for each in scores]),
+        _mean_place(places) if everywhere else None,
+        fmean(costs) if everywhere else None,
+    )
+
+
+def _mean_place(places: Sequence[Reached]) -> Reached:
+    return Reached(
+        round(fmean(at.rounds for at in places)),
+        round(fmean(at.bytes for at in places)),
+        fmean(at.seconds for at in places),
+        _mean([at.simulated_seconds for at in places]),
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
+
+
+def spread(values: Sequence[float | None]) -> float | None:
+    """The standard deviation over seeds; none where there is one seed only, or where one of them has no value."""
+    known = [value for value in values if value is not None]
+    return stdev(known) if len(known) == len(values) > 1 else None
 
 
 def final(records: Sequence[Record], metric: str) -> float | None:

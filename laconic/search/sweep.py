@@ -15,7 +15,7 @@ from laconic.run.config import RunConfig
 from laconic.run.directory import RunDirectory, write_atomically
 from laconic.run.driver import Watcher
 from laconic.run.ensure import ensure
-from laconic.search.score import Score, score
+from laconic.search.score import Score, mean_of, score
 from laconic.search.space import Choices, Range, Space, grid, spelt
 
 TRIALS = "trials.jsonl"
@@ -31,8 +31,14 @@ class Tried:
     """One setting, and how it did."""
 
     settings: dict[str, Any]
-    directory: Path
-    score: Score
+    directories: list[Path]
+    """Its run with each seed."""
+    scores: list[Score]
+
+    @property
+    def score(self) -> Score:
+        """The mean over the seeds."""
+        return mean_of(self.scores)
 
 
 @dataclass
@@ -45,6 +51,8 @@ class Sweep:
     watcher: Watcher
     target: float | None = None
     by: str = "bytes"
+    seeds: int = 1
+    """With how many seeds each setting is run, counted from the config's."""
     tried: list[Tried] = field(default_factory=list)
     _data: dict[str, ClientData] = field(default_factory=dict)
 
@@ -92,13 +100,20 @@ class Sweep:
         if winner.score.diverged:
             raise ConfigError("every setting has diverged; try smaller rates")
         path = self.directory / BEST
-        write_atomically(path, RunDirectory(winner.directory).config.read_bytes())
+        write_atomically(path, RunDirectory(winner.directories[0]).config.read_bytes())
         return path
 
     def _try(self, settings: dict[str, Any], directory: Path, place: str) -> Tried:
-        config = self.make(settings)
-        trial = ensure(config, directory, self.watcher, f"{place} {spelt(settings)}", self._loaded(config))
-        tried = Tried(settings, directory, score(trial, self.target, self.by))
+        first = self.make(settings).seed
+        tried = Tried(settings, [], [])
+        for seed in range(first, first + self.seeds):
+            config = self.make(settings | {"seed": seed})
+            # The first seed's run is where it would be alone, so that more seeds can be asked for later.
+            path = directory if seed == first else directory.with_name(f"{directory.name}_seed={seed}")
+            label = f"{place} {spelt(settings)}{f', seed {seed}' if self.seeds > 1 else ''}"
+            trial = ensure(config, path, self.watcher, label, self._loaded(config))
+            tried.directories.append(path)
+            tried.scores.append(score(trial, self.target, self.by))
         self.tried.append(tried)
         return tried
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tomllib
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
+from rich.console import Console
 
+from laconic.cli.view import SearchView
 from laconic.run.config import load_config
-from laconic.search.advise import candidates
+from laconic.run.target import Reached
+from laconic.search.advise import advise, candidates
+from laconic.search.score import Score, mean_of
 from laconic.search.space import PRESETS, Range, grid, parse_choice, space_of
 
 GRID = ("--try", "local_lr=0.000001,0.1", "--try", "server_lr=0.5,1")
@@ -78,6 +84,36 @@ def test_optuna_goes_on_with_the_settings_that_it_had_asked_for(forked, small, t
     assert len(more.json()["runs"]) == 4
 
 
+def test_seeds_are_run_for_each_setting_and_judged_by_their_mean(forked, small, tmp_path: Path) -> None:
+    command = ("sweep", "--algorithm", "fed_avg", *small, "--try", "local_lr=0.01,0.1", "--rounds", 3, "--seed", 4)
+    alone = forked(*command, "--out", "s", "--json").json()["runs"]
+    done = forked("sweep", "--out", "s", "--resume", "--seeds", 3, "--json")
+    assert done.code == 0, done.stderr
+    runs = done.json()["runs"]
+    assert [len(run["seeds"]) for run in runs] == [3, 3] and len([*tmp_path.glob("s/*/model.safetensors")]) == 6
+    for run in runs:
+        each = [one["accuracy"] for one in run["seeds"]]
+        assert run["accuracy"] == pytest.approx(fmean(each)) and run["accuracy_spread"] == pytest.approx(stdev(each))
+        seeds = [tomllib.loads((tmp_path / one["run_dir"] / "config.toml").read_text())["seed"] for one in run["seeds"]]
+        assert seeds == [4, 5, 6] and len({*each}) > 1
+        (before,) = [one for one in alone if one["settings"] == run["settings"]]
+        assert each[0] == before["accuracy"], "the first seed's run is the one that was there"
+    shown = forked("sweep", "--out", "s", "--resume")
+    assert "±" in shown.stdout and "of 3 seeds" in shown.stdout
+    assert tomllib.loads((tmp_path / "s/best.toml").read_text())["seed"] == 4
+
+
+def test_a_setting_has_reached_the_target_when_all_its_seeds_have() -> None:
+    def scored(rounds: int | None) -> Score:
+        at = None if rounds is None else Reached(rounds, 10 * rounds, 0.5, None)
+        return Score(False, 0.5, None, at, at and at.bytes)
+
+    mean = mean_of([scored(3), scored(6)])
+    assert (mean.at, mean.cost, mean.loss) == (Reached(4, 45, 0.5, None), 45.0, None)
+    assert mean_of([scored(3), scored(None)]).cost is None
+    assert mean_of([scored(3), Score(True, None, None, None, None)]).diverged
+
+
 def test_a_target_ranks_by_what_it_costs(forked, small) -> None:
     command = ("sweep", "--algorithm", "fed_avg", *small, "--try", "local_lr=0.000001,0.1,1", "--rounds", 8)
     done = forked(*command, "--eval-every", 1, "--target", 50, "--rank-by", "rounds", "--out", "s", "--json")
@@ -97,6 +133,7 @@ def test_a_target_ranks_by_what_it_costs(forked, small) -> None:
         (("--try", "local_rate=0.1"), "local_rate"),
         (("--preset", "fedcam"), "fedcams"),
         (("--try", "local_lr=0.1", "--rank-by", "byte"), "bytes"),
+        (("--try", "seed=0,1", "--seeds", "2"), "--seeds"),
     ],
 )
 def test_a_mistake_is_one_line(forked, arguments, said) -> None:
@@ -136,11 +173,41 @@ def test_the_better_third_goes_on_for_longer(forked, small, tmp_path: Path) -> N
     lengths = [len(path.read_text().splitlines()) for path in tmp_path.glob("a/*/metrics.jsonl")]
     assert sorted({*lengths}) == [10, 30] and lengths.count(30) == 2 and lengths.count(10) == 3
     assert "Recommended: fed_" in done.stdout and "laconic run" in done.stdout
+    said = done.stderr.splitlines()
+    assert "--latency is 0" in said[0] and said[1].startswith("runs go to a;")
+    assert "rung 1 of 2: 5 settings, 10 rounds each" in said and "rung 2 of 2: 2 settings, 30 rounds each" in said
+    places = [line.split()[0] for line in said if line.startswith("  ") and "/" in line.split()[0]]
+    assert places == ["1/5", "2/5", "3/5", "4/5", "5/5", "1/2", "2/2"], "which trial of how many"
     page = (tmp_path / "a/report.html").read_text()
     for name in {path.parent.name.partition("-")[2] for path in tmp_path.glob("a/*/metrics.jsonl")}:
         assert f'"algorithm":"{name}"' in page, "the evidence has what went out, too"
     again = forked(*command, "--resume")
-    assert again.code == 0 and again.stdout == done.stdout
+    assert again.code == 0 and again.stdout == done.stdout and "1/5" not in again.stderr
+
+
+def test_the_bar_of_a_search_goes_from_nothing_to_the_whole_of_it(tmp_path: Path) -> None:
+    view = SearchView(Console(file=io.StringIO(), force_terminal=True, width=100))
+    seen: list[float] = []
+
+    class Looking:
+        def __getattr__(self, name: str) -> object:
+            if view.progress is not None:
+                seen.append(view.progress.tasks[0].percentage)
+            return getattr(view, name)
+
+    base = {"model": "logistic", "strategy": "loop", "participants": 3, "local_steps": 2, "threads": 1, "rounds": 30}
+    base |= {"bandwidth_up": "1Mbit"}
+    advise(
+        lambda each: load_config(None, base, each),
+        candidates([{"algorithm": "fed_avg"}]),
+        tmp_path,
+        Looking(),
+        target=None,
+    )
+    assert view.progress is not None and view.progress.tasks[0].percentage == 100
+    assert seen == sorted(seen) and len({*seen}) > 30
+    view.close()
+    assert view.progress is None
 
 
 def test_without_a_choice_every_recipe_is_tried_at_several_rates() -> None:

@@ -15,9 +15,9 @@ from laconic.recipes import RECIPES
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from flwr.app import Message
+from flwr.app import Context, Message, RecordDict
 
-from laconic.flower import client_app, wire
+from laconic.flower import client_app, server_app, wire
 from tests.flower.loopback import LoopbackGrid
 from tests.flower.small_federation import (
     CLIENTS,
@@ -73,6 +73,29 @@ def test_more_rounds_may_be_asked_for_later_but_nothing_else_may_change(tmp_path
     assert run(grid, tmp_path, rounds=4).model_sha256 == simulated("fed_cams", rounds=4).model_sha256
     with pytest.raises(laconic.ConfigError, match="resume: seed = 6"):
         run(grid, tmp_path, seed=6)
+
+
+def test_a_directory_with_another_run_is_refused_in_one_line_that_says_what_to_do(tmp_path, caplog):
+    grid = federation(tmp_path)
+    run(grid, tmp_path, rounds=2)
+    settings = {"clients": CLIENTS, "out": str(tmp_path / "run"), "strategy": "loop", "seed": 5, "local_steps": 2}
+    context = Context(1, 0, {}, RecordDict(), {"rounds": 3, "eval-every": 3})
+    sent = len(grid.sent)
+
+    def complaint(label: str, **changes: object) -> str:
+        caplog.clear()
+        with pytest.raises(laconic.ConfigError, match="resume: "):
+            server_app(label, "logistic", "digits", **settings | changes)(grid, context)
+        (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        return line
+
+    where = f"but the run in '{tmp_path / 'run'}' was started with"
+    line = complaint("scaffold")
+    assert f"resume: algorithm = 'scaffold', {where} algorithm = 'fed_cams'; go on with" in line
+    assert "or give another out" in line
+    line = complaint("fed_cams", local_lr=0.5, seed=6)
+    assert f"resume: method.local_lr = 0.5, seed = 6, {where} method.local_lr = 0.05, seed = 5;" in line
+    assert len(grid.sent) == sent, "nobody was asked anything"
 
 
 @pytest.mark.parametrize("label", TWO_WAYS)

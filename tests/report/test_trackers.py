@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,14 +13,22 @@ from rich.console import Console
 from laconic.cli.view import LiveView
 from laconic.report.trackers import MLflow, tracked
 from laconic.run.config import load_config
-from laconic.run.driver import drive
+from laconic.run.driver import Interrupted, drive
+from laconic.run.training import Diverged
 
 SMALL = {"model": "logistic", "strategy": "loop", "participants": 3, "local_steps": 2, "threads": 1, "eval_every": 2}
 
 
-def run(directory: Path, rounds: int, resume: bool = False, **tools: bool) -> list[dict]:
-    watcher = tracked(LiveView(Console(quiet=True)), directory, **{"tensorboard": False, "mlflow": False, **tools})
-    config = load_config(None, {"rounds": rounds} if resume else SMALL | {"rounds": rounds})
+def run(
+    directory: Path,
+    rounds: int,
+    resume: bool = False,
+    tensorboard: bool = False,
+    mlflow: bool = False,
+    **changes: object,
+) -> list[dict]:
+    watcher = tracked(LiveView(Console(quiet=True)), directory, tensorboard=tensorboard, mlflow=mlflow)
+    config = load_config(None, {"rounds": rounds} if resume else SMALL | {"rounds": rounds} | changes)
     drive(config, directory, watcher, resume=resume, label="a run")
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
@@ -52,6 +62,37 @@ def test_mlflow_reads_every_number_at_its_round(tmp_path: Path) -> None:
     for name in ("accuracy", "bytes_up"):
         history = {metric.step: metric.value for metric in client.get_metric_history(found.info.run_id, name)}
         assert history == {r["round"]: r[name] for r in records if name in r}
+
+
+@pytest.mark.long
+def test_mlflow_is_told_how_a_run_ended_in_the_store_that_the_environment_names(tmp_path: Path, monkeypatch) -> None:
+    tracking = pytest.importorskip("mlflow.tracking", reason="the extra `mlflow` is not installed")
+    store = f"sqlite:///{tmp_path / 'elsewhere.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    client = tracking.MlflowClient(tracking_uri=store)
+
+    def status(name: str) -> str:
+        return client.get_run((tmp_path / name / "mlflow_run").read_text().strip()).info.status
+
+    class Impatient(LiveView):
+        def update(self, record: dict) -> None:
+            if record["round"] == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    watcher = tracked(Impatient(Console(quiet=True)), tmp_path / "stopped", tensorboard=False, mlflow=True)
+    with pytest.raises(Interrupted):
+        drive(load_config(None, SMALL | {"rounds": 9}), tmp_path / "stopped", watcher)
+    assert status("stopped") == "KILLED"
+    run(tmp_path / "stopped", 3, resume=True, mlflow=True)
+    assert status("stopped") == "FINISHED"
+    with pytest.raises(Diverged):
+        run(tmp_path / "diverged", 9, mlflow=True, local_lr=1e38, server_lr=1e30)
+    assert status("diverged") == "FAILED"
+    assert not (tmp_path / "mlflow.db").exists()
+    # What the store does not have is entered anew, not refused.
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    run(tmp_path / "stopped", 4, resume=True, mlflow=True)
+    assert (tmp_path / "mlflow.db").exists()
 
 
 def test_without_either_only_the_view_watches(tmp_path: Path) -> None:
