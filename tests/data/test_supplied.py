@@ -171,6 +171,13 @@ def test_failures_name_the_file_in_one_line(tmp_path, body, kind, message):
     assert name in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_failure_in_a_file_of_this_folder_has_its_line_too(tmp_path, monkeypatch):
+    write(tmp_path, "def clients(): return 1 / 0")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"^mine\.py:3: clients\(\) raised ZeroDivisionError"):
+        from_file("mine.py")
+
+
 def test_a_missing_file():
     with pytest.raises(DataError, match=r"nowhere\.py: no such file"):
         load("nowhere.py:clients")
