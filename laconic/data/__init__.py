@@ -71,7 +71,7 @@ def load(
     chosen = parse_partition(partition or source.info.default_partition)
     if chosen.name == "natural" and source.info.natural_clients is None:
         raise ConfigError(f"partition 'natural': {name} has no natural clients; use iid, shards, pairs or dirichlet")
-    pool = source.read(Finder(None if data_dir is None else Path(data_dir), download))
+    pool = source.read(Finder(None if data_dir is None else Path(data_dir), download, source.files))
     if clients is None:
         whole = chosen.name == "natural" and pool.groups is not None
         clients = len(pool.groups or ()) if whole else source.info.default_clients or DEFAULT_CLIENTS
