@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import linecache
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -16,6 +18,9 @@ from laconic.errors import ConfigError
 
 _PREFIX = "laconic_own_"
 """Begins the names of modules that were made from files."""
+_PACKAGE = Path(__file__).parent
+_FOLDERS: set[Path] = set()
+"""Where the person's files lie that were run: what they import from beside them is the person's, too."""
 
 
 def own_modules() -> list[ModuleType]:
@@ -57,8 +62,10 @@ def _load_file(path: Path, key: str) -> ModuleType:
 
 def import_file(path: Path) -> ModuleType:
     """Run a file as a module; whatever it raises comes through."""
+    path = path.resolve()
+    _FOLDERS.add(path.parent)
     # Two files of one name must not share a module, and classes need a registered module to be pickled.
-    name = f"{_PREFIX}{path.stem}_{blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()}"
+    name = f"{_PREFIX}{path.stem}_{blake2b(str(path).encode(), digest_size=6).hexdigest()}"
     specification = importlib.util.spec_from_file_location(name, path)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
@@ -102,22 +109,45 @@ def line_in(path: Path, error: BaseException) -> str:
     """The deepest line of the person's file that led to the error, as `:12`."""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         return f":{error.lineno}"
-    found, trace = "", error.__traceback__
-    while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename) == path:
-            found = f":{trace.tb_lineno}"
-        trace = trace.tb_next
-    return found
+    lines = [line for file, line in _steps(error) if file == path.resolve()]
+    return f":{lines[-1]}" if lines else ""
+
+
+def _steps(error: BaseException) -> Iterator[tuple[Path, int]]:
+    """File and line of every call on the way to the error, the deepest last."""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        yield Path(frame.f_code.co_filename), line
+
+
+def blamed(error: BaseException) -> tuple[str, str] | None:
+    """The deepest line of a person's own file on the way to an error, as `file.py:12`, and its code; None without one.
+
+    What our own functions raise when such a file calls them counts as the file's: it is the line to look at first.
+    """
+    own = [step for step in _steps(error) if step[0].parent in _FOLDERS and not step[0].is_relative_to(_PACKAGE)]
+    if not own:
+        return None
+    path, line = own[-1]
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{shown}:{line}", linecache.getline(str(path), line).strip()
 
 
 def failure(what: str, error: BaseException) -> ConfigError:
     """A person's exception as one line."""
-    return ConfigError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}")
+    return ConfigError(f"{what}: {said(error)}")
+
+
+def said(error: BaseException) -> str:
+    """An exception's kind and message, without line breaks."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _load_module(source: str, key: str) -> ModuleType:
     try:
-        return importlib.import_module(source)
+        module = importlib.import_module(source)
+        if module.__file__ is not None:
+            _FOLDERS.add(Path(module.__file__).parent)
+        return module
     except ModuleNotFoundError as error:
         # A path is the likely wish only if the name itself is missing, not if something that it imports is.
         missing = f"{source}.".startswith(f"{error.name}.")

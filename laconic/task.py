@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from laconic.errors import ConfigError, LaconicError
+from laconic.own_code import blamed
 
 Batch = tuple[Tensor, ...]
 Loss = Callable[[nn.Module, Batch], Tensor]
@@ -61,7 +62,9 @@ class Task:
             line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             whole = not batch[0].is_floating_point() and "dtype" in line
             hint = "; the inputs are whole numbers: give floating ones, unless they are tokens" if whole else ""
-            raise ConfigError(f"model does not fit the data (a batch has shapes {shapes}): {line}{hint}") from error
+            own = blamed(error)
+            at = f" at {own[0]}" if own else ""
+            raise ConfigError(f"model does not fit the data (a batch has shapes {shapes}){at}: {line}{hint}") from error
         if not isinstance(values, dict):
             raise ConfigError(f"metrics must return a dict of numbers by name; it returned {type(values).__name__}")
         if value.ndim != 0:

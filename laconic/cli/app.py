@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from laconic.cli.places import new_directory, print_json
 from laconic.cli.view import LiveView, size
 from laconic.engine.tune import tune as measure_strategies
 from laconic.errors import ConfigError, LaconicError, unknown_name
+from laconic.own_code import blamed, said
 from laconic.report.page import report as write_report
 from laconic.report.trackers import tracked
 from laconic.run.config import RunConfig, load_config
@@ -327,10 +329,6 @@ def _failure(label: str, error: str, target: float | None) -> dict[str, Any]:
     return {"algorithm": label.partition(":")[0], "label": label, "error": error, "target": target, **nothing}
 
 
-def _reason(error: OSError) -> str:
-    return f"'{error.filename}': {error.strerror}" if error.filename else str(error)
-
-
 def main() -> None:
     """Run the command line; every error that has a message is one line and exit code 2."""
     try:
@@ -339,18 +337,27 @@ def main() -> None:
         stderr.print(f"Stopped after round {stop.done}; saved. Continue with:", highlight=False)
         stderr.print(f"  {stop.again}", highlight=False, markup=False, soft_wrap=True)
         sys.exit(130)
-    except LaconicError as error:
-        stderr.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
-        # Not a mistake of the person's: the run was in order, and did not work out.
-        sys.exit(1 if isinstance(error, Diverged) else 2)
-    except OSError as error:
-        stderr.print(f"[red]error:[/red] {escape(_reason(error))}", highlight=False, soft_wrap=True)
-        sys.exit(2)
     except Exception as error:
-        # Typer's complaints about the command line itself have no public base class, but all of them have this.
-        if not hasattr(error, "format_message"):
+        message, code = _complaint(error)
+        if message is None:
             raise
-        message = error.format_message()
+        if os.environ.get("LACONIC_TRACEBACK", "0") not in ("", "0"):
+            traceback.print_exception(error)
         if message:
             stderr.print(f"[red]error:[/red] {escape(message)}", highlight=False, soft_wrap=True)
-        sys.exit(2)
+        sys.exit(code)
+
+
+def _complaint(error: Exception) -> tuple[str | None, int]:
+    """What a person is told of an error, and the exit code; None where it is a fault of ours."""
+    if isinstance(error, LaconicError):
+        # Diverged is not a mistake of the person's: the run was in order, and did not work out.
+        return str(error), 1 if isinstance(error, Diverged) else 2
+    own = blamed(error)
+    if own is not None:
+        place, code = own
+        return f"{place}: {said(error)}\n    {code}\n(LACONIC_TRACEBACK=1 shows the whole way to it)", 1
+    if isinstance(error, OSError):
+        return f"'{error.filename}': {error.strerror}" if error.filename else str(error), 2
+    # Typer's complaints about the command line itself have no public base class, but all of them have this.
+    return (error.format_message() if hasattr(error, "format_message") else None), 2

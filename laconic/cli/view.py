@@ -16,6 +16,9 @@ from laconic.run.driver import Outcome
 from laconic.run.simulation import Simulation
 from laconic.run.training import Record, metrics_of
 
+SHOWN_LABELS = 10
+"""How many classes are named; text that is no label by mistake would fill the screen."""
+
 
 def size(count: float) -> str:
     """Bytes for people.
@@ -76,6 +79,11 @@ class LiveView:
             again = ", already complete"
         model = f"{escape(short(config.model or ''))} with {simulation.layout.size:,} parameters"
         self.console.print(f"{head}: {counts}, {model}{again}", highlight=False, soft_wrap=True)
+        labels = getattr(simulation.data, "labels", None)
+        if labels:
+            named = ", ".join(f"{number} = {label}" for number, label in enumerate(labels[:SHOWN_LABELS]))
+            more = f", … up to {len(labels) - 1}" if len(labels) > SHOWN_LABELS else ""
+            self.console.print(f"  classes: {escape(named)}{more}", highlight=False, soft_wrap=True)
         if simulation.data.test is None:
             self.console.print("  no test examples: the loss is the clients' own, on the way", highlight=False)
         self.begin(settings.rounds, done)

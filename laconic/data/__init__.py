@@ -8,14 +8,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from laconic.data.federated import ClientData, Examples, FederatedData, GeneratedData, Kind
 from laconic.data.files import Finder
-from laconic.data.partition import Partition, natural, parse_partition
+from laconic.data.partition import Partition, parse_partition
 from laconic.data.sources import SOURCES, DatasetInfo
-from laconic.data.supplied import from_arrays, from_datasets, from_file, is_file
+from laconic.data.supplied import divide, from_arrays, from_datasets, from_file, is_file
 from laconic.errors import ConfigError, unknown_name
 from laconic.randomness import Randomness
 
@@ -28,6 +27,7 @@ __all__ = [
     "Kind",
     "Partition",
     "datasets",
+    "divide",
     "from_arrays",
     "from_datasets",
     "from_file",
@@ -60,33 +60,21 @@ def load(
     iid. Without `clients` there are 100 (digits: 20), or all the natural ones.
     """
     if is_file(name):
-        return _own_file(name, clients, partition, seed)
+        return from_file(name, seed, clients, partition)
     if name not in SOURCES:
         if Path(name).suffix:
             own = "write a Python file with a function clients() that reads it, and name that one: --dataset clients.py"
-            raise ConfigError(f"data set '{name}': files of data are not read as they are; {own}")
+            ways = "it may return clients, or examples that --partition and --clients divide"
+            raise ConfigError(f"data set '{name}': files of data are not read as they are; {own}; {ways}")
         raise unknown_name("data set", name, SOURCES)
     source = SOURCES[name]
     chosen = parse_partition(partition or source.info.default_partition)
     if chosen.name == "natural" and source.info.natural_clients is None:
         raise ConfigError(f"partition 'natural': {name} has no natural clients; use iid, shards, pairs or dirichlet")
-    pool = source.read(Finder(None if data_dir is None else Path(data_dir), download))
+    pool = source.read(Finder(None if data_dir is None else Path(data_dir), download, source.files))
     if clients is None:
         whole = chosen.name == "natural" and pool.groups is not None
         clients = len(pool.groups or ()) if whole else source.info.default_clients or DEFAULT_CLIENTS
     generator = Randomness(seed).numpy("partition")
     split = chosen.split(pool.train.targets.numpy(), clients, generator, pool.groups)
     return FederatedData(name, pool.kind, pool.train, split, pool.test, pool.classes)
-
-
-def _own_file(name: str, clients: int | None, partition: str | None, seed: int) -> ClientData:
-    """The file makes its own clients; fewer of them may be asked for, another division may not."""
-    if partition is not None and parse_partition(partition).name != "natural":
-        raise ConfigError(f"partition '{partition}': {name} makes its own clients; leave partition out")
-    data = from_file(name, seed)
-    if clients is None or clients == len(data):
-        return data
-    if not isinstance(data, FederatedData):
-        raise ConfigError(f"clients is {clients}, but {name} generates {len(data)} of them; change it there")
-    generator = Randomness(seed).numpy("partition")
-    return replace(data, clients=natural(data.clients, clients, generator))

@@ -138,6 +138,8 @@ class FederatedData:
     clients: Sequence[Indices]
     test: Examples | None = None
     classes: int | None = None
+    labels: tuple[str, ...] | None = None
+    """What the classes are called, where they were given as text."""
 
     def __post_init__(self) -> None:
         for part, examples in (("train", self.examples), ("test", self.test)):

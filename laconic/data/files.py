@@ -60,6 +60,8 @@ class Finder:
 
     data_dir: Path | None = None
     download: bool = True
+    files: tuple[DataFile, ...] = ()
+    """All that the data set is made of: a person who must fetch one of them wants to know the others."""
 
     def __post_init__(self) -> None:
         if self.data_dir is not None and not self.data_dir.is_dir():
@@ -106,12 +108,20 @@ class Finder:
         looked = f"looked in {', '.join(str(place) for place in self.places())}"
         missing = f"{file.folder}/{file.name} is not on this machine ({looked})"
         if not file.addresses:
-            raise DataError(missing)
+            raise DataError(f"{missing}; {self._by_hand(file)}")
         if not self.download or os.environ.get("LACONIC_OFFLINE", "0") not in ("", "0"):
-            raise DataError(f"{missing} and downloads are switched off")
+            raise DataError(f"{missing} and downloads are switched off; {self._by_hand(file)}")
         target = cache() / file.folder / file.name
-        Download(file.addresses, target, lambda part: verify(part, file)).run()
+        try:
+            Download(file.addresses, target, lambda part: verify(part, file)).run()
+        except DataError as error:
+            raise DataError(f"{error}; {self._by_hand(file)}") from error
         return target
+
+    def _by_hand(self, file: DataFile) -> str:
+        """How a person gives what cannot be downloaded."""
+        names = ", ".join(f"{each.folder}/{each.name}" for each in self.files or (file,))
+        return f"or copy {names} into a folder and name that one: LACONIC_DATA=FOLDER (or --data-dir FOLDER)"
 
 
 def cache() -> Path:

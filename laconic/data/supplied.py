@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -14,10 +15,13 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from laconic.data.federated import Array, ClientData, Examples, FederatedData, Kind, Normalise, compact
+from laconic.data.partition import natural, parse_partition
 from laconic.errors import ConfigError, DataError, LaconicError
 from laconic.own_code import import_file, importable, line_in
+from laconic.randomness import Randomness
 
 Pair = tuple[Array, Array]
+_ARRAYS = (np.ndarray, Tensor)
 Result = TypeVar("Result")
 
 
@@ -31,6 +35,7 @@ def from_arrays(
 ) -> FederatedData:
     """One (inputs, targets) pair per client. Integer labels mean classification, floating targets regression.
 
+    Labels may be text: in the order of the alphabet they become the classes 0, 1, …, and `data.labels` has them.
     `normalise` is for uint8 images: (mean, standard deviation) per channel of the values over 255.
 
     >>> data = from_arrays([(np.zeros((3, 2)), np.array([0, 1, 1])), (np.ones((1, 2)), np.array([2]))])
@@ -39,6 +44,7 @@ def from_arrays(
     """
     if len(clients) == 0:
         raise DataError(f"{name}: there are no clients")
+    clients, test, labels = _numbered(name, clients, test)
     pairs = [_tensors(f"{name}, client {client}", pair) for client, pair in enumerate(clients)]
     for client, (inputs, targets) in enumerate(pairs):
         first_inputs, first_targets = pairs[0]
@@ -56,9 +62,9 @@ def from_arrays(
     kind = kind or ("regression" if targets.is_floating_point() else "classification")
     if kind != "regression" and classes is None:
         both = [targets] if test_pair is None else [targets, test_pair[1]]
-        classes = 1 + max(int(part.max()) for part in both if part.numel())
+        classes = len(labels) if labels else 1 + max(int(part.max()) for part in both if part.numel())
     held_out = None if test_pair is None else Examples(*test_pair, normalise)
-    return FederatedData(name, kind, Examples(inputs, targets, normalise), split, held_out, classes)
+    return FederatedData(name, kind, Examples(inputs, targets, normalise), split, held_out, classes, labels)
 
 
 def from_datasets(
@@ -75,18 +81,32 @@ def from_datasets(
     return from_arrays(pairs, held_out, kind, classes, name, normalise)
 
 
+def divide(data: FederatedData, clients: int, partition: str, seed: int = 0) -> FederatedData:
+    """The same examples, divided anew among clients, as `load` divides a data set that has a name.
+
+    >>> whole = from_arrays([(np.zeros((6, 2)), np.array([0, 1, 2, 0, 1, 2]))])
+    >>> divide(whole, clients=3, partition="shards:1").label_counts().max(axis=1).tolist()
+    [2, 2, 2]
+    """
+    generator = Randomness(seed).numpy("partition")
+    split = parse_partition(partition).split(data.examples.targets.numpy(), clients, generator)
+    return replace(data, clients=split)
+
+
 def is_file(name: str) -> bool:
     """Whether a data set's name means a person's own file."""
     return name.endswith(".py") or ".py:" in name
 
 
-def from_file(name: str, seed: int = 0) -> ClientData:
+def from_file(name: str, seed: int = 0, clients: int | None = None, partition: str | None = None) -> ClientData:
     """Data from `path.py` or `path.py:function` (default function: clients).
 
     The function takes nothing or `seed`, and returns a ClientData, a list of (inputs, targets) pairs or of
     torch data sets (one per client), or a dictionary with "clients" (such a list) and, if wished, "test",
-    "kind", "classes" and "normalise".
+    "kind", "classes" and "normalise". Of clients that it makes, fewer may be asked for. Or it makes none, and
+    returns one pair of arrays, or a dictionary with "examples" instead of "clients": `partition` divides them.
     """
+    chosen = None if partition is None else parse_partition(partition)
     head, extension, function_name = name.partition(".py:")
     path = Path(head + ".py" if extension else name)
     if not path.is_file():
@@ -99,7 +119,24 @@ def from_file(name: str, seed: int = 0) -> ClientData:
             raise ConfigError(f"{path} has no function '{function_name}'; write it, or name another: {path}:name")
         arguments = _arguments(path, function_name, function, seed)
         returned = _run(path, f"{function_name}()", lambda: function(**arguments))
-        return _run(path, f"{function_name}()", lambda: _as_data(returned, path.stem))
+        whole = _whole(returned)
+        data = _run(path, f"{function_name}()", lambda: _as_data(returned if whole is None else whole, path.stem))
+    if whole is not None and isinstance(data, FederatedData):
+        if clients is None or partition is None:
+            divided = "have them divided, as by --partition iid --clients 20 (or dirichlet:0.3, shards:2, …)"
+            raise ConfigError(
+                f"{path}: {function_name}() returned examples, and nobody who holds them: {divided}, "
+                "or return a list with one (inputs, targets) pair per client"
+            )
+        return divide(data, clients, partition, seed)
+    if chosen is not None and chosen.name != "natural":
+        whole_instead = 'leave partition out, or return {"examples": (inputs, targets)} to have them divided'
+        raise ConfigError(f"partition '{partition}': {name} makes its own clients; {whole_instead}")
+    if clients is None or clients == len(data):
+        return data
+    if not isinstance(data, FederatedData):
+        raise ConfigError(f"clients is {clients}, but {name} generates {len(data)} of them; change it there")
+    return replace(data, clients=natural(data.clients, clients, Randomness(seed).numpy("partition")))
 
 
 def _arguments(path: Path, name: str, function: Callable[..., Any], seed: int) -> dict[str, int]:
@@ -112,6 +149,16 @@ def _arguments(path: Path, name: str, function: Callable[..., Any], seed: int) -
     return {"seed": seed} if accepts_seed else {}
 
 
+def _whole(returned: object) -> dict[str, Any] | None:
+    """What a function returned that makes no clients, as if one client held it all; None if it makes them."""
+    if isinstance(returned, tuple) and len(returned) == 2 and all(isinstance(part, _ARRAYS) for part in returned):
+        return {"clients": [returned]}
+    if isinstance(returned, Mapping) and "examples" in returned and "clients" not in returned:
+        others = {key: value for key, value in returned.items() if key != "examples"}
+        return others | {"clients": [returned["examples"]]}
+    return None
+
+
 def _as_data(returned: object, name: str) -> ClientData:
     if isinstance(returned, ClientData):
         return returned
@@ -121,7 +168,7 @@ def _as_data(returned: object, name: str) -> ClientData:
         unknown = [str(key) for key in returned if key not in allowed]
         if unknown or "clients" not in returned:
             fault = f"unknown key '{unknown[0]}'" if unknown else "no key 'clients'"
-            raise DataError(f"the dictionary has {fault}; allowed: {', '.join(allowed)}")
+            raise DataError(f"the dictionary has {fault}; allowed: {', '.join(allowed)}; or examples, for clients")
         options |= returned
         returned = options.pop("clients")
         test = options.get("test")
@@ -142,6 +189,48 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, (tuple, list)) and len(value) == 2
 
 
+def _numbered(
+    name: str, clients: Sequence[Pair], test: Pair | None
+) -> tuple[Sequence[Pair], Pair | None, tuple[str, ...] | None]:
+    """Clients and test with the numbers of classes where labels are text, and the labels in their order."""
+    all_targets = [np.asarray(pair[1]) for pair in (*clients, test) if pair and _is_pair(pair) and _has_text(pair[1])]
+    if not all_targets:
+        return clients, test, None
+    texts = np.concatenate(all_targets)
+    for text in texts:
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(f"{name}: among labels that are text there is '{text}'; every example needs one")
+    labels = np.unique(texts.astype(str))
+    if _all_numbers(labels):
+        raise DataError(f"{name}: targets are numbers as text, such as '{labels[0]}'; make them int or float")
+
+    def numbered(where: str, pair: Pair) -> Pair:
+        if len(pair[1]) and not _has_text(pair[1]):
+            raise DataError(f"{name}: {where} has numbers for targets where others have text")
+        return pair[0], np.searchsorted(labels, np.asarray(pair[1]).astype(str))
+
+    named = [numbered(f"client {client}", pair) for client, pair in enumerate(clients)]
+    return named, None if test is None else numbered("the test", test), tuple(labels.tolist())
+
+
+def _has_text(targets: Array) -> bool:
+    if isinstance(targets, Tensor):
+        return False
+    try:
+        values = np.asarray(targets)
+    except ValueError:  # rows of unlike lengths: refused with a better word later
+        return False
+    return values.ndim == 1 and values.dtype.kind in "UO" and any(isinstance(value, str) for value in values)
+
+
+def _all_numbers(texts: Iterable[str]) -> bool:
+    try:
+        [float(text) for text in texts]
+    except ValueError:
+        return False
+    return True
+
+
 def _tensors(where: str, pair: Pair) -> tuple[Tensor, Tensor]:
     try:
         inputs, targets = (torch.as_tensor(part) for part in pair)
@@ -152,25 +241,26 @@ def _tensors(where: str, pair: Pair) -> tuple[Tensor, Tensor]:
     return compact(inputs), compact(targets)
 
 
-def _stack(where: str, dataset: Any) -> tuple[Tensor, Tensor]:
+def _stack(where: str, dataset: Any) -> Pair:
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(f"{where}: a data set needs a length and numbered samples, not {type(dataset).__name__}")
     if len(dataset) == 0:
         raise DataError(f"{where} has no examples")
     inputs: list[Tensor] = []
-    targets: list[Tensor] = []
+    targets: list[Any] = []
     for position in range(len(dataset)):
         try:
             sample, target = dataset[position]
             inputs.append(torch.as_tensor(sample))
-            targets.append(torch.as_tensor(target))
+            targets.append(target if isinstance(target, str) else torch.as_tensor(target))
         except (TypeError, ValueError, RuntimeError) as error:
             raise DataError(
                 f"{where}: sample {position} is not a pair of numbers or arrays ({_first_line(error)})"
             ) from error
     try:
-        return torch.stack(inputs), torch.stack(targets)
-    except RuntimeError as error:
+        named = isinstance(targets[0], str)
+        return torch.stack(inputs), np.array(targets, dtype=object) if named else torch.stack(targets)
+    except (RuntimeError, TypeError) as error:
         raise DataError(f"{where}: the samples differ in shape ({_first_line(error)})") from error
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from laconic.errors import ConfigError
 from laconic.models.shapes import Shape
-from laconic.own_code import failure, load_function
+from laconic.own_code import blamed, failure, load_function
 
 
 def build_own(spelling: str, input_shape: Shape, classes: int) -> nn.Module:
@@ -20,7 +20,8 @@ def build_own(spelling: str, input_shape: Shape, classes: int) -> nn.Module:
     try:
         built = function(**arguments)
     except Exception as error:
-        raise failure(f"model '{spelling}': '{name}' failed", error) from error
+        own = blamed(error)
+        raise failure(f"model '{spelling}': '{name}' failed{f' at {own[0]}' if own else ''}", error) from error
     if not isinstance(built, nn.Module):
         raise ConfigError(f"model '{spelling}': '{name}' returned {type(built).__name__}, not a torch.nn.Module")
     if not any(parameter.requires_grad for parameter in built.parameters()):

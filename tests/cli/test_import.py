@@ -67,3 +67,56 @@ def test_what_can_be_wrong(forked, tmp_path: Path) -> None:
         outcome = forked("run", *arguments)
         assert outcome.code == 2 and message in outcome.stderr, outcome.stderr
         assert outcome.stderr.count("\n") == 1
+
+
+FAILING = """
+from laconic.link.compressors import Codec, Compressor, Group, compressor, write_levels
+from neighbour import half
+
+@compressor("failing")
+class Failing(Compressor):
+    how: str = "neighbour"
+    by: Group = "model"
+
+    def express(self, chosen, generator, writer):
+        if self.how == "file":
+            open("absent")
+        if self.how == "call":
+            write_levels("text", bits=2, writer=writer)
+        return half(chosen) if self.how == "neighbour" else "no codec"
+"""
+
+
+def test_what_a_persons_own_file_raises_in_a_run_names_its_line(forked, small, tmp_path: Path) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    (tmp_path / "neighbour.py").write_text("def half(chosen):\n    return chosen / 2\n")
+    common = ("run", "--import", "failing.py", "--rounds", 1, *small, "--out", "out", "--compressor")
+    for how, place, code in (
+        ("neighbour", "neighbour.py:2: TypeError: unsupported operand", "return chosen / 2"),
+        ("file", "failing.py:12: FileNotFoundError: [Errno 2] No such file", 'open("absent")'),
+        ("call", "failing.py:14: AttributeError: 'str' object", 'write_levels("text", bits=2, writer=writer)'),
+    ):
+        done = forked(*common, f"failing:how={how}", "--out", how)
+        assert done.code == 1
+        assert f"error: {place}" in done.stderr and f"\n    {code}\n" in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr and "LACONIC_TRACEBACK=1" in done.stderr
+    whole = forked(*common, "failing:how=file", "--out", "whole", LACONIC_TRACEBACK="1")
+    assert whole.stderr.count("Traceback") == 1 and "error: failing.py:12" in whole.stderr, whole.stderr
+    ours = forked(*common, "failing:how=none", "--out", "ours")
+    assert ours.code == 1 and "Traceback" in ours.stderr, "no line of the file was on the way: the fault may be ours"
+
+
+def test_a_model_that_fails_names_its_line(forked, tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Linear):\n"
+        "    def forward(self, batch):\n"
+        "        return batch + missing\n"
+        "def build():\n"
+        "    return Net(64, 10)\n"
+        "def broken():\n"
+        "    return Nett()\n"
+    )
+    for function, place in (("build", "at nets.py:4: name 'missing'"), ("broken", "at nets.py:8: NameError: name")):
+        done = forked("run", "--model", f"nets.py:{function}")
+        assert done.code == 2 and place in done.stderr, done.stderr

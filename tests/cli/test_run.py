@@ -191,3 +191,18 @@ def test_version_and_help(forked) -> None:
         "--set",
     ):
         assert option in shown.stdout
+
+
+def test_a_table_of_ones_own_is_divided_and_its_labels_are_named(forked, tmp_path: Path) -> None:
+    (tmp_path / "animals.py").write_text(
+        "import numpy as np\n"
+        "def clients():\n"
+        "    inputs = np.random.default_rng(0).normal(size=(60, 2))\n"
+        "    return inputs, np.where(inputs[:, 0] > 0, 'dog', 'cat')\n"
+    )
+    options = ("--partition", "dirichlet:0.5", "--clients", 6, "--model", "logistic", "--rounds", 2, "--no-report")
+    done = forked("run", "--dataset", "animals.py", *options, "--out", "first", "--json")
+    assert done.code == 0, done.stderr
+    assert "animals.py (dirichlet:0.5): 6 of 6 clients" in done.stderr and "classes: 0 = cat, 1 = dog" in done.stderr
+    again = forked("run", "first", "--out", "second", "--no-report", "--json")
+    assert again.json()["model_sha256"] == done.json()["model_sha256"]

@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from laconic.data import files
+from laconic.data import files, load
 from laconic.data.files import Checksum, DataFile, Finder
 from laconic.errors import DataError
 
@@ -73,6 +73,20 @@ def test_the_sum_of_a_file_as_stored(tmp_path):
 def test_a_file_without_address_is_just_missing():
     with pytest.raises(DataError, match=r"some/thing\.gz is not on this machine \(looked in "):
         Finder().find(FILE)
+
+
+def test_who_has_to_fetch_files_is_told_all_of_them_and_where_to_put_them(monkeypatch):
+    monkeypatch.setenv("LACONIC_OFFLINE", "1")
+    for name, wanted in (
+        ("mnist", ["mnist/train-labels-idx1-ubyte.gz", "mnist/t10k-labels-idx1-ubyte.gz"]),
+        ("mnist-by-writer", ["mnist/t10k-labels-idx1-ubyte.gz", "mnist/qmnist-train-labels-idx2-int.gz"]),
+        ("heart-disease", ["heart-disease/processed.cleveland.data", "heart-disease/processed.va.data"]),
+        ("cifar10", ["cifar10/cifar-10-binary.tar.gz"]),
+    ):
+        with pytest.raises(DataError) as caught:
+            load(name)
+        hint = str(caught.value).partition("or copy ")[2]
+        assert [file for file in wanted if file not in hint] == [] and "LACONIC_DATA=FOLDER" in hint, caught.value
 
 
 def test_data_dir_must_exist(tmp_path):

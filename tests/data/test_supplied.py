@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from laconic.data import FederatedData, from_arrays, from_datasets, from_file, load
+from laconic.data import FederatedData, divide, from_arrays, from_datasets, from_file, load
 from laconic.errors import ConfigError, DataError, LaconicError
 
 
@@ -26,6 +26,30 @@ def test_arrays_become_clients_in_order():
 def test_floating_targets_mean_regression():
     data = from_arrays([(np.zeros((2, 3)), np.array([0.5, 1.5]))])
     assert data.kind == "regression" and data.classes is None
+
+
+def test_labels_that_are_text_become_classes_in_the_order_of_the_alphabet():
+    clients = [(np.zeros((2, 3)), np.array(["dog", "cat"])), (np.zeros((1, 3)), ["dog"])]
+    data = from_arrays(clients, test=(np.zeros((1, 3)), np.array(["eel"], dtype=object)))
+    assert data.labels == ("cat", "dog", "eel") and (data.kind, data.classes) == ("classification", 3)
+    assert data.examples.targets.tolist() == [1, 0, 1] and data.test.targets.tolist() == [2]
+    stacked = from_datasets([[(torch.zeros(2), "dog"), (torch.zeros(2), "cat")]])
+    assert stacked.labels == ("cat", "dog") and stacked.examples.targets.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["1", "10"], "numbers as text, such as '1'"),
+        (["cat", ""], "there is ''"),
+        (np.array(["cat", np.nan], dtype=object), "there is 'nan'"),
+    ],
+)
+def test_text_that_is_no_label(labels, message):
+    with pytest.raises(DataError, match=message):
+        from_arrays([(np.zeros((2, 3)), labels)])
+    with pytest.raises(DataError, match="client 1 has numbers for targets where others have text"):
+        from_arrays([(np.zeros((2, 3)), ["cat", "dog"]), (np.zeros((2, 3)), np.array([0, 1]))])
 
 
 def test_uint8_images_with_normalisation():
@@ -171,6 +195,13 @@ def test_failures_name_the_file_in_one_line(tmp_path, body, kind, message):
     assert name in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_failure_in_a_file_of_this_folder_has_its_line_too(tmp_path, monkeypatch):
+    write(tmp_path, "def clients(): return 1 / 0")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"^mine\.py:3: clients\(\) raised ZeroDivisionError"):
+        from_file("mine.py")
+
+
 def test_a_missing_file():
     with pytest.raises(DataError, match=r"nowhere\.py: no such file"):
         load("nowhere.py:clients")
@@ -183,5 +214,28 @@ def test_fewer_clients_of_a_file_and_no_other_partition(tmp_path):
     assert data.fingerprint() == load(name, clients=2, seed=3, partition="natural").fingerprint()
     with pytest.raises(ConfigError, match="only 5 natural clients"):
         load(name, clients=6)
-    with pytest.raises(ConfigError, match="makes its own clients; leave partition out"):
+    with pytest.raises(ConfigError, match=r'makes its own clients; leave partition out, or return \{"examples"'):
         load(name, partition="iid")
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        "np.arange(40.0).reshape(20, 2), np.arange(20) % 2",
+        "{'examples': (np.arange(40.0).reshape(20, 2), np.arange(20) % 2)}",
+        "{'examples': [(np.array([2.0 * i, 2.0 * i + 1]), i % 2) for i in range(20)]}",
+    ],
+)
+def test_examples_of_a_file_that_makes_no_clients_are_divided(tmp_path, returned):
+    name = write(tmp_path, f"def clients(): return {returned}")
+    data = load(name, clients=4, partition="shards:1", seed=3)
+    assert isinstance(data, FederatedData) and len(data) == 4
+    assert sorted(np.concatenate(list(data.clients)).tolist()) == list(range(20))
+    assert (data.label_counts().min(axis=1) == 0).all(), "one shard has one label"
+    again = divide(from_arrays([(data.examples.inputs, data.examples.targets)]), 4, "shards:1", seed=3)
+    assert again.fingerprint() == data.fingerprint()
+    for said in ({}, {"clients": 4}, {"partition": "iid"}):
+        with pytest.raises(ConfigError, match=r"--partition iid --clients 20 .*, or return a list with one"):
+            load(name, **said)
+    with pytest.raises(ConfigError, match="no natural clients"):
+        load(name, clients=4, partition="natural")

@@ -22,12 +22,16 @@ from laconic.data.sources.pool import DatasetInfo, Pool, Source, group_by
 from laconic.errors import DataError
 
 HOME = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/"
-HOSPITALS = {
+SUMS = {
     "cleveland": "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8",
     "hungarian": "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796",
     "switzerland": "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
     "va": "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
 }
+HOSPITALS = tuple(
+    DataFile("heart-disease", name, (HOME + name,), Checksum("sha256", value))
+    for name, value in ((f"processed.{hospital}.data", value) for hospital, value in SUMS.items())
+)
 CATEGORIES: tuple[tuple[int, ...], ...] = (
     (),  # age
     (),  # sex
@@ -69,13 +73,11 @@ def read(finder: Finder) -> Pool:
     return Pool(train, test, "classification", classes=2, groups=group_by(owners[~held_out]))
 
 
-def _table(finder: Finder, hospital: str) -> Table:
-    name = f"processed.{hospital}.data"
-    file = DataFile("heart-disease", name, (HOME + name,), Checksum("sha256", HOSPITALS[hospital]))
+def _table(finder: Finder, file: DataFile) -> Table:
     lines = finder.read(file).decode("ascii").split()
     table = np.array([[float("nan" if cell == "?" else cell) for cell in line.split(",")] for line in lines])
     if table.ndim != 2 or table.shape[1] != len(CATEGORIES) + 1:
-        raise DataError(f"{name} does not have {len(CATEGORIES) + 1} columns")
+        raise DataError(f"{file.name} does not have {len(CATEGORIES) + 1} columns")
     return table
 
 
@@ -106,4 +108,5 @@ HEART_DISEASE = Source(
         address="https://archive.ics.uci.edu/dataset/45",
     ),
     read,
+    HOSPITALS,
 )

@@ -179,7 +179,9 @@ def _info(name: str, description: str, licence: str, citation: str, address: str
 
 
 MNIST_LICENCE = "none stated (often given as CC BY-SA 3.0)"
-MNIST = Source(_info("mnist", "handwritten digits", MNIST_LICENCE, "LeCun et al., 1998", MNIST_MIRRORS[0]), read_mnist)
+MNIST = Source(
+    _info("mnist", "handwritten digits", MNIST_LICENCE, "LeCun et al., 1998", MNIST_MIRRORS[0]), read_mnist, MNIST_FILES
+)
 MNIST_BY_WRITER = Source(
     replace(
         _info(
@@ -194,10 +196,12 @@ MNIST_BY_WRITER = Source(
         default_clients=None,
     ),
     read_mnist_by_writer,
+    (*MNIST_FILES, WRITERS_FILE),
 )
 FASHION_MNIST = Source(
     _info("fashion-mnist", "pictures of clothing", "MIT", "Xiao, Rasul and Vollgraf, 2017", FASHION_MIRRORS[0]),
     read_fashion,
+    FASHION_FILES,
 )
 EMNIST_DIGITS = Source(
     replace(

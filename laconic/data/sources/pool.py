@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from laconic.data.federated import Examples, Indices, Kind, Normalise
-from laconic.data.files import Finder
+from laconic.data.files import DataFile, Finder
 
 Array = npt.NDArray[np.uint8]
 
@@ -55,6 +55,8 @@ class Source:
 
     info: DatasetInfo
     read: Callable[[Finder], Pool]
+    files: tuple[DataFile, ...] = ()
+    """What it is made of, where that is more than one file."""
 
 
 def images(pixels: Array, labels: npt.NDArray[np.integer], normalise: Normalise) -> Examples:
