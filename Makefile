@@ -39,10 +39,11 @@ bench: .venv/installed-dev
 	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/codec.py
 
-# The site, into site/: open site/index.html. Links that lead nowhere and pages that nothing leads to fail.
+# The site, into site/: open site/index.html, or serve it where the search should work, too. Links that lead nowhere and pages that nothing leads to fail.
 docs: .venv/installed-dev
 	$(BIN)/python tools/algorithm_pages.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html; with search: $(BIN)/python -m http.server -d site --bind 127.0.0.1 8000"
 
 # Hours of training: docs/reproductions.md, from runs/reproduce, which continues where it was stopped.
 reproduce: .venv/installed-dev

@@ -1,4 +1,4 @@
-"""What the pages of algorithms say about parts, taken from the code: the table, the slots, the navigation.
+"""What the pages of algorithms say about parts, taken from the code: the table, the slots, the symbols, the navigation.
 
     python tools/algorithm_pages.py            # rewrites what stands between the marks in docs/algorithms and mkdocs.yml
     python tools/algorithm_pages.py --check    # says what would change, and fails if anything would
@@ -12,6 +12,8 @@ import json
 import re
 import sys
 from pathlib import Path
+
+from algorithm_symbols import symbols
 
 from laconic.parts import Part
 from laconic.recipes import RECIPES
@@ -34,7 +36,8 @@ def rewritten() -> dict[Path, str]:
     texts: dict[Path, str] = {}
     for name in RECIPES:
         page = PAGES / f"{name}.md"
-        text = marked(page.read_text(), "parts", slots(name), page)
+        text = marked(page.read_text(), "symbols", symbols(name, formula(page)), page)
+        text = marked(text, "parts", slots(name), page)
         texts[page] = marked(text, "curve", curve(name), page)
     index = PAGES / "index.md"
     texts[index] = marked(index.read_text(), "table", table(), index)
@@ -51,18 +54,26 @@ def marked(text: str, mark: str, inside: str, page: Path) -> str:
     return pattern.sub(lambda found: f"{found[1]}\n{inside}\n\n{found[2]}", text)
 
 
+def formula(page: Path) -> str:
+    """The block of text that is the page's formula."""
+    found = re.search(r"## Formula\n\n```text\n(.*?)```", page.read_text(), re.DOTALL)
+    if not found:
+        raise SystemExit(f"{page.relative_to(ROOT)}: there is no formula")
+    return found[1]
+
+
 def slots(name: str) -> str:
     """The four slots and their parameters, as the recipe fills them."""
-    rows = [
-        f"| {slot} | `{part.name}` | {', '.join(f'`{key}={value}`' for key, value in said(part)) or 'nothing to set'} |"
-        for slot, part in RECIPES[name]().parts().items()
-    ]
+    rows = [f"| {slot} | `{part.name}` | {settings(part)} |" for slot, part in RECIPES[name]().parts().items()]
     return "\n".join(["## The four slots", "", "| slot | part | its settings |", "|---|---|---|", *rows])
 
 
-def said(part: Part) -> list[tuple[str, object]]:
-    """A part's parameters that have a value."""
-    return [(key, value) for key, value in part.parameters().items() if value is not None]
+def settings(part: Part) -> str:
+    """A part's parameters: those that have a value, then those that have none unless they are given one."""
+    values = part.parameters()
+    said = ", ".join(f"`{key}={value}`" for key, value in values.items() if value is not None)
+    unset = ", ".join(f"`{key}`" for key, value in values.items() if value is None)
+    return "; unset: ".join(each for each in (said, unset) if each) or "nothing to set"
 
 
 def curve(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Hooks of the documentation's build (mkdocs.yml): the command line as it is now."""
+"""Hooks of the documentation's build (mkdocs.yml): the command line as it is now, and what the search puts last."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ with warnings.catch_warnings():
     from laconic.cli.app import app
 
 MARK = "<!-- commands -->"
+LAST = {"reproductions.md", "decisions.md"}
+"""Long pages that name everything, and so would come before the page about it."""
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Put the commands where the mark is."""
+    if page.file.src_uri in LAST:
+        page.meta["search"] = {"boost": 0.2}
     return markdown.replace(MARK, commands()) if MARK in markdown else markdown
 
 

@@ -1,0 +1,96 @@
+"""What the symbols in the formulas of docs/algorithms mean: one table, from which each page takes those that it uses."""
+
+# ruff: noqa: RUF001 (Greek letters that look like Latin ones are what this is about)
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+THRESHOLD = (
+    "`uplink.threshold`; where that is unset, √(α ln N)/(α n N) for n of N clients and α = `uplink.alpha`, at which hardly "
+    "any update is near the last one"
+)
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A symbol, what it stands for, and the recipes where that is so (everywhere, unless others are named)."""
+
+    spelt: str
+    meaning: str
+    recipes: tuple[str, ...] = ()
+
+
+RECURSIVE = ("fed_amd", "bvr_l_sgd", "fed_page")
+SYMBOLS = (
+    Symbol("w", "the server's model"),
+    Symbol("w⁻", "the model that g belongs to: the one of the round before, unless nobody answered then"),
+    Symbol("W", "a client's model while it works"),
+    Symbol("W⁻", "the same, a step before"),
+    Symbol("N", "all clients"),
+    Symbol("K", "local steps (`local_steps`, or as many as `local_epochs` passes take)"),
+    Symbol("a", "the local rate (`local_lr`)"),
+    Symbol("b", "the server's rate (`server_lr`)"),
+    Symbol("f", "the loss"),
+    Symbol("fᵢ", "client i's loss over its data (over a batch, if `batch_size` says so)", ("ef21",)),
+    Symbol("fᵢ", "client i's loss over its data (over a batch, if `anchor_batch` says so)", ("marina",)),
+    Symbol("g", "the gradient estimate that the steps follow", RECURSIVE),
+    Symbol("g", "the server's estimate of the gradient", ("ef21", "marina")),
+    Symbol("g", "the gradient on a batch"),
+    Symbol("gᵢ", "what both sides have of client i's gradient, 0 at first", ("ef21",)),
+    Symbol("gᵢ", "client i's gradient at w", ("diana",)),
+    Symbol("cᵢ", "what client i sends", ("ef21",)),
+    Symbol("cᵢ", "client i's control variate, 0 at first", ("scaffold",)),
+    Symbol("cᵢ⁺", "the same after the round", ("scaffold",)),
+    Symbol("c", "the mean of cᵢ over all clients", ("scaffold",)),
+    Symbol("c", THRESHOLD),
+    Symbol("h", "the mean of hᵢ over all clients"),
+    Symbol("hᵢ", "client i's shift, which both sides have, 0 at first"),
+    Symbol("Δᵢ", "what client i sends"),
+    Symbol(
+        "α", "the rate of the shifts (`method.alpha`); where that is unset, 1/(1 + ω) of the compressor", ("diana",)
+    ),
+    Symbol("Tᵢ", "client i's tracker, 0 at first"),
+    Symbol("β", "`method.tracker_rate`; where that is unset, 1 without an error memory"),
+    Symbol("u", "a client's update, end minus start"),
+    Symbol("e", "the client's error memory, 0 at first"),
+    Symbol("x", "what should be sent"),
+    Symbol("C", "the compressor; C(x) is also what the other side decodes"),
+    Symbol("Q", "the compressor; Q(x) is also what the other side decodes"),
+    Symbol("E", "the mean over the compressor's draws"),
+    Symbol("qᵢ", "client i's update as the server has it"),
+    Symbol("q", "the mean of qᵢ over the participants"),
+    Symbol("y", "what the server decodes", ("fed_aa", "fed_aca", "fed_baca")),
+    Symbol("y", "what the server would decode", ("fed_nlaa", "fed_nlaca", "fed_bnlaca", "fed_laconic")),
+    Symbol("y", "the mean over the participants"),
+    Symbol("ȳ", "the mean of what was used, over the participants"),
+    Symbol("r", "the last vector that this client sent; before the first there is none, and nothing is near it"),
+    Symbol("m", "the first moment, 0 at first"),
+    Symbol("v", "the anchor's new gradient", ("fed_amd",)),
+    Symbol("v", "the second moment, 0 at first; squares, roots and quotients are entry by entry"),
+    Symbol("v̂", "the largest v so far"),
+    Symbol("vᵢ", "the gradient that client i keeps", ("fed_amd",)),
+    Symbol("v̄", "the mean of vᵢ over all clients"),
+    Symbol("vᵢ", "the model that client i has; the server keeps a copy of each"),
+    Symbol("β₁", "`optimizer.beta1`"),
+    Symbol("β₂", "`optimizer.beta2`"),
+    Symbol("ε", "`optimizer.epsilon`"),
+    Symbol("μ", "`method.proximal`"),
+    Symbol("p", "`method.probability`"),
+)
+_WORD = re.compile(r"[^\W\d_]+[\u0300-\u036f]?[⁺⁻]?")
+_LETTER = re.compile(r"[^\W\d_][ᵢ₁₂]?[\u0300-\u036f]?[⁺⁻]?")
+
+
+def symbols(recipe: str, formula: str) -> str:
+    """The list for a page. A letter that has no meaning fails: somebody would look for it in vain."""
+    used = {word for word in _WORD.findall(formula.replace("Σ", " ")) if _LETTER.fullmatch(word)}
+    known: dict[str, str] = {}
+    for symbol in SYMBOLS:
+        if symbol.spelt in used and (not symbol.recipes or recipe in symbol.recipes):
+            known.setdefault(symbol.spelt, symbol.meaning)
+    if unknown := used - known.keys():
+        raise SystemExit(f"{recipe}: the formula has {', '.join(sorted(unknown))}; tools/algorithm_symbols.py has not")
+    rows = [f"| {spelt} | {meaning} |" for spelt, meaning in known.items()]
+    return "\n".join(["| symbol | what it is |", "|---|---|", *rows])
