@@ -13,10 +13,10 @@ from laconic.cli.options import fraction
 from laconic.cli.tables import RANK_BY
 from laconic.errors import ConfigError, unknown_name
 from laconic.report.gather import COSTS as RUN_COSTS
-from laconic.report.gather import find_runs, gather
+from laconic.report.gather import Table, find_runs, gather
 from laconic.report.page import report as write_report
-from laconic.report.plot import COSTS, FORMATS
-from laconic.report.plot import plot as draw
+from laconic.report.plot import CHARTS, COSTS, FORMATS, Scale, pareto, traffic
+from laconic.report.plot import plot as draw_curves
 
 stdout = Console()
 
@@ -74,26 +74,50 @@ def watch(
 
 def plot(
     runs: Runs,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The picture: .png, .svg or .pdf.")] = Path("curves.svg"),
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The picture: .png, .svg or .pdf; CHART.svg if not given.")
+    ] = None,
+    chart: Annotated[
+        str, typer.Option("--chart", help="curves, pareto (accuracy against cost, and the front), or bytes by stream.")
+    ] = "curves",
     metric: Annotated[
-        str, typer.Option("--show", help="accuracy, loss, training_loss, skip_rate, q_a, …")
-    ] = "accuracy",
-    cost: Annotated[str, typer.Option("--against", help=", ".join(COSTS))] = "bytes",
+        str | None, typer.Option("--show", help="Of curves: accuracy (usual), loss, training_loss, skip_rate, q_a, …")
+    ] = None,
+    cost: Annotated[str | None, typer.Option("--against", help=f"{', '.join(COSTS)}; bytes if not given.")] = None,
     linear: Annotated[bool, typer.Option("--linear", help="No logarithmic axis.")] = False,
 ) -> None:
-    """Draw curves of runs as a picture."""
+    """Draw runs as a picture: curves, the Pareto front, or where the bytes went."""
+    if chart not in CHARTS:
+        raise unknown_name("chart", chart, CHARTS)
+    if chart != "curves" and metric is not None:
+        raise ConfigError(f"--show {metric}: curves can show it; --chart {chart} has no choice")
+    if chart == "bytes" and (cost is not None or linear):
+        raise ConfigError("--against and --linear: curves and pareto have such an axis; --chart bytes has none")
+    out, metric, cost = out or Path(f"{chart}.svg"), metric or "accuracy", cost or "bytes"
     _check_out(out)
     if out.suffix[1:] not in FORMATS:
         raise ConfigError(f"--out '{out}': a file that ends in {', '.join('.' + name for name in FORMATS)} is allowed")
     if cost not in COSTS:
         raise unknown_name("cost", cost, COSTS)
     found = gather(find_runs(runs), course=RUN_COSTS)["runs"]
+    if chart == "bytes":
+        traffic(found, out)
+    else:
+        having = _having(metric, found)
+        scale: Scale = "linear" if linear else "log"
+        if chart == "pareto":
+            pareto(having, out, cost=cost, scale=scale)
+        else:
+            draw_curves(having, out, metric=metric, cost=cost, scale=scale)
+    stdout.print(f"The picture is {out}", highlight=False, soft_wrap=True)
+
+
+def _having(metric: str, found: list[Table]) -> list[Table]:
+    """The runs that have it."""
     shown = {id(run): {*run["metrics"], *run["course"]} - {"round", "participants", *RUN_COSTS} for run in found}
     if metric not in set().union(*shown.values()):
         raise unknown_name("metric", metric, set().union(*shown.values()))
-    having = [run for run in found if metric in shown[id(run)]]
-    draw(having, out, metric=metric, cost=cost, scale="linear" if linear else "log")
-    stdout.print(f"The picture is {out}", highlight=False, soft_wrap=True)
+    return [run for run in found if metric in shown[id(run)]]
 
 
 def _check_out(out: Path) -> None:

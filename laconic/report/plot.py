@@ -1,10 +1,15 @@
-"""Curves of runs as a picture for a paper: PNG, SVG or PDF, by matplotlib."""
+"""Runs as a picture for a paper: PNG, SVG or PDF, by matplotlib."""
 
 from __future__ import annotations
 
+import textwrap
+from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from laconic.errors import ConfigError
 from laconic.report.gather import Table
@@ -18,6 +23,7 @@ COSTS = {
     "simulated_seconds": "simulated seconds",
     "seconds": "seconds",
 }
+CHARTS = ("curves", "pareto", "bytes")
 FORMATS = ("png", "svg", "pdf")
 Scale = Literal["linear", "log"]
 STYLES = ("-", "--", ":", "-.")
@@ -28,6 +34,9 @@ NAMED = 40
 """Lines that are named at all."""
 LONGEST = 60
 """Letters of a name; more would leave no room for the picture."""
+HEADERS = "headers"
+PLACES = [(right, up) for right in (-60, -35, -10, 10, 35, 60) for up in range(-60, 61, 10)]
+"""Where a name may stand beside its point, in points of a printer."""
 
 
 def beside(lines: int) -> dict[str, Any]:
@@ -35,38 +44,156 @@ def beside(lines: int) -> dict[str, Any]:
     return {} if lines <= INSIDE else {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
 
 
-def plot(runs: Sequence[Table], out: Path, *, metric: str, cost: str, scale: Scale) -> None:
-    """The mean over the seeds of each setting, and a band from the lowest to the highest."""
+def _figure(width: float, height: float) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigError("pictures need matplotlib: in the folder of the clone, pip install -e '.[plot]'") from None
+    return Figure(figsize=(width, height), layout="constrained", dpi=150)
+
+
+def _figure_of_lines(groups: Sequence[Any]) -> Any:
+    return _figure(11 if len(groups) > INSIDE else 7, max(4.3, 0.19 * min(len(groups), NAMED)))
+
+
+def _name(number: int, label: str) -> str:
+    """Of a line in the legend; one that begins with an underscore is not in it."""
+    return _short(label) if number < NAMED else f"_{label}"
+
+
+def _legend(axes: Any, groups: Sequence[Any]) -> None:
+    left = len(groups) - NAMED
+    title = f"and {left} more" if left > 0 else None
+    font = 7 if len(groups) > INSIDE else 9
+    axes.legend(frameon=False, fontsize=font, title=title, title_fontsize=font, **beside(len(groups)))
+
+
+def plot(runs: Sequence[Table], out: Path, *, metric: str, cost: str, scale: Scale) -> None:
+    """The mean over the seeds of each setting, a band from the lowest to the highest, a cross where one diverged."""
     groups = _groups(runs)
-    wide = len(groups) > INSIDE
-    figure = Figure(
-        figsize=(11 if wide else 7, max(4.3, 0.19 * min(len(groups), NAMED))), layout="constrained", dpi=150
-    )
+    figure = _figure_of_lines(groups)
     axes = figure.subplots()
     factor = 100 if metric == "accuracy" else 1
     for number, members in enumerate(groups):
         label = members[0]["label"]
-        at, columns = _joined([_line(run, metric, cost) for run in members])
+        lines = [_line(run, metric, cost) for run in members]
+        at, columns = _joined(lines)
         columns = [[factor * value for value in column] for column in columns]
         style = STYLES[number // 10 % len(STYLES)]
         mean = [sum(column) / len(column) for column in columns]
-        # A name that begins with an underscore is not in the legend.
-        (line,) = axes.plot(at, mean, style, label=_short(label) if number < NAMED else f"_{label}")
+        (line,) = axes.plot(at, mean, style, label=_name(number, label))
         if len(members) > 1:
             lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
             axes.fill_between(at, lowest, highest, color=line.get_color(), alpha=0.2, linewidth=0)
+        ends = [each[max(each)] for run, each in zip(members, lines, strict=True) if run["diverged"] and each]
+        axes.plot([x for x, _ in ends], [factor * y for _, y in ends], "x", color=line.get_color())
     name = metric.replace("_", " ")
     axes.set(xlabel=COSTS[cost], ylabel="accuracy, %" if metric == "accuracy" else name, xscale=scale)
     axes.grid(alpha=0.3)
-    left = len(groups) - NAMED
-    title = f"and {left} more" if left > 0 else None
-    font = 7 if wide else 9
-    axes.legend(frameon=False, fontsize=font, title=title, title_fontsize=font, **beside(len(groups)))
+    _legend(axes, groups)
     figure.savefig(out)
+
+
+def pareto(runs: Sequence[Table], out: Path, *, cost: str, scale: Scale) -> None:
+    """Every evaluation as a point, and the front of those that no other beats in both accuracy and cost."""
+    groups = _groups(runs)
+    figure = _figure_of_lines(groups)
+    axes = figure.subplots()
+    points = []
+    for number, members in enumerate(groups):
+        own = [point for run in members for point in _line(run, "accuracy", cost).values()]
+        colour, marker = f"C{number % 10}", "os^D"[number // 10 % 4]
+        x, y = [x for x, _ in own], [100 * y for _, y in own]
+        look = {"color": colour, "marker": marker, "alpha": 0.6, "linewidths": 0}
+        axes.scatter(x, y, 12, label=_name(number, members[0]["label"]), **look)
+        points += [(*point, number) for point in zip(x, y, strict=True)]
+    front: list[tuple[float, float, int]] = []
+    for point in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not front or point[1] > front[-1][1]:
+            front.append(point)
+    axes.step([x for x, _, _ in front], [y for _, y, _ in front], ":", where="post", color="0.4", linewidth=1.2)
+    axes.set(xlabel=COSTS[cost], ylabel="accuracy, %", xscale=scale)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.15 * (high - low))  # room for names
+    axes.grid(alpha=0.3)
+    _legend(axes, groups)
+    # Each setting on the front is named where it is best.
+    best = {number: (x, y) for x, y, number in front}
+    named = {groups[number][0]["label"]: (*point, f"C{number % 10}") for number, point in best.items()}
+    steps = [(x, y) for (start, y, _), (end, _, _) in pairwise(front) for x in np.geomspace(start or end / 10, end, 20)]
+    _write_beside(axes, named, [(x, y) for x, y, _ in points] + steps)
+    figure.savefig(out)
+
+
+def _write_beside(axes: Any, names: dict[str, tuple[float, float, str]], points: Sequence[tuple[float, float]]) -> None:
+    """Names beside their points, each where it hides least: no other name, no frame, few of these points."""
+    from matplotlib.transforms import Bbox
+
+    axes.figure.draw_without_rendering()
+    frame, dots, pixels = axes.get_window_extent(), axes.transData.transform(points), axes.figure.dpi / 72
+    taken: list[Any] = []
+    for label, (x, y, colour) in names.items():
+        text = "\n".join(textwrap.wrap(_short(label), 30))
+        trial = axes.text(x, y, text, fontsize=7)
+        size, (left, middle) = trial.get_window_extent().size, axes.transData.transform((x, y))
+        trial.remove()
+        boxes = {}
+        for right, up in PLACES:
+            start = left + right * pixels - (size[0] if right < 0 else 0)
+            boxes[right, up] = Bbox.from_bounds(start, middle + up * pixels - size[1] / 2, *size)
+
+        def hidden(place: tuple[int, int], boxes: dict[tuple[int, int], Any] = boxes) -> float:
+            box = boxes[place]
+            outside = not (frame.contains(box.x0, box.y0) and frame.contains(box.x1, box.y1))
+            names_hidden = sum(box.overlaps(other) for other in taken)
+            return float(1000 * (names_hidden + outside) + 10 * box.count_contains(dots) + sum(map(abs, place)) / 20)
+
+        place = min(PLACES, key=hidden)
+        taken.append(boxes[place])
+        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2}
+        side = "right" if place[0] < 0 else "left"
+        where = {"xytext": place, "textcoords": "offset points", "ha": side, "va": "center"}
+        axes.annotate(text, (x, y), color=colour, fontsize=7, arrowprops=line, **where)
+
+
+def traffic(runs: Sequence[Table], out: Path) -> None:
+    """Where the bytes went, by direction and stream, headers apart: how many, and what share of each setting's."""
+    groups = _groups(runs)
+    sums = [_streams(members) for members in groups]
+    streams = sorted({name for own in sums for name in own}, key=lambda name: (name == HEADERS, name))
+    names = ["\n".join(textwrap.wrap(members[0]["label"], 34)) for members in groups]
+    lines = [1 + name.count("\n") for name in names]
+    figure = _figure(9, 1.4 + sum(0.16 * count + 0.2 for count in lines))
+    left, right = figure.subplots(1, 2, sharey=True)
+    tops = [sum(0.16 * count + 0.2 for count in lines[:place]) for place in range(len(lines))]
+    middles = [top + 0.08 * count for top, count in zip(tops, lines, strict=True)]
+    for axes, totals in ((left, [1e6] * len(sums)), (right, [sum(own.values()) / 100 or 1 for own in sums])):
+        ends = [0.0] * len(sums)
+        for number, stream in enumerate(streams):
+            width = [own[stream] / total for own, total in zip(sums, totals, strict=True)]
+            colour = "0.6" if stream == HEADERS else f"C{number % 10}"
+            axes.barh(middles, width, 0.18, ends, color=colour, label=stream)
+            ends = [end + more for end, more in zip(ends, width, strict=True)]
+        axes.grid(alpha=0.3, axis="x")
+        axes.set_axisbelow(True)
+    left.set(xlabel="megabytes", yticks=middles, yticklabels=names)
+    left.tick_params(axis="y", labelsize=8)
+    left.invert_yaxis()
+    right.set(xlabel="% of its bytes", xlim=(0, 100))
+    handles, texts = left.get_legend_handles_labels()
+    figure.legend(handles, texts, loc="outside upper center", ncols=6, frameon=False, fontsize=8)
+    figure.savefig(out)
+
+
+def _streams(members: Sequence[Table]) -> Counter[str]:
+    """The mean over the seeds, over those that came to their end if any did."""
+    counted = [run for run in members if run["finished"]] or members
+    found: Counter[str] = Counter()
+    for run in counted:
+        for name, stream in run["streams"].items():
+            found[name] += (stream["bytes"] - stream["headers"]) / len(counted)
+            found[HEADERS] += stream["headers"] / len(counted)
+    return found
 
 
 def _short(label: str) -> str:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from laconic.cli.reports import plot as command
 from laconic.errors import ConfigError
 from laconic.report.gather import COSTS, POINTS, _thinned, entitle, find_runs, gather, labels, read_run
 from laconic.report.page import html
-from laconic.report.plot import _joined, plot
+from laconic.report.plot import _joined, pareto, plot, traffic
 from laconic.run.target import reached
 
 
@@ -182,6 +183,41 @@ def test_pictures(finished: Path, tmp_path: Path, suffix: str) -> None:
     assert out.read_bytes().startswith(start)
     if suffix == "svg":
         assert out.read_text().count("simulated seconds") > 0
+
+
+def test_the_front_is_named_and_bytes_are_told_by_stream(finished: Path, tmp_path: Path) -> None:
+    runs = gather(find_runs([finished]))["runs"]
+    for chart, more in ((pareto, {"cost": "bytes", "scale": "log"}), (traffic, {})):
+        for suffix, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
+            chart(runs, tmp_path / f"{chart.__name__}.{suffix}", **more)
+            assert (tmp_path / f"{chart.__name__}.{suffix}").read_bytes().startswith(start)
+    reached = {run["label"]: max(run["evaluations"]["accuracy"]) for run in runs}
+    # The best of all is on the front whatever it cost: once in the legend, once beside its point.
+    front = (tmp_path / "pareto.svg").read_text()
+    assert front.count(f"<!-- {max(reached, key=reached.__getitem__)}") >= 2
+    told = (tmp_path / "traffic.svg").read_text()
+    assert all(f"<!-- {word} -->" in told for word in ("headers", "up/model", "down/model", "megabytes", "fed_avg"))
+
+
+def test_what_a_picture_does_not_have_cannot_be_chosen_for_it(finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="curves can show it"):
+        command([finished], tmp_path / "a.svg", chart="pareto", metric="loss")
+    with pytest.raises(ConfigError, match="--chart bytes has none"):
+        command([finished], tmp_path / "a.svg", chart="bytes", cost="round")
+    with pytest.raises(ConfigError, match="pareto"):
+        command([finished], tmp_path / "a.svg", chart="pareto-front")
+    assert not (tmp_path / "a.svg").exists()
+    command([finished], tmp_path / "a.svg", chart="pareto", cost="round")
+    assert "<!-- round -->" in (tmp_path / "a.svg").read_text()
+
+
+def test_a_curve_that_diverged_ends_in_a_cross(finished: Path, tmp_path: Path) -> None:
+    (run,) = gather([finished / "avg"])["runs"]
+    pictures = []
+    for diverged in (False, True):
+        plot([run | {"diverged": diverged}], tmp_path / "curve.svg", metric="accuracy", cost="round", scale="linear")
+        pictures.append((tmp_path / "curve.svg").read_text().count("<use "))
+    assert pictures[1] == pictures[0] + 1
 
 
 def test_dozens_of_runs_fit_into_a_picture_and_nobody_is_warned(finished: Path, tmp_path: Path) -> None:
