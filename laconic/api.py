@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from rich.progress import track
+from rich.progress import Progress
 from torch import nn
 
 from laconic import data as data_sets
@@ -16,7 +18,9 @@ from laconic.data.federated import ClientData
 from laconic.data.supplied import Pair
 from laconic.errors import ConfigError, unknown_name
 from laconic.parts import explain
-from laconic.run.config import load_config
+from laconic.run.config import RunConfig, load_config
+from laconic.run.directory import RunDirectory
+from laconic.run.driver import Outcome, carry_out
 from laconic.run.labels import split_label
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
@@ -31,6 +35,7 @@ def simulate(
     *,
     on_round: Callable[[Record], None] | None = None,
     progress: bool = False,
+    out: str | PathLike[str] | None = None,
     **settings: Any,
 ) -> Result:
     """Train one model over many clients in this process.
@@ -39,7 +44,8 @@ def simulate(
     a module, a function that builds one (its weights then follow from the seed) or a model's name; `data` a data set, one
     pair of arrays (inputs, targets) for each client, or a name. Settings are those of `Settings`: rounds, participants,
     seed, eval_every, and so on. `progress=True` shows the rounds as they go by, in a notebook too; `on_round` is called with
-    the record of each.
+    the record of each. `out="runs/mine"` writes the directory that `laconic run` writes, for `laconic report`, `plot` and
+    `watch`; its config.toml can be run again where algorithm, model and data have names.
 
     >>> import laconic
     >>> result = laconic.simulate("fed_avg", "logistic", "digits", rounds=3, participants=5)
@@ -55,16 +61,61 @@ def simulate(
     else:
         clients = data if isinstance(data, ClientData) else data_sets.from_arrays(data)
     simulation = Simulation(recipe, _task(model, clients, checked.seed), clients, checked)
+    names: dict[str, Any] = {
+        "algorithm": recipe.name,
+        "dataset": data if isinstance(data, str) else getattr(clients, "name", "own"),
+        # How data that is given whole was divided is not known; a name that no config takes says so.
+        "partition": None if isinstance(data, str) else "own",
+        "model": _name(model),
+    }
+    config = RunConfig(**names)
+    watcher = _Shown(on_round, progress)
+    if out is not None:
+        return carry_out(simulation, config, RunDirectory(Path(out)), watcher, recipe.name)[1]
     history = []
-    shown = track(simulation.rounds(), recipe.name, total=checked.rounds, disable=not progress)
     try:
-        for record in shown:
+        watcher.start(recipe.name, config, simulation, 0)
+        for record in simulation.rounds():
             history.append(record)
-            if on_round:
-                on_round(record)
+            watcher.update(record)
         return simulation.result(history)
     finally:
+        watcher.finish("finished")
         simulation.close()
+
+
+class _Shown:
+    """A bar, if one is wanted, and the person's own function."""
+
+    def __init__(self, on_round: Callable[[Record], None] | None, progress: bool) -> None:
+        self.on_round = on_round
+        self.bar = Progress(disable=not progress)
+
+    def start(self, label: str, config: RunConfig, simulation: Simulation, done: int) -> None:
+        """See `Watcher`."""
+        self.bar.start()
+        self.task = self.bar.add_task(label, total=simulation.settings.rounds, completed=done)
+
+    def update(self, record: Record) -> None:
+        """See `Watcher`."""
+        self.bar.update(self.task, completed=record["round"])
+        if self.on_round:
+            self.on_round(record)
+
+    def stopping(self) -> None:
+        """See `Watcher`."""
+
+    def finish(self, outcome: Outcome) -> None:
+        """See `Watcher`."""
+        self.bar.stop()
+
+
+def _name(model: Task | nn.Module | Callable[[], nn.Module] | str) -> str:
+    """What a model is called in a config; only a name can be run again."""
+    if isinstance(model, str):
+        return model
+    model = model.module if isinstance(model, Task) else model
+    return str(getattr(model, "__qualname__", type(model).__qualname__))
 
 
 def _checked(settings: dict[str, Any]) -> Settings:

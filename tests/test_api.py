@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
+import torch
 
 import laconic
 from laconic.link.compressors import parse_compressor
+from laconic.report.gather import find_runs, gather
+from laconic.report.page import report as write_report
 from laconic.run.config import load_config
 from laconic.run.training import troubles
 
@@ -68,6 +74,34 @@ def test_a_deadline_may_have_a_unit(text: object) -> None:
     assert config.network.deadline == 30
     with pytest.raises(laconic.ConfigError, match="30s"):
         load_config(None, {"deadline": "soon", "bandwidth_up": "1Mbit"})
+
+
+def test_a_simulation_leaves_the_directory_of_a_run(tmp_path: Path) -> None:
+    label = "fed_cams:compressor=sign"
+    result = laconic.simulate(label, "logistic", "digits", out=tmp_path / "mine", eval_every=1, **SMALL)
+    assert [json.loads(line) for line in (tmp_path / "mine/metrics.jsonl").read_text().splitlines()] == result.history
+    # Names can be run again, to the same model.
+    config = load_config(tmp_path / "mine/config.toml")
+    again = config.build()
+    assert again.result([*again.rounds()]).model_sha256 == result.model_sha256
+    again.close()
+    with pytest.raises(laconic.ConfigError, match="exists already"):
+        laconic.simulate(label, "logistic", "digits", out=tmp_path / "mine", **SMALL)
+    data = laconic.data.load("digits", clients=5, partition="dirichlet:0.3")
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    seen: list[int] = []
+    laconic.simulate(
+        laconic.fed_avg(), module, data, out=tmp_path / "own", on_round=lambda each: seen.append(each["round"]), **SMALL
+    )
+    assert seen == [1, 2]
+    write_report([tmp_path], tmp_path / "report.html")
+    found = gather(find_runs([tmp_path]))["runs"]
+    assert [(run["rounds"], run["finished"], run["settings"]["model"]) for run in found] == [
+        (2, True, "logistic"),
+        (2, True, "Sequential"),
+    ]
+    with pytest.raises(laconic.ConfigError, match="partition"):
+        load_config(tmp_path / "own/config.toml").load_data()
 
 
 def test_troubles_are_counted_over_the_run() -> None:

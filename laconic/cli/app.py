@@ -246,10 +246,12 @@ def new_app(
 def deploy_demo(
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many SuperNodes.")] = 4,
     rounds: Annotated[int, typer.Option("--rounds", min=1)] = 10,
-    algorithm: Annotated[str, typer.Option("--algorithm", help="As for compare: NAME:key=value.")] = "fed_cams",
-    dataset: Annotated[str, typer.Option("--dataset", help="See `laconic datasets`.")] = "mnist-by-writer",
-    partition: Annotated[str, typer.Option("--partition")] = "natural",
-    model: Annotated[str, typer.Option("--model", help="See `laconic models`.")] = "lenet5",
+    algorithm: Annotated[
+        str, typer.Option("--algorithm", help="As for compare: NAME:key=value.")
+    ] = "fed_laconic:local_lr=0.3",
+    dataset: Annotated[str, typer.Option("--dataset", help="See `laconic datasets`.")] = "digits",
+    partition: Annotated[str | None, typer.Option("--partition", help="The data set's usual one if not given.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="The data set's usual one if not given.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="A new directory; below runs/ if not given.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -264,7 +266,8 @@ def deploy_demo(
     accuracy = "" if summary["accuracy"] is None else f"accuracy {100 * summary['accuracy']:.2f} %, "
     traffic = f"{size(summary['bytes_up'])} up and {size(summary['bytes_down'])} down"
     stdout.print(f"{algorithm} on {nodes} nodes: {accuracy}{traffic} in {summary['rounds']} rounds", highlight=False)
-    stdout.print(f"The run is in {summary['run_dir']}", highlight=False, soft_wrap=True)
+    where = f"The run is in {summary['run_dir']}{_and(summary['report'])}"
+    stdout.print(where, highlight=False, soft_wrap=True)
 
 
 for command in (reports.report, reports.watch, reports.plot, reproductions.reproduce, searches.sweep):
@@ -301,7 +304,7 @@ def _report(runs: list[Path], directory: Path, target: float | None, by: tables.
     return page
 
 
-def _and(page: Path | None) -> str:
+def _and(page: Path | str | None) -> str:
     return "" if page is None else f", its report is {page}"
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from laconic.cli.flower_app import write_app
 from laconic.cli.view import LiveView
 from laconic.errors import ConfigError, LaconicError
-from laconic.run.config import load_config
+from laconic.report.page import report as write_report
+from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, load_tensors, read_metrics
 from laconic.run.labels import split_label
 from laconic.run.training import TROUBLES, metrics_of, troubles
@@ -27,7 +28,7 @@ ASK_EVERY = 10.0
 
 
 def demonstrate(folder: Path, nodes: int, settings: Mapping[str, Any], view: LiveView) -> dict[str, Any]:
-    """Train on real nodes of this machine; returns the numbers of the run under the names that `--json` promises."""
+    """Train on real nodes of this machine, and write the report; returns the numbers that `--json` promises."""
     try:
         from laconic.flower.trial import Trial
     except ImportError as error:
@@ -35,19 +36,24 @@ def demonstrate(folder: Path, nodes: int, settings: Mapping[str, Any], view: Liv
         raise ConfigError(f"deploy-demo needs the extra flower: {how} ({error})") from None
     if folder.exists():
         raise ConfigError(f"out = '{folder}': exists already; choose another --out")
-    _check(nodes, settings)
+    config = _checked(nodes, settings)
     folder = folder.resolve()  # its processes run in other folders
     folder.mkdir(parents=True)
     write_app(folder / "app", nodes)
     run = RunDirectory(folder / "run")
     view.console.print(f"starting a SuperLink and {nodes} SuperNodes in {folder}", highlight=False, soft_wrap=True)
     with Trial(folder, nodes) as trial:
-        number = trial.run(folder / "app", {**settings, "out": str(run.path)})
+        view.console.print(f"they are up; the run is in {run.path}", highlight=False, soft_wrap=True)
+        # Evaluated in every round: a person who watches a few slow rounds sees what they do.
+        names = {"dataset": config.dataset, "partition": config.partition or "natural", "model": config.model}
+        number = trial.run(folder / "app", {**settings, **names, "eval-every": 1, "out": str(run.path)})
         view.begin(int(settings["rounds"]))
         try:
             _follow(trial, run, number, view)
         finally:
             view.finish()
+    page = run.path / "report.html"
+    write_report([run.path], page)
     history = read_metrics(run.metrics)
     _, numbers = load_tensors(run.model)
     found = next((metrics_of(record) for record in reversed(history) if metrics_of(record)), {})
@@ -55,8 +61,8 @@ def demonstrate(folder: Path, nodes: int, settings: Mapping[str, Any], view: Liv
     return {
         "algorithm": str(settings["algorithm"]).partition(":")[0],
         "label": settings["algorithm"],
-        "dataset": settings["dataset"],
-        "model": settings["model"],
+        "dataset": config.dataset,
+        "model": config.model,
         "nodes": nodes,
         "rounds": len(history),
         "accuracy": found.get("accuracy"),
@@ -67,14 +73,19 @@ def demonstrate(folder: Path, nodes: int, settings: Mapping[str, Any], view: Liv
         "epsilon": history[-1].get("epsilon"),
         "model_sha256": numbers["sha256"],
         "run_dir": str(run.path),
+        "report": str(page),
     }
 
 
-def _check(nodes: int, settings: Mapping[str, Any]) -> None:
-    """What a simulation refuses, the federation would, too, but only after everything has been started."""
+def _checked(nodes: int, settings: Mapping[str, Any]) -> RunConfig:
+    """The config in full. What a simulation refuses, the federation would, too, but only after everything has started."""
     said = {key: value for key, value in settings.items() if key != "algorithm"}
     config = load_config(None, split_label(str(settings["algorithm"])), {"clients": nodes}, said)
-    config.build().close()
+    simulation = config.build()
+    try:
+        return config.resolved(simulation)
+    finally:
+        simulation.close()
 
 
 @contextmanager

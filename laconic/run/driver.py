@@ -121,7 +121,21 @@ def drive(
     folder = RunDirectory(directory)
     if resume and folder.exists():
         config = _continued(config, load_config(folder.config, {}), directory)
-    simulation = config.build(data)
+    label = label or config.algorithm
+    resolved, result = carry_out(config.build(data), config, folder, watcher, label, resume=resume)
+    return Finished(label, resolved, result, directory, target)
+
+
+def carry_out(
+    simulation: Simulation,
+    config: RunConfig,
+    folder: RunDirectory,
+    watcher: Watcher,
+    label: str,
+    *,
+    resume: bool = False,
+) -> tuple[RunConfig, Result]:
+    """All rounds of a simulation, written down as they go by; returns the config with every choice, and the result."""
     outcome: Outcome = "failed"
     try:
         resolved = config.resolved(simulation)
@@ -133,13 +147,13 @@ def drive(
         clients = simulation.data
         if isinstance(clients, FederatedData) and clients.kind == "classification" and not folder.label_counts.exists():
             folder.save_label_counts(clients.label_counts()[:SHOWN_CLIENTS])
-        watcher.start(label or config.algorithm, resolved, simulation, len(history))
+        watcher.start(label, resolved, simulation, len(history))
         with _polite_stop(watcher) as stopping:
             for record in simulation.rounds():
                 history.append(record)
                 folder.append(record)
                 watcher.update(record)
-                if stopping() and record["round"] < config.rounds:
+                if stopping() and record["round"] < simulation.settings.rounds:
                     folder.save_checkpoint(simulation)
                     raise KeyboardInterrupt
                 if folder.checkpoint_due():
@@ -151,14 +165,14 @@ def drive(
             title = f"{resolved.dataset}, {resolved.partition or 'natural'}, round {simulation.server.round}"
             folder.save_similarity(simulation.full_gradient.similarity, title)
         outcome = "finished"
-        return Finished(label or config.algorithm, resolved, simulation.result(history), directory, target)
+        return resolved, simulation.result(history)
     except KeyboardInterrupt:
         outcome = "stopped"
-        raise Interrupted(directory, folder.saved) from None
+        raise Interrupted(folder.path, folder.saved) from None
     except Diverged as error:
         outcome = "diverged"
         folder.diverged.touch()
-        raise Diverged(f"{error} (the run is in '{directory}')") from error
+        raise Diverged(f"{error} (the run is in '{folder.path}')") from error
     finally:
         watcher.finish(outcome)
         simulation.close()

@@ -109,6 +109,9 @@ def test_a_demonstration_is_seen_while_it_goes_on_and_leaves_nothing_behind(tmp_
     (run,) = watched.data()["runs"]
     assert (run["rounds"], run["finished"]) == (2, True)
     assert gone(tmp_path)
+    assert f"the run is in {found['run_dir']}" in stderr
+    assert all(f"round {number}/2" in stderr for number in (1, 2)), "every round is evaluated"
+    assert '"algorithm":"fed_cams"' in Path(found["report"]).read_text()
 
 
 @pytest.mark.long
