@@ -59,7 +59,7 @@ def _table(parameters: list[Any]) -> list[str]:
     shown = [each for each in parameters if each.name != "help"]
     if not shown:
         return ["No options."]
-    rows = ["| | |", "|---|---|"]
+    rows = ["| option | what it does |", "|---|---|"]
     for each in shown:
         spelt = (
             "`, `".join([*each.opts, *each.secondary_opts]) if each.param_type_name == "option" else each.name.upper()
