@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -30,6 +31,18 @@ class PacketError(LaconicError):
         return type(self), (self.reason, self._detail)
 
 
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """A question about the nearest name, or about those that have it for one of their words; else nothing.
+
+    >>> print(suggestion("lr", ["local_lr", "rounds", "server_lr"]))
+    did you mean 'local_lr' or 'server_lr'?
+    """
+    known = list(names)
+    word = name.strip("-")
+    near = [each for each in known if word in re.split("[-_]+", each)] or difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
 def unknown_name(kind: str, name: str, allowed: Iterable[str], of: str = "") -> ConfigError:
     """A misspelt name, with the nearest one suggested.
 
@@ -37,8 +50,8 @@ def unknown_name(kind: str, name: str, allowed: Iterable[str], of: str = "") -> 
     unknown algorithm 'fed_agv': did you mean 'fed_avg'? allowed: fed_ams, fed_avg
     """
     names = sorted(allowed)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean '{near[0]}'? " if near else ""
+    near = suggestion(name, names)
+    hint = f"{near} " if near else ""
     owner = f" of {of}" if of else ""
     known = f"allowed: {', '.join(names)}" if names else "none is allowed: it has none"
     return ConfigError(f"unknown {kind} '{name}'{owner}: {hint}{known}")

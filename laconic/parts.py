@@ -7,6 +7,7 @@ A part keeps nothing else: what changes in training is its *state*, a flat dict 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -98,6 +99,8 @@ def make_part(cls: type[P], parameters: Mapping[str, Any]) -> P:
 
 def _said(complaint: Mapping[str, Any]) -> str:
     message = str(complaint["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
+    # Nobody counts the zeros of 3.4e+38.
+    message = re.sub(r"\d{16,}", lambda number: f"{float(number[0]):g}", message)
     return message.partition(", unable to parse")[0]
 
 

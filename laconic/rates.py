@@ -10,6 +10,8 @@ import torch
 from pydantic import PlainSerializer, PlainValidator
 from torch import Tensor
 
+LARGEST = 3.4e38
+"""The largest number that float32 has, nearly: what a rate is multiplied with is of that type."""
 SPELLINGS = "constant, step:ROUNDS:FACTOR, inverse_sqrt or cosine:ROUNDS"
 
 

@@ -22,7 +22,7 @@ from laconic.cli.options import check_options, fraction, read_config, with_confi
 from laconic.cli.places import new_directory, print_json
 from laconic.cli.view import LiveView, size
 from laconic.engine.tune import tune as measure_strategies
-from laconic.errors import ConfigError, LaconicError, unknown_name
+from laconic.errors import ConfigError, LaconicError, suggestion, unknown_name
 from laconic.own_code import blamed, said
 from laconic.report.page import report as write_report
 from laconic.report.trackers import tracked
@@ -74,7 +74,9 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 @with_config
 def run(
     config: Annotated[Path | None, typer.Argument(help="A TOML file, or the directory of an earlier run.")] = None,
-    algorithm: Annotated[str | None, typer.Option("--algorithm", help="See `laconic algorithms`.")] = None,
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", help="See `laconic algorithms`. Default: fed_avg.")
+    ] = None,
     target: Target = None,
     out: Out = None,
     resume: Resume = False,
@@ -214,9 +216,15 @@ def tune(
 
 
 @app.command("algorithms")
-def list_algorithms() -> None:
+def list_algorithms(
+    name: Annotated[str | None, typer.Argument(help="One of them in detail; as for compare: NAME:key=value.")] = None,
+) -> None:
     """What algorithms there are, where they come from, their parts and defaults."""
-    stdout.print(tables.algorithms())
+    if name is None:
+        stdout.print(tables.algorithms())
+        return
+    for table in tables.algorithm(load_config(None, split_label(name)).build_algorithm()):
+        stdout.print(table)
 
 
 @app.command("datasets")
@@ -362,5 +370,10 @@ def _complaint(error: Exception) -> tuple[str | None, int]:
         return f"{place}: {said(error)}\n    {code}\n(LACONIC_TRACEBACK=1 shows the whole way to it)", 1
     if isinstance(error, OSError):
         return f"'{error.filename}': {error.strerror}" if error.filename else str(error), 2
+    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if option is not None and context is not None:
+        known = [name for parameter in context.command.params for name in parameter.opts]
+        near = suggestion(option, known) or f"see laconic {context.info_name} --help"
+        return f"there is no option '{option}': {near}", 2
     # Typer's complaints about the command line itself have no public base class, but all of them have this.
     return (error.format_message() if hasattr(error, "format_message") else None), 2

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Sequence
 from typing import Literal
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from laconic import data, models
+from laconic.algorithm import Algorithm
 from laconic.cli.view import duration, size
 from laconic.engine.tune import Trial
 from laconic.recipes import RECIPES
+from laconic.run.config import SHORT_NAMES
 from laconic.run.driver import Finished
 from laconic.run.target import WINDOW
 from laconic.run.training import TROUBLES, troubles
@@ -106,6 +110,25 @@ def algorithms() -> Table:
             parts.append(f"{slot}: {part.name}" + (f" ({values})" if values else ""))
         table.add_row(name, inspect.getdoc(recipe) or "", "\n".join(parts))
     return table
+
+
+def algorithm(chosen: Algorithm) -> list[Table]:
+    """One algorithm in detail: what each of its parts computes, and every parameter with its value and how it is set."""
+    parts = chosen.parts()
+    computed = new_table("slot", "part", "what it does")
+    computed.title, computed.title_justify = f"{chosen.name}: {inspect.getdoc(RECIPES[chosen.name]) or ''}", "left"
+    settings = new_table("parameter", "value", "how to set it")
+    settings.caption, settings.caption_justify = f"Formula and advice: docs/algorithms/{chosen.name}.md", "left"
+    options = {key: f"--{name.replace('_', '-')}" for name, key in SHORT_NAMES.items()}
+    for slot, part in parts.items():
+        # The letters of papers mean something beside the code only.
+        formula = re.sub(r"\.?\s*\[[A-Z], [^]]*\]", "", (inspect.getdoc(part) or "").partition("\n")[0])
+        computed.add_row(slot, part.name, escape(formula))
+        for name, value in part.parameters().items():
+            key = f"{slot}.{name}"
+            shown = "not set" if value is None else escape(str(value))
+            settings.add_row(key, shown, options.get(key, f"--set {key}=…"))
+    return [computed, settings]
 
 
 def datasets(width: int) -> Table:

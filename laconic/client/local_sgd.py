@@ -10,13 +10,14 @@ from torch import Tensor
 from laconic.client.cohort import Cohort
 from laconic.client.method import LocalMethod
 from laconic.parts import part
+from laconic.rates import LARGEST
 
 
 @part("method", "local_sgd")
 class LocalSGD(LocalMethod):
     """W <- w; then K times W -= a (g(W, batch) + mu (W - w)), with mu = 0 unless it is FedProx (Li et al., 2020)."""
 
-    proximal: Annotated[float, Field(ge=0)] = 0.0
+    proximal: Annotated[float, Field(ge=0, le=LARGEST)] = 0.0
     """mu: how strongly a client is held back to the model it was sent."""
 
     def local(self, cohort: Cohort) -> Tensor:

@@ -22,7 +22,7 @@ from laconic.link.compressors import AnyCompressor, Payload
 from laconic.link.occasion import Occasion
 from laconic.link.packet import Stream
 from laconic.parts import Part, State, checked
-from laconic.rates import RateSchedule, Schedule, clipped
+from laconic.rates import LARGEST, RateSchedule, Schedule, clipped
 
 if TYPE_CHECKING:
     from laconic.link.uplink import Uplink
@@ -144,7 +144,7 @@ class Method(Part):
 class LocalMethod(Method):
     """A method that takes local steps on small batches: K steps, or whole passes over the client's data."""
 
-    local_lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
+    local_lr: Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)] = 0.05
     """a, the local learning rate."""
     local_steps: Count | None = None
     """K; 10 when neither steps nor epochs are given."""

@@ -16,9 +16,9 @@ from pydantic import Field
 from torch import Tensor
 
 from laconic.parts import Part, State, checked, part
-from laconic.rates import RateSchedule, Schedule
+from laconic.rates import LARGEST, RateSchedule, Schedule
 
-Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 

@@ -17,6 +17,17 @@ SETTINGS = {
     "a negative local rate": (["--local-lr", "-1"], ["method.local_lr = -1", "greater than 0"]),
     "a local rate that is no number": (["--local-lr", "nan"], ["method.local_lr = nan", "finite"]),
     "a negative server rate": (["--server-lr", "-0.5"], ["optimizer.server_lr = -0.5", "greater than or equal to 0"]),
+    "a local rate that float32 does not have": (
+        ["--local-lr", "1e39"],
+        ["method.local_lr = 1e+39", "less than or equal to 3.4e+38"],
+    ),
+    "a server rate that float32 does not have": (["--server-lr", "1e39"], ["optimizer.server_lr = 1e+39", "3.4e+38"]),
+    "a rate without its owner": (["--lr", "0.1"], ["'--lr'", "did you mean '--local-lr' or '--server-lr'?"]),
+    "a rate without its owner, in a label": (
+        ["--algorithm", "fed_avg:lr=0.1"],
+        ["'lr'", "did you mean 'local_lr' or 'server_lr'?"],
+    ),
+    "a misspelt option": (["--ruonds", "3"], ["'--ruonds'", "did you mean '--rounds'?"]),
     "a decay of one": (
         ["--algorithm", "fed_adam", "--set", "optimizer.beta2=1"],
         ["optimizer.beta2 = 1", "less than 1"],

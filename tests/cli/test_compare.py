@@ -145,6 +145,35 @@ def test_the_algorithms_are_listed_with_paper_and_defaults(forked) -> None:
         assert text in shown
 
 
+def test_one_algorithm_is_shown_in_detail(forked) -> None:
+    done = forked("algorithms", "fed_cams:server_lr=0.5")
+    shown = " ".join(done.stdout.split())
+    assert done.code == 0, done.stderr
+    for text in (
+        "Wang et al., ICML 2022, Algorithm 2.",
+        "uplink error_feedback x = u + m; send C(x); m = x - what the server decodes.",
+        "method.local_lr 0.05 --local-lr",
+        "uplink.compressor top_k:1/64 --compressor",
+        "optimizer.server_lr 0.5 --server-lr",
+        "optimizer.beta2 0.99 --set optimizer.beta2=…",
+    ):
+        assert text in shown, shown
+    wrong = forked("algorithms", "fed_cas")
+    assert wrong.code == 2 and "did you mean 'fed_cams'?" in wrong.stderr
+
+
+def test_the_help_has_the_defaults(forked) -> None:
+    shown = " ".join(forked("run", "--help", COLUMNS="200").stdout.replace("│", " ").split())
+    for text in (
+        "Rounds of training. Default: 100.",
+        "The clients' learning rate. Default: the algorithm's own; 0.05 in fed_avg.",
+        "float32 or float64. Default: float32.",
+        "Chance that an update is lost on the way. Default: 0.",
+        "See `laconic algorithms`. Default: fed_avg.",
+    ):
+        assert text in shown
+
+
 def test_json_of_a_comparison_is_the_last_line(forked, small) -> None:
     done = forked("compare", "fed_avg", *small, "--rounds", 1, "--out", "all", "--json")
     assert [*json.loads(done.stdout)] == ["runs"]

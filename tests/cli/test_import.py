@@ -32,7 +32,7 @@ def test_a_compressor_is_used_stored_and_found_again(forked, small, tmp_path: Pa
     (tmp_path / "own.py").write_text(HALVED)
     common = ("--rounds", 2, *small, "--json")
     plain = forked("run", "--algorithm", "fed_avg", *common, "--out", "plain")
-    label = "fed_avg:compressor=halved:0.25,by=layer,memory=false"
+    label = "fed_avg:compressor=halved:1/4,by=layer,memory=false"
     ours = forked("run", "--import", "own.py", "--algorithm", label, *common, "--out", "ours")
     assert (plain.code, ours.code) == (0, 0), ours.stderr
     config = tomllib.loads((tmp_path / "ours/config.toml").read_text())

@@ -6,6 +6,7 @@ A name, its main parameter after a colon, others as `,name=value`; two joined by
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, Any, get_args
@@ -22,6 +23,7 @@ from laconic.link.compressors.sign import Sign
 from laconic.link.compressors.sparse import RandomK, TopK
 from laconic.parts import make_part
 
+_FRACTION = re.compile(r"\d+/\d+")
 FIRST: dict[str, type[Compressor]] = {cls.name: cls for cls in (TopK, RandomK)}
 """What can stand before a `+`."""
 SECOND: dict[str, type[Compressor]] = {cls.name: cls for cls in (Qsgd, Uniform, Sign, Cast)}
@@ -74,7 +76,8 @@ def _piece(text: str, given: dict[str, str], allowed: Mapping[str, type[Compress
                 names = ", ".join(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
                 raise ConfigError(f"compressor '{text}': '{setting}' must be name=value with one of {names}")
             key, value = cls.argument, setting
-        parameters[key] = _number(key, value) if key == "ratio" else value
+        # A person's own compressor may call its share as it likes.
+        parameters[key] = _number(key, value) if key == "ratio" or _FRACTION.fullmatch(value) else value
     return make_part(cls, parameters)
 
 
