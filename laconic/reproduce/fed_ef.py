@@ -183,7 +183,7 @@ def _every_rate(dataset: str, participants: int, folder: str) -> Study:
         ),
         against="bytes_up",
         seeds=10,
-        short=Short(rounds=6, labels=tuple(label for label in experiment.runs if label.startswith("sgd ")))
+        short=Short(rounds=20, labels=tuple(label for label in experiment.runs if label.startswith("sgd ")))
         if first
         else Short(left_out=True),
         quick=("sgd full", "sgd heavy_sign:0.1", "sgd qsgd:1", "ams top_k:0.05") if first else ("ams qsgd:2",),
@@ -244,7 +244,7 @@ FIGURE_21 = Reproduction(
             measures=(LARGEST_Q_A, MEAN_Q_A, FINAL),
             claims=(Claim("q_A stays below 1 (Assumption 4.3, Figure 21)", LARGEST_Q_A, "less", _LARGE, 1.0),),
             drawn="q_a",
-            short=Short(rounds=6),
+            short=Short(rounds=20),
             quick=_LARGE if dataset == "mnist" else ("sign",),
         )
         for dataset in _SMALL

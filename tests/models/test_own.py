@@ -93,7 +93,7 @@ def test_two_files_of_one_name_stay_apart(tmp_path: Path) -> None:
         ("SIDE", "has no function 'SIDE'"),
         ("asks_more", "parameter 'depth' has no default; allowed: input_shape, classes"),
         ("by_position", "parameter 'classes' has no default"),
-        ("fails", "'fails' failed: RuntimeError: first line second line"),
+        ("fails", r"'fails' failed at .*nets.py:36: RuntimeError: first line second line"),
         ("wrong_kind", "'wrong_kind' returned int, not a torch.nn.Module"),
         ("empty", "returned a module without trainable parameters"),
     ],
