@@ -1,4 +1,4 @@
-"""Results on disk, and docs/reproductions.md, which is made of them and of nothing else."""
+"""Results on disk, and docs/reproductions.md, which is made of them and of what the studies say."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from laconic.errors import DataError
 from laconic.reproduce.catalogue import REPRODUCTIONS
+from laconic.reproduce.findings import FINDINGS
 from laconic.reproduce.runner import Data
 from laconic.reproduce.study import Reproduction, Study
 from laconic.reproduce.tables import BRACKETS, about, draw, grid, verdicts
@@ -62,6 +63,10 @@ def page(docs: Path) -> str:
         "`laconic reproduce NAME` runs one, shortened where the whole takes over an hour on two cores; `--full` runs it as",
         "the paper did, `--quick` checks in seconds that it works. In a clone a run replaces this page's data and figures;",
         "`--docs FOLDER` puts them elsewhere. `laconic reproduce --render` makes the page of the data that are there.",
+        "",
+        "What came out, in short; one seed each, so that small differences say nothing:",
+        "",
+        *(f"- **{paper}.** {text}" for paper, text in FINDINGS.items()),
         "",
         "| name | what | claims that hold |",
         "|---|---|---|",
