@@ -101,7 +101,13 @@ def run(
     directory = out or new_directory(wanted.algorithm, wanted.dataset)
     goal = _goal(target, wanted)
     watcher = tracked(LiveView(stderr), directory, tensorboard=tensorboard, mlflow=mlflow)
-    finished = drive(wanted, directory, watcher, resume=resume, target=goal)
+    try:
+        finished = drive(wanted, directory, watcher, resume=resume, target=goal)
+    except Diverged:
+        # How it came to that is in the page, too.
+        if report:
+            stderr.print(f"The report is {_report([directory], directory, goal)}", highlight=False, soft_wrap=True)
+        raise
     page = _report([directory], directory, goal) if report else None
     if as_json:
         print_json(finished.summary())

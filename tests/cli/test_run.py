@@ -206,3 +206,10 @@ def test_a_table_of_ones_own_is_divided_and_its_labels_are_named(forked, tmp_pat
     assert "animals.py (dirichlet:0.5): 6 of 6 clients" in done.stderr and "classes: 0 = cat, 1 = dog" in done.stderr
     again = forked("run", "first", "--out", "second", "--no-report", "--json")
     assert again.json()["model_sha256"] == done.json()["model_sha256"]
+
+
+def test_a_run_that_diverges_leaves_a_report(laconic, small, tmp_path: Path) -> None:
+    result = laconic("run", *small, "--local-lr", "1e38", "--out", "fast")
+    assert result.code == 1 and "training has diverged" in result.stderr
+    assert "The report is fast/report.html" in result.stderr
+    assert '"diverged":true' in (tmp_path / "fast" / "report.html").read_text().replace(" ", "")
