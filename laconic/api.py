@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -20,7 +21,7 @@ from laconic.errors import ConfigError, unknown_name
 from laconic.parts import explain
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
-from laconic.run.driver import Outcome, carry_out
+from laconic.run.driver import Interrupted, Outcome, carry_out
 from laconic.run.labels import split_label
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
@@ -45,7 +46,8 @@ def simulate(
     pair of arrays (inputs, targets) for each client, or a name. Settings are those of `Settings`: rounds, participants,
     seed, eval_every, and so on. `progress=True` shows the rounds as they go by, in a notebook too; `on_round` is called with
     the record of each. `out="runs/mine"` writes the directory that `laconic run` writes, for `laconic report`, `plot` and
-    `watch`; its config.toml can be run again where algorithm, model and data have names.
+    `watch`; its config.toml can be run again where algorithm, model and data have names of ours. Ctrl-C then waits for the
+    end of the round.
 
     >>> import laconic
     >>> result = laconic.simulate("fed_avg", "logistic", "digits", rounds=3, participants=5)
@@ -71,16 +73,22 @@ def simulate(
     config = RunConfig(**names)
     watcher = _Shown(on_round, progress)
     if out is not None:
-        return carry_out(simulation, config, RunDirectory(Path(out)), watcher, recipe.name)[1]
+        try:
+            return carry_out(simulation, config, RunDirectory(Path(out)), watcher, recipe.name, more=True)[1]
+        except Interrupted as stop:
+            # As without `out`: a script that catches exceptions to go on is stopped all the same.
+            raise KeyboardInterrupt(f"stopped after round {stop.done}; saved in '{out}'") from None
     history = []
+    outcome: Outcome = "failed"
     try:
         watcher.start(recipe.name, config, simulation, 0)
         for record in simulation.rounds():
             history.append(record)
             watcher.update(record)
+        outcome = "finished"
         return simulation.result(history)
     finally:
-        watcher.finish("finished")
+        watcher.finish(outcome)
         simulation.close()
 
 
@@ -104,6 +112,7 @@ class _Shown:
 
     def stopping(self) -> None:
         """See `Watcher`."""
+        print("finishing this round, then saving", file=sys.stderr)
 
     def finish(self, outcome: Outcome) -> None:
         """See `Watcher`."""

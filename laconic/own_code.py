@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import linecache
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from laconic.errors import ConfigError
 _PREFIX = "laconic_own_"
 """Begins the names of modules that were made from files."""
 _PACKAGE = Path(__file__).parent
+_INSTALLED = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 _FOLDERS: set[Path] = set()
 """Where the person's files lie that were run: what they import from beside them is the person's, too."""
 
@@ -145,8 +147,10 @@ def said(error: BaseException) -> str:
 def _load_module(source: str, key: str) -> ModuleType:
     try:
         module = importlib.import_module(source)
-        if module.__file__ is not None:
-            _FOLDERS.add(Path(module.__file__).parent)
+        file = getattr(module, "__file__", None)
+        # What is installed is not the person's to mend.
+        if file is not None and not any(Path(file).is_relative_to(place) for place in _INSTALLED):
+            _FOLDERS.add(Path(file).parent)
         return module
     except ModuleNotFoundError as error:
         # A path is the likely wish only if the name itself is missing, not if something that it imports is.

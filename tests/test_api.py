@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -109,3 +111,18 @@ def test_troubles_are_counted_over_the_run() -> None:
     result = laconic.simulate("fed_avg", "logistic", "digits", **SMALL, network=network, faults={"late": 0.3})
     counted = troubles(result.history)
     assert counted["cut_off"] == sum(record.get("cut_off", 0) for record in result.history) > 0
+
+
+def test_ctrl_c_stops_what_follows_also_in_the_last_round_of_a_run(tmp_path: Path, capsys) -> None:
+    def interrupt(record: dict[str, object]) -> None:
+        if record["round"] == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt, match="stopped after round 2; saved in"):
+        laconic.simulate("fed_avg", "logistic", "digits", out=tmp_path / "mine", on_round=interrupt, **SMALL)
+    assert "finishing this round, then saving" in capsys.readouterr().err
+    assert (tmp_path / "mine" / "model.safetensors").exists(), "its last round was over"
+    with pytest.raises(KeyboardInterrupt, match="stopped after round 2"):
+        settings = SMALL | {"rounds": 3}
+        laconic.simulate("fed_avg", "logistic", "digits", out=tmp_path / "other", on_round=interrupt, **settings)
+    assert not (tmp_path / "other" / "model.safetensors").exists()

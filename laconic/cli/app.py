@@ -176,7 +176,11 @@ def compare(
         try:
             own = data if _same_data(wanted, first) else None
             watcher = watchers[label]
-            finished.append(drive(wanted, folders[label], watcher, resume=resume, label=label, target=goal, data=own))
+            more = label != algorithms[-1]
+            folder = folders[label]
+            finished.append(
+                drive(wanted, folder, watcher, resume=resume, label=label, target=goal, data=own, more=more)
+            )
         except Diverged as error:
             failed[label] = str(error)
             stderr.print(f"[red]{escape(label)}: {escape(str(error))}[/red]", highlight=False, soft_wrap=True)
@@ -347,7 +351,7 @@ def _failure(label: str, error: str, target: float | None) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the command line; every error that has a message is one line and exit code 2."""
+    """Run the command line; every error that has a message is told without our traceback."""
     try:
         sys.exit(app(standalone_mode=False))
     except Interrupted as stop:

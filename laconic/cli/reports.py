@@ -115,6 +115,8 @@ def plot(
 def _having(metric: str, found: list[Table]) -> list[Table]:
     """The runs that have it."""
     shown = {id(run): {*run["metrics"], *run["course"]} - {"round", "participants", *RUN_COSTS} for run in found}
+    if not any(shown.values()):
+        raise ConfigError(f"'{found[0]['path']}': diverged in its first round; there is nothing to draw")
     if metric not in set().union(*shown.values()):
         raise unknown_name("metric", metric, set().union(*shown.values()))
     return [run for run in found if metric in shown[id(run)]]

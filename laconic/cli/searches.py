@@ -105,7 +105,7 @@ def sweep(
         stop.again = _again(out, directory)
         raise
     best = found.write_best()
-    runs = [path for tried in ranked for path in tried.directories if RunDirectory(path).metrics.exists()]
+    runs = [path for tried in ranked for path in tried.directories if RunDirectory(path).tells()]
     write_report(runs, directory / "report.html", asked["target"], asked["rank_by"])
     if as_json:
         print_json({"best": str(best), "runs": [_summary(tried) for tried in ranked]})
@@ -166,7 +166,7 @@ def advise_command(
     finally:
         view.close()
     page = directory / "report.html"
-    shown = [each for each in (*advice.ranked, *advice.left) if RunDirectory(each.directory).metrics.exists()]
+    shown = [each for each in (*advice.ranked, *advice.left) if RunDirectory(each.directory).tells()]
     write_report([each.directory for each in shown], page, advice.target, "time")
     best = advice.ranked[0]
     config = directory / "advice.toml"

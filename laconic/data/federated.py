@@ -140,6 +140,8 @@ class FederatedData:
     classes: int | None = None
     labels: tuple[str, ...] | None = None
     """What the classes are called, where they were given as text."""
+    labels_found: bool = False
+    """Whether their order is that of these examples alone, so that others may number them otherwise."""
 
     def __post_init__(self) -> None:
         for part, examples in (("train", self.examples), ("test", self.test)):

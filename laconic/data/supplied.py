@@ -32,10 +32,12 @@ def from_arrays(
     classes: int | None = None,
     name: str = "arrays",
     normalise: Normalise | None = None,
+    labels: Sequence[str] | None = None,
 ) -> FederatedData:
     """One (inputs, targets) pair per client. Integer labels mean classification, floating targets regression.
 
-    Labels may be text: in the order of the alphabet they become the classes 0, 1, …, and `data.labels` has them.
+    Labels may be text: they become the classes 0, 1, … in the order of `labels`, or without it in that of the alphabet;
+    `data.labels` has them. Whoever holds only a part of the examples, as a node does, must give all `labels`.
     `normalise` is for uint8 images: (mean, standard deviation) per channel of the values over 255.
 
     >>> data = from_arrays([(np.zeros((3, 2)), np.array([0, 1, 1])), (np.ones((1, 2)), np.array([2]))])
@@ -44,7 +46,9 @@ def from_arrays(
     """
     if len(clients) == 0:
         raise DataError(f"{name}: there are no clients")
-    clients, test, labels = _numbered(name, clients, test)
+    if _bare(clients):
+        raise DataError(f"{name}: inputs and targets of nobody; give a pair for each client, [(inputs, targets), …]")
+    clients, test, named = _numbered(name, clients, test, labels)
     pairs = [_tensors(f"{name}, client {client}", pair) for client, pair in enumerate(clients)]
     for client, (inputs, targets) in enumerate(pairs):
         first_inputs, first_targets = pairs[0]
@@ -62,9 +66,10 @@ def from_arrays(
     kind = kind or ("regression" if targets.is_floating_point() else "classification")
     if kind != "regression" and classes is None:
         both = [targets] if test_pair is None else [targets, test_pair[1]]
-        classes = len(labels) if labels else 1 + max(int(part.max()) for part in both if part.numel())
+        classes = len(named) if named else 1 + max(int(part.max()) for part in both if part.numel())
     held_out = None if test_pair is None else Examples(*test_pair, normalise)
-    return FederatedData(name, kind, Examples(inputs, targets, normalise), split, held_out, classes, labels)
+    examples = Examples(inputs, targets, normalise)
+    return FederatedData(name, kind, examples, split, held_out, classes, named, labels_found=bool(named and not labels))
 
 
 def from_datasets(
@@ -74,11 +79,12 @@ def from_datasets(
     classes: int | None = None,
     name: str = "datasets",
     normalise: Normalise | None = None,
+    labels: Sequence[str] | None = None,
 ) -> FederatedData:
     """One torch data set of (input, target) samples per client; the samples are read once and stacked."""
     pairs = [_stack(f"{name}, client {client}", dataset) for client, dataset in enumerate(clients)]
     held_out = None if test is None else _stack(f"{name} (test)", test)
-    return from_arrays(pairs, held_out, kind, classes, name, normalise)
+    return from_arrays(pairs, held_out, kind, classes, name, normalise, labels)
 
 
 def divide(data: FederatedData, clients: int, partition: str, seed: int = 0) -> FederatedData:
@@ -103,7 +109,7 @@ def from_file(name: str, seed: int = 0, clients: int | None = None, partition: s
 
     The function takes nothing or `seed`, and returns a ClientData, a list of (inputs, targets) pairs or of
     torch data sets (one per client), or a dictionary with "clients" (such a list) and, if wished, "test",
-    "kind", "classes" and "normalise". Of clients that it makes, fewer may be asked for. Or it makes none, and
+    "kind", "classes", "normalise" and "labels". Of clients that it makes, fewer may be asked for. Or it makes none, and
     returns one pair of arrays, or a dictionary with "examples" instead of "clients": `partition` divides them.
     """
     chosen = None if partition is None else parse_partition(partition)
@@ -149,9 +155,14 @@ def _arguments(path: Path, name: str, function: Callable[..., Any], seed: int) -
     return {"seed": seed} if accepts_seed else {}
 
 
+def _bare(value: object) -> bool:
+    """Whether it is inputs and targets, rather than a list of those who hold some."""
+    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, _ARRAYS) for part in value)
+
+
 def _whole(returned: object) -> dict[str, Any] | None:
     """What a function returned that makes no clients, as if one client held it all; None if it makes them."""
-    if isinstance(returned, tuple) and len(returned) == 2 and all(isinstance(part, _ARRAYS) for part in returned):
+    if _bare(returned):
         return {"clients": [returned]}
     if isinstance(returned, Mapping) and "examples" in returned and "clients" not in returned:
         others = {key: value for key, value in returned.items() if key != "examples"}
@@ -164,7 +175,7 @@ def _as_data(returned: object, name: str) -> ClientData:
         return returned
     options: dict[str, Any] = {"name": name}
     if isinstance(returned, Mapping):
-        allowed = ("clients", "test", "kind", "classes", "normalise")
+        allowed = ("clients", "test", "kind", "classes", "normalise", "labels")
         unknown = [str(key) for key in returned if key not in allowed]
         if unknown or "clients" not in returned:
             fault = f"unknown key '{unknown[0]}'" if unknown else "no key 'clients'"
@@ -190,27 +201,35 @@ def _is_pair(value: object) -> bool:
 
 
 def _numbered(
-    name: str, clients: Sequence[Pair], test: Pair | None
+    name: str, clients: Sequence[Pair], test: Pair | None, given: Sequence[str] | None
 ) -> tuple[Sequence[Pair], Pair | None, tuple[str, ...] | None]:
     """Clients and test with the numbers of classes where labels are text, and the labels in their order."""
-    all_targets = [np.asarray(pair[1]) for pair in (*clients, test) if pair and _is_pair(pair) and _has_text(pair[1])]
+    pairs = [pair for pair in (*clients, *([] if test is None else [test])) if _is_pair(pair)]
+    all_targets = [np.asarray(pair[1]) for pair in pairs if _has_text(pair[1])]
     if not all_targets:
         return clients, test, None
     texts = np.concatenate(all_targets)
     for text in texts:
         if not isinstance(text, str) or not text.strip():
             raise DataError(f"{name}: among labels that are text there is '{text}'; every example needs one")
-    labels = np.unique(texts.astype(str))
-    if _all_numbers(labels):
-        raise DataError(f"{name}: targets are numbers as text, such as '{labels[0]}'; make them int or float")
+    found = np.unique(texts.astype(str)).tolist()
+    if _all_numbers(found):
+        raise DataError(f"{name}: targets are numbers as text, such as '{found[0]}'; make them int or float")
+    labels = tuple(given or found)
+    numbers = {label: number for number, label in enumerate(labels)}
+    unknown = [label for label in found if label not in numbers]
+    if unknown:
+        raise DataError(f"{name}: '{unknown[0]}' is not among the labels: {', '.join(labels)}")
 
     def numbered(where: str, pair: Pair) -> Pair:
+        if not _is_pair(pair):
+            raise DataError(f"{name}: {where} is not a pair of inputs and targets")
         if len(pair[1]) and not _has_text(pair[1]):
             raise DataError(f"{name}: {where} has numbers for targets where others have text")
-        return pair[0], np.searchsorted(labels, np.asarray(pair[1]).astype(str))
+        return pair[0], np.array([numbers[text] for text in np.asarray(pair[1]).tolist()], dtype=np.int64)
 
     named = [numbered(f"client {client}", pair) for client, pair in enumerate(clients)]
-    return named, None if test is None else numbered("the test", test), tuple(labels.tolist())
+    return named, None if test is None else numbered("the test", test), labels
 
 
 def _has_text(targets: Array) -> bool:

@@ -189,6 +189,11 @@ class Node:
             data = self._data if isinstance(self._data, ClientData) else self._data(context)
         if len(data) == plan.clients:
             return data
+        if getattr(data, "labels_found", False):
+            raise ConfigError(
+                "labels are text, and were numbered as they occur on this node, which others may do otherwise; "
+                "give all of them: from_arrays([(inputs, targets)], labels=[…])"
+            )
         if len(data) != 1:
             raise ConfigError(
                 f"data has {len(data)} clients; the run's {plan.clients} or one, the node's own, is allowed"

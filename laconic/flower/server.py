@@ -25,7 +25,7 @@ from laconic.flower.training import Deployment, FederatedTraining
 from laconic.parts import SLOTS, explain
 from laconic.report.gather import flat
 from laconic.run.config import SHORT_NAMES, RunConfig, load_config
-from laconic.run.directory import RunDirectory
+from laconic.run.directory import RunDirectory, flattened
 from laconic.run.driver import FREE_TO_CHANGE
 from laconic.run.labels import split_label
 from laconic.run.training import Diverged, Record, Result
@@ -187,12 +187,14 @@ def _check_same(folder: RunDirectory, resolved: RunConfig) -> None:
     then, now = (tomllib.loads(text) for text in (folder.config.read_text(), resolved.to_toml()))
     for table in (then, now):
         table.get("defence", {}).pop("refuse", None)  # what was folded is folded; later ones may be judged otherwise
+    # What is as usual is not compared, since older runs may not say it; it is told, though.
+    told = [flattened(table) for table in (now, then)]
     then, now = ({key: each for key, each in flat(table).items() if key not in MAY_CHANGE} for table in (then, now))
     others = [key for key in sorted({*then, *now}) if then.get(key) != now.get(key)]
     if "algorithm" in others:
         others = ["algorithm"]  # its parts follow from it
     if others:
-        said, started = (", ".join(f"{key} = {table.get(key)!r}" for key in others) for table in (now, then))
+        said, started = (", ".join(f"{key} = {table.get(key)!r}" for key in others) for table in told)
         what = "go on with what it was started with, or give another out: --run-config 'out=\"runs/another\"'"
         raise ConfigError(f"resume: {said}, but the run in '{folder.path}' was started with {started}; {what}")
 

@@ -15,7 +15,7 @@ from laconic.errors import ConfigError
 from laconic.link.compressors import parse_compressor
 from laconic.link.packet import HEADER_BYTES
 from laconic.recipes import RECIPES, make
-from laconic.run.directory import RunDirectory, read_metrics
+from laconic.run.directory import RunDirectory, flattened, read_metrics
 from laconic.run.settings import Settings
 from laconic.run.target import means
 from laconic.run.training import DIAGNOSTICS, Record, metrics_of, troubles
@@ -46,10 +46,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
         if not path.is_dir():
             raise ConfigError(f"'{path}': no such directory")
         below = [path] if RunDirectory(path).exists() else sorted(file.parent for file in path.rglob("config.toml"))
-        # One that diverged in its first round has nothing but that to tell.
-        found |= dict.fromkeys(
-            run for run in below if RunDirectory(run).metrics.exists() or RunDirectory(run).diverged.exists()
-        )
+        found |= dict.fromkeys(run for run in below if RunDirectory(run).tells())
     if not found:
         raise ConfigError(f"'{paths[0]}': there is no run in it")
     return list(found)
@@ -185,8 +182,9 @@ def _spelt(key: str, own: Table, settings: Sequence[Table]) -> str:
 def _files(value: Any, whole: bool = False) -> str:
     if isinstance(value, list):
         return " and ".join(_files(each, whole) for each in value)
-    path, suffix, function = str(value).partition(".py")
-    return f"{Path(path).name}{function}" if suffix and not whole else str(value)
+    path, colon, function = str(value).partition(".py:")
+    own = bool(colon) or path.endswith(".py")
+    return f"{Path(path).name.removesuffix('.py')}{colon[3:]}{function}" if own and not whole else str(value)
 
 
 def _links_of_its_own(settings: Table) -> set[str]:
@@ -218,17 +216,10 @@ def group_key(settings: Table) -> str:
     return json.dumps({key: value for key, value in settings.items() if key not in FREE}, sort_keys=True)
 
 
-def flat(table: Table, prefix: str = "") -> Table:
-    """Tables within tables as one, with keys like `method.local_lr`."""
-    found: Table = {}
-    for key, value in table.items():
-        if isinstance(value, dict):
-            # A run without a network, faults or defences has not even a table of them.
-            usual = _USUAL[key] if key in ("network", "faults", "defence") else {}
-            found |= flat({name: each for name, each in value.items() if usual.get(name) != each}, f"{prefix}{key}.")
-        elif key != "strikes" or value != _USUAL["strikes"]:
-            found[f"{prefix}{key}"] = value
-    return found
+def flat(table: Table) -> Table:
+    """The settings of a run as one table, without a network, faults or defences that are as usual."""
+    usual = flattened({key: _USUAL[key] for key in ("network", "faults", "defence", "strikes")})
+    return {key: value for key, value in flattened(table).items() if key not in usual or usual[key] != value}
 
 
 def _thinned(records: list[Record], points: int = POINTS) -> list[Record]:

@@ -175,8 +175,10 @@ def default_model(clients: ClientData) -> str:
 
 def _absolute(name: str) -> str:
     """A person's own file by its whole path, so that the config works from any folder."""
-    path, colon, function = name.partition(".py")
-    return f"{Path(path + colon).resolve()}{function}" if colon else name
+    path, colon, function = name.partition(".py:")
+    if colon:
+        return f"{Path(f'{path}.py').resolve()}:{function}"
+    return str(Path(name).resolve()) if name.endswith(".py") else name
 
 
 def _default_partition(dataset: str) -> str | None:

@@ -76,6 +76,10 @@ class RunDirectory:
         """Whether a run was started here."""
         return self.config.exists()
 
+    def tells(self) -> bool:
+        """Whether there is something to show: rounds, or that it diverged in the first."""
+        return self.metrics.exists() or self.diverged.exists()
+
     def check_new(self) -> None:
         """Refuse a place where something is already."""
         if self.path.exists() and not self.path.is_dir():
@@ -228,6 +232,14 @@ def write_atomically(path: Path, content: bytes) -> None:
 def _unfinished(path: Path) -> bool:
     """Whether a file is what `write_atomically` leaves when it is killed."""
     return path.name.startswith(".") and path.suffix[1:].isdigit()
+
+
+def flattened(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Tables within tables as one, with keys like `method.local_lr`."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
 
 
 def plain(value: Any) -> Any:

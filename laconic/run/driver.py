@@ -116,13 +116,17 @@ def drive(
     label: str | None = None,
     target: float | None = None,
     data: ClientData | None = None,
+    more: bool = False,
 ) -> Finished:
-    """Run a config to its end in a directory of its own; nothing is written before everything is checked."""
+    """Run a config to its end in a directory of its own; nothing is written before everything is checked.
+
+    `more`: others are to follow, so that a person who asks to stop in the last round means them.
+    """
     folder = RunDirectory(directory)
     if resume and folder.exists():
         config = _continued(config, load_config(folder.config, {}), directory)
     label = label or config.algorithm
-    resolved, result = carry_out(config.build(data), config, folder, watcher, label, resume=resume)
+    resolved, result = carry_out(config.build(data), config, folder, watcher, label, resume=resume, more=more)
     return Finished(label, resolved, result, directory, target)
 
 
@@ -134,6 +138,7 @@ def carry_out(
     label: str,
     *,
     resume: bool = False,
+    more: bool = False,
 ) -> tuple[RunConfig, Result]:
     """All rounds of a simulation, written down as they go by; returns the config with every choice, and the result."""
     outcome: Outcome = "failed"
@@ -165,6 +170,8 @@ def carry_out(
             title = f"{resolved.dataset}, {resolved.partition or 'natural'}, round {simulation.server.round}"
             folder.save_similarity(simulation.full_gradient.similarity, title)
         outcome = "finished"
+        if more and stopping():
+            raise Interrupted(folder.path, folder.saved)
         return resolved, simulation.result(history)
     except KeyboardInterrupt:
         outcome = "stopped"

@@ -30,7 +30,7 @@ def ensure(
     if not diverged and not (folder.model.exists() and len(records) >= config.rounds):
         wanted = load_config(None, {"rounds": max(config.rounds, len(records))}) if folder.exists() else config
         try:
-            drive(wanted, directory, watcher, resume=folder.exists(), label=label, data=data)
+            drive(wanted, directory, watcher, resume=folder.exists(), label=label, data=data, more=True)
         except Diverged:
             diverged = True
         records = read_metrics(folder.metrics)

@@ -37,6 +37,21 @@ def test_labels_that_are_text_become_classes_in_the_order_of_the_alphabet():
     assert stacked.labels == ("cat", "dog") and stacked.examples.targets.tolist() == [1, 0]
 
 
+def test_labels_that_are_given_keep_their_order_wherever_they_occur():
+    node = from_arrays([(np.zeros((2, 3)), ["eel", "dog"])], labels=["cat", "dog", "eel"])
+    assert node.examples.targets.tolist() == [2, 1] and node.classes == 3 and not node.labels_found
+    assert from_arrays([(np.zeros((2, 3)), ["eel", "dog"])]).labels_found
+    with pytest.raises(DataError, match="'emu' is not among the labels: cat, dog"):
+        from_arrays([(np.zeros((1, 3)), ["emu"])], labels=["cat", "dog"])
+
+
+def test_arrays_of_nobody():
+    with pytest.raises(DataError, match="a pair for each client"):
+        from_arrays((np.zeros((2, 3)), np.zeros(2)))
+    with pytest.raises(DataError, match="client 1 is not a pair"):
+        from_arrays([(np.zeros((1, 3)), ["emu"]), (np.zeros((1, 3)),)])
+
+
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
