@@ -67,7 +67,7 @@ For data of your own, give `client_app` a function instead of a name:
 
     def data(context):  # context.node_config is what `flower-supernode --node-config` says
         inputs, targets = ...
-        return laconic.data.from_arrays([(inputs, targets)], classes=...)
+        return laconic.data.from_arrays([(inputs, targets)], classes=...)  # labels=[...], all of them, where they are text
 
 For a model of your own, give both apps the same function that builds it: its weights then follow from the run's seed.
 """

@@ -60,7 +60,7 @@ _KEYS: list[tuple[str, type, str]] = [
         "Updates that are longer are refused; auto is 100 times the median length of those that were accepted last.",
     ),
     ("dp_noise", float, "Central differential privacy: noise on the sum, as a multiple of --clip-updates."),
-    ("dp_delta", float, "The delta at which its epsilon is reported; 1e-5 when not given."),
+    ("dp_delta", float, "The delta at which its epsilon is reported."),
     ("drop", float, "Chance that an update is lost on the way."),
     ("late", float, "Chance that an update arrives after its round."),
     ("duplicate", float, "Chance that an update arrives twice."),
@@ -92,7 +92,7 @@ _KEYS: list[tuple[str, type, str]] = [
     ("threads", int, "Python threads over clients; changes the speed only."),
     ("chunk", int, "Clients handled together by one thread; changes the speed only."),
     ("store", str, "Where clients' states are kept: memory, or disk, for populations that memory does not hold."),
-    ("store_cache", str, "With --store disk: how much of it is kept in memory, too, as in 500MB."),
+    ("store_cache", str, "With --store disk: how much of it is kept in memory, too, as in 200MB."),
     ("engine", str, "Who runs the clients: inline (this process), or ray (workers on many cores or machines)."),
     (
         "workers",
@@ -114,12 +114,16 @@ _METAVARS = {str: "TEXT", int: "NUMBER", float: "NUMBER"}
 Command = Callable[..., None]
 
 
-def with_config(function: Command) -> Command:
-    """Give a command the shared options; it gets what was said as `options`, a dict of config keys."""
+def with_config(function: Command, defaults: dict[str, str] | None = None) -> Command:
+    """Give a command the shared options; it gets what was said as `options`, a dict of config keys.
+
+    `defaults`: what the help says of them where the command has others than the config.
+    """
+    told = {name: _default(name) for name, _, _ in _KEYS} | (defaults or {})
     own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.name != "options"]
     # Everything is text here, and checked by the config, so that a mistake reads the same in a file and an option.
     shared = [
-        _option(name, str | None, f"--{name.replace('_', '-')}", metavar=_METAVARS[kind], help=text + _default(name))
+        _option(name, str | None, f"--{name.replace('_', '-')}", metavar=_METAVARS[kind], help=text + told[name])
         for name, kind, text in _KEYS
     ]
     shared += [
@@ -174,6 +178,8 @@ def _default(name: str) -> str:
         return "" if value is None else f" Default: the algorithm's own; {_shown(value)} in {_FIRST}."
     section = RunConfig.model_fields[head].get_default(call_default_factory=True)
     value = getattr(section, key) if dot else section
+    if name == "store_cache":
+        return f" Default: {value // 10**6}MB."
     return "" if value is None else f" Default: {_shown(value)}."
 
 

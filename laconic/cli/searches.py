@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,7 +116,12 @@ def sweep(
     stdout.print(f"Runs are in {directory}, the report is {directory / 'report.html'}", highlight=False, soft_wrap=True)
 
 
-@with_config
+_CHOSEN = ("compressor", "downlink", "local_lr", "server_lr")
+"""What advise chooses itself."""
+_OTHERWISE = {"rounds": " Default: 90.", "eval_every": " Always 1 here.", **dict.fromkeys(_CHOSEN, " Chosen here.")}
+
+
+@partial(with_config, defaults=_OTHERWISE)
 def advise_command(
     algorithms: Annotated[
         list[str] | None,
@@ -132,7 +138,7 @@ def advise_command(
 ) -> None:
     """Find the algorithm, compressor and rates that are fastest on your network: short trials of many, then fewer."""
     check_options(options)
-    for key in ("compressor", "downlink", "local_lr", "server_lr"):
+    for key in _CHOSEN:
         if options.get(key) is not None:
             raise ConfigError(f"--{key.replace('_', '-')}: advise chooses it itself")
     asked: dict[str, Any] = {

@@ -249,3 +249,22 @@ def test_a_node_that_says_it_has_far_too_much_is_turned_away(tmp_path, caplog):
         result = run(grid, tmp_path, "fed_avg", weighting="size", first=2, most_examples=900)
     assert "node 102 cannot take part: examples: 1000 examples; most-examples = 900" in caplog.text
     assert [record["participants"] for record in result.history] == [2] * 3
+
+
+@pytest.mark.parametrize("labels", [None, [*"0123456789"[:-1], "nine"]])
+def test_text_labels_need_the_list_of_all_of_them(tmp_path, caplog, labels):
+    """A node that has nines and zeros only would call nine its class 1."""
+
+    def two_classes(context):
+        inputs, targets = data().examples.batch(torch.arange(len(data().examples)))
+        kept = [place for place, target in enumerate(targets.tolist()) if target in (0, 9)]
+        return laconic.data.from_arrays(
+            [(inputs[kept], ["nine" if targets[place] else "0" for place in kept])], classes=10, labels=labels
+        )
+
+    grid = federation(tmp_path, nodes=[0, 1])
+    grid.add(102, partial(client_app, "logistic", two_classes), partition_id=2, state=str(tmp_path / "nodes"))
+    with caplog.at_level(logging.INFO, logger="flwr.laconic"):
+        result = run(grid, tmp_path, "fed_avg", first=2, quorum=0.5, rounds=1, deadline=1)
+    assert ("numbered as they occur on this node" in caplog.text) == (labels is None)
+    assert result.history[-1]["participants"] == (2 if labels is None else 3)
