@@ -251,7 +251,7 @@ _SHORT_LABELS = ("p = 0.5", "p optimal", "{0,1}", "{0,0,1}")
 _STEPS_NOTES = {
     5: "Five steps a round are slower than ten, and constant p is ahead of both patterns. Which pattern is better changes.",
     10: "These are Figure 1's runs.",
-    20: "Twenty steps of the rate that ten stand are too far: nobody learns, and one run diverges. Nothing can be judged.",
+    20: "Twenty steps of the rate that ten stand are too far: nobody learns, one run diverges, the verdicts mean little.",
 }
 FIGURES_5_7 = Reproduction(
     "Figures 5 to 7: the number of local steps K",
