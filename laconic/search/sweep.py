@@ -54,7 +54,9 @@ class Sweep:
     seeds: int = 1
     """With how many seeds each setting is run, counted from the config's."""
     tried: list[Tried] = field(default_factory=list)
-    _data: dict[str, ClientData] = field(default_factory=dict)
+    _asked_for: str = ""
+    _data: dict[int, ClientData] = field(default_factory=dict)
+    """By seed, of one division of one data set."""
 
     def run_grid(self) -> list[Tried]:
         """Every combination."""
@@ -119,12 +121,13 @@ class Sweep:
 
     def _loaded(self, config: RunConfig) -> ClientData:
         """The data of a config; the same for all that do not change it."""
-        keys = ("dataset", "partition", "clients", "seed", "data_dir")
-        key = repr([getattr(config, name) for name in keys])
-        if key not in self._data:
+        asked = repr([getattr(config, name) for name in ("dataset", "partition", "clients", "data_dir")])
+        if asked != self._asked_for:
             # One at a time: a sweep over partitions does not need all of them in memory.
-            self._data = {key: config.load_data()}
-        return self._data[key]
+            self._asked_for, self._data = asked, {}
+        if config.seed not in self._data:
+            self._data[config.seed] = config.load_data()
+        return self._data[config.seed]
 
     def _asked(self) -> Iterator[dict[str, Any]]:
         path = self.directory / TRIALS
