@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 import laconic
-from laconic.link.compressors.base import Compressor, compressor
+from laconic.link.compressors.base import COMPRESSORS, Compressor, compressor
 from laconic.link.compressors.groups import Group
 
 
@@ -53,6 +53,21 @@ def test_a_compressor_that_would_go_wrong_later_is_refused_where_it_is_written()
 
             def express(self, chosen, generator, writer):
                 return super().express(chosen, generator, writer)
+
+
+def test_a_compressor_that_returns_nothing_is_told_what_is_missing() -> None:
+    @compressor("forgetful")
+    class Forgetful(Compressor):
+        by: Group = "model"
+
+        def express(self, chosen, generator, writer):
+            super().express(chosen, generator, writer)
+
+    try:
+        with pytest.raises(laconic.ConfigError, match="'forgetful': express must return the Codec"):
+            laconic.simulate("fed_cams:compressor=forgetful", Net, clients(), rounds=1)
+    finally:
+        del COMPRESSORS["forgetful"]  # other tests count the parts
 
 
 def test_a_trials_certificate_always_names_this_machine(tmp_path) -> None:

@@ -125,7 +125,8 @@ def _left_out(study: Study) -> str:
         return ""
     if short.left_out:
         return "whole studies"
-    said = [f"rounds {short.rounds + 1} to {experiment.rounds}"] if short.rounds else []
+    fewer = short.rounds is not None and short.rounds < experiment.rounds
+    said = [f"rounds {(short.rounds or 0) + 1} to {experiment.rounds}"] if fewer else []
     said += ["some settings"] if short.labels else []
     said += ["most rates"] if short.rates else []
     return ", ".join(said)

@@ -25,6 +25,7 @@ from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, write_atomically
 from laconic.run.driver import Interrupted
 from laconic.run.labels import split_label
+from laconic.run.target import WINDOW
 from laconic.search.advise import ARMS, Advice, advise, candidates
 from laconic.search.score import Score, mean_of, spread
 from laconic.search.space import PRESETS, Range, space_of
@@ -148,6 +149,10 @@ def advise_command(
     first = load_config(None, asked["options"])
     if not first.network.any():
         raise ConfigError("say what the network is like, as in --bandwidth-up 1Mbit --bandwidth-down 10Mbit")
+    if first.rounds < WINDOW:
+        raise ConfigError(
+            f"--rounds {first.rounds}: {WINDOW} or more, since accuracy is a mean of {WINDOW} evaluations"
+        )
     directory = out or new_directory("advise", first.dataset)
     asked = _begun(directory, asked, resume)
 

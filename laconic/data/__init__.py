@@ -64,7 +64,9 @@ def load(
     if name not in SOURCES:
         if Path(name).suffix:
             own = "write a Python file with a function clients() that reads it, and name that one: --dataset clients.py"
-            ways = "it may return clients, or examples that --partition and --clients divide"
+            ways = (
+                "it returns clients, or examples that --partition divides; docs/guides/own-data-and-model.md shows both"
+            )
             raise ConfigError(f"data set '{name}': files of data are not read as they are; {own}; {ways}")
         raise unknown_name("data set", name, SOURCES)
     source = SOURCES[name]

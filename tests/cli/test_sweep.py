@@ -223,3 +223,8 @@ def test_advice_needs_a_network(forked) -> None:
     assert done.code == 2 and "--bandwidth-up" in done.stderr
     done = forked("advise", *ADVISE, "--local-lr", 0.1)
     assert done.code == 2 and "--local-lr" in done.stderr
+
+
+def test_advise_needs_enough_rounds_to_judge(laconic, small) -> None:
+    done = laconic("advise", *ADVISE, *small, "--rounds", 3)
+    assert done.code == 2 and "--rounds 3: 5 or more" in done.stderr

@@ -115,6 +115,13 @@ def test_axes_and_metrics_can_be_switched(opened: Any) -> None:
     assert opened.troubles == []
 
 
+def test_no_button_leads_off_the_page(opened: Any) -> None:
+    opened.hover("#curves .main-svg")
+    titles = opened.locator(".modebar-btn").evaluate_all("buttons => buttons.map((each) => each.dataset.title)")
+    assert any("Zoom" in title for title in titles)
+    assert not any(word in title for title in titles for word in ("Share", "Cloud", "Studio", "Edit"))
+
+
 def test_runs_can_be_left_out(opened: Any) -> None:
     shown = len(traces(opened, "pareto"))
     opened.locator("#runs input").nth(1).uncheck()
@@ -128,6 +135,8 @@ def test_the_table_follows_the_target(opened: Any) -> None:
     assert "not reached" not in opened.inner_text("#outcome")
     opened.fill("#target", "99.9")
     assert opened.inner_text("#outcome").count("not reached") == 5
+    opened.fill("#target", "")
+    assert "not reached" not in opened.inner_text("#outcome"), "nothing was asked for"
 
 
 def test_configs_are_there_to_repeat(opened: Any) -> None:

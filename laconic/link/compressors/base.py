@@ -35,6 +35,8 @@ class Compressor(Part):
         writer = BodyWriter(layout)
         chosen = self.select(host_entries(vector, layout), group_bounds(layout, self.by), generator, writer)
         form = self.express(chosen, generator, writer)
+        if not isinstance(form, Codec):
+            raise ConfigError(f"compressor '{self.name}': express must return the Codec of what it wrote, not {form!r}")
         return writer.body(chosen.places | form | (BY_LAYER if self.by == "layer" else 0))
 
     def select(self, entries: Floats, groups: Bounds, generator: np.random.Generator, writer: BodyWriter) -> Chosen:

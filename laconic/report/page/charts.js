@@ -21,7 +21,9 @@ function layout(more) {
 const TOUCHED = matchMedia("(hover: none)").matches;
 
 function show(name, traces, more) {
-  const buttons = { displaylogo: false, displayModeBar: TOUCHED ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  // Nothing on the page may leave it, so plotly's own ways to its server are taken out, too.
+  const removed = ["select2d", "lasso2d", "sendDataToCloud", "sendChartToCloud"];
+  const buttons = { displaylogo: false, plotlyServerURL: "", displayModeBar: TOUCHED ? false : "hover", modeBarButtonsToRemove: removed };
   const drag = TOUCHED ? { dragmode: false } : {};
   Plotly.react(name, traces, layout({ ...drag, ...more }), { responsive: true, ...buttons });
 }
@@ -139,5 +141,8 @@ function drawCourse(groups, name, log) {
 
 function drawMatrix(place, matrix, more, axes) {
   const trace = { type: "heatmap", z: matrix, xgap: 0, ygap: 0, colorbar: { thickness: 12 }, ...more };
-  show(place, [trace], { xaxis: { title: { text: axes[0] } }, yaxis: { title: { text: axes[1] }, autorange: "reversed" } });
+  // Numbers between two clients or classes mean nothing.
+  const ticks = (count) => (count <= 20 ? { dtick: 1 } : {});
+  show(place, [trace], { xaxis: { title: { text: axes[0] }, ...ticks(matrix[0].length) },
+    yaxis: { title: { text: axes[1] }, autorange: "reversed", ...ticks(matrix.length) } });
 }

@@ -44,8 +44,10 @@ function listRuns() {
 
 function fillTable(groups, target) {
   const timed = groups.some((group) => group.runs.some((run) => run.evaluations.simulated_seconds));
-  const heads = ["", "accuracy", "loss", "bytes up", "bytes down", "bytes to target", "fewer by", "rounds to target"];
-  if (timed) heads.push("simulated seconds to target");
+  element("rank").querySelector("[value=time]").hidden = !timed;
+  if (!timed && element("rank").value === "time") element("rank").value = "bytes";
+  const heads = ["", "accuracy", "bytes to target", "fewer than the most", "rounds to target", ...(timed ? ["simulated seconds to target"] : []),
+    "loss", "bytes up", "bytes down"];
   const happened = Object.keys(TROUBLES).filter((name) => groups.some((group) => group.runs.some((run) => run.troubles?.[name])));
   heads.push(...happened.map((name) => TROUBLES[name]));
   const rows = groups.flatMap((group) => group.runs.map((run) => {
@@ -61,11 +63,11 @@ function fillTable(groups, target) {
   const most = Math.max(...rows.map((row) => row.bytes ?? 0));
   const cells = rows.map((row) => {
     const { last } = row, accuracy = last("accuracy"), up = last("bytes_up"), down = last("bytes_down");
-    const line = [row.label, accuracy === undefined || accuracy === null ? "" : `${(100 * accuracy).toFixed(2)} %`, number(last("loss"), 4),
-      up === undefined ? "" : size(up), down === undefined ? "" : size(down)];
-    line.push(row.run.diverged ? diverged(row.run) : row.bytes === null ? "not reached" : size(row.bytes), row.bytes === null ? "" : `${number(most / row.bytes)}x`);
-    line.push(number(row.round));
-    if (timed) line.push(number(row.time, 4));
+    const never = target === null ? "" : row.run.milestones.length ? "not reached" : `fewer than ${WINDOW} evaluations`;
+    const line = [row.label, accuracy === undefined || accuracy === null ? "" : `${(100 * accuracy).toFixed(2)} %`];
+    line.push(row.run.diverged ? diverged(row.run) : row.bytes === null ? never : size(row.bytes), row.bytes === null ? "" : `${number(most / row.bytes)}x`);
+    line.push(number(row.round), ...(timed ? [number(row.time, 4)] : []), number(last("loss"), 4));
+    line.push(up === undefined ? "" : size(up), down === undefined ? "" : size(down));
     return [...line, ...happened.map((name) => number(row.run.troubles?.[name] ?? 0))];
   });
   const line = (values, kind) => {
@@ -122,7 +124,7 @@ function draw() {
   const similarity = matrixOf("similarity", "similarity");
   if (similarity) drawMatrix("similarity", similarity, { zmin: -1, zmax: 1, colorscale: "RdBu" }, ["client", "client"]);
   const labels = matrixOf("labels", "label_counts");
-  if (labels) drawMatrix("labels", labels, { colorscale: [[0, colour("--panel")], [1, colour("--accent")]] }, ["class", "client"]);
+  if (labels) drawMatrix("labels", labels, { zmin: 0, colorscale: [[0, colour("--panel")], [1, colour("--accent")]] }, ["class", "client"]);
 }
 
 function update() {
