@@ -101,7 +101,7 @@ def test_a_folder_is_waited_for(finished: Path, tmp_path: Path, page: Any) -> No
         assert not page.is_visible("main")
         shutil.copytree(finished / "avg", folder / "avg")
         page.wait_for_selector("#curves .main-svg", timeout=15_000)
-    assert "1 run on digits" in page.inner_text("#summary")
+        assert "1 run on digits" in page.inner_text("#summary")
 
 
 def test_the_page_follows_a_run(address: str, growing: Path, page: Any) -> None:
