@@ -21,6 +21,7 @@ def test_there_are_notebooks_without_stored_output() -> None:
         assert not any(cell.get("outputs") for cell in notebook.cells), f"{path.name}: clear its output"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import nbformat
