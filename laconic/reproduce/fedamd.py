@@ -141,9 +141,10 @@ _SHORT_PATTERNS = Short(rounds=400, rates=("0.01",), trial=1)
 
 
 _LUCK = (
-    "One rate, the smallest that gets anywhere in 400 rounds, because larger ones are a matter of luck for constant p. Even "
-    "at this one luck has a part: p = 0.9 and the optimum, 0.887, are the same but for a few draws, and the run with 0.9 "
-    "falls to chance in round 200 and stays there, for the reasons that results.md gives (what limits FedAMD)."
+    "One rate, 0.01, taken because larger ones had failed for constant p. Even here luck has a part: p = 0.9, the nearest "
+    "to the optimum of 0.887, falls to 10 % in round 200 and stays there (results.md, what limits FedAMD). It is not among "
+    'the claims\' evidence; with it, "best near the optimum" would not hold. p = 0.7 is 0.3 points behind, which one seed '
+    "cannot tell from none."
 )
 
 
