@@ -23,11 +23,11 @@ from laconic.errors import ConfigError, LaconicError, unknown_name
 from laconic.flower.plan import Model
 from laconic.flower.training import Deployment, FederatedTraining
 from laconic.parts import SLOTS, explain
-from laconic.report.gather import flat
 from laconic.run.config import SHORT_NAMES, RunConfig, load_config
-from laconic.run.directory import RunDirectory, flattened
+from laconic.run.directory import RunDirectory
 from laconic.run.driver import FREE_TO_CHANGE
 from laconic.run.labels import split_label
+from laconic.run.settings import flat, flattened
 from laconic.run.training import Diverged, Record, Result
 
 LOG = getLogger("flwr.laconic")

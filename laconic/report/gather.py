@@ -15,8 +15,8 @@ from laconic.errors import ConfigError
 from laconic.link.compressors import parse_compressor
 from laconic.link.packet import HEADER_BYTES
 from laconic.recipes import RECIPES, make
-from laconic.run.directory import RunDirectory, flattened, read_metrics
-from laconic.run.settings import Settings
+from laconic.run.directory import RunDirectory, read_metrics
+from laconic.run.settings import flat
 from laconic.run.target import means
 from laconic.run.training import DIAGNOSTICS, Record, metrics_of, troubles
 
@@ -34,8 +34,6 @@ CLIENTS = 100
 COSTS = ("bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down", "gradients", "simulated_seconds", "seconds")
 FREE = ("seed", "rounds", "eval_every", "diagnostics", "full_gradient", "threads", "chunk", "data_dir")
 """Settings in which runs of one setting may differ: their curves become a mean with a band."""
-_USUAL: Table = Settings.model_validate({}).model_dump()
-"""Of these, what is as usual is left out: see `flat`."""
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
@@ -214,12 +212,6 @@ def _same(one: str, other: str | None) -> bool:
 def group_key(settings: Table) -> str:
     """The same for runs that differ in nothing but the seed and the like."""
     return json.dumps({key: value for key, value in settings.items() if key not in FREE}, sort_keys=True)
-
-
-def flat(table: Table) -> Table:
-    """The settings of a run as one table, without a network, faults or defences that are as usual."""
-    usual = flattened({key: _USUAL[key] for key in ("network", "faults", "defence", "strikes")})
-    return {key: value for key, value in flattened(table).items() if key not in usual or usual[key] != value}
 
 
 def _thinned(records: list[Record], points: int = POINTS) -> list[Record]:

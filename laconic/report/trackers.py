@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from laconic.errors import ConfigError
-from laconic.report.gather import flat
 from laconic.run.config import RunConfig
 from laconic.run.driver import Outcome, Watcher
+from laconic.run.settings import flat
 from laconic.run.simulation import Simulation
 from laconic.run.training import Record
 

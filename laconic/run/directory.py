@@ -234,14 +234,6 @@ def _unfinished(path: Path) -> bool:
     return path.name.startswith(".") and path.suffix[1:].isdigit()
 
 
-def flattened(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Tables within tables as one, with keys like `method.local_lr`."""
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        found |= flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
-
-
 def plain(value: Any) -> Any:
     """A number that JSON does not have becomes null."""
     if isinstance(value, float) and not math.isfinite(value):

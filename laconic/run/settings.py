@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -63,3 +63,17 @@ class Settings(BaseModel):
             )
             raise ValueError(f"{given}: only with engine = 'ray'")
         return self
+
+
+def flattened(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Tables within tables as one, with keys like `method.local_lr`."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def flat(table: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run as one table, without a network, faults or defences that are as usual."""
+    usual = flattened(Settings.model_validate({}).model_dump(include={"network", "faults", "defence", "strikes"}))
+    return {key: value for key, value in flattened(table).items() if key not in usual or usual[key] != value}
