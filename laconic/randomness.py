@@ -7,6 +7,7 @@ depend on the engine, on the number of workers or on the order in which clients 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from hashlib import blake2b
 
 import numpy as np
@@ -14,6 +15,42 @@ import torch
 
 GLOBAL = -1
 """Stands for "no particular round" or "no particular client" in a key."""
+
+
+class Draw(StrEnum):
+    """The purposes that name random draws.
+
+    The values are part of every key: changing one changes every result that depends on it. They are frozen. A class, a
+    stream or an option may be renamed; its value here stays.
+    """
+
+    ANCHOR = "anchor"
+    ATTACKERS = "attackers"
+    BANDWIDTH_DOWN = "network/down"
+    BANDWIDTH_UP = "network/up"
+    BATCHES = "batches"
+    CRASH = "fault/crash"
+    CRASH_MOMENT = "fault/crash moment"
+    DIAGNOSTICS = "diagnostics"
+    DOWNLINK = "downlink"
+    DOWNLINK_STREAM = "downlink/{}"
+    DROP = "fault/drop"
+    DROPOUT = "dropout"
+    DUPLICATE = "fault/duplicate"
+    FIRST_LARGE_BATCH = "first large batch"
+    INITIAL_MODEL = "initial model"
+    LARGE_BATCH = "large batch"
+    LATE = "fault/late"
+    LATENCY = "network/latency"
+    LOSE_STATE = "fault/lose_state"
+    OWN_TRAINING = "own training"
+    PARTICIPANTS = "participants"
+    PARTITION = "partition"
+    PRIVACY_NOISE = "privacy noise"
+    RENEWAL = "renewal"
+    STAND_INS = "stand-ins"
+    UPLINK = "uplink"
+    UPLINK_STREAM = "uplink/{}"
 
 
 @dataclass(frozen=True)

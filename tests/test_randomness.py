@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laconic.randomness import Randomness
+from laconic.randomness import Draw, Randomness
 
 KEYS = st.tuples(
     st.integers(0, 2**63),
@@ -71,3 +71,44 @@ def test_integers_of_many_clients_are_distinct_seeds_of_63_bits() -> None:
     assert len(seeds) == 5000
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert max(seeds) > 2**62
+
+
+def test_names_of_draws_are_frozen() -> None:
+    # A changed value changes results that people have published. New names may be added; these stay.
+    assert {draw.name: draw.value for draw in Draw} == {
+        "ANCHOR": "anchor",
+        "ATTACKERS": "attackers",
+        "BANDWIDTH_DOWN": "network/down",
+        "BANDWIDTH_UP": "network/up",
+        "BATCHES": "batches",
+        "CRASH": "fault/crash",
+        "CRASH_MOMENT": "fault/crash moment",
+        "DIAGNOSTICS": "diagnostics",
+        "DOWNLINK": "downlink",
+        "DOWNLINK_STREAM": "downlink/{}",
+        "DROP": "fault/drop",
+        "DROPOUT": "dropout",
+        "DUPLICATE": "fault/duplicate",
+        "FIRST_LARGE_BATCH": "first large batch",
+        "INITIAL_MODEL": "initial model",
+        "LARGE_BATCH": "large batch",
+        "LATE": "fault/late",
+        "LATENCY": "network/latency",
+        "LOSE_STATE": "fault/lose_state",
+        "OWN_TRAINING": "own training",
+        "PARTICIPANTS": "participants",
+        "PARTITION": "partition",
+        "PRIVACY_NOISE": "privacy noise",
+        "RENEWAL": "renewal",
+        "STAND_INS": "stand-ins",
+        "UPLINK": "uplink",
+        "UPLINK_STREAM": "uplink/{}",
+    }
+
+
+def test_one_key_has_the_bytes_that_it_always_had() -> None:
+    assert Randomness(7).key(Draw.BATCHES, round=3, client=2).hex() == "62531d061a5dee6aaeef490a710beb81"
+    assert (
+        Randomness(7).key(Draw.UPLINK_STREAM.format("CONTROL"), round=3, client=2).hex()
+        == "445a6db7e167d475642c7e5452254641"
+    )

@@ -25,6 +25,7 @@ from laconic.link.occasion import Occasion
 from laconic.link.packet import Stream
 from laconic.link.uplink import Uplink
 from laconic.parts import State, part
+from laconic.randomness import Draw
 from laconic.server.aggregate import Received
 
 FIRST_ANCHOR, ANCHOR, MINER = "first anchor", "anchor", "miner"
@@ -66,7 +67,7 @@ class AnchorSampling(LocalMethod):
         if cohort.work == MINER:
             return {Stream.MODEL: recursive_steps(self, cohort, cohort.received[Stream.ANCHOR])}
         # A draw of its own: anchors of round 0 would have nothing new to say on the batch of the first pass.
-        purpose = "first large batch" if cohort.work == FIRST_ANCHOR else "large batch"
+        purpose = Draw.FIRST_LARGE_BATCH if cohort.work == FIRST_ANCHOR else Draw.LARGE_BATCH
         settings = (large_batch(self.anchor_batch), self.clip_norm, self.batch_order, purpose)
         fresh = cohort.large_gradients([cohort.models], *settings)[0]
         return {Stream.ANCHOR: fresh - cohort.stacked("anchor")}
@@ -97,7 +98,7 @@ class AnchorSampling(LocalMethod):
             return FIRST_ANCHOR
         if self.period is not None:
             return MINER if occasion.round % self.period else ANCHOR
-        return ANCHOR if occasion.generator("anchor").random() < self.chance(occasion.invited) else MINER
+        return ANCHOR if occasion.generator(Draw.ANCHOR).random() < self.chance(occasion.invited) else MINER
 
     def chance(self, invited: int) -> float:
         """p, given n.

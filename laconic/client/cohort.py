@@ -17,7 +17,7 @@ from laconic.engine.gradients import Gradients
 from laconic.layout import Layout
 from laconic.link.packet import Stream
 from laconic.parts import State
-from laconic.randomness import Randomness
+from laconic.randomness import Draw, Randomness
 from laconic.rates import clipped
 from laconic.task import Batch, Task
 
@@ -33,7 +33,7 @@ class Step:
 
     number: int
     batches: list[Batch | None]
-    purpose: str = "dropout"
+    purpose: str = Draw.DROPOUT
     """Under which name the model's own draws, such as dropout masks, are made."""
 
     def working(self, like: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class Cohort:
 
     def steps(self, positions: Callable[[int, np.random.Generator], Iterator[np.ndarray]]) -> Iterator[Step]:
         """Local steps until every client has finished; `positions(size, generator)` plans one client's batches."""
-        return self._planned("batches", "dropout", positions)
+        return self._planned(Draw.BATCHES, Draw.DROPOUT, positions)
 
     def _planned(
         self, purpose: str, dropout: str, positions: Callable[[int, np.random.Generator], Iterator[np.ndarray]]
@@ -100,7 +100,7 @@ class Cohort:
         batch: int | None,
         clip_norm: float | None = None,
         order: BatchOrder = "shuffled",
-        purpose: str = "large batch",
+        purpose: str = Draw.LARGE_BATCH,
     ) -> list[Tensor]:
         """Each client's gradient on one large batch, all its data if None, at each of several models [C, d].
 
@@ -117,7 +117,7 @@ class Cohort:
         totals = [torch.zeros_like(each) for each in models]
         examples = torch.zeros(len(self.clients), 1, dtype=self.models.dtype, device=self.models.device)
         kept = self.buffers.clone()
-        for step in self._planned(purpose, f"{purpose} dropout", plan):
+        for step in self._planned(purpose, f"{purpose} {Draw.DROPOUT}", plan):
             counts = examples.new_tensor([[0 if batch is None else len(batch[0])] for batch in step.batches])
             examples += counts
             for total, each in zip(totals, models, strict=True):

@@ -27,6 +27,7 @@ from laconic.errors import ConfigError
 from laconic.layout import Layout
 from laconic.own_code import load_function
 from laconic.parts import part
+from laconic.randomness import Draw
 
 Training = Callable[..., nn.Module | None]
 
@@ -96,7 +97,7 @@ class OwnTraining(Method):
         module = copy.deepcopy(cohort.task.module).train()
         layout.write(module, cohort.models[row], cohort.buffers[row])
         dataset = ClientDataset(cohort.data, client, cohort.models.dtype)
-        visit = Visit(cohort.round, client, cohort.randomness.integer("own training", cohort.round, client))
+        visit = Visit(cohort.round, client, cohort.randomness.integer(Draw.OWN_TRAINING, cohort.round, client))
         with _seeded(visit.seed):
             trained = self.training(*(module, dataset, visit)[: _wanted(self.training)])
         trained = module if trained is None else trained

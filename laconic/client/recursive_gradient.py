@@ -23,6 +23,7 @@ from laconic.link.occasion import Occasion
 from laconic.link.packet import Stream
 from laconic.link.uplink import Uplink
 from laconic.parts import State, checked, part
+from laconic.randomness import Draw
 from laconic.server.aggregate import Received
 
 GRADIENT, RENEWAL, CHANGE = "gradient", "renewal", "change"
@@ -103,7 +104,7 @@ class Renewed(Method):
 
     def first(self, occasion: Occasion, state: State) -> Exchange:
         """The exchange that brings g up to date, by the coin of the round."""
-        renewed = "previous" not in state or occasion.generator("renewal").random() < self.probability
+        renewed = "previous" not in state or occasion.generator(Draw.RENEWAL).random() < self.probability
         return Exchange(RENEWAL, who="everyone") if renewed else Exchange(CHANGE)
 
     def measured(self, cohort: Cohort) -> Tensor:

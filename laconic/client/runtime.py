@@ -28,7 +28,7 @@ from laconic.link.downlink import LostState
 from laconic.link.occasion import Occasion
 from laconic.link.packet import Body, Flag, Frame, Packet, Stream
 from laconic.parts import State, section
-from laconic.randomness import Randomness
+from laconic.randomness import Draw, Randomness
 from laconic.run.store import ClientStore, Question, Settled
 from laconic.task import Task
 
@@ -200,7 +200,9 @@ class ClientRuntime:
                 answer.remembered = encoded.remembered or encoded.used
                 continue
             compressor = self.algorithm.method.compressor(opening.instruction.work, self.algorithm.uplink)
-            body = (compressor or DENSE).encode(vector, self.layout, occasion.generator(f"uplink/{stream.name}"))
+            body = (compressor or DENSE).encode(
+                vector, self.layout, occasion.generator(Draw.UPLINK_STREAM.format(stream.name))
+            )
             answer.bodies[stream], answer.used[stream] = body, decode(body, self.layout)
         if not vectors:
             answer.bodies[Stream.CONFIRM] = Body(Codec.SKIP)

@@ -16,7 +16,7 @@ from laconic.data.partition import Partition, parse_partition
 from laconic.data.sources import SOURCES, DatasetInfo
 from laconic.data.supplied import divide, from_arrays, from_datasets, from_file, is_file
 from laconic.errors import ConfigError, unknown_name
-from laconic.randomness import Randomness
+from laconic.randomness import Draw, Randomness
 
 __all__ = [
     "ClientData",
@@ -77,6 +77,6 @@ def load(
     if clients is None:
         whole = chosen.name == "natural" and pool.groups is not None
         clients = len(pool.groups or ()) if whole else source.info.default_clients or DEFAULT_CLIENTS
-    generator = Randomness(seed).numpy("partition")
+    generator = Randomness(seed).numpy(Draw.PARTITION)
     split = chosen.split(pool.train.targets.numpy(), clients, generator, pool.groups)
     return FederatedData(name, pool.kind, pool.train, split, pool.test, pool.classes)

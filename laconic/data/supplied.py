@@ -18,7 +18,7 @@ from laconic.data.federated import Array, ClientData, Examples, FederatedData, K
 from laconic.data.partition import natural, parse_partition
 from laconic.errors import ConfigError, DataError, LaconicError
 from laconic.own_code import import_file, importable, line_in
-from laconic.randomness import Randomness
+from laconic.randomness import Draw, Randomness
 
 Pair = tuple[Array, Array]
 _ARRAYS = (np.ndarray, Tensor)
@@ -94,7 +94,7 @@ def divide(data: FederatedData, clients: int, partition: str, seed: int = 0) -> 
     >>> divide(whole, clients=3, partition="shards:1").label_counts().max(axis=1).tolist()
     [2, 2, 2]
     """
-    generator = Randomness(seed).numpy("partition")
+    generator = Randomness(seed).numpy(Draw.PARTITION)
     split = parse_partition(partition).split(data.examples.targets.numpy(), clients, generator)
     return replace(data, clients=split)
 
@@ -142,7 +142,7 @@ def from_file(name: str, seed: int = 0, clients: int | None = None, partition: s
         return data
     if not isinstance(data, FederatedData):
         raise ConfigError(f"clients is {clients}, but {name} generates {len(data)} of them; change it there")
-    return replace(data, clients=natural(data.clients, clients, Randomness(seed).numpy("partition")))
+    return replace(data, clients=natural(data.clients, clients, Randomness(seed).numpy(Draw.PARTITION)))
 
 
 def _arguments(path: Path, name: str, function: Callable[..., Any], seed: int) -> dict[str, int]:

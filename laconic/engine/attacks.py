@@ -12,7 +12,7 @@ from laconic.errors import ConfigError
 from laconic.layout import Layout
 from laconic.link.compressors import Codec, decode, decode_dense, encode_dense
 from laconic.link.packet import Body, Packet, Stream
-from laconic.randomness import Randomness
+from laconic.randomness import Draw, Randomness
 
 
 class Attacks:
@@ -25,7 +25,7 @@ class Attacks:
             raise ConfigError(
                 f"faults.boosted = {boosted}: with {not_finite} not_finite, there are only {clients} clients"
             )
-        chosen = randomness.numpy("attackers").choice(clients, not_finite + boosted, replace=False).tolist()
+        chosen = randomness.numpy(Draw.ATTACKERS).choice(clients, not_finite + boosted, replace=False).tolist()
         self.factors = dict.fromkeys(chosen[:not_finite], float("nan")) | dict.fromkeys(chosen[not_finite:], boost)
         """By attacker: what it multiplies its vectors with."""
         self._layout = layout

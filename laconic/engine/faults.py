@@ -18,7 +18,7 @@ from laconic.engine.attacks import Attacks
 from laconic.layout import Layout
 from laconic.link.packet import sequence_of
 from laconic.parts import State
-from laconic.randomness import Randomness
+from laconic.randomness import Draw, Randomness
 
 _NUMBERS = ("round", "client", "examples", "gradients", "samples", "loss")
 Chance = Annotated[float, Field(ge=0, le=1)]
@@ -72,14 +72,14 @@ class FaultyEngine:
         yield from late
         silent: set[int] = set()
         for reply in self.engine.run(self._befallen(instructions, silent)):
-            if reply.client in silent or self._happens("drop", reply):
+            if reply.client in silent or self._happens(Draw.DROP, self.faults.drop, reply):
                 continue
             sent = self.attacks.spoil(reply)
-            if self._happens("late", reply):
+            if self._happens(Draw.LATE, self.faults.late, reply):
                 self.held.append(sent)
                 continue
             yield sent
-            if self._happens("duplicate", reply):
+            if self._happens(Draw.DUPLICATE, self.faults.duplicate, reply):
                 yield sent
 
     def _befallen(self, instructions: Iterable[Instruction], silent: set[int]) -> Iterator[Instruction]:
@@ -88,9 +88,9 @@ class FaultyEngine:
             fate = instruction.fate
             if self._forgets(instruction):
                 fate |= Fate.FORGETS
-            if self._happens("crash", instruction):
+            if self._happens(Draw.CRASH, self.faults.crash, instruction):
                 # A third each: before anything is done, after the last round is settled, after the new state is stored.
-                moment = self._draw("crash moment", instruction)
+                moment = self._draw(Draw.CRASH_MOMENT, instruction)
                 if moment < 1 / 3:
                     continue
                 if moment < 2 / 3:
@@ -103,7 +103,7 @@ class FaultyEngine:
         client, last = instruction.client, instruction.continues
         if last is None:
             last = sequence_of(instruction.packets[0])
-        if self._happens("lose_state", instruction):
+        if self._happens(Draw.LOSE_STATE, self.faults.lose_state, instruction):
             self.forgetful[client] = last
         elif self.forgetful.get(client, last) != last:
             del self.forgetful[client]
@@ -126,9 +126,8 @@ class FaultyEngine:
             for entry in table
         ]
 
-    def _happens(self, fault: str, message: Instruction | Reply) -> bool:
-        chance: float = getattr(self.faults, fault)
+    def _happens(self, fault: Draw, chance: float, message: Instruction | Reply) -> bool:
         return chance > 0 and self._draw(fault, message) < chance
 
-    def _draw(self, purpose: str, message: Instruction | Reply) -> float:
-        return float(self.randomness.numpy(f"fault/{purpose}", message.round, message.client).random())
+    def _draw(self, purpose: Draw, message: Instruction | Reply) -> float:
+        return float(self.randomness.numpy(purpose, message.round, message.client).random())

@@ -23,7 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from laconic.algorithm import Engine
 from laconic.client.messages import Instruction, Reply
 from laconic.errors import ConfigError
-from laconic.randomness import Randomness
+from laconic.randomness import Draw, Randomness
 
 _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 _UNITS = {
@@ -78,11 +78,11 @@ class Spread(NamedTuple):
             raise ValueError(f"write lognormal:MEDIAN,SIGMA, as in {_EXAMPLES[kind].rpartition(' ')[2]}")
         return spread
 
-    def of(self, purpose: str, client: int, randomness: Randomness) -> float:
+    def of(self, purpose: Draw, client: int, randomness: Randomness) -> float:
         """The client's own."""
         if self.deviation == 0:
             return self.median
-        draw = randomness.numpy(f"network/{purpose}", client=client).normal()
+        draw = randomness.numpy(purpose, client=client).normal()
         return self.median * math.exp(self.deviation * float(draw))
 
 
@@ -149,9 +149,13 @@ class Connections:
     def __init__(self, network: Network, randomness: Randomness) -> None:
         self._randomness = randomness
         self._spreads = {
-            "up": Spread.parse(network.bandwidth_up, "bandwidth") if network.bandwidth_up else Spread(math.inf),
-            "down": Spread.parse(network.bandwidth_down, "bandwidth") if network.bandwidth_down else Spread(math.inf),
-            "latency": Spread.parse(network.latency, "latency"),
+            Draw.BANDWIDTH_UP: Spread.parse(network.bandwidth_up, "bandwidth")
+            if network.bandwidth_up
+            else Spread(math.inf),
+            Draw.BANDWIDTH_DOWN: Spread.parse(network.bandwidth_down, "bandwidth")
+            if network.bandwidth_down
+            else Spread(math.inf),
+            Draw.LATENCY: Spread.parse(network.latency, "latency"),
         }
         self._trace = Trace(Path(network.trace)) if network.trace else None
         self._drawn = lru_cache(maxsize=100_000)(self._draw)
@@ -161,8 +165,8 @@ class Connections:
         return self._drawn(client) if self._trace is None else self._trace.of(client, round, self._drawn(client))
 
     def _draw(self, client: int) -> Connection:
-        drawn = {name: spread.of(name, client, self._randomness) for name, spread in self._spreads.items()}
-        return Connection(**drawn)
+        drawn = {purpose: spread.of(purpose, client, self._randomness) for purpose, spread in self._spreads.items()}
+        return Connection(up=drawn[Draw.BANDWIDTH_UP], down=drawn[Draw.BANDWIDTH_DOWN], latency=drawn[Draw.LATENCY])
 
 
 class Trace:

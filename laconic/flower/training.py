@@ -28,7 +28,7 @@ from laconic.layout import Layout
 from laconic.link.compressors import encode_dense
 from laconic.link.packet import Packet, Stream
 from laconic.parts import State, section
-from laconic.randomness import Randomness
+from laconic.randomness import Draw, Randomness
 from laconic.run.config import RunConfig, spelt_out
 from laconic.run.ledger import Ledger
 from laconic.run.simulation import usable_device
@@ -269,7 +269,7 @@ class FederatedTraining(Training):
             hopeless = all(map(self.roster.strikes.set_aside, drawn))
             if self.roster.clients() and (hopeless or now - started >= self.deployment.deadline):
                 here = self.roster.clients()
-                generator = self.server.secret.numpy("stand-ins", self.server.round)
+                generator = self.server.secret.numpy(Draw.STAND_INS, self.server.round)
                 chosen = generator.choice(here, min(len(drawn), len(here)), replace=False, shuffle=False)
                 LOG.warning("laconic: none of the drawn clients is here; %d others stand in for them", len(chosen))
                 return sorted(int(client) for client in chosen)

@@ -20,6 +20,7 @@ from laconic.link.downlink import LOST, Downlink, Held, LostState, Publication
 from laconic.link.occasion import Occasion
 from laconic.link.packet import Body
 from laconic.parts import State, part
+from laconic.randomness import Draw
 
 
 @part("downlink", "broadcast")
@@ -43,7 +44,7 @@ class Broadcast(Downlink):
     def advance(self, model: Tensor, step: Tensor, state: State, occasion: Occasion) -> tuple[Tensor, State]:
         """One step, kept for those who are away as long as the whole model would cost more."""
         target = step + state["phi"]
-        body = self.compressor.scaled_for_feedback().encode(target, occasion.layout, occasion.generator("downlink"))
+        body = self.compressor.scaled_for_feedback().encode(target, occasion.layout, occasion.generator(Draw.DOWNLINK))
         payload = decode(body, occasion.layout)
         payload.add_to(target, -1.0)
         new_model = model.clone()

@@ -21,6 +21,7 @@ from laconic.link.downlink import LOST, Downlink, Held, LostState, Publication
 from laconic.link.occasion import Occasion
 from laconic.link.packet import Body
 from laconic.parts import State, part
+from laconic.randomness import Draw
 
 
 @part("downlink", "mirrored")
@@ -51,7 +52,7 @@ class Mirrored(Downlink):
         if self.literal:
             target = model + held.peer["error"] if "error" in held.peer else model
         # w - v is an error memory in all but name, so C must contract here too.
-        body = self.compressor.scaled_for_feedback().encode(target, occasion.layout, occasion.generator("downlink"))
+        body = self.compressor.scaled_for_feedback().encode(target, occasion.layout, occasion.generator(Draw.DOWNLINK))
         if self.threshold is not None:
             change = decode(body, occasion.layout).dense()
             change = change - mirror if self.literal else change

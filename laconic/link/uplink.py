@@ -17,6 +17,7 @@ from laconic.link.compressors import DENSE, AnyCompressor, Compressor, DensePayl
 from laconic.link.occasion import Occasion
 from laconic.link.packet import Body, Flag
 from laconic.parts import Part, State, part
+from laconic.randomness import Draw
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class ErrorFeedback(Uplink):
 
 def compress(compressor: AnyCompressor, vector: Tensor, occasion: Occasion) -> Body:
     """C(x), with draws that are named after the occasion."""
-    return compressor.encode(vector, occasion.layout, occasion.generator("uplink"))
+    return compressor.encode(vector, occasion.layout, occasion.generator(Draw.UPLINK))
 
 
 def compensate(

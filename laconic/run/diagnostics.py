@@ -17,6 +17,7 @@ from torch import Tensor
 from laconic.client.messages import Probe, Reply
 from laconic.link.compressors import Compressor, decode
 from laconic.link.occasion import Occasion
+from laconic.randomness import Draw
 
 
 class Diagnostics:
@@ -57,7 +58,7 @@ class Diagnostics:
         if not self.count or self.compressor is None:
             return found
         update, target, arrived = (total / self.count for total in self.sums)
-        body = self.compressor.encode(target, occasion.layout, occasion.generator("diagnostics"))
+        body = self.compressor.encode(target, occasion.layout, occasion.generator(Draw.DIAGNOSTICS))
         direct = decode(body, occasion.layout).dense()
         for name, above, below in (
             ("q_c", direct - target, target),

@@ -25,6 +25,8 @@ from laconic.run.training import Record, Training
 # A checkpoint is due when the work since the last one is worth this many times what a checkpoint costs.
 CHECKPOINT_SHARE = 20
 CHECKPOINT_SECONDS = 1.0
+FORMAT = 1
+"""The version of the checkpoint format. A file of another version is refused."""
 
 
 class RunDirectory:
@@ -201,13 +203,18 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]
         if place in seen:
             plain[name] = plain[name].clone()
         seen.add(place)
-    write_atomically(path, save(plain, {"laconic": json.dumps(numbers)}))
+    write_atomically(path, save(plain, {"laconic": json.dumps(numbers), "format": str(FORMAT)}))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The inverse of `save_tensors`."""
     try:
         with safe_open(path, "pt") as file:
+            version = file.metadata()["format"]
+            if version != str(FORMAT):
+                raise DataError(
+                    f"'{path}' has checkpoint format {version}; this version of Laconic reads format {FORMAT}"
+                )
             numbers = json.loads(file.metadata()["laconic"])
             return {name: file.get_tensor(name) for name in file.keys()}, numbers  # noqa: SIM118 - not a dict
     except (SafetensorError, KeyError, TypeError, ValueError) as error:

@@ -23,7 +23,7 @@ from laconic.errors import ConfigError, PacketError
 from laconic.layout import Layout
 from laconic.link.occasion import Occasion
 from laconic.parts import State
-from laconic.randomness import Randomness
+from laconic.randomness import Draw, Randomness
 from laconic.run.database import Database
 from laconic.run.diagnostics import Diagnostics
 from laconic.run.disk_store import DiskStore
@@ -257,7 +257,7 @@ class Simulation(Training):
 def initial_module(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Build a module whose initial weights follow from the seed, so that every side can make them for itself."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(Randomness(seed).integer("initial model"))
+        torch.manual_seed(Randomness(seed).integer(Draw.INITIAL_MODEL))
         return build()
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from laconic.randomness import Randomness
+from laconic.randomness import Draw, Randomness
 
 Sampling = Literal["uniform", "weighted", "poisson"]
 
@@ -31,7 +31,7 @@ def participants(
     """
     if count == clients:
         return list(range(clients))
-    generator = randomness.numpy("participants", round)
+    generator = randomness.numpy(Draw.PARTICIPANTS, round)
     if kind == "poisson":
         return np.flatnonzero(generator.random(clients) < count / clients).tolist()
     if kind == "uniform":

@@ -20,7 +20,7 @@ from laconic.link.downlink import LOST, Held, Publication
 from laconic.link.occasion import Occasion
 from laconic.link.packet import Body, Flag, Packet, Stream
 from laconic.parts import State, section
-from laconic.randomness import GLOBAL, Randomness
+from laconic.randomness import GLOBAL, Draw, Randomness
 from laconic.run.ledger import RoundCosts
 from laconic.server.aggregate import Aggregate, Received, RunningMean, Weighting
 from laconic.server.dealings import Checked, Offer
@@ -146,7 +146,7 @@ class Server:
             defences = defences.model_copy(update={"clip": None})
         if not defences.any() or stream not in (Stream.MODEL, Stream.BUFFERS):
             return RunningMean(*like)
-        noise = self.secret.numpy("privacy noise", self.round) if defences.noise else None
+        noise = self.secret.numpy(Draw.PRIVACY_NOISE, self.round) if defences.noise else None
         return DefendedMean(defences, *like, self.count, noise)
 
     def _sizes(self) -> np.ndarray:
@@ -191,7 +191,9 @@ class Server:
     def _beside(self, stream: Stream, vector: Tensor) -> Body:
         """What goes down beside the model, the same for all who get it."""
         compressor = self.method.send_compressor(stream) or DENSE
-        return compressor.encode(vector, self.layout, self._occasion().generator(f"downlink/{stream.name}"))
+        return compressor.encode(
+            vector, self.layout, self._occasion().generator(Draw.DOWNLINK_STREAM.format(stream.name))
+        )
 
     def _paper_bits_down(self, stream: Stream, body: Body) -> int:
         if stream == Stream.MODEL:

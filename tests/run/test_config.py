@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 import laconic
 from laconic.algorithm import Algorithm
-from laconic.errors import ConfigError
+from laconic.errors import ConfigError, DataError
+from laconic.run import directory
 from laconic.run.config import load_config
 from laconic.run.labels import split_label
 
@@ -127,3 +129,14 @@ def test_optimisers_are_exported() -> None:
     wanted = {"SGD", "Adagrad", "Adam", "Yogi", "AMSGrad", "AMS"}
     assert wanted <= set(laconic.__all__)
     assert laconic.fed_avg(optimizer=laconic.Yogi(server_lr=0.5)).optimizer.server_lr == 0.5
+
+
+def test_a_checkpoint_of_another_format_is_refused_in_one_line(tmp_path) -> None:
+    file = tmp_path / "checkpoint.safetensors"
+    directory.save_tensors(file, {"x": torch.zeros(2)}, {"round": 1})
+    assert directory.load_tensors(file)[1] == {"round": 1}
+    content = file.read_bytes()
+    assert b'"format":"1"' in content
+    file.write_bytes(content.replace(b'"format":"1"', b'"format":"2"'))
+    with pytest.raises(DataError, match="has checkpoint format 2; this version of Laconic reads format 1"):
+        directory.load_tensors(file)
