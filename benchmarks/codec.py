@@ -35,19 +35,19 @@ from torch import Tensor
 
 import laconic
 from laconic import models
+from laconic.algorithms.uplinks.base import ErrorFeedback
+from laconic.compression import Codec, Compressor, Qsgd, Sign, Uniform, decode, parse_compressor
+from laconic.compression.bit_packing import position_bound
+from laconic.compression.codec import form_of
+from laconic.compression.groups import group_bounds, spans
+from laconic.compression.packet import Body, Packet, Stream
+from laconic.compression.payload import DensePayload
+from laconic.compression.selection import largest
+from laconic.core.layout import Layout
 from laconic.data import Examples, FederatedData
-from laconic.layout import Layout
-from laconic.link.coding import position_bound
-from laconic.link.compressors import Codec, Compressor, Qsgd, Sign, Uniform, decode, parse_compressor
-from laconic.link.compressors.codec import form_of
-from laconic.link.compressors.groups import group_bounds, spans
-from laconic.link.compressors.payload import DensePayload
-from laconic.link.packet import Body, Packet, Stream
-from laconic.link.selection import largest
-from laconic.link.uplink import ErrorFeedback
+from laconic.federation.aggregation import RunningMean
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
-from laconic.server.aggregate import RunningMean
 
 SPELLINGS = [
     "dense",
@@ -99,7 +99,7 @@ def real_update(model: str, rounds: int) -> tuple[str, Layout, Tensor]:
     data = client_data(name, shape)
     module = initial_module(lambda: models.build(model, shape, 10), 0)
     work = {"local_steps": 2, "batch_size": 8} if model == "resnet18" else {"local_steps": 10, "batch_size": 32}
-    algorithm = laconic.recipes.make("fed_avg", local_lr=0.05, **work)
+    algorithm = laconic.algorithms.recipes.make("fed_avg", local_lr=0.05, **work)
     settings = Settings(rounds=rounds, participants=1, eval_every=rounds)
     simulation = Simulation(algorithm, make_task(module, data), data, settings)
     models_seen = [simulation.server.model]

@@ -25,8 +25,8 @@ from torch import nn
 
 import laconic
 from laconic import models
+from laconic.core.randomness import Randomness
 from laconic.data import GeneratedData
-from laconic.randomness import Randomness
 from laconic.run.simulation import Simulation
 
 EXAMPLES, BATCH, THREADS = 64, 32, 2

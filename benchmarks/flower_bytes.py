@@ -26,9 +26,9 @@ from flower_envelope import envelope, example
 from laconic import models
 from laconic.cli.flower_app import write_app
 from laconic.cli.view import size
+from laconic.core.layout import Layout
 from laconic.flower.trial import Trial
 from laconic.flower.trial_proxy import Proxy
-from laconic.layout import Layout
 from laconic.run.directory import RunDirectory, read_metrics
 
 ALGORITHMS = ("fed_avg", "fed_cams:compressor=sign")

@@ -13,11 +13,11 @@ from flwr.app import Message, MessageType
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.task_identity import TaskIdentity
 
-from laconic.client.messages import Instruction, Reply
+from laconic.compression import encode_dense, parse_compressor
+from laconic.compression.packet import Packet, Stream
+from laconic.core.layout import Layout
+from laconic.federation.messages import Instruction, Reply
 from laconic.flower import wire
-from laconic.layout import Layout
-from laconic.link.compressors import encode_dense, parse_compressor
-from laconic.link.packet import Packet, Stream
 
 
 def serialised(message: Message) -> int:

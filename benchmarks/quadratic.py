@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.engine.numerics import Numerics
+from laconic.gradients.numerics import Numerics
 from laconic.run.simulation import Simulation
 
 CLIENTS, SIZE, STEPS, RATE = 10, 20, 5, 0.1

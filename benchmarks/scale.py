@@ -31,10 +31,10 @@ import numpy as np
 
 import laconic
 from laconic import models
+from laconic.core.randomness import Randomness
 from laconic.data import GeneratedData
-from laconic.randomness import Randomness
+from laconic.federation.database import Database
 from laconic.run import simulation as simulation_module
-from laconic.run.database import Database
 from laconic.run.directory import RunDirectory
 from laconic.run.simulation import Simulation, initial_module
 

@@ -28,7 +28,7 @@ import torch
 from workloads import THREADS, WORKS, BareLoop, HandWritten, Work, load_data, make_simulation
 
 from laconic.engine import inline
-from laconic.engine.gradients import Gradients
+from laconic.gradients.strategies import Gradients
 
 
 class Timed:

@@ -32,12 +32,12 @@ import numpy as np
 import laconic
 from laconic import models
 from laconic.engine import inline
-from laconic.engine.hosts import connect
+from laconic.engine.client_spec import Work
 from laconic.engine.inline import InlineEngine
-from laconic.engine.work import Work
-from laconic.engine.workers import RaySettings
+from laconic.engine.ray_actors import connect
+from laconic.engine.ray_settings import RaySettings
+from laconic.federation.store import ClientStore
 from laconic.run.simulation import Simulation, initial_module
-from laconic.run.store import ClientStore
 
 sys.path.insert(0, str(Path(__file__).parent))
 from simulation import WORKS, load_data
@@ -80,7 +80,9 @@ class Run:
         self.folder, self.workers = folder / str(workers), workers
         self.folder.mkdir()
         module = initial_module(lambda: models.build(W1.model, (1, 28, 28), 10), 0)
-        recipe = laconic.recipes.make(algorithm, local_lr=W1.local_lr, local_steps=W1.steps, batch_size=W1.batch)
+        recipe = laconic.algorithms.recipes.make(
+            algorithm, local_lr=W1.local_lr, local_steps=W1.steps, batch_size=W1.batch
+        )
         settings = laconic.Settings(
             rounds=rounds + 1, participants=W1.participants, eval_every=rounds + 1, threads=1,
             engine="ray", ray={"workers": workers},

@@ -5,25 +5,21 @@ Every byte that crosses the network is counted.
 """
 
 from laconic import data, models
-from laconic.algorithm import Algorithm
-from laconic.api import simulate
-from laconic.client.anchor_sampling import AnchorSampling
-from laconic.client.compressed_gradients import EF21, Diana, MinibatchSGD
-from laconic.client.control_variates import ControlVariates
-from laconic.client.gradient_tracking import GradientTracking
-from laconic.client.local_sgd import LocalSGD
-from laconic.client.own_training import OwnTraining
-from laconic.client.recursive_gradient import BvrLSgd, FedPage, Marina
-from laconic.errors import ConfigError, DataError, LaconicError, PacketError
-from laconic.layout import Layout
-from laconic.link.broadcast import Broadcast
-from laconic.link.compressors import parse_compressor
-from laconic.link.downlink import DenseDownlink
-from laconic.link.lazy import Accelerated, Lazy
-from laconic.link.mirrored import Mirrored
-from laconic.link.repeated import Repeated
-from laconic.link.uplink import Compressed, DenseUplink, ErrorFeedback
-from laconic.recipes import (
+from laconic.algorithms.algorithm import Algorithm
+from laconic.algorithms.downlinks.base import DenseDownlink
+from laconic.algorithms.downlinks.broadcast import Broadcast
+from laconic.algorithms.downlinks.mirrored import Mirrored
+from laconic.algorithms.downlinks.repeated import Repeated
+from laconic.algorithms.methods.anchor_sampling import AnchorSampling
+from laconic.algorithms.methods.compressed_gradients import EF21, Diana, MinibatchSGD
+from laconic.algorithms.methods.control_variates import ControlVariates
+from laconic.algorithms.methods.gradient_tracking import GradientTracking
+from laconic.algorithms.methods.local_sgd import LocalSGD
+from laconic.algorithms.methods.own_training import OwnTraining
+from laconic.algorithms.methods.recursive_gradient import BvrLSgd, FedPage, Marina
+from laconic.algorithms.optimizers.adaptive import AMS, Adagrad, Adam, AMSGrad, Yogi
+from laconic.algorithms.optimizers.sgd import SGD
+from laconic.algorithms.recipes import (
     bvr_l_sgd,
     diana,
     ef21,
@@ -55,11 +51,16 @@ from laconic.recipes import (
     minibatch_sgd,
     scaffold,
 )
+from laconic.algorithms.uplinks.base import Compressed, DenseUplink, ErrorFeedback
+from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
+from laconic.api import simulate
+from laconic.compression import parse_compressor
+from laconic.core.errors import ConfigError, DataError, LaconicError, PacketError
+from laconic.core.layout import Layout
+from laconic.core.task import Task, classification, next_token, regression
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation
 from laconic.run.training import Result
-from laconic.server.optimizers import AMS, SGD, Adagrad, Adam, AMSGrad, Yogi
-from laconic.task import Task, classification, next_token, regression
 from laconic.version import __version__
 
 __all__ = [

@@ -14,11 +14,12 @@ from torch import nn
 
 from laconic import data as data_sets
 from laconic import models
-from laconic.algorithm import Algorithm
+from laconic.algorithms.algorithm import Algorithm
+from laconic.core.errors import ConfigError, unknown_name
+from laconic.core.part import explain
+from laconic.core.task import Task
 from laconic.data.federated import ClientData
 from laconic.data.supplied import Pair
-from laconic.errors import ConfigError, unknown_name
-from laconic.parts import explain
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.driver import Interrupted, Outcome, carry_out
@@ -26,7 +27,6 @@ from laconic.run.labels import split_label
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
 from laconic.run.training import Record, Result
-from laconic.task import Task
 
 
 def simulate(

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.client.batches import positions
-from laconic.client.method import LocalMethod
+from laconic.algorithms.methods.base import LocalMethod
+from laconic.algorithms.methods.batches import positions
+from laconic.core.randomness import Randomness
 from laconic.data import FederatedData, from_arrays
-from laconic.engine.numerics import Numerics
-from laconic.randomness import Randomness
+from laconic.federation.sampling import participants
+from laconic.gradients.numerics import Numerics
 from laconic.run.simulation import Simulation
-from laconic.server.sampling import participants
 from tests.oracles.problem import Problem, Vector
 
 FEATURES, CLASSES, SIZES = 6, 3, [7, 12, 5, 20, 9, 16, 4, 11]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import laconic
-from laconic.link.compressors import parse_compressor
+from laconic.compression import parse_compressor
 from laconic.report.gather import find_runs, gather
 from laconic.report.page import report as write_report
 from laconic.run.config import load_config

@@ -7,8 +7,8 @@ import pytest
 from torch import nn
 
 import laconic
-from laconic.link.compressors.base import COMPRESSORS, Compressor, compressor
-from laconic.link.compressors.groups import Group
+from laconic.compression.compressors.base import COMPRESSORS, Compressor, compressor
+from laconic.compression.groups import Group
 
 
 class Net(nn.Sequential):

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from laconic.recipes import RECIPES
+from laconic.algorithms.recipes import RECIPES
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "docs/data/algorithms.json"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from algorithm_symbols import symbols
 
-from laconic.parts import Part
-from laconic.recipes import RECIPES
+from laconic.algorithms.recipes import RECIPES
+from laconic.core.part import Part
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs/algorithms"

@@ -21,9 +21,8 @@ from laconic.cli.flower_app import write_app
 from laconic.cli.options import check_options, fraction, read_config, with_config
 from laconic.cli.places import new_directory, print_json
 from laconic.cli.view import LiveView, size
-from laconic.engine.tune import tune as measure_strategies
-from laconic.errors import ConfigError, LaconicError, suggestion, unknown_name
-from laconic.own_code import blamed, said
+from laconic.core.errors import ConfigError, LaconicError, suggestion, unknown_name
+from laconic.core.user_code import blamed, said
 from laconic.report.page import report as write_report
 from laconic.report.trackers import tracked
 from laconic.run.config import RunConfig, load_config
@@ -32,6 +31,7 @@ from laconic.run.driver import FREE_TO_CHANGE, Finished, Interrupted, drive
 from laconic.run.labels import split_label
 from laconic.run.target import WINDOW
 from laconic.run.training import Diverged
+from laconic.run.tune import tune as measure_strategies
 from laconic.version import __version__
 
 app = typer.Typer(

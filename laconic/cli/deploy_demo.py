@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from laconic.cli.flower_app import write_app
 from laconic.cli.view import LiveView
-from laconic.errors import ConfigError, LaconicError
+from laconic.core.errors import ConfigError, LaconicError
 from laconic.report.page import report as write_report
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, load_tensors, read_metrics

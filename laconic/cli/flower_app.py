@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from laconic.errors import ConfigError
+from laconic.core.errors import ConfigError
 
 FILES = {
     "pyproject.toml": """\
@@ -103,7 +103,7 @@ python -m laconic.flower.trial_keys keys --nodes {nodes} --host superlink.exampl
 The SuperLink:
 
 ```
-python -m laconic.flower.warm flower-superlink --host 0.0.0.0 --port 8000 --database superlink.sqlite \\
+python -m laconic.flower.prefork flower-superlink --host 0.0.0.0 --port 8000 --database superlink.sqlite \\
     --ssl-ca-certfile keys/ca.crt --ssl-certfile keys/superlink.crt --ssl-keyfile keys/superlink.key \\
     --enable-supernode-auth --disable-runtime-dependency-installation
 ```
@@ -123,7 +123,7 @@ flwr supernode register keys/node-0.pub ours
 Each node, with its own key and number, counted from 0:
 
 ```
-python -m laconic.flower.warm flower-supernode --superlink superlink.example.org:8000 --root-certificates keys/ca.crt \\
+python -m laconic.flower.prefork flower-supernode --superlink superlink.example.org:8000 --root-certificates keys/ca.crt \\
     --auth-supernode-private-key keys/node-0 --node-config 'partition-id=0 state="/var/lib/laconic"'
 ```
 

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from laconic.errors import ConfigError
-from laconic.own_code import load_parts
-from laconic.parts import SLOTS
-from laconic.recipes import make
+from laconic.algorithms.recipes import make
+from laconic.core.errors import ConfigError
+from laconic.core.part import SLOTS
+from laconic.core.user_code import load_parts
 from laconic.run.config import SHORT_NAMES, RunConfig, load_config, parse_setting
 
 # Name, type and help of each option that stands for a key of the config.

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from laconic.cli.options import fraction
 from laconic.cli.tables import RANK_BY
-from laconic.errors import ConfigError, unknown_name
+from laconic.core.errors import ConfigError, unknown_name
 from laconic.report.gather import COSTS as RUN_COSTS
 from laconic.report.gather import Table, find_runs, gather
 from laconic.report.page import report as write_report

@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from laconic.cli.tables import new_table
 from laconic.cli.view import LiveView, duration
-from laconic.errors import ConfigError
+from laconic.core.errors import ConfigError
 from laconic.reproduce.catalogue import REPRODUCTIONS, find
 from laconic.reproduce.document import render, save
 from laconic.reproduce.runner import Data, Skipped, collect

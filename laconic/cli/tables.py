@@ -12,14 +12,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from laconic import data, models
-from laconic.algorithm import Algorithm
+from laconic.algorithms.algorithm import Algorithm
+from laconic.algorithms.recipes import RECIPES
 from laconic.cli.view import duration, size
-from laconic.engine.tune import Trial
-from laconic.recipes import RECIPES
 from laconic.run.config import SHORT_NAMES
 from laconic.run.driver import Finished
 from laconic.run.target import WINDOW
 from laconic.run.training import TROUBLES, troubles
+from laconic.run.tune import Trial
 
 RankBy = Literal["bytes", "time", "rounds"]
 RANK_BY: dict[RankBy, str] = {"bytes": "bytes", "time": "simulated_seconds", "rounds": "rounds"}

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from laconic.core.errors import ConfigError, unknown_name
+from laconic.core.randomness import Draw, Randomness
 from laconic.data.federated import ClientData, Examples, FederatedData, GeneratedData, Kind
 from laconic.data.files import Finder
 from laconic.data.partition import Partition, parse_partition
 from laconic.data.sources import SOURCES, DatasetInfo
 from laconic.data.supplied import divide, from_arrays, from_datasets, from_file, is_file
-from laconic.errors import ConfigError, unknown_name
-from laconic.randomness import Draw, Randomness
 
 __all__ = [
     "ClientData",

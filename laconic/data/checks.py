@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from laconic.errors import DataError
+from laconic.core.errors import DataError
 
 KINDS = ("classification", "regression", "next_token")
 

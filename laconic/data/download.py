@@ -15,7 +15,7 @@ import httpx
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from laconic.errors import DataError
+from laconic.core.errors import DataError
 
 ATTEMPTS = 4
 """Tries per address; what has arrived is kept between them."""

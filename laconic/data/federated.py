@@ -19,8 +19,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from laconic.core.errors import ConfigError, DataError
 from laconic.data.checks import check_examples, check_indices
-from laconic.errors import ConfigError, DataError
 
 Kind = Literal["classification", "regression", "next_token"]
 Indices = npt.NDArray[np.int64]

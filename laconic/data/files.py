@@ -13,8 +13,8 @@ from typing import BinaryIO, Literal, cast
 
 import platformdirs
 
+from laconic.core.errors import DataError
 from laconic.data.download import Download
-from laconic.errors import DataError
 
 SYSTEM_PLACE = Path("/usr/share/datasets")
 """Where Debian's data packages install, such as dataset-fashion-mnist."""

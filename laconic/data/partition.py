@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from laconic.errors import ConfigError, unknown_name
+from laconic.core.errors import ConfigError, unknown_name
 
 Indices = npt.NDArray[np.int64]
 

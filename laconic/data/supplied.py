@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from laconic.core.errors import ConfigError, DataError, LaconicError
+from laconic.core.randomness import Draw, Randomness
+from laconic.core.user_code import import_file, importable, line_in
 from laconic.data.federated import Array, ClientData, Examples, FederatedData, Kind, Normalise, compact
 from laconic.data.partition import natural, parse_partition
-from laconic.errors import ConfigError, DataError, LaconicError
-from laconic.own_code import import_file, importable, line_in
-from laconic.randomness import Draw, Randomness
 
 Pair = tuple[Array, Array]
 _ARRAYS = (np.ndarray, Tensor)

@@ -7,12 +7,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from laconic.client.messages import Reply
-from laconic.errors import ConfigError
-from laconic.layout import Layout
-from laconic.link.compressors import Codec, decode, decode_dense, encode_dense
-from laconic.link.packet import Body, Packet, Stream
-from laconic.randomness import Draw, Randomness
+from laconic.compression import Codec, decode, decode_dense, encode_dense
+from laconic.compression.packet import Body, Packet, Stream
+from laconic.core.errors import ConfigError
+from laconic.core.layout import Layout
+from laconic.core.randomness import Draw, Randomness
+from laconic.federation.messages import Reply
 
 
 class Attacks:

@@ -12,13 +12,13 @@ from typing import Annotated, Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from laconic.algorithm import Engine
-from laconic.client.messages import Fate, Instruction, Reply
+from laconic.compression.packet import sequence_of
+from laconic.core.layout import Layout
+from laconic.core.part import State
+from laconic.core.randomness import Draw, Randomness
 from laconic.engine.attacks import Attacks
-from laconic.layout import Layout
-from laconic.link.packet import sequence_of
-from laconic.parts import State
-from laconic.randomness import Draw, Randomness
+from laconic.federation.messages import Fate, Instruction, Reply
+from laconic.federation.round import Engine
 
 _NUMBERS = ("round", "client", "examples", "gradients", "samples", "loss")
 Chance = Annotated[float, Field(ge=0, le=1)]

@@ -18,12 +18,12 @@ from typing import TypeVar
 
 import torch
 
-from laconic.client.messages import Instruction, Reply
-from laconic.client.runtime import ClientRuntime
-from laconic.engine.draws import Stochastic
-from laconic.engine.gradients import Gradients, check_numerics, make_gradients
-from laconic.engine.numerics import Numerics
-from laconic.task import Batch
+from laconic.core.task import Batch
+from laconic.federation.client import ClientRuntime
+from laconic.federation.messages import Instruction, Reply
+from laconic.gradients.named_rng import Stochastic
+from laconic.gradients.numerics import Numerics
+from laconic.gradients.strategies import Gradients, check_numerics, make_gradients
 
 Item = TypeVar("Item")
 CACHED = 3_500_000

@@ -20,10 +20,10 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from laconic.algorithm import Engine
-from laconic.client.messages import Instruction, Reply
-from laconic.errors import ConfigError
-from laconic.randomness import Draw, Randomness
+from laconic.core.errors import ConfigError
+from laconic.core.randomness import Draw, Randomness
+from laconic.federation.messages import Instruction, Reply
+from laconic.federation.round import Engine
 
 _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 _UNITS = {

@@ -13,18 +13,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from laconic.client.messages import Instruction, Reply
-from laconic.engine.work import Work
-from laconic.errors import ConfigError
-from laconic.run.database import Database
-from laconic.run.disk_store import DiskStore
+from laconic.core.errors import ConfigError
+from laconic.engine.client_spec import Work
+from laconic.federation.database import Database
+from laconic.federation.disk_store import DiskStore
+from laconic.federation.messages import Instruction, Reply
 
 _BESIDE = ("", "-wal", "-shm", "-journal")
 """What SQLite puts beside a file."""
 
 
 class Shard:
-    """Plain calls, and nothing of Ray's: `engine/workers.py` makes it an actor, which may serve one run after another."""
+    """Plain calls, and nothing of Ray's: `engine/ray_engine.py` makes it an actor, which may serve one run after another."""
 
     def open(
         self, work: Work, example: int, path: Path, *, threads: int, operator_threads: int, cache: int, fresh: bool

@@ -20,19 +20,19 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from laconic import data as data_sets
-from laconic.algorithm import Algorithm
+from laconic.algorithms.algorithm import Algorithm
+from laconic.compression import decode_dense
+from laconic.compression.packet import Packet, Stream
+from laconic.core.errors import ConfigError, LaconicError, PacketError
+from laconic.core.layout import Layout
 from laconic.data.federated import ClientData, Examples
 from laconic.data.owned import OwnData
-from laconic.engine.draws import stochastic
+from laconic.engine.client_spec import Work
 from laconic.engine.inline import InlineEngine
-from laconic.engine.work import Work
-from laconic.errors import ConfigError, LaconicError, PacketError
 from laconic.flower import wire
 from laconic.flower.node_store import KEEP_DAYS, NodeFile, NodeStore
 from laconic.flower.plan import Model, Plan, initial_hash, make_model
-from laconic.layout import Layout
-from laconic.link.compressors import decode_dense
-from laconic.link.packet import Packet, Stream
+from laconic.gradients.named_rng import stochastic
 from laconic.run.evaluate import evaluate
 from laconic.run.simulation import check_labels
 

@@ -12,8 +12,8 @@ from logging import getLogger
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from laconic.client.messages import Instruction, Reply
-from laconic.errors import PacketError
+from laconic.core.errors import PacketError
+from laconic.federation.messages import Instruction, Reply
 from laconic.flower import wire
 from laconic.flower.roster import Roster
 

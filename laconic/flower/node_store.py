@@ -17,10 +17,10 @@ from uuid import uuid4
 
 from safetensors.torch import load, save
 
-from laconic.errors import DataError, PacketError
+from laconic.core.errors import DataError, PacketError
+from laconic.core.part import State
+from laconic.federation.store import MemoryStore, Question, Settled, unseen
 from laconic.flower.plan import Plan
-from laconic.parts import State
-from laconic.run.store import MemoryStore, Question, Settled, unseen
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS node (name TEXT NOT NULL);

@@ -15,14 +15,14 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from laconic import models
-from laconic.algorithm import Algorithm
-from laconic.client.own_training import OwnTraining
+from laconic.algorithms.algorithm import Algorithm
+from laconic.algorithms.methods.own_training import OwnTraining
+from laconic.core.errors import ConfigError
+from laconic.core.part import SLOTS, find_part, make_part
+from laconic.core.task import TASKS, Task
 from laconic.data.federated import Kind
-from laconic.engine.numerics import Numerics
-from laconic.errors import ConfigError
-from laconic.parts import SLOTS, find_part, make_part
+from laconic.gradients.numerics import Numerics
 from laconic.run.simulation import initial_module
-from laconic.task import TASKS, Task
 
 Model = str | nn.Module | Task | Callable[[], nn.Module | Task]
 """A model's name, a function that builds it (under the run's seed), or the thing itself."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from laconic.core.errors import DataError
 from laconic.data.federated import ClientData, Examples, Indices, Kind
-from laconic.errors import DataError
 from laconic.flower.plan import Shape
 
 

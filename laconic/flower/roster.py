@@ -17,10 +17,10 @@ from typing import Any
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from laconic.errors import ConfigError, PacketError
+from laconic.core.errors import ConfigError, PacketError
+from laconic.federation.blocklist import Strikes
 from laconic.flower import wire
 from laconic.flower.plan import Plan
-from laconic.server.strikes import Strikes
 
 LOG = getLogger("flwr.laconic")
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0

@@ -17,12 +17,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from pydantic import BaseModel, ValidationError
 
-from laconic.algorithm import Algorithm
+from laconic.algorithms.algorithm import Algorithm
+from laconic.core.errors import ConfigError, LaconicError, unknown_name
+from laconic.core.part import SLOTS, explain
 from laconic.data.federated import ClientData
-from laconic.errors import ConfigError, LaconicError, unknown_name
 from laconic.flower.plan import Model
 from laconic.flower.training import Deployment, FederatedTraining
-from laconic.parts import SLOTS, explain
 from laconic.run.config import SHORT_NAMES, RunConfig, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.driver import FREE_TO_CHANGE

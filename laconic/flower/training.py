@@ -15,25 +15,25 @@ import torch
 from flwr.serverapp import Grid
 from pydantic import BaseModel, ConfigDict, Field
 
-from laconic.algorithm import Algorithm
+from laconic.algorithms.algorithm import Algorithm
+from laconic.compression import encode_dense
+from laconic.compression.packet import Packet, Stream
+from laconic.core.errors import ConfigError, PacketError
+from laconic.core.layout import Layout
+from laconic.core.part import State, section
+from laconic.core.randomness import Draw, Randomness
 from laconic.data.federated import ClientData
-from laconic.engine.choice import settle
-from laconic.engine.draws import stochastic
-from laconic.errors import ConfigError, PacketError
+from laconic.federation.ledger import Ledger
+from laconic.federation.server import Server
 from laconic.flower.engine import GridEngine
 from laconic.flower.plan import Model, Plan, initial_hash, make_model
 from laconic.flower.population import Population
 from laconic.flower.roster import Roster
-from laconic.layout import Layout
-from laconic.link.compressors import encode_dense
-from laconic.link.packet import Packet, Stream
-from laconic.parts import State, section
-from laconic.randomness import Draw, Randomness
+from laconic.gradients.choose import settle
+from laconic.gradients.named_rng import stochastic
 from laconic.run.config import RunConfig, spelt_out
-from laconic.run.ledger import Ledger
 from laconic.run.simulation import usable_device
 from laconic.run.training import SMALLER, Diverged, Record, Training
-from laconic.server.server import Server
 
 LOG = getLogger("flwr.laconic")
 MESSAGE_EVERY = 30.0

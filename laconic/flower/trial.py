@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import tomli_w
 
-from laconic.errors import LaconicError
+from laconic.core.errors import LaconicError
 from laconic.flower.trial_keys import TrialKeys, make_trial_keys
 
 CONNECTION = "trial"
@@ -206,7 +206,7 @@ class Trial:
     def _start_warm(self) -> None:
         """One process imports torch for all."""
         folder = self.folder / "warm"
-        self._start("warm", [sys.executable, "-m", "laconic.flower.warm", "--folder", str(folder)])
+        self._start("warm", [sys.executable, "-m", "laconic.flower.prefork", "--folder", str(folder)])
         self.environment["PATH"] = f"{folder}{os.pathsep}{self.environment['PATH']}"
 
     def _wait_for_port(self) -> None:

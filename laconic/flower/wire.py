@@ -10,8 +10,8 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from laconic.client.messages import Instruction, Reply
-from laconic.errors import PacketError
+from laconic.core.errors import PacketError
+from laconic.federation.messages import Instruction, Reply
 
 RECORD = "laconic"
 """Under this name stands all that Laconic says in a Flower message."""

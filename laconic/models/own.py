@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from laconic.errors import ConfigError
+from laconic.core.errors import ConfigError
+from laconic.core.user_code import blamed, failure, load_function
 from laconic.models.shapes import Shape
-from laconic.own_code import blamed, failure, load_function
 
 
 def build_own(spelling: str, input_shape: Shape, classes: int) -> nn.Module:

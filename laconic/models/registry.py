@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from laconic.errors import ConfigError, unknown_name
+from laconic.core.errors import ConfigError, unknown_name
+from laconic.core.user_code import is_own
 from laconic.models import convolutional, dense, recurrent, residual
 from laconic.models.own import build_own
 from laconic.models.shapes import Shape, wrong_shape
-from laconic.own_code import is_own
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laconic.errors import ConfigError
+from laconic.core.errors import ConfigError
 
 Shape = tuple[int, ...]
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from laconic.combine import LINKS
-from laconic.errors import ConfigError
-from laconic.link.compressors import parse_compressor
-from laconic.link.packet import HEADER_BYTES
-from laconic.recipes import RECIPES, make
+from laconic.algorithms.combine import LINKS
+from laconic.algorithms.recipes import RECIPES, make
+from laconic.compression import parse_compressor
+from laconic.compression.packet import HEADER_BYTES
+from laconic.core.errors import ConfigError
 from laconic.run.directory import RunDirectory, read_metrics
 from laconic.run.settings import flat
 from laconic.run.target import means

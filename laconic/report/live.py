@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from laconic.errors import ConfigError
+from laconic.core.errors import ConfigError
 from laconic.report.gather import UNREADABLE, Table, entitle, find_runs, points_of, read_run
 from laconic.report.page import html
 from laconic.run.directory import RunDirectory, plain

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from laconic.errors import ConfigError
+from laconic.core.errors import ConfigError
 from laconic.report.gather import Table
 
 COSTS = {

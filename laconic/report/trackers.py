@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from laconic.errors import ConfigError
+from laconic.core.errors import ConfigError
 from laconic.run.config import RunConfig
 from laconic.run.driver import Outcome, Watcher
 from laconic.run.settings import flat

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from laconic import data, models
+from laconic.compression import Compressor, decode, parse_compressor
+from laconic.compression.packet import HEADER_BYTES
+from laconic.core.layout import Layout
+from laconic.core.randomness import Randomness
 from laconic.data.federated import ClientData
-from laconic.layout import Layout
-from laconic.link.compressors import Compressor, decode, parse_compressor
-from laconic.link.packet import HEADER_BYTES
-from laconic.randomness import Randomness
 from laconic.reproduce.study import Mode
 from laconic.run.full_gradient import FullGradient
 from laconic.run.settings import Settings
@@ -116,7 +116,7 @@ def gradient_similarity(mode: Mode) -> Numbers:
 
 def client_cosines(clients: ClientData, model: str) -> np.ndarray:
     """[n, n]: how alike the clients' full gradients are at the initial model."""
-    from laconic.recipes import fed_avg
+    from laconic.algorithms.recipes import fed_avg
 
     outputs = clients.classes or 1
     module = initial_module(lambda: models.build(model, clients.input_shape, outputs), 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from laconic.errors import DataError
+from laconic.core.errors import DataError
 from laconic.reproduce.catalogue import REPRODUCTIONS
 from laconic.reproduce.findings import FINDINGS
 from laconic.reproduce.runner import Data

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from laconic.errors import DataError
+from laconic.core.errors import DataError
 from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import Curve, mean_of_last
 from laconic.reproduce.options import options, quick

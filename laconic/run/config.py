@@ -23,23 +23,23 @@ import tomli_w
 from pydantic import BaseModel, Field, ValidationError
 
 from laconic import data, models
-from laconic.algorithm import Algorithm
-from laconic.combine import LINKS, in_groups, known, with_memory
+from laconic.algorithms.algorithm import Algorithm
+from laconic.algorithms.combine import LINKS, in_groups, known, with_memory
+from laconic.algorithms.recipes import RECIPES, make
+from laconic.algorithms.uplinks.base import Compressed
+from laconic.compression import Compressor
+from laconic.core.errors import ConfigError, unknown_name
+from laconic.core.part import SLOTS, Part, explain, find_part
+from laconic.core.user_code import load_parts
 from laconic.data.federated import ClientData
 from laconic.engine.faults import Faults
 from laconic.engine.network import Network
-from laconic.engine.numerics import Numerics
-from laconic.engine.workers import RaySettings
-from laconic.errors import ConfigError, unknown_name
-from laconic.link.compressors import Compressor
-from laconic.link.uplink import Compressed
-from laconic.own_code import load_parts
-from laconic.parts import SLOTS, Part, explain, find_part
-from laconic.recipes import RECIPES, make
+from laconic.engine.ray_settings import RaySettings
+from laconic.federation.defenses import Defences
+from laconic.gradients.numerics import Numerics
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
 from laconic.run.training import Training
-from laconic.server.defences import Defences
 
 SHORT_NAMES = {
     "local_steps": "method.local_steps",

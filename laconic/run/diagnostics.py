@@ -14,10 +14,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from laconic.client.messages import Probe, Reply
-from laconic.link.compressors import Compressor, decode
-from laconic.link.occasion import Occasion
-from laconic.randomness import Draw
+from laconic.algorithms.context import Occasion
+from laconic.compression import Compressor, decode
+from laconic.core.randomness import Draw
+from laconic.federation.messages import Probe, Reply
 
 
 class Diagnostics:

@@ -18,8 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from laconic.errors import ConfigError, DataError
-from laconic.report.heat_map import heat_map
+from laconic.core.errors import ConfigError, DataError
+from laconic.run.heat_map import heat_map
 from laconic.run.training import Record, Training
 
 # A checkpoint is due when the work since the last one is worth this many times what a checkpoint costs.

@@ -12,9 +12,9 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 
+from laconic.compression import parse_compressor
+from laconic.core.errors import ConfigError
 from laconic.data.federated import ClientData, FederatedData
-from laconic.errors import ConfigError
-from laconic.link.compressors import parse_compressor
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.simulation import Simulation

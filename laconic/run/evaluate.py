@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from laconic.layout import Layout
-from laconic.task import Task
+from laconic.core.layout import Layout
+from laconic.core.task import Task
 
 BATCH = 500
 Measured = tuple[int, dict[str, Tensor]]

@@ -8,17 +8,14 @@ made with evaluations only, and only if asked for (`--full-gradient`). No real s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.client.cohort import Cohort
-
-if TYPE_CHECKING:
-    from laconic.engine.inline import InlineEngine
-    from laconic.server.server import Server
+from laconic.algorithms.methods.cohort import Cohort
+from laconic.engine.inline import InlineEngine
+from laconic.federation.server import Server
 
 COMPARED = 100
 """Of so many clients, the first, the gradients are compared with each other."""

@@ -6,8 +6,8 @@ import dataclasses
 import re
 from typing import Any
 
-from laconic.errors import ConfigError
-from laconic.link.compressors import COMPRESSORS
+from laconic.compression import COMPRESSORS
+from laconic.core.errors import ConfigError
 from laconic.run.config import parse_setting
 
 

@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from laconic.core.units import parse_bytes
 from laconic.engine.faults import Faults
 from laconic.engine.network import Network
-from laconic.engine.numerics import Numerics
-from laconic.engine.workers import RaySettings
-from laconic.server.aggregate import Weighting
-from laconic.server.defences import Defences
-from laconic.server.sampling import Sampling
-from laconic.units import parse_bytes
+from laconic.engine.ray_settings import RaySettings
+from laconic.federation.aggregation import Weighting
+from laconic.federation.defenses import Defences
+from laconic.federation.sampling import Sampling
+from laconic.gradients.numerics import Numerics
 
 
 class Settings(BaseModel):

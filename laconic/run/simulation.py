@@ -10,32 +10,33 @@ import numpy as np
 import torch
 from torch import nn
 
-from laconic.algorithm import Algorithm, Engine
+from laconic.algorithms.algorithm import Algorithm
+from laconic.algorithms.context import Occasion
+from laconic.core.errors import ConfigError, PacketError
+from laconic.core.layout import Layout
+from laconic.core.part import State
+from laconic.core.randomness import Draw, Randomness
+from laconic.core.task import TASKS, Task
 from laconic.data.federated import ClientData, FederatedData, GeneratedData, sizes_of
-from laconic.engine.choice import settle
-from laconic.engine.draws import stochastic
+from laconic.engine.client_spec import Work
 from laconic.engine.faults import FaultyEngine
-from laconic.engine.hosts import connect
 from laconic.engine.network import NetworkEngine
-from laconic.engine.work import Work
-from laconic.engine.workers import RayEngine
-from laconic.errors import ConfigError, PacketError
-from laconic.layout import Layout
-from laconic.link.occasion import Occasion
-from laconic.parts import State
-from laconic.randomness import Draw, Randomness
-from laconic.run.database import Database
+from laconic.engine.ray_actors import connect
+from laconic.engine.ray_engine import RayEngine
+from laconic.federation.blocklist import Strikes
+from laconic.federation.client_links import DiskPeers
+from laconic.federation.database import Database
+from laconic.federation.disk_store import DiskStore
+from laconic.federation.ledger import Ledger
+from laconic.federation.round import Engine
+from laconic.federation.server import Server
+from laconic.federation.store import MemoryStore
+from laconic.gradients.choose import settle
+from laconic.gradients.named_rng import stochastic
 from laconic.run.diagnostics import Diagnostics
-from laconic.run.disk_store import DiskStore
 from laconic.run.full_gradient import FullGradient
-from laconic.run.ledger import Ledger
 from laconic.run.settings import Settings
-from laconic.run.store import MemoryStore
 from laconic.run.training import SMALLER, Diverged, Record, Training
-from laconic.server.peers import DiskPeers
-from laconic.server.server import Server
-from laconic.server.strikes import Strikes
-from laconic.task import TASKS, Task
 
 
 class Simulation(Training):

@@ -12,18 +12,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from laconic.algorithm import Algorithm, Engine, run_round
+from laconic.algorithms.algorithm import Algorithm
+from laconic.core.errors import LaconicError, PacketError
+from laconic.core.layout import Layout
+from laconic.core.part import State
+from laconic.core.task import Task
 from laconic.data.federated import ClientData
-from laconic.errors import LaconicError, PacketError
-from laconic.layout import Layout
-from laconic.parts import State
-from laconic.run.database import Database
+from laconic.federation.database import Database
+from laconic.federation.ledger import Ledger
+from laconic.federation.privacy import Privacy
+from laconic.federation.round import Engine, run_round
+from laconic.federation.server import Server
 from laconic.run.evaluate import Mapper, evaluate
-from laconic.run.ledger import Ledger
 from laconic.run.settings import Settings
-from laconic.server.privacy import Privacy
-from laconic.server.server import Server
-from laconic.task import Task
 
 Record = dict[str, Any]
 """One round as plain numbers: a line of metrics.jsonl. Costs are totals since the start; `streams` is the round alone."""

@@ -9,15 +9,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
+from laconic.algorithms.optimizers.sgd import SGD
+from laconic.algorithms.recipes import make as make_recipe
 from laconic.data.federated import ClientData
-from laconic.recipes import make as make_recipe
 from laconic.run.config import RunConfig
 from laconic.run.driver import Watcher
 from laconic.run.ensure import Trial, ensure
 from laconic.run.target import WINDOW
 from laconic.search.score import Score, final, score
 from laconic.search.space import spelt
-from laconic.server.optimizers import SGD
 
 LOCAL_RATES = (0.03, 0.1, 0.3)
 ADAPTIVE_RATES = (0.01, 0.03, 0.1)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from laconic.errors import ConfigError, unknown_name
+from laconic.core.errors import ConfigError, unknown_name
 from laconic.run.config import parse_setting
 
 _LOCAL = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from laconic.core.errors import ConfigError
 from laconic.data.federated import ClientData
-from laconic.errors import ConfigError
 from laconic.run.config import RunConfig
 from laconic.run.directory import RunDirectory, write_atomically
 from laconic.run.driver import Watcher

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from laconic import data, models
-from laconic.recipes import RECIPES
+from laconic.algorithms.recipes import RECIPES
 
 
 def test_compare_ranks_runs_on_the_same_data_from_the_same_model(forked, small, tmp_path: Path) -> None:

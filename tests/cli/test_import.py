@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 HALVED = """
-from laconic.link.compressors import Codec, Compressor, Group, compressor
+from laconic.compression import Codec, Compressor, Group, compressor
 
 @compressor("halved", argument="factor")
 class Halved(Compressor):
@@ -18,8 +18,8 @@ class Halved(Compressor):
         return Codec.FLOAT32
 """
 BACKWARDS = """
-from laconic.client.local_sgd import LocalSGD
-from laconic.parts import part
+from laconic.algorithms.methods.local_sgd import LocalSGD
+from laconic.core.part import part
 
 @part("method", "backwards")
 class Backwards(LocalSGD):
@@ -70,7 +70,7 @@ def test_what_can_be_wrong(forked, tmp_path: Path) -> None:
 
 
 FAILING = """
-from laconic.link.compressors import Codec, Compressor, Group, compressor, write_levels
+from laconic.compression import Codec, Compressor, Group, compressor, write_levels
 from neighbour import half
 
 @compressor("failing")

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from laconic.core.errors import DataError
 from laconic.data import files
 from laconic.data.files import Checksum, DataFile, Finder
-from laconic.errors import DataError
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 300_000, dtype=np.uint8).tobytes()
 SUM = Checksum("sha256", hashlib.sha256(CONTENT).hexdigest())

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from laconic.core.errors import ConfigError, DataError
 from laconic.data import ClientData, Examples, FederatedData, GeneratedData
 from laconic.data.federated import sizes_of
-from laconic.errors import ConfigError, DataError
 
 NORMALISE = ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
 

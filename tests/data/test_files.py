@@ -7,9 +7,9 @@ import hashlib
 
 import pytest
 
+from laconic.core.errors import DataError
 from laconic.data import files, load
 from laconic.data.files import Checksum, DataFile, Finder
-from laconic.errors import DataError
 
 CONTENT = b"the content"
 FILE = DataFile("some", "thing.gz", checksum=Checksum("sha256", hashlib.sha256(CONTENT).hexdigest()))

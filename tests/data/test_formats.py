@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from laconic.core.errors import DataError
 from laconic.data import FederatedData, load
 from laconic.data.files import Checksum, DataFile
 from laconic.data.sources import cifar, idx, mnist
-from laconic.errors import DataError
 
 RANDOM = np.random.default_rng(5)
 

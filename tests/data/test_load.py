@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from laconic.core.errors import ConfigError, DataError
 from laconic.data import FederatedData, datasets, load
 from laconic.data.sources import SOURCES, mnist
-from laconic.errors import ConfigError, DataError
 
 
 def digits(**options) -> FederatedData:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laconic.core.errors import ConfigError
+from laconic.core.randomness import Randomness
 from laconic.data.partition import Partition, parse_partition
-from laconic.errors import ConfigError
-from laconic.randomness import Randomness
 
 
 def generator(seed: int = 0) -> np.random.Generator:

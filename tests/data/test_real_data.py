@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from laconic.core.errors import ConfigError, DataError
 from laconic.data import FederatedData, datasets, files, load
 from laconic.data.sources import tinyshakespeare
-from laconic.errors import ConfigError, DataError
 
 INFOS = {info.name: info for info in datasets()}
 

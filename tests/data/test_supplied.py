@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
+from laconic.core.errors import ConfigError, DataError, LaconicError
 from laconic.data import FederatedData, divide, from_arrays, from_datasets, from_file, load
-from laconic.errors import ConfigError, DataError, LaconicError
 
 
 def test_arrays_become_clients_in_order():

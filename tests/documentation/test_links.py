@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from laconic.recipes import RECIPES
+from laconic.algorithms.recipes import RECIPES
 from tests.documentation.pages import PAGES, ROOT, anchors, links, name
 
 

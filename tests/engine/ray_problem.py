@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import laconic
+from laconic.core.task import Batch, Task
 from laconic.data import FederatedData, from_arrays
-from laconic.engine.numerics import Numerics
+from laconic.gradients.numerics import Numerics
 from laconic.run.simulation import Simulation, initial_module
-from laconic.task import Batch, Task
 
 FEATURES, CLASSES, CLIENTS = 6, 3, 7
 ALGORITHMS = {

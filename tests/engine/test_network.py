@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import laconic
+from laconic.core.errors import ConfigError
+from laconic.core.randomness import Randomness
 from laconic.engine.network import Connections, Network, Spread, quantity
-from laconic.errors import ConfigError
-from laconic.randomness import Randomness
 from laconic.run.config import RunConfig
 from laconic.run.simulation import Simulation
 

@@ -82,7 +82,7 @@ from pathlib import Path
 from laconic.flower import server_app
 from laconic.flower.training import FederatedTraining
 from laconic.run.directory import RunDirectory
-from laconic.server.server import Server
+from laconic.federation.server import Server
 
 save, enter = RunDirectory.save_checkpoint, Server._enter
 FOLDER = Path({folder!r})

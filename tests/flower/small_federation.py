@@ -9,10 +9,10 @@ import torch
 from flwr.app import Message
 
 import laconic
+from laconic.compression import encode_dense
+from laconic.compression.packet import Body, Packet
 from laconic.flower import client_app, wire
 from laconic.flower.server import serve
-from laconic.link.compressors import encode_dense
-from laconic.link.packet import Body, Packet
 from tests.flower.loopback import LoopbackGrid
 
 CLIENTS = 3
@@ -42,9 +42,9 @@ def run(grid: LoopbackGrid, folder: Path, algorithm="fed_cams", **settings):
 def simulated(label: str, **settings):
     name, *said = label.split(":")
     said = dict(pair.split("=") for pair in said)
-    numerics = laconic.engine.numerics.Numerics(strategy="loop")
+    numerics = laconic.gradients.numerics.Numerics(strategy="loop")
     changes = {key: value for key, value in (SETTINGS | settings).items() if key != "local_steps"}
-    algorithm = laconic.recipes.make(name, **said)
+    algorithm = laconic.algorithms.recipes.make(name, **said)
     if "local_steps" in algorithm.method.parameters():
         algorithm = algorithm.replace(local_steps=SETTINGS["local_steps"])
     return laconic.simulate(algorithm, "logistic", data(), numerics=numerics, **changes)

@@ -9,7 +9,7 @@ import tomllib
 import pytest
 
 from laconic.cli.flower_app import write_app
-from laconic.errors import ConfigError
+from laconic.core.errors import ConfigError
 
 
 def test_the_core_and_the_command_line_do_not_import_flower():

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import laconic
-from laconic.recipes import RECIPES
+from laconic.algorithms.recipes import RECIPES
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 

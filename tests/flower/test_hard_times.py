@@ -18,10 +18,10 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from flwr.app import Message
 
+from laconic.compression import decode_dense, encode_dense
+from laconic.compression.packet import Packet
 from laconic.flower import client_app, wire
 from laconic.flower.server import serve
-from laconic.link.compressors import decode_dense, encode_dense
-from laconic.link.packet import Packet
 from tests.flower.loopback import LoopbackGrid, failure
 from tests.flower.small_federation import CLIENTS, add, federation, not_a_number, replaced, run, simulated
 

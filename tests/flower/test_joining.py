@@ -108,7 +108,7 @@ def test_a_newcomer_of_another_size_does_not_stop_the_run(tmp_path, caplog):
 
 
 def test_sizes_of_late_joiners_count_for_weighted_sampling(tmp_path, monkeypatch):
-    from laconic.server.server import Server
+    from laconic.federation.server import Server
 
     seen = []
     sizes = Server._sizes

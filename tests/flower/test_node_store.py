@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.errors import PacketError
-from laconic.run.store import MemoryStore, Question
+from laconic.core.errors import PacketError
+from laconic.federation.store import MemoryStore, Question
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import laconic
-from laconic.errors import ConfigError
+from laconic.core.errors import ConfigError
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 

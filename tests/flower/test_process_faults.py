@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import laconic
-from laconic.client.messages import Instruction, Reply
+from laconic.federation.messages import Instruction, Reply
+from laconic.federation.store import Question
 from laconic.run.directory import RunDirectory, load_tensors, read_metrics
 from laconic.run.simulation import Simulation, initial_module, make_task
-from laconic.run.store import Question
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
@@ -119,7 +119,7 @@ class OnlyThese:
 
 def simulated(label: str, clients: int, rounds: int, heard: Mapping[int, set[int]]) -> Simulation:
     name, _, compressor = label.partition(":compressor=")
-    algorithm = laconic.recipes.make(name, **({"compressor": compressor} if compressor else {}))
+    algorithm = laconic.algorithms.recipes.make(name, **({"compressor": compressor} if compressor else {}))
     data = laconic.data.load("digits", clients=clients, partition="iid")
     module = initial_module(lambda: laconic.models.build("mlp:32", data.input_shape, 10), 0)
     settings = laconic.Settings(rounds=rounds, eval_every=50, numerics={"strategy": "loop"})

@@ -38,7 +38,7 @@ def wait_for(trial: Trial, runs: Iterable[RunDirectory]) -> None:
 
 def simulated(label: str, rounds: int = 5) -> laconic.Result:
     name, _, compressor = label.partition(":compressor=")
-    algorithm = laconic.recipes.make(name, **({"compressor": compressor} if compressor else {}))
+    algorithm = laconic.algorithms.recipes.make(name, **({"compressor": compressor} if compressor else {}))
     data = laconic.data.load("digits", clients=NODES, partition="iid")
     return laconic.simulate(algorithm, "mlp:32", data, rounds=rounds, numerics={"strategy": "loop"})
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from laconic.errors import ConfigError
+from laconic.core.errors import ConfigError
 from laconic.models import build
 
 SOURCE = """

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from laconic.errors import ConfigError
+from laconic.core.errors import ConfigError
 from laconic.models import build, models
 
 IMAGE = (1, 28, 28)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from laconic.cli.reports import plot as command
-from laconic.errors import ConfigError
+from laconic.core.errors import ConfigError
 from laconic.report.gather import COSTS, POINTS, _thinned, entitle, find_runs, gather, labels, read_run
 from laconic.report.page import html
 from laconic.report.plot import _joined, pareto, plot, traffic

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from laconic.errors import ConfigError
+from laconic.core.errors import ConfigError
 from laconic.report.live import serve
 
 

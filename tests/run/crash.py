@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from laconic.cli.view import LiveView
+from laconic.federation.database import Database
 from laconic.run import directory
 from laconic.run.config import load_config
-from laconic.run.database import Database
 from laconic.run.driver import drive
 
 OPTIONS = {"model": "logistic", "strategy": "loop", "participants": 2, "local_steps": 1, "threads": 1}

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import laconic
-from laconic.algorithm import Algorithm
-from laconic.errors import ConfigError, DataError
+from laconic.algorithms.algorithm import Algorithm
+from laconic.core.errors import ConfigError, DataError
 from laconic.run import directory
 from laconic.run.config import load_config
 from laconic.run.labels import split_label

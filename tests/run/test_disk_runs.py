@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import laconic
+from laconic.algorithms.downlinks.base import LOST
+from laconic.core.errors import ConfigError
 from laconic.data import GeneratedData, from_arrays
-from laconic.engine.numerics import Numerics
-from laconic.errors import ConfigError
-from laconic.link.downlink import LOST
+from laconic.federation.database import Database
+from laconic.gradients.numerics import Numerics
 from laconic.run.config import load_config
-from laconic.run.database import Database
 from laconic.run.directory import RunDirectory
 from laconic.run.simulation import Simulation, initial_module
 

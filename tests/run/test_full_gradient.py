@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import laconic
-from laconic.layout import Layout
+from laconic.core.layout import Layout
 from tests.problems import CLASSES, FEATURES, SIZES, client_arrays, data, gradient, module
 
 

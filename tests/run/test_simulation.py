@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import laconic
+from laconic.core.errors import ConfigError
 from laconic.data import FederatedData, from_arrays
-from laconic.engine.numerics import Numerics
-from laconic.errors import ConfigError
+from laconic.gradients.numerics import Numerics
 from laconic.models import build
 
 FEATURES, CLASSES = 5, 3

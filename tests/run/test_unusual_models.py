@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import laconic
+from laconic.core.errors import ConfigError
 from laconic.data import FederatedData, from_arrays
-from laconic.errors import ConfigError
 from laconic.run.directory import RunDirectory
 from laconic.run.simulation import Simulation
 

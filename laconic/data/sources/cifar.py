@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from laconic.core.errors import DataError
 from laconic.data.files import Checksum, DataFile, Finder
 from laconic.data.sources import idx
 from laconic.data.sources.pool import DatasetInfo, Pool, Source, images
-from laconic.errors import DataError
 
 PIXELS = 3 * 32 * 32
 HOME = "https://www.cs.toronto.edu/~kriz/"

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from laconic.core.errors import DataError
 from laconic.data.files import DataFile, Finder
 from laconic.data.sources.pool import DatasetInfo, Pool, Source, group_by, images, moments
-from laconic.errors import DataError
 
 SAMPLE = DataFile("femnist", "femnist_leaf_sample.npz")
 HOME = "https://github.com/TalwalkarLab/leaf"

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from laconic.core.errors import DataError
 from laconic.data.federated import Examples
 from laconic.data.files import Checksum, DataFile, Finder
 from laconic.data.sources.pool import DatasetInfo, Pool, Source, group_by
-from laconic.errors import DataError
 
 HOME = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/"
 SUMS = {

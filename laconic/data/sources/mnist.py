@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from laconic.core.errors import DataError
 from laconic.data.files import Checksum, DataFile, Finder
 from laconic.data.sources import idx
 from laconic.data.sources.pool import DatasetInfo, Pool, Source, group_by, images, moments
-from laconic.errors import DataError
 
 MNIST_MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",

@@ -1,0 +1,1 @@
+"""An algorithm is four parts: method, uplink, optimizer, downlink; recipes name them."""

@@ -1,0 +1,1 @@
+"""How the model becomes bytes on its way to a client."""

@@ -1,0 +1,1 @@
+"""How the mean update moves the server's model."""

@@ -1,0 +1,135 @@
+"""Adaptive optimizers: FedAMS and its relatives.
+
+[C] is FedAMS/FedCAMS (Wang, Lin and Chen, 2022), [R] Adaptive Federated Optimization (Reddi et al., 2021),
+[E] Fed-EF (Li and Li, 2023).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from laconic.algorithms.optimizers.base import Decay, Optimizer, Rate
+from laconic.core.part import State, checked, part
+from laconic.core.schedules import RateSchedule, Schedule
+
+
+@checked
+class Adaptive(Optimizer):
+    """m = b1 m + (1 - b1) y; v by the rule of the subclass; step b m / (sqrt(v) + eps), eps outside the root.
+
+    No bias correction unless asked (`bias_correction=True` is what the code of [C] does): the papers print none.
+    """
+
+    server_lr: Rate = 0.03
+    beta1: Decay = 0.9
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
+    bias_correction: bool = False
+    server_schedule: Schedule = RateSchedule()
+
+    def init(self, model: Tensor) -> State:
+        """m_0 = v_0 = 0."""
+        state = {"m": torch.zeros_like(model), "v": torch.zeros_like(model)}
+        if self.bias_correction:
+            state["t"] = torch.zeros((), dtype=torch.int64)
+        return state
+
+    def step(self, mean: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step of the family; `second_moment` and `denominator` are what differs."""
+        new = {"m": torch.lerp(mean, state["m"], self.beta1), "v": self.second_moment(state["v"], mean)}
+        rate, correction = self.server_lr, 1.0
+        if self.bias_correction:
+            new["t"] = state["t"] + 1
+            rate /= 1 - self.beta1 ** int(new["t"])
+            correction = (1 - self.second_decay ** int(new["t"])) ** -0.5
+        return rate * new["m"] / self.denominator(new, state, correction), new
+
+    @property
+    def second_decay(self) -> float:
+        """b2 for bias correction; Adagrad sums, so it has none."""
+        return 0.0
+
+    def second_moment(self, v: Tensor, mean: Tensor) -> Tensor:
+        """The new v."""
+        raise NotImplementedError
+
+    def denominator(self, new: State, old: State, correction: float) -> Tensor:
+        """sqrt(v) + eps; subclasses with a maximum keep it in `new`."""
+        return new["v"].sqrt().mul_(correction).add_(self.epsilon)
+
+
+@part("optimizer", "adagrad")
+class Adagrad(Adaptive):
+    """FedAdagrad [R, Algorithm 2]: v += y^2."""
+
+    def second_moment(self, v: Tensor, mean: Tensor) -> Tensor:
+        """V + y^2."""
+        return v + mean.square()
+
+
+@part("optimizer", "adam")
+class Adam(Adaptive):
+    """FedAdam [R, Algorithm 2]: v = b2 v + (1 - b2) y^2."""
+
+    beta2: Decay = 0.99
+
+    @property
+    def second_decay(self) -> float:
+        """b2."""
+        return self.beta2
+
+    def second_moment(self, v: Tensor, mean: Tensor) -> Tensor:
+        """b2 v + (1 - b2) y^2."""
+        return torch.lerp(mean.square(), v, self.beta2)
+
+
+@part("optimizer", "yogi")
+class Yogi(Adam):
+    """FedYogi [R, Algorithm 2]: v -= (1 - b2) sign(v - y^2) y^2."""
+
+    def second_moment(self, v: Tensor, mean: Tensor) -> Tensor:
+        """V - (1 - b2) sign(v - y^2) y^2."""
+        square = mean.square()
+        return v - (1 - self.beta2) * torch.sign(v - square) * square
+
+    def denominator(self, new: State, old: State, correction: float) -> Tensor:
+        """sqrt(v) + eps; the code of [C] corrects the whole of it here, not the root alone."""
+        return new["v"].sqrt().add_(self.epsilon).mul_(correction)
+
+
+@part("optimizer", "amsgrad")
+class AMSGrad(Adam):
+    """FedAMSGrad [C, Algorithm 1, option 2]: vhat = max(vhat, v), step b m / (sqrt(vhat) + eps).
+
+    Fed-EF-AMS [E, Algorithm 1] puts eps inside the root: `epsilon_inside=True`.
+    """
+
+    epsilon_inside: bool = False
+
+    def init(self, model: Tensor) -> State:
+        """Also vhat_0 = 0."""
+        return super().init(model) | {"vhat": torch.zeros_like(model)}
+
+    def denominator(self, new: State, old: State, correction: float) -> Tensor:
+        """sqrt(vhat) + eps, or sqrt(vhat + eps)."""
+        new["vhat"] = torch.maximum(old["vhat"], new["v"])
+        if self.epsilon_inside:
+            return (new["vhat"] + self.epsilon).sqrt_().mul_(correction)
+        return new["vhat"].sqrt().mul_(correction).add_(self.epsilon)
+
+
+@part("optimizer", "ams")
+class AMS(Adam):
+    """FedAMS [C, Algorithm 1, option 1], max stabilisation: vhat = max(vhat, v, eps), step b m / sqrt(vhat)."""
+
+    def init(self, model: Tensor) -> State:
+        """vhat_0 = eps is the same as taking eps into every maximum, since vhat never falls."""
+        return super().init(model) | {"vhat": torch.full_like(model, self.epsilon)}
+
+    def denominator(self, new: State, old: State, correction: float) -> Tensor:
+        """sqrt(vhat)."""
+        new["vhat"] = torch.maximum(old["vhat"], new["v"])
+        return new["vhat"].sqrt().mul_(correction)

@@ -1,0 +1,30 @@
+"""SGD on the server, with momentum when asked."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from laconic.algorithms.optimizers.base import Decay, Optimizer, Rate
+from laconic.core.part import State, part
+from laconic.core.schedules import RateSchedule, Schedule
+
+
+@part("optimizer", "sgd")
+class SGD(Optimizer):
+    """w += b y, with heavy-ball momentum when asked: u = momentum u + y, w += b u."""
+
+    server_lr: Rate = 1.0
+    momentum: Decay = 0.0
+    server_schedule: Schedule = RateSchedule()
+
+    def init(self, model: Tensor) -> State:
+        """Nothing without momentum."""
+        return {"momentum": torch.zeros_like(model)} if self.momentum else {}
+
+    def step(self, mean: Tensor, state: State) -> tuple[Tensor, State]:
+        """b y, or b u."""
+        if not self.momentum:
+            return self.server_lr * mean, state
+        velocity = self.momentum * state["momentum"] + mean
+        return self.server_lr * velocity, {"momentum": velocity}

@@ -1,0 +1,149 @@
+"""Uplinks that look at how much an update differs from the last one sent. [B] is FedBNLACA and FedBACA.
+
+The reference r is the last vector that this client transmitted; both sides keep it as the packet it came in. Before the
+first transmission there is none, and nothing is skipped or accelerated.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from laconic.algorithms.context import Occasion
+from laconic.algorithms.uplinks.base import Encoded, Uplink, compensate, compress, remember
+from laconic.compression import AnyCompressor, Codec, Compressor, Dense, Payload, SumPayload, decode
+from laconic.compression.packet import Body, Flag
+from laconic.core.errors import PacketError
+from laconic.core.layout import Layout
+from laconic.core.part import State, checked, part
+
+SKIP = Body(Codec.SKIP)
+
+
+@checked
+class Judging(Uplink):
+    """What lazy and accelerated uplinks share: ||y - r|| <= threshold ||r||.
+
+    The threshold is a number, or C / (alpha n) [B, equation (3)] with n the clients invited; `constant="suggested"` is
+    C = sqrt(alpha ln N) / N.
+    """
+
+    compressor: AnyCompressor = Dense()
+    memory: bool = False
+    """Error feedback inside."""
+    threshold: Annotated[float, Field(ge=0)] | None = None
+    constant: Annotated[float, Field(ge=0)] | Literal["suggested"] = "suggested"
+    alpha: Annotated[float, Field(gt=0)] = 1.0
+    restart_after: Annotated[int, Field(ge=0)] | None = None
+    restart_from: Annotated[int, Field(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        if self.memory:
+            self.compressor.scaled_for_feedback()  # refuses what cannot contract, before any work
+
+    @property
+    def effective(self) -> Compressor | None:
+        """The compressor, scaled if need be."""
+        return self.compressor.scaled_for_feedback() if self.memory else self.compressor
+
+    def limit(self, occasion: Occasion) -> float:
+        """The threshold on this occasion."""
+        if self.threshold is not None:
+            return self.threshold
+        constant = self.constant
+        if constant == "suggested":
+            constant = math.sqrt(self.alpha * math.log(occasion.population)) / occasion.population
+        return constant / (self.alpha * occasion.invited)
+
+    def close(self, payload: Payload, state: State, occasion: Occasion) -> bool:
+        """Whether y is near the reference."""
+        if "reference" not in state:
+            return False
+        reference = self.reference(state, occasion.layout).dense()
+        distance = torch.linalg.vector_norm(payload.dense() - reference)
+        return bool(distance <= self.limit(occasion) * torch.linalg.vector_norm(reference))
+
+    def reference(self, state: State, layout: Layout) -> Payload:
+        """The reference r, from the client's state or the server's."""
+        return decode(Body.from_tensor(state["reference"]), layout)
+
+    def target(self, update: Tensor, state: State, occasion: Occasion) -> Tensor:
+        """The update u, or u + m."""
+        if not self.memory:
+            return update
+        return compensate(update, state, occasion, self.restart_after, self.restart_from)
+
+    def compressed(self, target: Tensor, occasion: Occasion) -> Body:
+        """C(x)."""
+        compressor = self.compressor.scaled_for_feedback() if self.memory else self.compressor
+        return compress(compressor, target, occasion)
+
+    def paper_bits(self, body: Body, layout: Layout) -> int:
+        """A skip is a flag of one bit."""
+        return 1 if body.codec == Codec.SKIP else self.compressor.paper_bits(layout)
+
+    def without_memory(self) -> Uplink:
+        """No error feedback inside."""
+        return self.replace(memory=False)
+
+
+@part("uplink", "lazy")
+class Lazy(Judging):
+    """NLA [B, Algorithms 1 and 3]: an update near the last one sent is not sent; the server uses that one again.
+
+    Error feedback inside sees what the server used, so a skip loses nothing.
+    """
+
+    def encode(self, update: Tensor, state: State, occasion: Occasion) -> Encoded:
+        """C(x), or a skip."""
+        target = self.target(update, state, occasion)
+        body = self.compressed(target, occasion)
+        used: Payload = decode(body, occasion.layout)
+        reference = body.to_tensor()
+        if self.close(used, state, occasion):
+            body, used, reference = SKIP, self.reference(state, occasion.layout), state["reference"]
+        memory = remember(target, used, occasion) if self.memory else {}
+        return Encoded(body, memory | {"reference": reference}, used)
+
+    def fold(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
+        """The body, or on a skip the last one again."""
+        if body.codec != Codec.SKIP:
+            return decode(body, layout), {"reference": body.to_tensor()}
+        if "reference" not in peer:
+            raise PacketError("reference", "a skip before anything was sent")
+        return self.reference(peer, layout), peer
+
+
+@part("uplink", "accelerated")
+class Accelerated(Judging):
+    """AA [B, equation (4)]: an update near the last one is sent in full, and the server uses both together.
+
+    Error feedback inside sees y alone: seeing r + y it would take the acceleration back one round later. `feedback="used"`
+    does just that.
+    """
+
+    feedback: Literal["sent", "used"] = "sent"
+
+    def encode(self, update: Tensor, state: State, occasion: Occasion) -> Encoded:
+        """C(x), marked when it is to be used together with r."""
+        target = self.target(update, state, occasion)
+        body = self.compressed(target, occasion)
+        arrived: Payload = decode(body, occasion.layout)
+        flags = Flag.ACCELERATED if self.close(arrived, state, occasion) else Flag(0)
+        used = SumPayload(self.reference(state, occasion.layout), arrived) if flags else arrived
+        seen = used if self.feedback == "used" else arrived
+        memory = remember(target, seen, occasion) if self.memory else {}
+        return Encoded(body, memory | {"reference": body.to_tensor()}, used, flags, seen)
+
+    def fold(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
+        """What was sent, y, or r + y."""
+        payload: Payload = decode(body, layout)
+        if Flag.ACCELERATED in flags:
+            if "reference" not in peer:
+                raise PacketError("reference", "an acceleration before anything was sent")
+            payload = SumPayload(self.reference(peer, layout), payload)
+        return payload, {"reference": body.to_tensor()}

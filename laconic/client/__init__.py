@@ -1,1 +1,0 @@
-"""The client's side: what it computes from the model and its data."""

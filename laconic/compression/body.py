@@ -1,0 +1,114 @@
+"""The inside of a packet: a writer and a reader of bodies (design.md, "The wire"; rule 8).
+
+A body has two parts. First come the fixed fields, whose sizes follow from the layout and from what was read before; then
+the words of the entropy coder, which are all the rest. So no length of a section is ever sent, and none is believed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from laconic.compression.entropy import SymbolReader, SymbolWriter
+from laconic.compression.packet import Body, Buffer
+from laconic.core.errors import ConfigError, PacketError
+from laconic.core.layout import Layout
+
+Floats: TypeAlias = NDArray[Any]
+"""A vector of one of the floating types that travel."""
+
+_FLOATS = {torch.float32: "<f4", torch.float64: "<f8"}
+_LONGEST_NUMBER = 5
+
+
+def float_type(layout: Layout) -> np.dtype[Any]:
+    """The type of values and scales: that of the model."""
+    if layout.dtype not in _FLOATS:
+        raise ConfigError(f"model of type {layout.dtype}: links carry torch.float32 and torch.float64")
+    return np.dtype(_FLOATS[layout.dtype])
+
+
+class BodyWriter:
+    """Fixed fields in order, and the symbols that follow them."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.floats = float_type(layout)
+        self._fields: list[Buffer] = []
+        self.symbols = SymbolWriter()
+
+    def put(self, field: Buffer) -> None:
+        """Bytes as they are."""
+        self._fields.append(field)
+
+    def number(self, value: int) -> None:
+        """A whole number from 0, seven bits a byte, the lowest first."""
+        self._fields.append(_number_bytes(value))
+
+    def values(self, values: Floats) -> None:
+        """Numbers in the model's own type."""
+        self.put(values.astype(self.floats, copy=False).tobytes())
+
+    def body(self, codec: int) -> Body:
+        """The whole, under its codec number."""
+        return Body(codec, b"".join((*self._fields, self.symbols.finish())))
+
+
+def _number_bytes(value: int) -> bytes:
+    groups = [value & 127]
+    while value := value >> 7:
+        groups.append(value & 127)
+    return bytes([group | 128 for group in groups[:-1]] + groups[-1:])
+
+
+class BodyReader:
+    """Reads the fields of a body, each within the bytes that are there."""
+
+    def __init__(self, data: Buffer, layout: Layout) -> None:
+        self.floats = float_type(layout)
+        self._most_coded = 2 * layout.size + 4096
+        self._data = memoryview(data)
+        self._at = 0
+
+    def take(self, size: int) -> memoryview:
+        """The next `size` bytes, without a copy."""
+        if size > len(self._data) - self._at:
+            raise PacketError("truncated", f"{size} bytes expected, {len(self._data) - self._at} are left")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def number(self, most: int) -> int:
+        """A whole number of at most `most`."""
+        value = 0
+        for place in range(_LONGEST_NUMBER):
+            byte = self.take(1)[0]
+            value |= (byte & 127) << (7 * place)
+            if byte < 128:
+                break
+        if value > most or byte > 127:
+            raise PacketError("number", f"{value} where at most {most} is possible")
+        return value
+
+    def values(self, count: int) -> Floats:
+        """`count` finite numbers, as a view of the bytes."""
+        values = np.frombuffer(self.take(count * self.floats.itemsize), dtype=self.floats)
+        refuse_not_finite(values)
+        return values
+
+    def symbols(self) -> SymbolReader:
+        """The rest, as the words of the entropy coder; honest ones need little more than a byte for each entry."""
+        rest = len(self._data) - self._at
+        if rest > self._most_coded:
+            raise PacketError("size", f"{rest} bytes are left over")
+        return SymbolReader(self.take(rest))
+
+
+def refuse_not_finite(values: Floats) -> None:
+    """Refuse NaN and infinity."""
+    # A sum is finite exactly when no entry is NaN or infinite, but for overflow, which the slow test then settles.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = values.sum(dtype=np.float32 if values.dtype.itemsize == 2 else None)
+    if not np.isfinite(total) and not np.isfinite(values).all():
+        raise PacketError("not finite", "NaN or infinity")

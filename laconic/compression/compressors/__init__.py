@@ -1,0 +1,1 @@
+"""The compressors, one file for each family, and how they are spelled."""

@@ -1,0 +1,59 @@
+"""From a body back to a vector. A body names its codec, so the receiver needs nothing else but the layout that it has."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from laconic.compression.body import BodyReader
+from laconic.compression.codec import BY_LAYER, Codec, form_of
+from laconic.compression.groups import group_bounds
+from laconic.compression.packet import Body
+from laconic.compression.payload import DensePayload, SentPayload
+from laconic.compression.positions import read_places
+from laconic.compression.values import read_values
+from laconic.core.errors import PacketError
+from laconic.core.layout import Layout
+
+_DENSE_TYPES: dict[int, torch.dtype] = {Codec.FLOAT32: torch.float32, Codec.FLOAT64: torch.float64}
+_OWN_FORM = {dtype: codec for codec, dtype in _DENSE_TYPES.items()}
+
+
+def decode(body: Body, layout: Layout) -> SentPayload:
+    """What a body says, checked against the layout: every field within the bytes that are there, every number finite.
+
+    Error feedback and aggregation use what this returns, never the encoder's own idea (design rule 4). Memory stays below
+    twice the dense vector, whatever the bytes are.
+    """
+    if body.codec == _OWN_FORM.get(layout.dtype):
+        return decode_dense(body, layout.size, layout.dtype)
+    form = form_of(body.codec)
+    groups = group_bounds(layout, "layer" if body.codec & BY_LAYER else "model")
+    reader = BodyReader(body.data, layout)
+    places = read_places(body.codec, layout.size, groups, reader)
+    values = read_values(form, places.count, len(groups) - 1, reader)
+    symbols = reader.symbols()
+    placement = places.locate(symbols)
+    values.begin(placement.bounds(groups), symbols)
+    payload = placement.payload(values, reader.floats.newbyteorder("="))
+    symbols.finish()
+    return payload
+
+
+def decode_dense(body: Body, size: int, dtype: torch.dtype) -> SentPayload:
+    """A vector that no layout describes, such as the buffers."""
+    if body.codec not in _DENSE_TYPES:
+        raise PacketError("codec", f"number {body.codec} where a dense vector is expected")
+    sent = _DENSE_TYPES[body.codec]
+    if sent != dtype:
+        raise PacketError("dtype", f"{sent} where {dtype} is expected")
+    if len(body.data) != size * dtype.itemsize:
+        raise PacketError("size", f"{len(body.data)} bytes for {size} numbers of {dtype}")
+    kind = np.dtype("<f4") if dtype == torch.float32 else np.dtype("<f8")
+    entries = np.frombuffer(body.data, dtype=kind)
+    # A body may lie unaligned in a larger message, and torch needs memory that it may write to.
+    as_it_is = kind.isnative and entries.flags.writeable and entries.flags.aligned
+    values = torch.from_numpy(entries if as_it_is else entries.astype(kind.newbyteorder("="), copy=True))
+    if size and not torch.isfinite(values.sum()) and not bool(torch.isfinite(values).all()):
+        raise PacketError("not finite", "NaN or infinity")
+    return DensePayload(values)

@@ -1,0 +1,195 @@
+"""Entropy coding: symbols at the cost of their information, by asymmetric numeral systems (Duda, 2013).
+
+All symbols of a body share one stream of 32-bit words, whatever their models, so that nothing is rounded up more than
+once. Models are made by plain arithmetic and sums of whole numbers only, so that two machines cannot disagree about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laconic.core.errors import PacketError
+
+Symbols: TypeAlias = NDArray[Any]
+"""Whole numbers from 0, of any integer type."""
+Weights: TypeAlias = NDArray[np.float64]
+"""A number for each symbol, in proportion to its probability; what has weight 0 can still be coded, at 24 bits."""
+Counts: TypeAlias = NDArray[np.int64]
+
+BLOCK = 1 << 16
+"""Entries that are worked on at a time: they fit the cache, and no temporary grows with the model."""
+ONE_THREAD = 1 << 15
+"""The most entries for which torch does not wake up other threads, which may be busy with other clients."""
+
+
+PRECISION = 24
+"""Bits of a symbol's share."""
+_SET_BITS = np.array([number.bit_count() for number in range(256)])
+
+
+def blocks(size: int, block: int = BLOCK) -> Iterator[tuple[int, int]]:
+    """Start and end of every block of a vector.
+
+    >>> list(blocks(5, 2))
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    return ((start, min(start + block, size)) for start in range(0, size, block))
+
+
+def bit_weights(ones: int, bits: int) -> Weights:
+    """Weights of the 256 bytes whose bits are independent, each set with probability `ones / bits`."""
+    chance = min(max(ones, 1), max(bits - 1, 1)) / max(bits, 2)
+    powers = np.ones((2, 9))
+    for exponent in range(1, 9):  # multiplied out, since a library's power function may differ in the last bit
+        powers[:, exponent] = powers[:, exponent - 1] * (1 - chance, chance)
+    weights: Weights = powers[1, _SET_BITS] * powers[0, 8 - _SET_BITS]
+    return weights
+
+
+def cost(counts: Counts, weights: Weights) -> float:
+    """Bits that symbols with these counts take under these weights."""
+    there = counts > 0
+    return float((counts[there] * (np.log2(weights.sum()) - np.log2(weights[there]))).sum())
+
+
+def count_symbols(symbols: Symbols, size: int) -> Counts:
+    """How often each of `size` symbols occurs."""
+    counts = np.zeros(size, dtype=np.int64)
+    for start, end in blocks(len(symbols)):
+        counts += np.bincount(symbols[start:end], minlength=size)
+    return counts
+
+
+def table_of(counts: Counts) -> NDArray[np.uint8]:
+    """Counts in one byte each: the root of a symbol's share of the commonest, times 255.
+
+    The root spends the byte's precision where it matters: an error of a share's root costs the same wherever it is (Fisher).
+    """
+    roots = np.rint(255 * np.sqrt(counts / max(1, counts.max(initial=0))))
+    table: NDArray[np.uint8] = np.maximum(roots, counts > 0).astype(np.uint8)
+    return table
+
+
+def table_weights(table: NDArray[Any]) -> Weights:
+    """The weights that a table describes; one without any share is taken as equal shares."""
+    weights: Weights = np.square(table.astype(np.float64)) if table.any() else np.ones(len(table))
+    return weights
+
+
+# Half of a table's entries are expected to be empty, and small ones are likelier than large ones.
+_TABLE_WEIGHTS = 1 / np.arange(1.0, 257.0)
+_TABLE_WEIGHTS[0] = _TABLE_WEIGHTS[1:].sum()
+
+
+@dataclass(frozen=True)
+class Run:
+    """Symbols and how they will be coded: under weights that both sides expect, or after a table of their own."""
+
+    symbols: Symbols
+    weights: Weights
+    table: NDArray[np.uint8] | None
+    bits: float
+
+    @classmethod
+    def expecting(cls, symbols: Symbols, weights: Weights) -> Run:
+        """Under weights that both sides know."""
+        return cls(symbols, weights, None, cost(count_symbols(symbols, len(weights)), weights))
+
+    @classmethod
+    def with_table(cls, symbols: Symbols, size: int) -> Run:
+        """After a table of how often each of `size` symbols occurs."""
+        counts = count_symbols(symbols, size)
+        table = table_of(counts)
+        bits = cost(counts, table_weights(table)) + cost(count_symbols(table, 256), _TABLE_WEIGHTS)
+        return cls(symbols, table_weights(table), table, bits)
+
+    @classmethod
+    def smaller(cls, symbols: Symbols, expected: Weights) -> Run:
+        """With or without a table, whichever is smaller."""
+        return min(cls.expecting(symbols, expected), cls.with_table(symbols, len(expected)), key=lambda run: run.bits)
+
+
+class SymbolWriter:
+    """Collects runs of symbols, to be read in the same order."""
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[Symbols, Weights]] = []
+
+    def put(self, run: Run) -> bool:
+        """One run; tells whether it has a table, which the reader must know."""
+        if run.table is not None:
+            self._runs.append((run.table, _TABLE_WEIGHTS))
+        self._runs.append((run.symbols, run.weights))
+        return run.table is not None
+
+    def finish(self) -> bytes:
+        """The words of all runs. The coder is a stack: the last symbol goes in first."""
+        if not self._runs:
+            return b""
+        from laconic.compression import kernels
+
+        most = sum(len(symbols) for symbols, _ in self._runs) * PRECISION // 32  # no symbol takes more bits than that
+        words, at, state = np.empty(most + 3, dtype=np.uint32), 0, 0
+        for symbols, weights in reversed(self._runs):
+            edges = _edges(weights)
+            for start, end in reversed(list(blocks(len(symbols)))):
+                block = symbols[start:end].astype(np.uint16)
+                state, at = kernels.encode_symbols(block, edges, np.uint64(state), words, at)
+        words[at : at + 2] = state % 2**32, state >> 32
+        # Upper bytes that are 0 need not be sent: the reader fills them in.
+        return words[: at + 2].astype("<u4").tobytes().rstrip(b"\0")
+
+
+class SymbolReader:
+    """Reads what a `SymbolWriter` wrote. Any words decode to some symbols: what they mean is checked by the caller."""
+
+    def __init__(self, data: memoryview) -> None:
+        if len(data) and data[-1] == 0:
+            raise PacketError("size", "the last byte is 0")
+        words = np.zeros(-(-len(data) // 4), dtype="<u4")
+        words.view(np.uint8)[: len(data)] = data
+        self._words = words.astype(np.uint32, copy=False)
+        self._at, self._state = len(words), 0
+        while self._at and self._state < 2**32:
+            self._at -= 1
+            self._state = self._state * 2**32 + int(words[self._at])
+
+    def take(self, count: int, weights: Weights) -> NDArray[np.uint16]:
+        """The next `count` symbols."""
+        return self.start(weights)(count)
+
+    def start(self, weights: Weights) -> Callable[[int], NDArray[np.uint16]]:
+        """A function that takes the next symbols of one run, as many as it is asked for."""
+        from laconic.compression import kernels
+
+        edges = _edges(weights)
+
+        def take(count: int) -> NDArray[np.uint16]:
+            symbols = np.empty(count, dtype=np.uint16)
+            now = self._words, self._at, np.uint64(self._state)
+            self._state, self._at = kernels.decode_symbols(*now, edges, symbols)
+            return symbols
+
+        return take
+
+    def own_weights(self, size: int) -> Weights:
+        """The table of `size` symbols that stands before a run."""
+        return table_weights(self.take(size, _TABLE_WEIGHTS))
+
+    def finish(self) -> None:
+        """Everything must have been read: bytes that say nothing are refused."""
+        if self._at or self._state:
+            raise PacketError("size", "bytes are left over, or wrong")
+
+
+def _edges(weights: Weights) -> NDArray[np.uint64]:
+    """Where each symbol's share of 2^24 begins, and where the last one's ends; no share is empty."""
+    scaled = (weights / weights.max() * 2**30).astype(np.int64)
+    shares = 1 + scaled * (2**PRECISION - len(weights)) // scaled.sum()
+    shares[np.argmax(scaled)] += 2**PRECISION - shares.sum()
+    return np.append(0, np.cumsum(shares)).astype(np.uint64)

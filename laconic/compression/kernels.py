@@ -1,0 +1,210 @@
+"""The loops of coding that no vector arithmetic expresses, compiled by Numba.
+
+This module is imported where a kernel is called, not before: Numba takes a while to load, and a command that sends nothing
+needs none of it. Kernels check whatever comes from a packet, since Numba checks no bounds, and allocate nothing that grows.
+
+Bits stand in words, the lowest first; a vector of words ends with a spare one, so that a number may be read from two words
+wherever it lies. Arithmetic on them is unsigned throughout: Numba mixes signed and unsigned to a floating number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.cpython.unsafe import numbers
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from laconic.compression.bit_packing import HalfWords, Widths, Words
+from laconic.compression.entropy import PRECISION
+from laconic.core.compiled import kernel
+
+_0, _1, _5, _6, _31, _32, _63 = (np.uint64(number) for number in (0, 1, 5, 6, 31, 32, 63))
+_trailing_zeros: Any = numbers.trailing_zeros
+
+
+@kernel
+def pack(numbers: NDArray[np.uint32], widths: Widths, words: Words) -> None:
+    """Each number in as many bits as its width says, one after the other, into words that are 0."""
+    bit = _0
+    for index in range(len(numbers)):
+        cell, shift, number = bit >> _6, bit & _63, np.uint64(numbers[index])
+        words[cell] |= number << shift
+        words[cell + _1] |= (number >> _1) >> (_63 - shift)
+        bit += np.uint64(widths[index])
+
+
+@kernel
+def unpack(words: HalfWords, width: int, start: int, numbers: NDArray[np.uint32]) -> None:
+    """The numbers from `start` on that were packed with one width."""
+    step = np.uint64(width)
+    mask, bit = (_1 << step) - _1, np.uint64(start) * step
+    for index in range(len(numbers)):
+        cell = bit >> _5
+        two = np.uint64(words[cell]) | np.uint64(words[cell + _1]) << _32
+        numbers[index] = (two >> (bit & _31)) & mask
+        bit += step
+
+
+@kernel
+def join_split(unary: Words, low: HalfWords, widths: Widths, run: int, size: int, positions: NDArray[np.int64]) -> bool:
+    """Positions from gaps whose high parts are unary and whose low bits are packed; False unless all are below `size`."""
+    at, base, word, bit = _0, _0, unary[0], _0
+    position, end = ~_0, ~_0  # the last position, and the bit where its gap ended: one before the first of each
+    for number in range(len(widths)):
+        width = np.uint64(widths[number])
+        mask = (_1 << width) - _1
+        # The high parts add up to `end` less one for each gap, so within a run no gap is needed by itself:
+        # position = (end << width) + the sum of (low bits + 1 - 2^width) + what makes it right at the start of the run.
+        offset = position + _1 - ((end + _1) << width) + mask
+        for index in range(number * run, min(number * run + run, len(positions))):
+            while word == _0:
+                at += _1
+                if at == np.uint64(len(unary)):
+                    return False
+                base, word = at << _6, unary[at]
+            end = base + np.uint64(_trailing_zeros(word))
+            word &= word - _1
+            cell = bit >> _5
+            two = np.uint64(low[cell]) | np.uint64(low[cell + _1]) << _32
+            offset += ((two >> (bit & _31)) & mask) - mask
+            bit += width
+            position = (end << width) + offset
+            positions[index] = np.int64(position)
+    while word == _0 and at + _1 < np.uint64(len(unary)):
+        at += _1
+        word = unary[at]
+    # Positions ascend, since nothing overflows with at most 2^32 entries and widths below 32: the last stands for all.
+    return bool(word == _0 and position + _1 <= np.uint64(size))
+
+
+@kernel
+def join_classes(
+    classes: NDArray[np.uint16], low: HalfWords, low_bits: int, size: int, positions: NDArray[np.int64]
+) -> int:
+    """Positions from classes of gaps and the bits within; how many bits that took, or -1 if there are no such positions."""
+    bit, following = _0, _0
+    for index in range(len(classes)):
+        kind = np.uint64(classes[index])
+        width = kind >> _1
+        if bit + width > np.uint64(low_bits):
+            return -1
+        cell = bit >> _5
+        two = np.uint64(low[cell]) | np.uint64(low[cell + _1]) << _32
+        start = ((np.uint64(2) + (kind & _1)) << width) - np.uint64(2)
+        position = following + start + ((two >> (bit & _31)) & ((_1 << width) - _1))
+        bit += width
+        if position >= np.uint64(size):
+            return -1
+        positions[index] = np.int64(position)
+        following = position + _1
+    return int(bit)
+
+
+_PRECISION, _LOOKUP = np.uint64(PRECISION), np.uint64(12)
+
+
+@kernel
+def encode_symbols(
+    symbols: NDArray[np.uint16], edges: Words, state: np.uint64, words: NDArray[np.uint32], at: int
+) -> tuple[Any, int]:
+    """Push symbols, the last one first, on a state and, when that is full, on the words; where both are then."""
+    for index in range(len(symbols) - 1, -1, -1):
+        symbol = symbols[index]
+        start = edges[symbol]
+        share = edges[symbol + 1] - start
+        if state >> (_63 - _PRECISION + _1) >= share:
+            words[at] = state & ((_1 << _32) - _1)
+            at += 1
+            state >>= _32
+        whole = state // share
+        state = (whole << _PRECISION) + start + (state - whole * share)
+    return state, at
+
+
+@kernel
+def decode_symbols(
+    words: NDArray[np.uint32], at: int, state: np.uint64, edges: Words, symbols: NDArray[np.uint16]
+) -> tuple[Any, int]:
+    """Take symbols back; where state and words are then."""
+    # The first symbol of every 2^12 slots, from where a few steps lead to the right one.
+    first, symbol = np.empty(1 << (PRECISION - 12), dtype=np.uint16), 0
+    for cell in range(len(first)):
+        while edges[symbol + 1] <= np.uint64(cell) << _LOOKUP:
+            symbol += 1
+        first[cell] = symbol
+    for index in range(len(symbols)):
+        slot = state & ((_1 << _PRECISION) - _1)
+        found = np.uint64(first[slot >> _LOOKUP])
+        while edges[found + _1] <= slot:
+            found += _1
+        symbols[index] = found
+        start = edges[found]
+        state = (edges[found + _1] - start) * (state >> _PRECISION) + (slot - start)
+        if state >> _32 == _0 and at > 0:
+            at -= 1
+            state = state << _32 | np.uint64(words[at])
+    return state, at
+
+
+def _prefetch_code(typing: Any, vector: Any, index: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        entry = builder.gep(context.make_array(vector)(context, builder, arguments[0]).data, [arguments[1]])
+        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+        function = builder.module.declare_intrinsic("llvm.prefetch.p0", (), kind)
+        builder.call(function, [builder.bitcast(entry, byte), flag(0), flag(3), flag(1)])  # to read, to keep, data
+        return context.get_dummy_value()
+
+    return types.void(vector, index), generate
+
+
+_prefetch: Any = intrinsic(_prefetch_code)
+"""Have an entry brought near, without waiting for it."""
+
+
+@kernel
+def add_at(
+    vector: NDArray[Any], positions: NDArray[np.int64], values: NDArray[Any], weight: Any, start: int, end: int
+) -> None:
+    """vector[positions] += weight * values, from `start` to `end`; the caller has checked the positions."""
+    last = len(positions) - 1
+    for index in range(start, end):
+        # Nearly every entry lies in a cache line of its own: waiting for them one by one would take half as long again.
+        _prefetch(vector, positions[min(index + 64, last)])
+        vector[np.uint64(positions[index])] += weight * values[index]
+
+
+@kernel
+def _write_reaching(
+    values: NDArray[Any],
+    start: int,
+    end: int,
+    threshold: Any,
+    positions: NDArray[np.int64],
+    magnitudes: NDArray[Any],
+    found: int,
+) -> int:
+    for index in range(start, end):
+        magnitude = abs(values[index])
+        if not magnitude < threshold:  # not "reaches", so that NaN is found as well
+            if found < len(positions):
+                positions[found], magnitudes[found] = index, magnitude
+            found += 1
+    return found
+
+
+@kernel
+def find_reaching(values: NDArray[Any], threshold: Any, positions: NDArray[np.int64], magnitudes: NDArray[Any]) -> int:
+    """Where magnitudes are not below the threshold. How many, though no more are written than there is room for."""
+    found, whole = 0, len(values) // 64 * 64
+    for start in range(0, whole, 64):
+        part, below = values[start : start + 64], 0
+        for index in range(64):  # a fixed number and no branch: the compiler makes a few vector instructions of it
+            below += abs(part[index]) < threshold
+        if below < 64:
+            found = _write_reaching(values, start, start + 64, threshold, positions, magnitudes, found)
+    return _write_reaching(values, whole, len(values), threshold, positions, magnitudes, found)

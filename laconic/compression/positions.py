@@ -1,0 +1,305 @@
+"""Where a packet's values belong: everywhere, at positions that are sent, or at positions drawn from a seed.
+
+Sent positions are coded as gaps; from an eighth of all entries on, as one bit per coordinate, entropy-coded.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from laconic.compression import gap_coding as gaps
+from laconic.compression.bit_packing import Widths, half_words_of, pack, packed_size, unpack
+from laconic.compression.body import BodyReader, BodyWriter, Floats
+from laconic.compression.codec import RICE, Places, places_of
+from laconic.compression.entropy import BLOCK, Run, SymbolReader, bit_weights, blocks
+from laconic.compression.gap_coding import ClassedGaps, Coding, Positions, SplitGaps
+from laconic.compression.groups import Bounds, kept_bounds, spans
+from laconic.compression.payload import DensePayload, SentPayload, SparsePayload
+from laconic.core.errors import PacketError
+
+BITMAP_ABOVE = 1 / 8
+"""The share of positions from which a bit per coordinate is simpler than gaps, and no larger once it is entropy-coded."""
+_WORTHWHILE = 0.99
+"""Classes take longer to decode, so they must save at least this."""
+_SEED = struct.Struct("<dQ")
+
+
+class Form(IntEnum):
+    """How gaps are written (gaps.py)."""
+
+    SPLIT = 0
+    SPLIT_WITH_TABLE = 1
+    VARIED = 2
+    """Split, at several widths."""
+    CLASSED = 3
+
+
+class ValueSource(Protocol):
+    """The values of a packet, one after the other."""
+
+    def read(self, out: Floats) -> None:
+        """The next ones, as many as `out` holds."""
+        ...
+
+
+class Placement(Protocol):
+    """Where the values of one packet belong."""
+
+    def bounds(self, groups: Bounds) -> Bounds:
+        """Where each group's values begin, when they stand one after the other."""
+        ...
+
+    def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
+        """The values at their places."""
+        ...
+
+
+def write_positions(positions: Positions, size: int, coding: Coding, writer: BodyWriter) -> int:
+    """Sorted positions below `size`; returns the flags for the codec number."""
+    count = len(positions)
+    writer.number(count)
+    if count > BITMAP_ABOVE * size:
+        mask = np.zeros(size, dtype=np.uint8)
+        mask[positions] = 1
+        writer.number(writer.symbols.put(Run.smaller(np.packbits(mask), bit_weights(count, size))))
+        return Places.LISTED
+    between = gaps.gaps_of(positions)
+    split = SplitGaps.of(between, size, coding)
+    if coding == "rice":
+        varied = not np.array_equal(split.widths, gaps.usual_widths(count, size, coding))
+        _write_head(len(split.unary), Form.VARIED if varied else Form.SPLIT, writer)
+        if varied:
+            writer.put(pack(split.widths, gaps.WIDTH_BITS))
+        writer.put(split.low)
+        writer.put(split.unary.tobytes())
+        return Places.LISTED | RICE
+    unary = Run.smaller(split.unary, bit_weights(count, 8 * len(split.unary)))
+    classed = ClassedGaps.of(between)
+    classes = Run.with_table(classed.classes, gaps.CLASSES)
+    if classes.bits + 8 * len(classed.low) < _WORTHWHILE * (unary.bits + 8 * len(split.low)):
+        writer.symbols.put(classes)
+        _write_head(len(classed.low), Form.CLASSED, writer)
+        writer.put(classed.low)
+    else:
+        with_table = writer.symbols.put(unary)
+        _write_head(len(split.unary), Form.SPLIT_WITH_TABLE if with_table else Form.SPLIT, writer)
+        writer.put(split.low)
+    return Places.LISTED
+
+
+def _write_head(size: int, form: Form, writer: BodyWriter) -> None:
+    writer.number(4 * size + form)
+
+
+def write_seed(ratio: float, seed: int, writer: BodyWriter) -> None:
+    """What `seeded_positions` needs."""
+    writer.put(_SEED.pack(ratio, seed))
+
+
+def seeded_positions(seed: int, ratio: float, groups: Bounds) -> Positions:
+    """The same random positions on both sides: in every group, draws until enough are different."""
+    return np.flatnonzero(_seeded_mask(seed, ratio, groups))
+
+
+def _seeded_mask(seed: int, ratio: float, groups: Bounds) -> NDArray[np.bool_]:
+    # Raw draws of a bit generator never change between versions of NumPy; those of a Generator may.
+    draws = np.random.Philox(key=seed)
+    mask = np.zeros(int(groups[-1]), dtype=bool)
+    for (start, end), (first, last) in zip(spans(groups), spans(kept_bounds(ratio, groups)), strict=True):
+        group, count = mask[start:end], last - first
+        size = end - start
+        # More than half: draw what stays out, so that there is always a fair chance of something new.
+        left = min(count, size - count)
+        while left:
+            group[draws.random_raw(min(left, BLOCK)) % np.uint64(size)] = True
+            left = min(count, size - count) - int(np.count_nonzero(group))
+        if count > size - count:
+            np.logical_not(group, out=group)
+    return mask
+
+
+@dataclass(frozen=True)
+class Everywhere:
+    """A value for every entry."""
+
+    count: int
+
+    def locate(self, symbols: SymbolReader) -> Placement:
+        """Nothing to read."""
+        return self
+
+    def bounds(self, groups: Bounds) -> Bounds:
+        """The groups themselves."""
+        return groups
+
+    def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
+        """The dense vector."""
+        whole = np.empty(self.count, dtype=floats)
+        for start, end in blocks(self.count):
+            values.read(whole[start:end])
+        return DensePayload(torch.from_numpy(whole))
+
+
+@dataclass(frozen=True)
+class AtPositions:
+    """Few enough positions to list them."""
+
+    positions: Positions
+    size: int
+
+    def bounds(self, groups: Bounds) -> Bounds:
+        """By the positions."""
+        return np.searchsorted(self.positions, groups)
+
+    def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
+        """Sparse, and it stays so."""
+        sent = np.empty(len(self.positions), dtype=floats)
+        values.read(sent)  # all at once: they are few beside the vector
+        return SparsePayload(torch.from_numpy(self.positions), torch.from_numpy(sent), self.size)
+
+
+@dataclass(frozen=True)
+class UnderMask:
+    """So many positions that a list would be larger than the vector."""
+
+    mask: NDArray[np.bool_]
+
+    def bounds(self, groups: Bounds) -> Bounds:
+        """By counting."""
+        return np.cumsum([0, *(np.count_nonzero(self.mask[start:end]) for start, end in spans(groups))])
+
+    def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
+        """Dense, with zeros in between."""
+        whole = np.zeros(len(self.mask), dtype=floats)
+        for start, end in blocks(len(whole)):
+            mask = self.mask[start:end]
+            sent = np.empty(np.count_nonzero(mask), dtype=floats)
+            values.read(sent)
+            whole[start:end][mask] = sent
+        return DensePayload(torch.from_numpy(whole), torch.from_numpy(self.mask))
+
+
+def _placement(mask: NDArray[np.bool_], count: int) -> Placement:
+    if count > BITMAP_ABOVE * len(mask):
+        return UnderMask(mask)
+    return AtPositions(np.flatnonzero(mask), len(mask))
+
+
+@dataclass(frozen=True)
+class FromSeed:
+    """Positions to be drawn."""
+
+    count: int
+    seed: int
+    ratio: float
+    groups: Bounds
+
+    def locate(self, symbols: SymbolReader) -> Placement:
+        """Draw them."""
+        return _placement(_seeded_mask(self.seed, self.ratio, self.groups), self.count)
+
+
+@dataclass(frozen=True)
+class FromBits:
+    """One entropy-coded bit per coordinate."""
+
+    count: int
+    size: int
+    with_table: bool
+
+    def locate(self, symbols: SymbolReader) -> Placement:
+        """Read the bits, and count them."""
+        weights = symbols.own_weights(256) if self.with_table else bit_weights(self.count, self.size)
+        sent = symbols.take(-(-self.size // 8), weights).astype(np.uint8)
+        mask = np.unpackbits(sent).view(bool)
+        if np.count_nonzero(mask[: self.size]) != self.count or mask[self.size :].any():
+            raise PacketError("positions", f"not {self.count} of {self.size}")
+        return UnderMask(mask[: self.size])
+
+
+@dataclass(frozen=True)
+class FromSplitGaps:
+    """Low bits of gaps, and a unary stream that is there (`unary`) or still to be decoded."""
+
+    count: int
+    size: int
+    widths: Widths
+    low: memoryview
+    unary_size: int
+    unary: memoryview | None
+    with_table: bool
+
+    def locate(self, symbols: SymbolReader) -> Placement:
+        """Put the gaps together."""
+        if self.unary is not None:
+            unary = np.frombuffer(self.unary, dtype=np.uint8)
+        else:
+            expected = bit_weights(self.count, 8 * self.unary_size)
+            weights = symbols.own_weights(256) if self.with_table else expected
+            unary = symbols.take(self.unary_size, weights).astype(np.uint8)
+        return AtPositions(gaps.join_split(self.widths, self.low, unary, self.count, self.size), self.size)
+
+
+@dataclass(frozen=True)
+class FromClassedGaps:
+    """The bits of gaps within their classes; the classes are still to be decoded."""
+
+    count: int
+    size: int
+    low: memoryview
+
+    def locate(self, symbols: SymbolReader) -> Placement:
+        """Put the gaps together."""
+        classes = symbols.take(self.count, symbols.own_weights(gaps.CLASSES))
+        return AtPositions(gaps.join_classes(classes, self.low, self.size), self.size)
+
+
+Unlocated: TypeAlias = Everywhere | FromSeed | FromBits | FromSplitGaps | FromClassedGaps
+"""Places of which the fixed fields have been read."""
+
+
+def read_places(codec: int, size: int, groups: Bounds, reader: BodyReader) -> Unlocated:
+    """The fixed fields about places; `locate` reads what is entropy-coded."""
+    places = places_of(codec)
+    if codec & RICE and places is not Places.LISTED:
+        raise PacketError("codec", f"number {codec} is not known")
+    if places is Places.ALL:
+        return Everywhere(size)
+    if places is Places.SEEDED:
+        ratio, seed = _SEED.unpack(reader.take(_SEED.size))
+        if not 0 < ratio <= 1:
+            raise PacketError("ratio", f"{ratio} is not above 0 and at most 1")
+        return FromSeed(int(kept_bounds(ratio, groups)[-1]), seed, ratio, groups)
+    count = reader.number(size)
+    if count <= BITMAP_ABOVE * size:
+        return _read_gaps(count, size, bool(codec & RICE), reader)
+    if codec & RICE:
+        raise PacketError("positions", f"{count} of {size} as gaps")
+    return FromBits(count, size, bool(reader.number(1)))
+
+
+def _read_gaps(count: int, size: int, rice: bool, reader: BodyReader) -> FromSplitGaps | FromClassedGaps:
+    head = reader.number(4 * max(gaps.unary_limit(count, size), 4 * count) + 3)
+    length, form = head // 4, Form(head % 4)
+    if form not in ((Form.SPLIT, Form.VARIED) if rice else (Form.SPLIT, Form.SPLIT_WITH_TABLE, Form.CLASSED)):
+        raise PacketError("positions", f"form {form.name} with this codec")
+    if form is Form.CLASSED:
+        return FromClassedGaps(count, size, reader.take(length))
+    if length > gaps.unary_limit(count, size):
+        raise PacketError("positions", f"{length} bytes of unary numbers")
+    runs = -(-count // gaps.RUN)
+    if form is Form.VARIED:
+        sent = half_words_of(reader.take(packed_size(runs, gaps.WIDTH_BITS)))
+        widths = unpack(sent, gaps.WIDTH_BITS, 0, runs).astype(np.uint8)
+    else:
+        widths = gaps.usual_widths(count, size, "rice" if rice else "range")
+    low = reader.take(gaps.low_size(widths, count))
+    unary = reader.take(length) if rice else None
+    return FromSplitGaps(count, size, widths, low, length, unary, form is Form.SPLIT_WITH_TABLE)

@@ -1,0 +1,147 @@
+"""A model is one flat vector (design rule 1).
+
+`Layout` maps a module's trainable parameters to slices of a `[d]` vector and back, as views. Only trainable parameters
+are in it, so frozen backbones and adapters need no special case. Floating buffers (batch-norm statistics) form a second
+vector; integer buffers, and those that are not in the state dict (tables of rotary angles, say), stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+
+import torch
+from torch import Tensor, nn
+
+from laconic.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor's place in a flat vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def size(self) -> int:
+        """How many numbers it holds."""
+        return torch.Size(self.shape).numel()
+
+    def view(self, vector: Tensor) -> Tensor:
+        """This tensor inside `vector`, or inside every row of a matrix `[C, d]`; no copy."""
+        part = vector[..., self.offset : self.offset + self.size]
+        return part.view(*vector.shape[:-1], *self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where every trainable parameter, and every floating buffer, of a module lies.
+
+    >>> layout = Layout.of(nn.Linear(3, 2))
+    >>> layout.size, [slot.name for slot in layout.parameters]
+    (8, ['weight', 'bias'])
+    """
+
+    parameters: tuple[Slot, ...]
+    buffers: tuple[Slot, ...]
+    dtype: torch.dtype = torch.float32
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        """The layout of a module, in the order of its `named_parameters` and `named_buffers`."""
+        trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        if not trainable:
+            raise ConfigError("model has no trainable parameter: at least one must have requires_grad=True")
+        kinds = {p.dtype for p in trainable.values()}
+        if len(kinds) > 1 or not next(iter(kinds)).is_floating_point:
+            raise ConfigError(f"model mixes parameter types {sorted(map(str, kinds))}: one floating type is allowed")
+        dtype = next(iter(kinds))
+        # A buffer that holds infinity (an attention mask, say) is a constant, not a statistic.
+        kept = module.state_dict()
+        floating = {
+            name: b
+            for name, b in module.named_buffers()
+            if name in kept and b.is_floating_point() and bool(torch.isfinite(b).all())
+        }
+        return cls(tuple(_slots(trainable)), tuple(_slots(floating)), dtype)
+
+    @cached_property
+    def size(self) -> int:
+        """d, the number of trainable parameters."""
+        return sum(slot.size for slot in self.parameters)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of entries of every parameter tensor."""
+        return tuple(slot.size for slot in self.parameters)
+
+    @cached_property
+    def buffer_size(self) -> int:
+        """The number of floating buffer entries."""
+        return sum(slot.size for slot in self.buffers)
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """48 bits that two sides compare, so that a packet for another model is refused."""
+        text = repr([(s.name, s.shape) for s in (*self.parameters, *self.buffers)]) + str(self.dtype)
+        return int.from_bytes(blake2b(text.encode(), digest_size=6).digest(), "little")
+
+    def flatten(self, module: nn.Module) -> Tensor:
+        """A copy of the module's trainable parameters as one vector."""
+        return _gather(dict(module.named_parameters()), self.parameters, self.dtype)
+
+    def flatten_buffers(self, module: nn.Module) -> Tensor:
+        """A copy of the module's floating buffers as one vector."""
+        return _gather(dict(module.named_buffers()), self.buffers, self.dtype)
+
+    def views(self, vector: Tensor) -> dict[str, Tensor]:
+        """The parameters by name, as views into `vector` (or into a matrix of rows)."""
+        return {slot.name: slot.view(vector) for slot in self.parameters}
+
+    def buffer_views(self, vector: Tensor) -> dict[str, Tensor]:
+        """The floating buffers by name, as views into `vector`."""
+        return {slot.name: slot.view(vector) for slot in self.buffers}
+
+    @torch.no_grad()
+    def write(self, module: nn.Module, vector: Tensor, buffers: Tensor | None = None) -> None:
+        """Copy a vector (and buffers) into the module's own tensors."""
+        targets = dict(module.named_parameters())
+        for name, value in self.views(vector).items():
+            targets[name].copy_(value)
+        if buffers is not None:
+            statistics = dict(module.named_buffers())
+            for name, value in self.buffer_views(buffers).items():
+                statistics[name].copy_(value)
+
+    def adopt(self, module: nn.Module, vector: Tensor, buffers: Tensor) -> list[nn.Parameter]:
+        """Make the module's tensors views of `vector` and `buffers`; returns the parameters in layout order.
+
+        Writing to the vector then changes the module at no cost per tensor.
+        """
+        named = dict(module.named_parameters())
+        adopted = []
+        for slot in self.parameters:
+            parameter = named[slot.name]
+            parameter.data = slot.view(vector)
+            adopted.append(parameter)
+        statistics = dict(module.named_buffers())
+        for slot in self.buffers:
+            statistics[slot.name].data = slot.view(buffers)
+        return adopted
+
+
+def _slots(tensors: Mapping[str, Tensor]) -> Iterator[Slot]:
+    offset = 0
+    for name, tensor in tensors.items():
+        yield Slot(name, tuple(tensor.shape), offset)
+        offset += tensor.numel()
+
+
+def _gather(tensors: Mapping[str, Tensor], slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
+    if not slots:
+        return torch.zeros(0, dtype=dtype)
+    return torch.cat([tensors[slot.name].detach().reshape(-1).to(dtype) for slot in slots])

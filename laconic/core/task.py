@@ -1,0 +1,148 @@
+"""A task is what is trained: the module, the loss and the metrics.
+
+The loss is any function of module and batch, so a task of one's own is two small functions. A batch is a tuple of tensors,
+usually (inputs, targets).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from laconic.core.errors import ConfigError, LaconicError
+from laconic.core.user_code import blamed
+
+Batch = tuple[Tensor, ...]
+Loss = Callable[[nn.Module, Batch], Tensor]
+Metrics = Callable[[nn.Module, Batch], dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained.
+
+    A batch is a tuple of tensors, usually (inputs, targets). `loss(module, batch)` is the mean over the batch, as a tensor.
+    `metrics(module, batch)` is a dict of means over the batch, such as {"loss": …, "accuracy": …}; they are weighted by the
+    batches' lengths when put together.
+    """
+
+    module: nn.Module
+    loss: Loss
+    metrics: Metrics | None = None
+    """The loss alone when not given."""
+    losses: Loss | None = None
+    """The losses of the single examples, whose mean `loss` is. Where it is known, models of linear layers run faster."""
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Task:
+        """A copy on a device, with parameters and floating buffers of one type."""
+        return replace(self, module=copy.deepcopy(self.module).to(device=device, dtype=dtype))
+
+    def measure(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """The metrics on one batch."""
+        return self.metrics(module, batch) if self.metrics else {"loss": self.loss(module, batch)}
+
+    def check(self, batch: Batch) -> None:
+        """Run the loss once, so that a model that does not fit the data fails before any work, in one line."""
+        module = copy.deepcopy(self.module)
+        try:
+            # Two passes on the same examples, in the mode of the metrics: batch statistics need no second example.
+            with torch.no_grad():
+                module.eval()
+                value = self.loss(module, batch)
+                values = self.measure(module, batch)
+        except LaconicError:
+            raise
+        except Exception as error:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in batch)
+            line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            whole = not batch[0].is_floating_point() and "dtype" in line
+            hint = "; the inputs are whole numbers: give floating ones, unless they are tokens" if whole else ""
+            own = blamed(error)
+            at = f" at {own[0]}" if own else ""
+            raise ConfigError(f"model does not fit the data (a batch has shapes {shapes}){at}: {line}{hint}") from error
+        if not isinstance(values, dict):
+            raise ConfigError(f"metrics must return a dict of numbers by name; it returned {type(values).__name__}")
+        if value.ndim != 0:
+            raise ConfigError(f"loss must be one number, the mean over the batch; it has shape {tuple(value.shape)}")
+
+
+def classification(module: nn.Module) -> Task:
+    """Cross-entropy, and accuracy."""
+    return Task(module, _classification_loss, _classification_metrics, _classification_losses)
+
+
+def is_cross_entropy(task: Task) -> bool:
+    """Whether the loss is that of `classification`, whose gradient is known."""
+    return task.loss is _classification_loss and task.losses is _classification_losses
+
+
+def next_token(module: nn.Module) -> Task:
+    """Predict every next token: the module gives logits [batch, time, vocabulary] for tokens [batch, time]."""
+    return Task(module, _classification_loss, _classification_metrics, _classification_losses)
+
+
+def regression(module: nn.Module) -> Task:
+    """Squared error; its metrics are the loss and the mean absolute error."""
+    return Task(module, _regression_loss, _regression_metrics, _regression_losses)
+
+
+TASKS: dict[str, Callable[[nn.Module], Task]] = {
+    "classification": classification,
+    "next_token": next_token,
+    "regression": regression,
+}
+
+
+def _logits(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    inputs, targets = batch
+    logits = module(inputs)
+    if logits.shape[:-1] != targets.shape:
+        raise ConfigError(
+            f"model's output has shape {tuple(logits.shape)}, which does not fit labels of shape {tuple(targets.shape)}: "
+            "it must be the labels' shape and one more dimension, the classes"
+        )
+    return logits.flatten(0, -2), targets.flatten()
+
+
+def _classification_loss(module: nn.Module, batch: Batch) -> Tensor:
+    return F.cross_entropy(*_logits(module, batch))
+
+
+def _classification_losses(module: nn.Module, batch: Batch) -> Tensor:
+    return F.cross_entropy(*_logits(module, batch), reduction="none")
+
+
+def _classification_metrics(module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    logits, targets = _logits(module, batch)
+    right = (logits.argmax(-1) == targets).to(logits.dtype).mean()
+    return {"loss": F.cross_entropy(logits, targets), "accuracy": right}
+
+
+def _predictions(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    inputs, targets = batch
+    outputs = module(inputs)
+    if outputs.shape != targets.shape:
+        outputs = outputs.squeeze(-1)
+    if outputs.shape != targets.shape:
+        raise ConfigError(
+            f"model's output has shape {tuple(outputs.shape)}, which does not fit targets of shape {tuple(targets.shape)}"
+        )
+    return outputs, targets
+
+
+def _regression_loss(module: nn.Module, batch: Batch) -> Tensor:
+    return F.mse_loss(*_predictions(module, batch))
+
+
+def _regression_losses(module: nn.Module, batch: Batch) -> Tensor:
+    return F.mse_loss(*_predictions(module, batch), reduction="none")
+
+
+def _regression_metrics(module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    outputs, targets = _predictions(module, batch)
+    return {"loss": F.mse_loss(outputs, targets), "absolute_error": F.l1_loss(outputs, targets)}

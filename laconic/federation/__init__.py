@@ -1,0 +1,1 @@
+"""One round, the same in every engine: messages, client state, the server, aggregation, defenses."""

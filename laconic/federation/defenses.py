@@ -1,0 +1,271 @@
+"""Optional defences in aggregation: what one client can do to the mean, and what the model can tell of one client.
+
+Norm clipping bounds every update's length. The coordinate median and the trimmed mean (Yin, Chen, Ramchandran and Bartlett,
+"Byzantine-robust distributed learning", ICML 2018, Definitions 1 and 2) bound every entry by those of the honest majority.
+Central differential privacy (McMahan, Ramage, Talwar and Zhang, "Learning differentially private recurrent language models",
+ICLR 2018, Algorithm 1) is clipping and Gaussian noise on the sum, divided by the number of clients that were expected.
+
+Clipping to a given length goes with the running sum. The others need all updates of a round at once, which costs as much
+memory as that many models; `memory` bounds it, and the work on them goes by blocks of coordinates.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from torch import Tensor
+
+from laconic.algorithms.algorithm import Algorithm
+from laconic.compression import Chain, HeavySign, Payload, RandomK, SparsePayload, TopK
+from laconic.core.errors import ConfigError, PacketError
+from laconic.core.layout import Layout
+from laconic.core.units import parse_bytes
+from laconic.federation.aggregation import RunningMean, Weighting
+from laconic.federation.sampling import Sampling
+
+_BLOCK = 1 << 22
+"""Entries, of all updates together, that are sorted at a time."""
+
+
+def _known(text: str) -> str:
+    share(text)
+    return text
+
+
+def share(aggregate: str) -> float | None:
+    """Which share of the values on each side is left out; None for the plain mean.
+
+    >>> share("mean"), share("trimmed_mean:0.1"), share("median")
+    (None, 0.1, 0.5)
+    """
+    if aggregate in ("mean", "median"):
+        return None if aggregate == "mean" else 0.5
+    name, _, number = aggregate.partition(":")
+    try:
+        found = float(number)
+    except ValueError:
+        found = -1.0
+    if name != "trimmed_mean" or not 0 < found < 0.5:
+        raise ValueError("mean, median or trimmed_mean:SHARE is allowed, with a share between 0 and 0.5 for each side")
+    return found
+
+
+def _length(value: Any) -> Any:
+    if value is None or value == "median":
+        return value
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = -1.0
+    if not 0 < found < float("inf"):
+        raise ValueError("a length above 0, or median, is allowed")
+    return found
+
+
+def _longest(value: Any) -> Any:
+    if value is None or value in ("auto", "none"):
+        return None if value == "none" else value
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = -1.0
+    if not 0 < found < float("inf"):
+        raise ValueError("a length above 0, auto or none is allowed")
+    return found
+
+
+class Defences(BaseModel):
+    """How updates become a mean, where not everyone is trusted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    aggregate: Annotated[str, AfterValidator(_known)] = "mean"
+    """mean, median, or trimmed_mean:SHARE."""
+    clip: Annotated[float | Literal["median"] | None, BeforeValidator(_length)] = None
+    """Updates that are longer are brought to this length; `median` is the median length of the round's updates."""
+    refuse: Annotated[float | Literal["auto"] | None, BeforeValidator(_longest)] = None
+    """Updates that are longer are refused; `auto` is 100 times the median length of those that were accepted last."""
+    noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """The standard deviation of the noise on the sum, as a multiple of `clip`."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """Of the (epsilon, delta) that is reported."""
+    memory: Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)] = 4_000_000_000
+    """The bytes that the updates of a round may take together, where all of them are needed at once."""
+
+    def any(self) -> bool:
+        """Whether the mean is anything but plain."""
+        return self.aggregate != "mean" or self.clip is not None or self.noise > 0
+
+    def keeps_all(self) -> bool:
+        """Whether all updates of a round must be there at once."""
+        return self.aggregate != "mean" or self.clip == "median"
+
+    def check(
+        self,
+        algorithm: Algorithm,
+        layout: Layout,
+        *,
+        participants: int,
+        weighting: Weighting,
+        sampling: Sampling,
+        send_buffers: bool,
+    ) -> None:
+        """Refuse, before any work, what makes no sense or would not protect."""
+        # Refusing goes with every method: a refused reply is as good as lost.
+        exact = algorithm.method.exact_sums
+        if self.any() and exact is not None:
+            raise ConfigError(f"{self._named()}: not with method '{algorithm.method.name}': {exact}")
+        if self.aggregate != "mean":
+            self._check_coordinates(algorithm, weighting)
+        if self.keeps_all():
+            need = participants * layout.size * torch.empty(0, dtype=layout.dtype).element_size()
+            if need > self.memory:
+                together = f"{participants} updates of {layout.size:,} parameters take {need / 1e9:.3g} GB together"
+                raise ConfigError(f"{self._named()}: {together}; defence.memory allows {self.memory / 1e9:.3g} GB")
+        if send_buffers and self.any() and self.aggregate == "mean":
+            reason = "batch-norm statistics travel beside the update, and would pass undefended"
+            raise ConfigError(f"{self._named()}: {reason}; use buffers = 'frozen', or aggregate = 'median'")
+        if self.noise:
+            self._check_noise(weighting, sampling, send_buffers)
+
+    def _check_coordinates(self, algorithm: Algorithm, weighting: Weighting) -> None:
+        if weighting != "uniform":
+            raise ConfigError(f"weighting = '{weighting}': a {self.aggregate} knows no weights; uniform is allowed")
+        compressor = algorithm.uplink.parameters().get("compressor")
+        if isinstance(compressor, TopK | RandomK | HeavySign | Chain):
+            reason = f"with '{compressor}' most entries of an update are zero, and so is what is left of them"
+            raise ConfigError(f"defence.aggregate = '{self.aggregate}': {reason}; use clip, or another compressor")
+
+    def _check_noise(self, weighting: Weighting, sampling: Sampling, send_buffers: bool) -> None:
+        given = f"defence.noise = {self.noise:g}"
+        if not isinstance(self.clip, float):
+            raise ConfigError(
+                f"{given}: noise hides a client only if its length is bounded: set clip, as in --clip-updates 1"
+            )
+        if self.refuse == "auto":
+            reason = "what one client sends would decide about another, which noise does not hide"
+            raise ConfigError(f"{given}: refuse = 'auto' is not allowed: {reason}; give a length")
+        if self.aggregate != "mean":
+            raise ConfigError(f"{given}: the noise is made for a mean; aggregate = '{self.aggregate}' is not allowed")
+        if weighting != "uniform":
+            raise ConfigError(f"{given}: weighting = '{weighting}' makes some clients louder; uniform is allowed")
+        if sampling == "weighted":
+            raise ConfigError(f"{given}: sampling = 'weighted' favours some clients; uniform or poisson is allowed")
+
+    def _named(self) -> str:
+        """The first setting that is not as usual, for a message."""
+        for name, usual in (("aggregate", "mean"), ("clip", None), ("noise", 0.0)):
+            value = getattr(self, name)
+            if value != usual:
+                return f"defence.{name} = {value!r}"
+        return "defence"
+
+    def admit(self, payload: Payload, client: int) -> None:
+        """Refuse an update that is far too long."""
+        if isinstance(self.refuse, float) and (found := length(payload)) > self.refuse:
+            raise PacketError(
+                "exploding", f"the update of client {client} has length {found:.3g}, above {self.refuse:g}"
+            )
+
+
+def length(payload: Payload) -> float:
+    """||u||, in double precision: the square of a large single is infinite."""
+    values = payload.values if isinstance(payload, SparsePayload) else payload.dense()
+    return float(torch.linalg.vector_norm(values, dtype=torch.float64))
+
+
+class DefendedMean:
+    """What stands in the place of `RunningMean`, for one stream and round."""
+
+    def __init__(
+        self,
+        defences: Defences,
+        size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        expected: int,
+        noise: np.random.Generator | None,
+    ) -> None:
+        self._defences, self._expected, self._noise = defences, expected, noise
+        self._like = (size, dtype, device)
+        self._running = RunningMean(*self._like)
+        self._kept: list[tuple[Payload, float]] = []
+        self._added: Tensor | None = None
+
+    def add(self, payload: Payload, weight: float) -> None:
+        """Take one update in."""
+        if self._defences.keeps_all():
+            self._kept.append((payload, weight))
+        else:
+            clip = self._defences.clip
+            assert clip != "median"
+            self._running.add(payload, weight, 1.0 if clip is None else _factor(payload, clip))
+
+    def total(self) -> Tensor:
+        """Methods that need sums are not defended (`Method.exact_sums`)."""
+        raise NotImplementedError
+
+    def mean(self) -> Tensor | None:
+        """What the optimiser gets in place of the mean; with noise there is always something."""
+        if self._kept:
+            return self._of_all()
+        if not self._defences.noise:
+            return self._running.mean()
+        return (self._running.total() + self._drawn()) / self._expected
+
+    def _drawn(self) -> Tensor:
+        """The round's noise: drawn once."""
+        size, dtype, device = self._like
+        if self._added is None:
+            assert self._noise is not None
+            clip = self._defences.clip
+            assert isinstance(clip, float)
+            drawn = self._noise.standard_normal(size) * (self._defences.noise * clip)
+            self._added = torch.from_numpy(drawn).to(dtype).to(device)
+        return self._added
+
+    def _of_all(self) -> Tensor:
+        factors = self._factors()
+        trim = share(self._defences.aggregate)
+        if trim is None:
+            running = RunningMean(*self._like)
+            for (payload, weight), factor in zip(self._kept, factors, strict=True):
+                running.add(payload, weight, factor)
+            mean = running.mean()
+            assert mean is not None
+            return mean
+        size, dtype, device = self._like
+        rows = [payload.dense().to(device=device, dtype=dtype) for payload, _ in self._kept]
+        result = torch.empty(size, dtype=dtype, device=device)
+        width = max(1, _BLOCK // len(rows))
+        scale = torch.tensor(factors, dtype=dtype, device=device)
+        for start in range(0, size, width):
+            block = torch.stack([row[start : start + width] for row in rows], dim=1)
+            result[start : start + width] = trimmed(block.mul_(scale), trim)
+        return result
+
+    def _factors(self) -> list[float]:
+        clip = self._defences.clip
+        if clip is None:
+            return [1.0] * len(self._kept)
+        limit = float(np.median([length(payload) for payload, _ in self._kept])) if clip == "median" else clip
+        return [_factor(payload, limit) for payload, _ in self._kept]
+
+
+def _factor(payload: Payload, limit: float) -> float:
+    """min(1, limit / ||u||)."""
+    found = length(payload)
+    return limit / found if found > limit else 1.0
+
+
+def trimmed(values: Tensor, share: float) -> Tensor:
+    """The mean along each row without the floor(share n) lowest and highest; for a half, the median."""
+    count = values.shape[1]
+    ordered = values.sort(dim=1).values
+    left_out = min(int(share * count + 1e-9), (count - 1) // 2)
+    # Halved before they are added: two finite values may have a sum that is not.
+    kept = ordered[:, left_out : count - left_out]
+    return (kept / kept.shape[1]).sum(dim=1)

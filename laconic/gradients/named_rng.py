@@ -1,0 +1,139 @@
+"""Dropout from named randomness (design rule 6).
+
+Torch's dropout draws from one generator for the whole process, so its masks would depend on which thread comes first. While
+a gradient is computed, `NamedDraws` answers those calls from the generators of the clients at hand: the same masks in a
+loop, in a vmap, in a thread and on another machine.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from laconic.core.task import Batch, Task
+
+Draw = Callable[..., Tensor]
+Stochastic = Literal["no", "named", "serial"]
+
+
+class NamedDraws(TorchFunctionMode):
+    """Answers torch's random functions from one generator a client.
+
+    In a vmap, `row` is the number of the row being computed (a tensor that differs per row): every client's numbers are
+    drawn, stacked, and each row picks its own.
+    """
+
+    def __init__(self, generators: Sequence[torch.Generator], row: Tensor | None = None) -> None:
+        super().__init__()
+        self.generators = generators
+        self.row = row
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Take over what draws; let everything else through."""
+        handler = _HANDLERS.get(func)
+        return handler(self, *args, **(kwargs or {})) if handler else func(*args, **(kwargs or {}))
+
+    def draw(self, function: Draw, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Numbers of that shape for the row at hand."""
+        kind = torch.float64 if like.dtype == torch.float64 else torch.float32
+        rows = [function(*shape, generator=g, dtype=kind, device=g.device) for g in self.generators]
+        if self.row is None:
+            return rows[0].to(like.dtype)
+        return torch.stack(rows).index_select(0, self.row.reshape(1)).squeeze(0).to(like.dtype)
+
+    def keep(self, shape: Sequence[int], p: float, like: Tensor) -> Tensor:
+        """A mask of ones (kept, with probability 1 - p) and zeros."""
+        return (self.draw(torch.rand, shape, like) >= p).to(like.dtype)
+
+
+def _dropout(mode: NamedDraws, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if not training or p == 0:
+        return input
+    return input * mode.keep(input.shape, p, input) / (1 - p) if p < 1 else input * 0
+
+
+def _feature_dropout(dimensions: int) -> Callable[..., Tensor]:
+    def dropout(
+        mode: NamedDraws, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
+        if not training or p == 0:
+            return input
+        # Whole channels fall out; an input without a batch dimension has its channels first.
+        lead = input.ndim - dimensions
+        mask = mode.keep([*input.shape[:lead], *([1] * dimensions)], p, input)
+        return input * mask / (1 - p) if p < 1 else input * 0
+
+    return dropout
+
+
+def _alpha_dropout(
+    mode: NamedDraws, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    if not training or p == 0:
+        return input
+    # Klambauer et al. (2017): dropped units take SELU's lower limit; the affine map restores mean and variance.
+    limit = -1.7580993408473766
+    scale: float = ((1 - p) * (1 + p * limit**2)) ** -0.5
+    mask = mode.keep(input.shape, p, input)
+    return scale * (input * mask + limit * (1 - mask)) - scale * p * limit
+
+
+def _like(function: Draw) -> Callable[..., Tensor]:
+    def draw(mode: NamedDraws, input: Tensor, **options: Any) -> Tensor:
+        return mode.draw(function, input.shape, input)
+
+    return draw
+
+
+def _bernoulli(mode: NamedDraws, input: Tensor, **options: Any) -> Tensor:
+    return (mode.draw(torch.rand, input.shape, input) < input).to(input.dtype)
+
+
+_HANDLERS: dict[Callable[..., Any], Callable[..., Tensor]] = {
+    F.dropout: _dropout,
+    torch.dropout: lambda mode, input, p, train: _dropout(mode, input, p, train),
+    F.dropout1d: _feature_dropout(1),
+    F.dropout2d: _feature_dropout(2),
+    F.dropout3d: _feature_dropout(3),
+    F.alpha_dropout: _alpha_dropout,
+    torch.rand_like: _like(torch.rand),
+    torch.randn_like: _like(torch.randn),
+    torch.bernoulli: _bernoulli,
+}
+
+
+def stochastic(task: Task, batch: Batch) -> Stochastic:
+    """Whether a module in training draws random numbers, found by trying it once.
+
+    "serial" is a module whose draws cannot be named (dropout inside a recurrent layer, say): its gradients are computed one
+    at a time, with torch's own generator seeded for each.
+    """
+    module, device = copy.deepcopy(task.module).train(), batch[0].device
+    with forked(device):
+        before = _state(device)
+        task.loss(module, batch)
+        if torch.equal(before, _state(device)):
+            return "no"
+        before = _state(device)
+        with NamedDraws([torch.Generator(device)]):
+            task.loss(module, batch)
+        return "named" if torch.equal(before, _state(device)) else "serial"
+
+
+def forked(device: torch.device) -> AbstractContextManager[None]:
+    """Torch's own generators, put back afterwards: the host's, and the device's where it has one of its own."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
+def _state(device: torch.device) -> Tensor:
+    host = torch.get_rng_state()
+    return torch.cat([host, torch.cuda.get_rng_state(device)]) if device.type == "cuda" else host

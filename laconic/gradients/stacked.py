@@ -1,0 +1,190 @@
+"""Gradients of many clients at once for models whose parameters are all in linear layers.
+
+The clients' batches go through the module as one batch, and each linear layer multiplies every client's part of it by that
+client's own weights. Weights are read where the cohort's matrix has them and gradients are written where they belong, so a
+call makes no copy of either; with small batches such copies take longer than the arithmetic.
+
+This supposes that the module treats the examples of a batch one by one. `laconic.gradients.choose` tries whether it does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from laconic.core.errors import ConfigError
+from laconic.core.layout import Layout
+from laconic.core.task import Batch, Task
+
+
+def can_be_stacked(module: nn.Module) -> bool:
+    """Every module with trainable parameters is linear, and none keeps or uses statistics of a batch."""
+    holders = [each for each in module.modules() if any(p.requires_grad for p in each.parameters(recurse=False))]
+    return (
+        all(_is_linear(each) for each in holders)
+        and not any(isinstance(each, nn.modules.batchnorm._NormBase) for each in module.modules())
+        and not any(True for _ in module.buffers())
+    )
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return type(module) is nn.Linear and all(p.requires_grad for p in module.parameters())
+
+
+def multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Every client's rows [C, B, in] times its own weights."""
+    turned = weight.transpose(1, 2)
+    return torch.bmm(rows, turned) if bias is None else torch.baddbmm(bias[:, None], rows, turned)
+
+
+def write(gradient: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """The gradients of weights and biases into their places, from that of the product."""
+    torch.bmm(gradient.transpose(1, 2), rows, out=weight)
+    if bias is not None:
+        torch.sum(gradient, 1, out=bias)
+
+
+def descend(gradient: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, rate: float) -> None:
+    """Weights and biases move by -rate times their gradients, which are added without being stored."""
+    weight.baddbmm_(gradient.transpose(1, 2), rows, alpha=-rate)
+    if bias is not None:
+        bias.sub_(gradient.sum(1), alpha=rate)
+
+
+class StackedLinear(nn.Linear):
+    """A linear layer with weights for each of C equal parts of its batch."""
+
+    stack: tuple[Tensor, Tensor | None]
+    """[C, out, in] and [C, out]: views of the clients' models."""
+    result: tuple[Tensor, Tensor | None]
+    """Likewise of the gradients; `written` once they hold this call's."""
+    written: bool
+    uses: int
+    """How often the layer was used on the way forward."""
+    rate: float | None
+    """Where the weights themselves are to move down the gradients: how far."""
+    anchor: Tensor
+    """Needs a gradient, so that the way back comes here even where the inputs need none."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Every client's examples times its own weights."""
+        result: Tensor = _StackedProduct.apply(input, self.anchor, self)  # type: ignore[no-untyped-call]
+        return result
+
+
+class _StackedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, anchor: Tensor, layer: StackedLinear) -> Tensor:
+        weight, bias = layer.stack
+        layer.uses += 1
+        rows = input.reshape(len(weight), -1, input.shape[-1])
+        product = multiply(rows, weight, bias)
+        ctx.layer = layer
+        ctx.save_for_backward(rows)
+        return product.view(*input.shape[:-1], weight.shape[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
+        layer, (rows,) = ctx.layer, ctx.saved_tensors
+        (weight, bias), (of_weight, of_bias) = layer.stack, layer.result
+        gradient = gradients[0].reshape(len(weight), -1, weight.shape[1])
+        back = None
+        if ctx.needs_input_grad[0]:  # before the weights move
+            back = torch.bmm(gradient, weight).view(*gradients[0].shape[:-1], weight.shape[2])
+        if layer.rate is not None:
+            descend(gradient, rows, weight, bias, layer.rate)
+        elif layer.written:  # a layer that is used more than once
+            descend(gradient, rows, of_weight, of_bias, -1.0)
+        else:
+            write(gradient, rows, of_weight, of_bias)
+        layer.written = True
+        return back, None, None
+
+
+def _of_equal_size(batches: Sequence[Batch | None]) -> Iterator[tuple[list[int], Batch]]:
+    """The rows that have batches of one size, and these batches one after the other."""
+    groups: dict[int, list[tuple[int, Batch]]] = defaultdict(list)
+    for row, batch in enumerate(batches):
+        if batch is not None:
+            groups[len(batch[0])].append((row, batch))
+    for group in groups.values():
+        yield [row for row, _ in group], tuple(map(torch.cat, zip(*[batch for _, batch in group], strict=True)))
+
+
+class StackedGradients:
+    """Rows with batches of equal size in one call. Each product is one client's own, so a row's bits depend on no other."""
+
+    def __init__(self, module: nn.Module, task: Task, layout: Layout) -> None:
+        if task.losses is None:
+            raise ConfigError("numerics.strategy = 'stacked': this task does not give the losses of single examples")
+        self.module, self.losses = module, task.losses
+        self.slots = {slot.name: slot for slot in layout.parameters}
+        self.layers: dict[str, StackedLinear] = {}
+        for name, child in module.named_modules():
+            if _is_linear(child):
+                anchor = torch.zeros((), dtype=layout.dtype, device=child.weight.device, requires_grad=True)
+                child.__class__ = StackedLinear
+                assert isinstance(child, StackedLinear)
+                child.anchor = anchor
+                self.layers[name] = child
+
+    def __call__(
+        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Any
+    ) -> tuple[Tensor, Tensor]:
+        """One call per batch size."""
+        result = torch.zeros_like(models) if None in batches else torch.empty_like(models)
+        losses = models.new_full((len(models),), torch.nan)
+        for rows, batch in _of_equal_size(batches):
+            if len(rows) == len(models):
+                losses.copy_(self._compute(models, batch, result))
+                continue
+            index = torch.tensor(rows, device=models.device)
+            part = torch.empty(len(rows), models.shape[1], dtype=models.dtype, device=models.device)
+            losses[index] = self._compute(models[index], batch, part)
+            result[index] = part
+        return result, losses
+
+    def descend(self, models: Tensor, batches: Sequence[Batch | None], rate: float) -> Tensor:
+        """Every row of `models` moves by -rate times its gradient, which is added without being stored; the losses."""
+        losses = models.new_full((len(models),), torch.nan)
+        for rows, batch in _of_equal_size(batches):
+            if len(rows) == len(models):
+                losses.copy_(self._compute(models, batch, models, rate))
+                continue
+            index = torch.tensor(rows, device=models.device)
+            part = models[index]
+            losses[index] = self._compute(part, batch, part, rate)
+            models[index] = part
+        return losses
+
+    def _compute(self, models: Tensor, batch: Batch, result: Tensor, rate: float | None = None) -> Tensor:
+        for name, layer in self.layers.items():
+            layer.stack, layer.result = self._views(name, models), self._views(name, result)
+            layer.written, layer.uses, layer.rate = False, 0, rate
+        losses = self.losses(self.module, batch).view(len(models), -1).mean(1)
+        again = rate is not None and any(layer.uses > 1 for layer in self.layers.values())
+        if again:
+            # Weights that the way back still needs cannot move yet.
+            result = torch.empty_like(models)
+            for name, layer in self.layers.items():
+                layer.result, layer.rate = self._views(name, result), None
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        for layer in self.layers.values():
+            if not layer.written and layer.rate is None:
+                for each in layer.result:
+                    if each is not None:
+                        each.zero_()
+            del layer.stack, layer.result
+        if again:
+            models.sub_(result, alpha=rate or 0.0)
+        return losses.detach()
+
+    def _views(self, name: str, matrix: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The part of the cohort's matrix that is this layer's weight, and its bias."""
+        prefix = f"{name}." if name else ""
+        bias = self.slots.get(f"{prefix}bias")
+        return self.slots[f"{prefix}weight"].view(matrix), None if bias is None else bias.view(matrix)

@@ -1,0 +1,248 @@
+"""One gradient call for a chunk of clients: `G = gradients(W, batches)` (design rule 2).
+
+Three strategies compute the same thing to rounding. `LoopGradients` takes one row after the other through an ordinary
+backward pass with channels-last images, best for convolutions. `StackedGradients` batches the rows, best where all layers
+are linear (`PerceptronGradients` where these are all that there is), and `VmapGradients` batches the rows of whatever torch
+can batch. Each object owns a copy of the module, so each thread needs its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from laconic.core.errors import ConfigError
+from laconic.core.layout import Layout
+from laconic.core.task import Batch, Task
+from laconic.gradients.named_rng import NamedDraws, Stochastic, forked
+from laconic.gradients.numerics import Numerics
+from laconic.gradients.perceptron import PerceptronGradients, is_perceptron
+from laconic.gradients.pooled_convolution import fuse
+from laconic.gradients.stacked import StackedGradients, can_be_stacked
+
+_SERIAL = Lock()
+Seed = Callable[[int], int]
+"""The seed of a row's random draws; a function, since few models need it."""
+
+
+class Gradients(Protocol):
+    """Gradients of the loss for every row of `models`, each on its own batch.
+
+    A row whose batch is None has nothing to do: its gradient is zero and its loss NaN. `buffers` [C, b] is updated in
+    place. `seed(row)` is the seed of a row's dropout masks.
+    """
+
+    def __call__(
+        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
+    ) -> tuple[Tensor, Tensor]:
+        """G [C, d], and the losses [C]."""
+        ...
+
+
+def check_numerics(module: nn.Module, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> None:
+    """Refuse what would make results depend on threads, chunks or company."""
+    norms = _batch_norms(module)
+    if numerics.strategy == "stacked" and (stochastic != "no" or not can_be_stacked(module)):
+        raise ConfigError(
+            "numerics.strategy = 'stacked': only for linear layers without random draws; try 'vmap' or 'loop'"
+        )
+    if numerics.strategy == "vmap" and stochastic == "serial":
+        raise ConfigError("numerics.strategy = 'vmap': this model draws random numbers that only 'loop' can name")
+    if numerics.strategy == "vmap" and (norms or any(True for _ in module.buffers())):
+        # Torch merges rows and channels in batch norm, so the last bits would depend on where a client's row happens to be.
+        raise ConfigError("numerics.strategy = 'vmap': a model with batch norm or other buffers needs 'loop'")
+    if not frozen and any(norm.track_running_stats and norm.momentum is None for norm in norms):
+        # The count that such an average needs is an integer, which stays at home and would differ by thread.
+        raise ConfigError("model: batch norm with momentum=None cannot be averaged; give it a momentum")
+
+
+def make_gradients(task: Task, layout: Layout, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> Gradients:
+    """A gradient function with its own copy of the module, for one thread."""
+    module = copy.deepcopy(task.module).train()
+    for child in _batch_norms(module) if frozen else []:
+        if child.track_running_stats:
+            child.eval()
+    if numerics.strategy == "stacked":
+        return (PerceptronGradients if is_perceptron(module, task) else StackedGradients)(module, task, layout)
+    if numerics.strategy == "vmap":
+        return VmapGradients(module, task, layout, numerics.vmap_width, stochastic)
+    return LoopGradients(fuse(module), task, layout, stochastic)
+
+
+class LoopGradients:
+    """One row at a time; the module's tensors are views of one vector, so a row is loaded by one copy."""
+
+    def __init__(self, module: nn.Module, task: Task, layout: Layout, stochastic: Stochastic) -> None:
+        device = next(module.parameters()).device
+        self.module, self.loss, self.stochastic = module, task.loss, stochastic
+        self.vector = torch.empty(layout.size, dtype=layout.dtype, device=device)
+        self.buffers = torch.empty(layout.buffer_size, dtype=layout.dtype, device=device)
+        self.parameters = layout.adopt(module, self.vector, self.buffers)
+        self.adopted = [_holder(module, slot.name) for slot in layout.buffers]
+
+    def __call__(
+        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
+    ) -> tuple[Tensor, Tensor]:
+        """A backward pass per row."""
+        result = torch.empty_like(models)
+        losses = models.new_full((len(models),), torch.nan)
+        for row, batch in enumerate(batches):
+            if batch is None:
+                result[row].zero_()
+                continue
+            self.vector.copy_(models[row])
+            self.buffers.copy_(buffers[row])
+            with _draws(self.stochastic, seed, row, self.vector.device), _one_example_hint():
+                loss = self.loss(self.module, tuple(map(_channels_last, batch)))
+                parts = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+            torch.cat([part.reshape(-1) for part in parts], out=result[row])
+            losses[row] = loss.detach()
+            if self.adopted:
+                self._take_back()
+                buffers[row].copy_(self.buffers)
+        return result, losses
+
+    def _take_back(self) -> None:
+        """A module may replace a buffer instead of writing into it: its new value is taken over into the vector."""
+        for holder, name, view in self.adopted:
+            new = holder._buffers[name]
+            if new is not None and new is not view:
+                view.copy_(new.detach())
+                holder._buffers[name] = view
+
+
+class VmapGradients:
+    """Rows with batches of equal size in one call, padded to a fixed width."""
+
+    def __init__(self, module: nn.Module, task: Task, layout: Layout, width: int, stochastic: Stochastic) -> None:
+        self.layout, self.width, self.stochastic = layout, width, stochastic
+        self.wrapper = _LossModule(module, task)
+        self.rows = torch.arange(width, device=next(module.parameters()).device)
+        self.generators: list[torch.Generator] = []
+        # "same": the only draws are those of NamedDraws, which hands every row its own.
+        self.call = vmap(grad_and_value(self._loss), in_dims=(0, 0, 0), randomness="same")
+
+    def _loss(self, parameters: dict[str, Tensor], batch: Batch, row: Tensor) -> Tensor:
+        named: AbstractContextManager[Any] = nullcontext()
+        if self.stochastic == "named":
+            named = NamedDraws(self.generators, row)
+        with named:
+            value: Tensor = functional_call(self.wrapper, parameters, (batch,))
+        return value
+
+    def __call__(
+        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
+    ) -> tuple[Tensor, Tensor]:
+        """One call per batch size and `width` rows."""
+        result = torch.zeros_like(models)
+        losses = models.new_full((len(models),), torch.nan)
+        groups: dict[int, list[int]] = defaultdict(list)
+        for row, batch in enumerate(batches):
+            if batch is not None:
+                groups[len(batch[0])].append(row)
+        for rows in groups.values():
+            for start in range(0, len(rows), self.width):
+                self._group(rows[start : start + self.width], models, batches, seed, result, losses)
+        return result, losses
+
+    def _group(
+        self,
+        rows: list[int],
+        models: Tensor,
+        batches: Sequence[Batch | None],
+        seed: Seed,
+        result: Tensor,
+        losses: Tensor,
+    ) -> None:
+        padded = rows + rows[:1] * (self.width - len(rows))
+        chosen = [batch for row in padded if (batch := batches[row]) is not None]
+        stacked = tuple(torch.stack(parts) for parts in zip(*chosen, strict=True))
+        if self.stochastic == "named":
+            self.generators = [torch.Generator(models.device).manual_seed(seed(row)) for row in padded]
+        index = torch.tensor(padded, device=models.device)
+        parameters = {f"module.{name}": view for name, view in self.layout.views(models[index]).items()}
+        gradients, values = self.call(parameters, stacked, self.rows)
+        flat = torch.cat([gradients[f"module.{s.name}"].flatten(1) for s in self.layout.parameters], dim=1)
+        kept = index[: len(rows)]
+        result[kept] = flat[: len(rows)]
+        losses[kept] = values[: len(rows)]
+
+
+class _LossModule(nn.Module):
+    """The loss as a module's forward, since functional_call replaces the parameters of a module."""
+
+    def __init__(self, module: nn.Module, task: Task) -> None:
+        super().__init__()
+        self.module, self.loss = module, task.loss
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.loss(self.module, batch)
+
+
+def _holder(module: nn.Module, name: str) -> tuple[nn.Module, str, Tensor]:
+    """The submodule that has a buffer, the buffer's own name there, and the buffer."""
+    path, _, own = name.rpartition(".")
+    holder = module.get_submodule(path)
+    return holder, own, holder.get_buffer(own)
+
+
+def _batch_norms(module: nn.Module) -> list[nn.modules.batchnorm._NormBase]:
+    return [child for child in module.modules() if isinstance(child, nn.modules.batchnorm._NormBase)]
+
+
+class _one_example_hint:  # noqa: N801 - a context manager, used as a function
+    """Says in one line what torch's complaint about batch norm on one example means here."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ValueError) and "more than 1 value per channel" in str(error):
+            raise ConfigError(
+                "batch_size: a batch of one example cannot pass this model's batch norm; choose a size that does not leave "
+                "one example over, or local_steps instead of local_epochs"
+            ) from error
+
+
+def _draws(stochastic: Stochastic, seed: Seed, row: int, device: torch.device) -> AbstractContextManager[Any]:
+    if stochastic == "named":
+        return NamedDraws([torch.Generator(device).manual_seed(seed(row))])
+    if stochastic == "serial":
+        return _SeededAlone(seed(row), device)
+    return nullcontext()
+
+
+class _SeededAlone:
+    """Torch's own generator, seeded for one call, with no other call beside it."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self.seed = seed
+        self.fork = forked(device)
+
+    def __enter__(self) -> None:
+        _SERIAL.acquire()
+        self.fork.__enter__()
+        torch.manual_seed(self.seed)
+
+    def __exit__(self, *details: Any) -> None:
+        self.fork.__exit__(*details)
+        _SERIAL.release()
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    if tensor.ndim != 4 or not tensor.is_floating_point():
+        return tensor
+    if tensor.shape[1] == 1:
+        # With one channel the two layouts are the same memory, and torch takes it for channels-first unless the strides say
+        # otherwise: a tenth of LeNet-5's time.
+        height, width = tensor.shape[2:]
+        return tensor.contiguous().as_strided(tensor.shape, (height * width, 1, width, 1))
+    return tensor.contiguous(memory_format=torch.channels_last)

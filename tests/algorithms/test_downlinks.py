@@ -1,0 +1,252 @@
+"""Downlinks: the cheapest form is sent and gives the server's model, thresholds skip, and hostile catch-ups are refused."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from laconic.algorithms.context import Occasion
+from laconic.algorithms.downlinks.base import LOST, Downlink, Held, LostState, Publication
+from laconic.algorithms.downlinks.broadcast import Broadcast
+from laconic.algorithms.downlinks.catch_up import Form, frame, read
+from laconic.algorithms.downlinks.mirrored import Mirrored
+from laconic.compression import Codec, DensePayload, decode, encode_dense, encode_sparse, parse_compressor
+from laconic.compression.body import BodyWriter
+from laconic.compression.entropy import Run
+from laconic.compression.packet import Body
+from laconic.core.errors import PacketError
+from laconic.core.layout import Layout
+from laconic.core.randomness import Randomness
+from tests.compression.test_compressors import draws, layout_of, normal
+
+LAYOUT = layout_of(150, 0, 50, dtype=torch.float32)
+
+
+def occasion(round: int, layout: Layout = LAYOUT) -> Occasion:
+    return Occasion(layout, Randomness(3), round)
+
+
+class Broadcasting:
+    """A broadcasting server and all models that it has had."""
+
+    def __init__(self, spelling: str, same_places: bool, rounds: int) -> None:
+        self.downlink = Broadcast(parse_compressor(spelling))
+        self.models, self.steps = [normal(LAYOUT)], []
+        self.state = self.downlink.init(self.models[0])
+        weight = torch.zeros(LAYOUT.size)
+        weight[:10] = 1
+        for round in range(rounds):
+            step = normal(LAYOUT, round + 1) * (weight if same_places else 1)
+            model, self.state = self.downlink.advance(self.models[-1], step, self.state, occasion(round))
+            self.models.append(model)
+            self.steps.append(Body.from_tensor(self.state[f"step/{round + 1}"]))
+            assert self.logged() <= 4 * LAYOUT.size
+        self.publication = Publication(self.models[-1], self.state, LAYOUT)
+
+    def logged(self) -> int:
+        """Bytes of the steps that the server still has."""
+        return sum(value.numel() for name, value in self.state.items() if name.startswith("step/"))
+
+    def forms(self, since: int) -> dict[Form, Body]:
+        """All that the server can make, made here: steps that together are longer than the model are not kept."""
+        now, model = len(self.steps), self.models[-1]
+        missed = self.steps[since:]
+        forms = {Form.WHOLE: frame(0, now, Form.WHOLE, [encode_dense(model)])}
+        if sum(1 + len(body.data) for body in missed) <= 4 * LAYOUT.size:
+            forms[Form.STEPS] = frame(since, now, Form.STEPS, missed)
+        changed = [decode(body, LAYOUT).positions for body in missed]
+        if changed and all(positions is not None for positions in changed):
+            union = torch.from_numpy(np.unique(np.concatenate([positions.numpy() for positions in changed])))
+            forms[Form.VALUES] = frame(since, now, Form.VALUES, [encode_sparse(union, model[union], LAYOUT)])
+        return forms
+
+
+@pytest.mark.parametrize(
+    ("spelling", "same_places", "expected"),
+    [
+        ("top_k:0.05", True, {Form.STEPS, Form.VALUES}),
+        ("top_k:0.05", False, {Form.STEPS, Form.VALUES}),
+        ("top_k:0.3", False, {Form.STEPS, Form.VALUES, Form.WHOLE}),
+        ("sign", False, {Form.STEPS}),
+    ],
+)
+def test_broadcast_sends_the_cheapest_form(spelling: str, same_places: bool, expected: set[Form]) -> None:
+    rounds = 20
+    server = Broadcasting(spelling, same_places, rounds)
+    seen = set()
+    for since in range(rounds + 1):
+        body = server.downlink.send(server.publication, Held(since, {}), occasion(rounds))
+        forms = server.forms(since)
+        form = read(body, LAYOUT)[2]
+        assert len(body.data) == min(len(each.data) for each in forms.values())
+        assert bytes(body.data) == bytes(forms[form].data)
+        seen.add(form)
+        have = {"model": server.models[since], "version": torch.tensor(since)}
+        model, state = server.downlink.receive(body, have, server.models[0], LAYOUT, lost=False)
+        assert torch.equal(model, server.models[-1]), "to the bit"
+        assert int(state["version"]) == rounds
+    assert seen == expected
+    lost = server.downlink.send(server.publication, Held(LOST, {}), occasion(rounds))
+    assert read(lost, LAYOUT)[2] == Form.WHOLE
+    assert torch.equal(server.downlink.receive(lost, {}, server.models[0], LAYOUT, lost=True)[0], server.models[-1])
+
+
+@pytest.mark.parametrize("literal", [False, True])
+def test_mirrored_skips_what_is_below_its_threshold(literal: bool) -> None:
+    initial = normal(LAYOUT)
+    for share, skips in ((0.09, True), (0.11, False)):
+        downlink = Mirrored(parse_compressor("dense"), threshold=0.1, literal=literal)
+        change = normal(LAYOUT, 1)
+        change *= share * initial.norm() / change.norm()
+        publication, held = Publication(initial + change, downlink.init(initial), LAYOUT), Held(0, {})
+        body = downlink.send(publication, held, occasion(0))
+        assert (body.codec == Codec.SKIP) is skips
+        assert len(body.data) == (0 if skips else 4 * LAYOUT.size)
+        assert downlink.replace(threshold=None).send(publication, held, occasion(0)).codec != Codec.SKIP
+        model, _ = downlink.receive(body, {}, initial, LAYOUT, lost=False)
+        assert torch.equal(model, downlink.confirmed(publication, held, body)["mirror"])
+        assert torch.equal(model, initial) is skips
+
+
+def test_mirrored_tells_what_was_skipped_later() -> None:
+    """Small steps are not lost: they add up until one is sent."""
+    downlink, initial = Mirrored(parse_compressor("dense"), threshold=0.1), normal(LAYOUT)
+    step, model, peer, sent = initial * 0.03, initial, {}, []
+    for round in range(9):
+        model = model + step
+        publication, held = Publication(model, downlink.init(initial), LAYOUT), Held(0, peer)
+        body = downlink.send(publication, held, occasion(round))
+        peer = downlink.confirmed(publication, held, body)
+        sent.append(body.codec != Codec.SKIP)
+    assert sent == [False, False, False, True] * 2 + [False]
+
+
+SERVER = Broadcasting("top_k:0.05", False, 6)
+HONEST = [*SERVER.forms(1).values(), *SERVER.forms(3).values(), *SERVER.forms(6).values()]
+RECEIVERS: list[Downlink] = [
+    SERVER.downlink,
+    Mirrored(parse_compressor("sign")),
+    Mirrored(parse_compressor("sign"), literal=True),
+]
+
+
+def take(downlink: Downlink, body: Body, state: dict[str, Tensor]) -> bool:
+    """PacketError, a lost state that is said to be lost, or a finite model."""
+    try:
+        model, _ = downlink.receive(body, state, SERVER.models[0], LAYOUT, lost=False)
+    except PacketError as error:
+        assert error.reason and "\n" not in str(error)
+        return False
+    except LostState:
+        return False
+    assert model.shape == (LAYOUT.size,) and bool(torch.isfinite(model).all())
+    return True
+
+
+def test_hostile_catch_ups() -> None:
+    generator, accepted, tried = draws(6), 0, 0
+    for _ in range(1500):
+        honest = HONEST[generator.integers(len(HONEST))]
+        data = bytearray(honest.data)
+        kind = generator.integers(5)
+        if kind == 0:
+            for _ in range(int(generator.integers(1, 4))):
+                data[generator.integers(len(data))] = int(generator.integers(256))
+        elif kind == 1:
+            data = data[: generator.integers(len(data))]
+        elif kind == 2:
+            data[generator.integers(min(20, len(data)))] = int(generator.choice([0, 1, 2, 3, 127, 128, 255]))
+        elif kind == 3:  # the beginning of one, the end of another
+            other = HONEST[generator.integers(len(HONEST))].data
+            data = data[: generator.integers(len(data) + 1)] + bytes(other[generator.integers(len(other) + 1) :])
+        else:
+            data += generator.bytes(int(generator.integers(1, 40)))
+        since = int.from_bytes(data[:4].ljust(4, b"\0"), "little")
+        for downlink in RECEIVERS:
+            state = {"model": SERVER.models[1], "version": torch.tensor(since)}
+            accepted += take(downlink, Body(Codec.CATCH_UP, bytes(data)), state)
+            tried += 1
+    assert 0 < accepted < tried  # some changes only change values
+
+
+def test_catch_ups_of_a_wrong_form_or_count_or_length() -> None:
+    step, whole = SERVER.steps[0], encode_dense(SERVER.models[0])
+    for since, now, form, items, reason in (
+        (0, 0, 3, [whole], "form"),
+        (2, 1, Form.WHOLE, [whole], "form"),
+        (0, 2, Form.STEPS, [step], "form"),
+        (0, 1, Form.STEPS, [step, step], "form"),
+        (0, 2, Form.VALUES, [step, step], "form"),
+        (0, 2, Form.WHOLE, [], "form"),
+        (0, 1, Form.WHOLE, [Body(Codec.SKIP)], "codec"),
+        (0, 1, Form.STEPS, [frame(0, 1, Form.STEPS, [step])], "codec"),
+        (0, 1, Form.WHOLE, [Body(whole.codec, bytes(whole.data) + b"\0")], "length"),
+        (0, 200, Form.STEPS, [Body(Codec.SKIP)] * 200, "length"),
+    ):
+        with pytest.raises(PacketError) as caught:
+            SERVER.downlink.receive(frame(since, now, form, items), {}, SERVER.models[0], LAYOUT, lost=False)
+        assert caught.value.reason == reason, (since, now, form)
+
+
+@pytest.mark.parametrize("literal", [False, True])
+def test_a_mirrored_client_takes_a_catch_up_only_whole(literal: bool) -> None:
+    downlink = Mirrored(parse_compressor("sign"), literal=literal)
+    for body in (
+        frame(0, 0, Form.STEPS, []),
+        frame(0, 1, Form.STEPS, [SERVER.steps[0]]),
+        frame(0, 1, Form.VALUES, [SERVER.steps[0]]),
+    ):
+        for lost in (False, True):
+            with pytest.raises(PacketError) as caught:
+                downlink.receive(body, {}, SERVER.models[0], LAYOUT, lost)
+            assert caught.value.reason == "form"
+
+
+@pytest.mark.parametrize("form", [Codec.STEPS, Codec.GRID])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_levels_at_their_limits_decode_to_finite_numbers(form: Codec, dtype: torch.dtype) -> None:
+    """The lowest level, the largest symbol and all low bits at once reach about 2^17 steps."""
+    layout = layout_of(9, dtype=dtype)
+    most = float(torch.finfo(dtype).max)
+    for power, sign, lowest in itertools.product(np.arange(0, 20, 0.25), (1.0, -1.0), (0, 2**17)):
+        writer = BodyWriter(layout)
+        writer.values(np.array([sign * most / 2**power]))
+        if form is Codec.GRID:
+            writer.values(np.array([sign * most]))
+        symbols = np.array([0, 256] * 4 + [256], dtype=np.uint32)
+        writer.symbols.put(Run.expecting(symbols, np.ones(257)))
+        for field in (lowest, 8, 256, 0):
+            writer.number(field)
+        writer.put(b"\xff" * 9)
+        found = decode(writer.body(form), layout).dense()
+        assert bool(torch.isfinite(found).all())
+        scale = sign * (most / 2**power)
+        levels = symbols.astype(np.longdouble) * 256 + 255 + lowest - 2**16
+        exact = np.clip(levels * scale + (sign * most if form is Codec.GRID else 0), -most, most)
+        # Where the product overflows before the offset is added, the clip is all that can be asked.
+        if form is Codec.STEPS:
+            np.testing.assert_allclose(found.numpy().astype(np.longdouble) / most, exact / most, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("spelling", ["qsgd:4", "random_k:1e-9", "top_k:1e-9"])
+def test_many_tiny_steps_cannot_keep_a_client_busy(spelling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of a few bytes can stand for a whole vector of zeros, so their number must have a bound of its own."""
+    layout = layout_of(20_000, dtype=torch.float32)
+    step = parse_compressor(spelling).encode(torch.zeros(layout.size), layout, draws())
+    number = 4 * layout.size // (5 + len(step.data))
+    decoded = 0
+
+    def counted(body: Body, layout: Layout) -> DensePayload:
+        nonlocal decoded
+        decoded += 1
+        return DensePayload(torch.zeros(layout.size))
+
+    monkeypatch.setattr("laconic.algorithms.downlinks.broadcast.decode", counted)
+    with pytest.raises(PacketError):
+        body = frame(0, number, Form.STEPS, [step] * number)
+        Broadcast(parse_compressor("sign")).receive(body, {}, torch.zeros(layout.size), layout, lost=False)
+    assert decoded <= 1000 < number

@@ -1,0 +1,84 @@
+"""What methods settle by themselves for the parts beside them, and which settings they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import laconic
+from laconic.algorithms.recipes import make
+from laconic.core.errors import ConfigError
+from laconic.run.config import load_config
+from tests.problems import Setting
+
+SETTING = Setting(rounds=4)
+
+
+def feedback(text: str) -> laconic.ErrorFeedback:
+    return laconic.ErrorFeedback(laconic.parse_compressor(text))
+
+
+def configured(**options: object) -> laconic.Algorithm:
+    """The algorithm that the command line would run."""
+    return load_config(None, {"algorithm": "fed_comgate", **options}, {}).build_algorithm()
+
+
+def test_the_global_memory_is_refused_where_there_is_none_to_take_the_mean_out_of() -> None:
+    without = [
+        laconic.Compressed(laconic.parse_compressor("top_k:0.1")),
+        laconic.Lazy(laconic.parse_compressor("top_k:0.1"), threshold=0.5),
+        laconic.Lazy(threshold=0.5),
+    ]
+    for uplink in without:
+        with pytest.raises(ConfigError, match=r"method\.memory = 'global'.*has no memory"):
+            SETTING.simulation(laconic.fed_gate(uplink=uplink, method={"memory": "global"}))
+    dense, lazy = laconic.parse_compressor("dense"), laconic.Lazy(laconic.parse_compressor("sign"), memory=True)
+    for uplink in (laconic.DenseUplink(), laconic.Compressed(dense), feedback("sign"), lazy):
+        SETTING.simulation(laconic.fed_gate(uplink=uplink, method={"memory": "global"})).close()
+
+
+@pytest.mark.parametrize(
+    ("compressor", "rate"), [("top_k:0.1", 0.1), ("sign", 0.1), ("heavy_sign:0.3", 0.1), ("top_k:0.2+qsgd:4", 0.1)]
+)
+def test_fed_comgate_remembers_what_a_biased_compressor_leaves_out(compressor: str, rate: float) -> None:
+    for algorithm in (laconic.fed_comgate(compressor=compressor), configured(compressor=compressor)):
+        assert isinstance(algorithm.uplink, laconic.ErrorFeedback)
+        assert algorithm.fitted().method.tracker_rate == pytest.approx(rate)
+    bare = [
+        configured(compressor=compressor, memory=False),
+        laconic.fed_comgate(uplink={"name": "compressed", "compressor": compressor}),
+        laconic.fed_comgate(uplink=laconic.Compressed(laconic.parse_compressor(compressor))),
+    ]
+    for algorithm in bare:
+        assert isinstance(algorithm.uplink, laconic.Compressed)
+        assert algorithm.fitted().method.tracker_rate == 1
+
+
+@pytest.mark.parametrize("compressor", ["uniform:4", "uniform:8,rounding=authors", "qsgd:4", "random_k:0.2", "dense"])
+def test_fed_comgate_quantises_without_memory(compressor: str) -> None:
+    algorithm = laconic.fed_comgate(compressor=compressor)
+    assert isinstance(algorithm.uplink, laconic.Compressed)
+    assert algorithm.fitted().method.tracker_rate == 1
+
+
+@pytest.mark.parametrize("name", ["diana", "marina"])
+def test_methods_without_memory_refuse_a_biased_compressor(name: str) -> None:
+    for compressor in ("sign", "top_k:0.1", "heavy_sign:0.1", "top_k:0.5+qsgd:4", "uniform:4,rounding=nearest"):
+        for uplink in (laconic.Compressed(laconic.parse_compressor(compressor)), feedback(compressor)):
+            with pytest.raises(ConfigError, match=f"{name} needs an unbiased compressor"):
+                SETTING.simulation(make(name, uplink=uplink))
+    for compressor in ("dense", "qsgd:4", "uniform:4", "random_k:0.2", "random_k:0.5+qsgd:4"):
+        SETTING.simulation(make(name, compressor=compressor)).close()
+
+
+@pytest.mark.parametrize(
+    ("compressor", "alpha"), [("dense", 1.0), ("random_k:1/3@model", 1 / 3), ("uniform:4@layer", 1 / (1 + 18 / 15**2))]
+)
+def test_the_shifts_of_diana_follow_the_variance_of_its_compressor(compressor: str, alpha: float) -> None:
+    """The problem has 18 weights and 3 biases."""
+    own, given = laconic.diana(compressor=compressor), laconic.diana(compressor=compressor, alpha=alpha)
+    for mine, theirs in zip(SETTING.models(own), SETTING.models(given), strict=True):
+        assert np.abs(mine - theirs).max() < 1e-12
+    if alpha < 0.9:
+        other = SETTING.models(own.replace(alpha=1.0))
+        assert np.abs(SETTING.models(own)[-1] - other[-1]).max() > 1e-6

@@ -1,0 +1,282 @@
+"""A store on disk is the store in memory, whatever happens to the process."""
+
+from __future__ import annotations
+
+import copy
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from laconic.core.errors import DataError, PacketError
+from laconic.core.layout import Layout
+from laconic.core.part import State
+from laconic.federation.client_links import DiskPeers, Peers
+from laconic.federation.database import CHECKPOINT, Database, Recent
+from laconic.federation.disk_store import DiskStore
+from laconic.federation.store import MemoryStore, Question, RecordStore, Settled
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+SHAPES = [(), (0,), (3,), (2, 5)]
+
+
+def same(one: State | None, other: State | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.keys() == other.keys() and all(
+        one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
+    )
+
+
+def same_snapshots(one: RecordStore, other: RecordStore) -> bool:
+    (tensors, table), (tensors_there, table_there) = one.snapshot(), other.snapshot()
+    return same(tensors, tensors_there) and table == table_there
+
+
+@st.composite
+def states(draw: st.DrawFn) -> State:
+    names = draw(st.lists(st.sampled_from(["uplink/memory", "downlink/model", "method/tracker"]), unique=True))
+    seed = draw(st.integers(0, 1000))
+    generator = torch.Generator().manual_seed(seed)
+
+    def tensor() -> torch.Tensor:
+        shape, kind = draw(st.sampled_from(SHAPES)), draw(st.sampled_from(KINDS))
+        return torch.randint(0, 100, shape, generator=generator).to(kind)
+
+    return {name: tensor() for name in names}
+
+
+CLIENT = st.integers(0, 2)
+ACTIONS = st.one_of(
+    st.tuples(st.just("settle"), CLIENT, st.integers(0, 3), st.integers(0, 4), st.booleans()),
+    st.tuples(st.just("propose"), CLIENT, st.integers(0, 3), states()),
+    st.tuples(st.just("forget"), CLIENT),
+    st.tuples(st.just("save")),
+    st.tuples(st.just("crash")),
+)
+
+
+def settle(store: RecordStore, client: int, question: Question) -> Settled | str:
+    try:
+        return store.settle(client, question)
+    except PacketError as error:
+        return error.reason
+
+
+def agree(memory: RecordStore, disk: RecordStore, action: tuple, step: int) -> None:
+    """Do the same to both, and compare what they say."""
+    name, client, *rest = action
+    if name == "forget":
+        memory.forget(client)
+        disk.forget(client)
+    elif name == "propose":
+        known, state = rest
+        assert memory.propose(client, known, state) == disk.propose(client, known, state)
+    else:
+        back, acknowledged, goes_on = rest
+        # Now and then an old question; numbers that are there and some that are not.
+        record = memory.record(client)
+        held = sorted(record.held()) if record else []
+        number = held[acknowledged % len(held)] if held and acknowledged else acknowledged
+        question = Question(0, step - back, 0, number, number if goes_on else None)
+        one, other = settle(memory, client, question), settle(disk, client, question)
+        if isinstance(one, str) or isinstance(other, str):
+            assert one == other
+        else:
+            assert one.lost == other.lost and same(one.state, other.state)
+
+
+def live_through(history: list[tuple], database: Database, die: Callable[[], None]) -> None:
+    memory, disk = MemoryStore(), DiskStore(database)
+    saved = copy.deepcopy(memory)
+    database.save({}, {})
+    for step, action in enumerate(history):
+        if action[0] == "save":
+            database.save({"round": torch.tensor(step)}, {"step": step})
+            saved = copy.deepcopy(memory)
+        elif action[0] == "crash":
+            die()
+            memory = copy.deepcopy(saved)
+        else:
+            agree(memory, disk, action, step)
+        assert same_snapshots(memory, disk)
+        assert database._recent.bytes <= database._recent.limit
+    database.close()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(ACTIONS, max_size=40), st.sampled_from([0, 1500, 10**6]))
+def test_a_store_on_disk_is_the_store_in_memory_over_any_history(history: list[tuple], cache: int) -> None:
+    database = Database(cache)
+    live_through(history, database, database.rollback)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(history=st.lists(ACTIONS, min_size=5, max_size=20))
+def test_the_same_with_a_file_that_is_closed_and_opened_again(
+    history: list[tuple], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("store") / "clients.sqlite"
+    database = Database(1500)
+    database.open(path)
+
+    def again() -> None:
+        database.close()
+        assert [each.name for each in path.parent.iterdir()] == [path.name]
+        database.open(path)
+
+    live_through(history, database, again)
+
+
+def test_with_at_once_each_call_is_durable_when_it_returns(tmp_path: Path) -> None:
+    database = Database(0)
+    database.open(tmp_path / "clients.sqlite")
+    store = DiskStore(database, at_once=True)
+    store.settle(5, Question(0, 0, 0, 0))
+    first = store.propose(5, 0, {"memory": torch.ones(3)})
+    store.settle(5, Question(0, 1, 0, first))
+    database.close()
+    database.open(tmp_path / "clients.sqlite")
+    assert (store.record(5).committed, store.record(5).pending) == (first, [])
+    with pytest.raises(PacketError, match="asked this before"):
+        store.settle(5, Question(0, 1, 0, first))
+    second = store.propose(5, first, {"memory": torch.zeros(3)})
+    database.close()
+    database.open(tmp_path / "clients.sqlite")
+    assert (store.record(5).committed, store.record(5).pending) == (first, [second])
+    store.forget(5)
+    database.close()
+    database.open(tmp_path / "clients.sqlite")
+    assert list(store.clients()) == [] and not list(database.clients("client"))
+    database.close()
+
+
+def test_a_checkpoint_and_the_states_of_its_time_come_back_together(tmp_path: Path) -> None:
+    database = Database(10**6)
+    database.open(tmp_path / "run.sqlite")
+    store, peers = DiskStore(database), DiskPeers(database)
+    assert database.load() is None
+    number = store.propose(1, 0, {"memory": torch.ones(3)})
+    peers[1] = {"mirror": torch.ones(2)}
+    database.save({"server/model": torch.arange(4.0)}, {"round": 1})
+    store.settle(1, Question(0, 1, 0, number))
+    store.propose(1, number, {"memory": torch.zeros(3)})
+    peers[1] = {"reference": torch.zeros(2)}
+    peers[2] = {"mirror": torch.zeros(2)}
+    database.put(CHECKPOINT, {"server/model": torch.zeros(4)}, recent=False)
+    database.close()
+    database.open(tmp_path / "run.sqlite")
+    tensors, numbers = database.load()
+    assert same(tensors, {"server/model": torch.arange(4.0)}) and numbers == {"round": 1}
+    assert same(store.state(1, number), {"memory": torch.ones(3)}) and store.record(1).pending == [number]
+    assert list(peers) == [1] and same(peers[1], {"mirror": torch.ones(2)}) and 2 not in peers
+    database.close()
+
+
+def test_a_checkpoint_writes_only_what_has_changed(tmp_path: Path) -> None:
+    database = Database(0)
+    database.open(tmp_path / "run.sqlite")
+    store = DiskStore(database)
+    for client in range(50):
+        store.propose(client, 0, {"memory": torch.full((20_000,), float(client))})
+    database.save({}, {})
+    statements: list[str] = []
+    database._connection.set_trace_callback(statements.append)
+    store.propose(7, 1, {"memory": torch.zeros(20_000)})
+    database.save({}, {})
+    written = [each for each in statements if each.startswith("INSERT INTO tensors")]
+    assert len(written) == 1
+    database.close()
+
+
+def test_peers_on_disk_are_peers_in_memory() -> None:
+    layout = Layout.of(torch.nn.Linear(3, 1))
+    memory, disk = Peers(layout), DiskPeers(Database(0))
+    for peers in (memory, disk):
+        peers[3] = {"downlink/mirror": torch.arange(4.0), "uplink/reference": torch.tensor([1], dtype=torch.uint8)}
+        peers[1] = {"downlink/mirror": torch.ones(4)}
+        peers[3] = {"downlink/mirror": torch.zeros(4)}
+        peers[2] = {"uplink/reference": torch.tensor([2], dtype=torch.uint8)}
+        peers.forget(1)
+        peers.forget(9)
+    assert sorted(memory) == sorted(disk) == [2, 3]
+    for client in range(4):
+        assert same(memory.get(client), disk.get(client)) and (client in memory) == (client in disk)
+    restored = Peers(layout)
+    restored[7] = {"downlink/mirror": torch.ones(4)}
+    restored.restore(memory.state())
+    assert sorted(restored) == [2, 3] and same(restored[3], memory[3])
+
+
+def test_the_least_recently_used_states_make_room() -> None:
+    recent = Recent(3 * 5000)
+    for client in range(3):
+        recent.put(("client", client, 1), {"memory": torch.zeros(1000)})
+    recent.get(("client", 0, 1))
+    recent.put(("client", 3, 1), {"memory": torch.zeros(1000)})
+    assert [client for client in range(4) if recent.get(("client", client, 1)) is not None] == [0, 2, 3]
+    recent.put(("client", 4, 1), {"memory": torch.zeros(100_000)})
+    assert recent.get(("client", 4, 1)) is None and recent.bytes == 0
+
+
+def test_states_of_nothing_are_not_kept_without_end() -> None:
+    recent = Recent(10_000)
+    for client in range(1000):
+        recent.put(("client", client, 1), {})
+    assert len(recent._states) <= 20
+
+
+def test_a_row_of_a_matrix_does_not_keep_the_matrix_in_memory() -> None:
+    database = Database(10**6)
+    matrix = torch.arange(1000.0).reshape(10, 100)
+    database.put(("client", 0, 1), {"memory": matrix[3]})
+    kept = database.get(("client", 0, 1))["memory"]
+    assert kept.untyped_storage().nbytes() == 400 and torch.equal(kept, matrix[3])
+    database.close()
+
+
+def test_with_at_once_what_fails_in_the_middle_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database(10**6)
+    store = DiskStore(database, at_once=True)
+    first = store.propose(5, 0, {"memory": torch.ones(3)})
+    execute = database.execute
+
+    def full(statement: str, values: tuple = ()) -> list[tuple]:
+        if statement.startswith("INSERT OR REPLACE INTO records"):
+            raise DataError("the disk is full")
+        return execute(statement, values)
+
+    monkeypatch.setattr(database, "execute", full)
+    with pytest.raises(DataError, match="full"):
+        store.propose(5, first, {"memory": torch.zeros(3)})
+    monkeypatch.undo()
+    assert store.record(5).pending == [first] and store.state(5, first + 1) == {}
+    assert store.propose(5, first, {"memory": torch.zeros(3)}) == first + 1
+    database.close()
+
+
+def test_two_processes_do_not_share_a_file(tmp_path: Path) -> None:
+    first, second = Database(0), Database(0)
+    first.open(tmp_path / "run.sqlite")
+    with pytest.raises(DataError, match="another process is using it"):
+        second.open(tmp_path / "run.sqlite")
+    first.close()
+    second.open(tmp_path / "run.sqlite")
+    second.close()
+
+
+def test_a_file_that_is_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.sqlite").write_text("not a database at all, but long enough to have a header" * 10)
+    with pytest.raises(DataError, match=r"text\.sqlite.*not a database"):
+        Database(0).open(tmp_path / "text.sqlite")
+    with sqlite3.connect(tmp_path / "newer.sqlite") as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(DataError, match="another version of Laconic"):
+        Database(0).open(tmp_path / "newer.sqlite")
+    with pytest.raises(DataError, match="unable to open"):
+        Database(0).open(tmp_path / "no folder" / "run.sqlite")

@@ -1,0 +1,215 @@
+"""The server's side of a round: what it folds, what it refuses, and what then moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from laconic import fed_ams, fed_avg
+from laconic.algorithms.algorithm import Algorithm
+from laconic.compression import encode_dense
+from laconic.compression.packet import Packet, Stream
+from laconic.core.errors import PacketError
+from laconic.core.layout import Layout
+from laconic.core.randomness import Randomness
+from laconic.data import from_arrays
+from laconic.federation.messages import Instruction, Reply
+from laconic.federation.server import Server
+
+SIZES = (3, 1, 4, 2)
+LAYOUT = Layout.of(nn.Linear(2, 1))
+NORMED = Layout.of(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+
+
+def make_server(algorithm: Algorithm | None = None, layout: Layout = LAYOUT, **options: object) -> Server:
+    data = from_arrays([(np.zeros((size, 2)), np.zeros(size)) for size in SIZES])
+    algorithm = algorithm or fed_avg()
+    buffers = torch.zeros(layout.buffer_size)
+    settings = {"participants": 4} | options
+    return Server(algorithm, layout, torch.zeros(layout.size), buffers, data, Randomness(0), **settings)
+
+
+def reply(instruction: Instruction, update: Tensor, layout: Layout = LAYOUT, **changes: int) -> Reply:
+    label = {"stream": Stream.MODEL, "sequence": acknowledged(instruction, layout) + 1, "round": instruction.round}
+    packet = Packet(encode_dense(update), fingerprint=layout.fingerprint, **(label | changes))
+    size = SIZES[instruction.client]
+    return Reply(instruction.round, instruction.client, (packet.to_bytes(),), size, 10, 10, 0.5)
+
+
+def invite(server: Server) -> list[Instruction]:
+    (exchange,) = server.exchanges()
+    return list(server.invite(exchange))
+
+
+def acknowledged(instruction: Instruction, layout: Layout = LAYOUT) -> int:
+    return Packet.parse(instruction.packets[0], layout).sequence
+
+
+def contents(server: Server) -> tuple:
+    """All that a refused reply could have changed."""
+    state = {name: value.clone() for name, value in server.state().items()}
+    received = (server._received.mean(stream) for stream in (Stream.MODEL, Stream.BUFFERS))
+    means = [None if mean is None else mean.clone() for mean in received]
+    return state, means, server.costs.table(), list(server.losses)
+
+
+def refused(server: Server, message: Reply) -> str:
+    """The reason of the refusal, once it is clear that nothing has changed."""
+    before = contents(server)
+    with pytest.raises(PacketError) as caught:
+        server.fold(message)
+    state, means, costs, losses = contents(server)
+    assert all(torch.equal(state[name], before[0][name]) for name in state)
+    for mean, earlier in zip(means, before[1], strict=True):
+        assert (mean is None and earlier is None) or torch.equal(mean, earlier)
+    assert (costs, losses) == before[2:]
+    return caught.value.reason
+
+
+def test_a_reply_folded_twice_counts_once() -> None:
+    server = make_server()
+    instructions = invite(server)
+    message = reply(instructions[0], torch.ones(3))
+    server.fold(message)
+    assert refused(server, message) == "stale"
+    server.fold(reply(instructions[1], torch.zeros(3)))
+    server.close()
+    assert server.model.tolist() == [0.5] * 3
+
+
+def test_a_client_that_was_not_invited_is_refused() -> None:
+    server = make_server(participants=2)
+    invited = {instruction.client for instruction in invite(server)}
+    stranger = next(client for client in range(4) if client not in invited)
+    assert (
+        refused(server, reply(Instruction(0, stranger, 2, 0, "train", None, _downlink(server)), torch.ones(3)))
+        == "stale"
+    )
+
+
+def _downlink(server: Server) -> tuple[bytes, ...]:
+    return (Packet(encode_dense(server.model), Stream.MODEL, LAYOUT.fingerprint, 0, server.round).to_bytes(),)
+
+
+def test_a_client_that_does_not_exist_is_refused() -> None:
+    server = make_server()
+    message = reply(invite(server)[0], torch.ones(3))
+    assert refused(server, replace(message, client=99)) == "stale"
+    assert refused(server, replace(message, client=-1)) == "stale"
+
+
+def test_an_update_from_the_round_before_is_refused() -> None:
+    server = make_server()
+    late = reply(invite(server)[0], torch.ones(3))
+    server.close()
+    invite(server)
+    assert refused(server, late) == "stale"
+
+
+def test_a_reply_from_a_round_to_come_is_refused() -> None:
+    server = make_server()
+    assert refused(server, reply(invite(server)[0], torch.ones(3), round=1)) == "stale"
+
+
+def test_a_sequence_number_that_was_folded_already_is_refused() -> None:
+    server = make_server()
+    server.fold(reply(invite(server)[0], torch.ones(3)))
+    server.close()
+    instruction = invite(server)[0]
+    assert acknowledged(instruction) == 1
+    for number in (0, 1):
+        assert refused(server, reply(instruction, torch.ones(3), sequence=number)) == "stale"
+    server.fold(reply(instruction, torch.ones(3), sequence=7))
+    assert server.folded[0] == 7
+
+
+def test_wrong_streams_are_refused() -> None:
+    server = make_server()
+    instruction = invite(server)[0]
+    message = reply(instruction, torch.ones(3))
+    assert refused(server, replace(message, packets=())) == "stream"
+    assert refused(server, replace(message, packets=message.packets * 2)) == "stream"
+    assert refused(server, reply(instruction, torch.ones(3), stream=Stream.BUFFERS)) == "stream"
+    assert refused(server, reply(instruction, torch.ones(3), stream=13)) == "stream"
+
+
+def test_an_update_of_the_wrong_size_or_with_nan_is_refused() -> None:
+    server = make_server()
+    instruction = invite(server)[0]
+    assert refused(server, reply(instruction, torch.ones(4))) == "size"
+    assert refused(server, reply(instruction, torch.tensor([1.0, float("nan"), 0.0]))) == "not finite"
+    server.fold(reply(instruction, torch.ones(3)))
+    server.close()
+    assert server.model.tolist() == [1.0] * 3
+
+
+def test_bad_buffers_refuse_the_whole_reply() -> None:
+    server = make_server(layout=NORMED)
+    instruction = invite(server)[0]
+    update = reply(instruction, torch.ones(NORMED.size), NORMED)
+    assert refused(server, update) == "stream"
+    for buffers, reason in ((torch.full((4,), float("inf")), "not finite"), (torch.zeros(5), "size")):
+        second = reply(instruction, buffers, NORMED, stream=Stream.BUFFERS)
+        assert refused(server, replace(update, packets=update.packets + second.packets)) == reason
+
+
+def test_with_nothing_folded_nothing_moves_but_the_round() -> None:
+    server = make_server(fed_ams())
+    server.fold(reply(invite(server)[0], torch.ones(3)))
+    server.close()
+    before = {name: value.clone() for name, value in server.state().items()}
+    invite(server)
+    server.close()
+    after = server.state()
+    assert int(after["round"]) == int(before["round"]) + 1
+    assert [name for name in after if not torch.equal(after[name], before[name])] == ["round"]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sets(st.integers(0, 3), min_size=1), st.sampled_from(["uniform", "size"]), st.integers(0, 2**31))
+def test_the_mean_is_that_of_numpy_over_whoever_answered(answering: set[int], weighting: str, seed: int) -> None:
+    server = make_server(layout=NORMED, weighting=weighting)
+    generator = np.random.default_rng(seed)
+    updates = generator.standard_normal((4, NORMED.size)).astype(np.float32)
+    statistics = generator.standard_normal((4, NORMED.buffer_size)).astype(np.float32)
+    for instruction in invite(server):
+        if instruction.client in answering:
+            both = [
+                reply(instruction, torch.from_numpy(vectors[instruction.client]), NORMED, stream=stream).packets[0]
+                for vectors, stream in ((updates, Stream.MODEL), (statistics, Stream.BUFFERS))
+            ]
+            server.fold(replace(reply(instruction, torch.zeros(NORMED.size), NORMED), packets=tuple(both)))
+    costs = server.close()
+    rows = sorted(answering)
+    weights = None if weighting == "uniform" else np.array(SIZES)[rows]
+    expected = np.average(updates[rows].astype(np.float64), axis=0, weights=weights)
+    np.testing.assert_allclose(server.model.numpy(), expected, rtol=1e-5, atol=1e-6)
+    expected = np.average(statistics[rows].astype(np.float64), axis=0, weights=weights)
+    np.testing.assert_allclose(server.buffers.numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert (costs.invited, costs.folded) == (4, len(rows))
+    assert costs.streams["up/model"].bytes == len(rows) * (30 + 4 * NORMED.size)
+    assert costs.streams["up/buffers"].bytes == len(rows) * (30 + 4 * NORMED.buffer_size)
+    assert costs.paper_bits("up") == len(rows) * 32 * NORMED.size
+
+
+def test_a_restored_server_invites_and_folds_as_the_one_that_was_saved() -> None:
+    first = make_server(fed_ams(), participants=2)
+    for _ in range(3):
+        for instruction in invite(first):
+            first.fold(reply(instruction, torch.randn(3)))
+        first.close()
+    second = make_server(fed_ams(), participants=2)
+    second.restore({name: value.clone() for name, value in first.state().items()})
+    ours, theirs = invite(first), invite(second)
+    assert ours == theirs
+    for server, instructions in ((first, ours), (second, theirs)):
+        for instruction in instructions:
+            server.fold(reply(instruction, torch.full((3,), 0.25)))
+        server.close()
+    assert torch.equal(first.model, second.model)

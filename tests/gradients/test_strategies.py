@@ -1,0 +1,332 @@
+"""All gradient strategies give the same, whatever the model, and no row depends on its company."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import laconic
+from laconic import models
+from laconic.core.layout import Layout
+from laconic.core.task import Batch, Task
+from laconic.gradients.choose import settle
+from laconic.gradients.named_rng import stochastic
+from laconic.gradients.numerics import Numerics
+from laconic.gradients.perceptron import is_perceptron
+from laconic.gradients.strategies import check_numerics, make_gradients
+
+
+class FunctionalDropout(nn.Module):
+    """Dropout called as a function, the way that a search for nn.Dropout modules would miss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(F.dropout(inputs, 0.5, self.training) + 0.1 * torch.randn_like(inputs))
+
+
+class RecurrentDropout(nn.Module):
+    """Dropout inside a recurrent layer, which torch draws out of reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.GRU(8, 4, num_layers=2, dropout=0.5, batch_first=True)
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(self.recurrent(inputs.unsqueeze(1))[0][:, -1])
+
+
+BUILDERS = {
+    "linear": lambda: nn.Linear(8, 3),
+    "mlp": lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)),
+    "dropout": lambda: nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.4), nn.Linear(16, 3)),
+    "alpha dropout": lambda: nn.Sequential(nn.Linear(8, 16), nn.SELU(), nn.AlphaDropout(0.4), nn.Linear(16, 3)),
+    "functional dropout": FunctionalDropout,
+    "layer norm": lambda: nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 3)),
+    "batch norm": lambda: nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)),
+    "unused parameter": lambda: nn.ModuleDict({"used": nn.Linear(8, 3), "unused": nn.Linear(2, 2)}),
+}
+
+
+class Twice(nn.Module):
+    """One layer that is used twice, and one that is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.square, self.idle = nn.Linear(8, 6, bias=False), nn.Linear(6, 6), nn.Linear(2, 2)
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.square(torch.relu(self.square(self.first(inputs))))))
+
+
+class Centred(nn.Module):
+    """Examples of a batch that depend on each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(inputs - inputs.mean(0))
+
+
+class Tied(nn.Module):
+    """A layer whose weight is also used without the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(F.linear(self.layer(inputs), self.layer.weight.t()))
+
+
+class Asking(nn.Module):
+    """A model that decides by what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(inputs if inputs.sum() < 1e9 else inputs * 2)
+
+
+STACKED = {
+    "linear": lambda: nn.Linear(8, 3),
+    "mlp": lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)),
+    "twice": Twice,
+    "no bias": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(8, 7, bias=False), nn.ReLU(), nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 3, bias=False)
+    ),
+    "tanh": lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)),
+}
+SHARED = nn.Linear(8, 8)
+PERCEPTRONS = [
+    (STACKED["mlp"], True),
+    (STACKED["no bias"], True),
+    (lambda: nn.Sequential(nn.Linear(8, 3)), True),
+    (STACKED["tanh"], False),
+    (Twice, False),
+    (lambda: nn.Sequential(nn.Flatten(2), nn.Linear(8, 3)), False),
+    (lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU()), False),
+    (lambda: nn.Sequential(SHARED, nn.ReLU(), SHARED), False),
+]
+
+BATCHED = [name for name in BUILDERS if name != "batch norm"]
+"""What vmap takes: batch norm is refused there."""
+
+
+def make_task(name: str) -> Task:
+    torch.manual_seed(0)
+    module = (BUILDERS | STACKED)[name]()
+    if name == "unused parameter":
+        return Task(module, lambda m, b: F.cross_entropy(m["used"](b[0]), b[1]), lambda m, b: {})
+    return laconic.classification(module)
+
+
+def make_batches(count: int, shape: tuple[int, ...] = (8,)) -> list[Batch | None]:
+    """Unequal batches, and one client that has finished."""
+    generator = torch.Generator().manual_seed(1)
+    sizes = [5, 7, 5, 0, 6, 7, 5][:count]
+    return [
+        (torch.randn(n, *shape, generator=generator), torch.randint(3, (n,), generator=generator)) if n else None
+        for n in sizes
+    ]
+
+
+def call(task: Task, strategy: str, batches: list[Batch | None], models_: Tensor, width: int = 4) -> list[Tensor]:
+    layout = Layout.of(task.module)
+    example = next(batch for batch in batches if batch is not None)
+    numerics = Numerics(strategy=strategy, vmap_width=width)
+    function = make_gradients(task, layout, numerics, stochastic(task, example), frozen=False)
+    buffers = layout.flatten_buffers(task.module).repeat(len(batches), 1)
+    gradients, losses = function(models_, buffers, batches, lambda row: row)
+    return [gradients, losses, buffers]
+
+
+def rows(task: Task, count: int) -> Tensor:
+    layout = Layout.of(task.module)
+    noise = torch.randn(count, layout.size, generator=torch.Generator().manual_seed(2))
+    return layout.flatten(task.module) + 0.1 * noise
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy"), [*((name, "vmap") for name in BATCHED), *((name, "stacked") for name in STACKED)]
+)
+def test_batched_and_loop_agree(name: str, strategy: str) -> None:
+    task, batches = make_task(name), make_batches(7)
+    loop, batched = (call(task, each, batches, rows(task, 7)) for each in ("loop", strategy))
+    for one, other in zip(loop, batched, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6, equal_nan=True)
+    assert torch.equal(loop[0][3], torch.zeros_like(loop[0][3]))
+    assert bool(loop[1][3].isnan())
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [
+        *((name, "loop") for name in BUILDERS),
+        *((name, "vmap") for name in BATCHED),
+        *((name, "stacked") for name in STACKED),
+    ],
+)
+def test_a_row_is_the_same_to_the_bit_in_any_company(name: str, strategy: str) -> None:
+    task, batches = make_task(name), make_batches(7)
+    together = call(task, strategy, batches, rows(task, 7))
+    for row in (0, 2, 6):
+        before = [None] * row
+        alone = call(task, strategy, [*before, batches[row]], rows(task, 7)[: row + 1])
+        assert torch.equal(alone[0][row], together[0][row])
+        assert torch.equal(alone[2][row], together[2][row])
+
+
+def descended(task: Task, batches: list[Batch | None], models_: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    models_ = models_.clone()
+    function = make_gradients(task, Layout.of(task.module), Numerics(strategy="stacked"), "no", frozen=False)
+    return models_, function.descend(models_, batches, rate)
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_a_descent_is_a_step_down_the_gradient(name: str) -> None:
+    task, batches, rate = make_task(name), make_batches(7), 0.3
+    start = rows(task, 7)
+    moved, losses = descended(task, batches, start, rate)
+    gradients, expected, _ = call(task, "stacked", batches, start)
+    assert torch.equal(losses.nan_to_num(), expected.nan_to_num())
+    torch.testing.assert_close(moved, start - rate * gradients, rtol=1e-5, atol=1e-6)
+    assert torch.equal(moved[3], start[3]), "one that has finished stays where it is"
+    for row in (0, 2, 6):
+        alone, _ = descended(task, batches[row : row + 1], start[row : row + 1], rate)
+        assert torch.equal(alone[0], moved[row])
+
+
+@pytest.mark.parametrize(("make", "expected"), PERCEPTRONS)
+def test_what_is_written_out_is_a_plain_perceptron(make: Callable[[], nn.Module], expected: bool) -> None:
+    module = make()
+    assert is_perceptron(module, laconic.classification(module)) is expected
+    assert not is_perceptron(module, laconic.regression(module))
+    module.register_forward_hook(lambda module, inputs, outputs: outputs * 2)
+    assert not is_perceptron(module, laconic.classification(module)), "a hook wants to see the module's own calls"
+
+
+def test_a_perceptron_for_every_token_of_a_text() -> None:
+    task, generator = make_task("mlp"), torch.Generator().manual_seed(1)
+    batches: list[Batch | None] = [
+        (torch.randn(5, 4, 8, generator=generator), torch.randint(3, (5, 4), generator=generator)) for _ in range(3)
+    ]
+    loop, stacked = (call(task, each, batches, rows(task, 3)) for each in ("loop", "stacked"))
+    torch.testing.assert_close(loop[0], stacked[0], rtol=1e-5, atol=1e-6)
+
+
+def test_gradient_is_that_of_plain_autograd() -> None:
+    task, batches = make_task("mlp"), make_batches(1)
+    task.loss(task.module, batches[0]).backward()
+    expected = torch.cat([p.grad.reshape(-1) for p in task.module.parameters()])
+    layout = Layout.of(task.module)
+    for strategy in ("loop", "vmap", "stacked"):
+        ours = call(task, strategy, batches, layout.flatten(task.module)[None])[0][0]
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_dropout_masks_follow_the_seed_and_keep_the_right_share() -> None:
+    task = laconic.classification(nn.Sequential(nn.Dropout(0.25), nn.Linear(1000, 3)))
+    batch = (torch.ones(64, 1000), torch.zeros(64, dtype=torch.int64))
+    layout = Layout.of(task.module)
+    function = make_gradients(task, layout, Numerics(strategy="loop"), "named", frozen=False)
+    zero = torch.zeros(1, layout.size)
+    first, again, other = (function(zero, torch.zeros(1, 0), [batch], lambda row, s=s: s)[0] for s in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    # At zero weights class 0's gradient is -2/3 of the mean input, whose expectation dropout leaves at 1.
+    mean_input = first[0, :1000].mean() / (-2 / 3)
+    assert abs(float(mean_input) - 1) < 0.01
+
+
+def test_randomness_that_cannot_be_named_is_still_reproducible() -> None:
+    torch.manual_seed(0)
+    task = laconic.classification(RecurrentDropout())
+    batches = make_batches(3)
+    assert stochastic(task, batches[0]) == "serial"
+    state = torch.get_rng_state()
+    one, two = (call(task, "loop", batches, rows(task, 3)) for _ in range(2))
+    assert torch.equal(one[0], two[0])
+    assert torch.equal(state, torch.get_rng_state()), "the caller's generator must not move"
+    with pytest.raises(laconic.ConfigError, match="only 'loop'"):
+        check_numerics(task.module, Numerics(strategy="vmap"), "serial", frozen=False)
+
+
+def settled(task: Task, batch: Batch, asked: str = "auto") -> str:
+    return settle(Numerics(strategy=asked), task, Layout.of(task.module), stochastic(task, batch), batch).strategy
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [("lenet5", (1, 28, 28), "loop"), ("mlp:20", (1, 8, 8), "stacked"), ("cnn_fashion", (1, 28, 28), "loop")],
+)
+def test_auto_is_a_fixed_rule_from_the_model(name: str, shape: tuple[int, ...], expected: str) -> None:
+    task = laconic.classification(models.build(name, shape, 10))
+    batch = (torch.randn(2, *shape), torch.tensor([0, 1]))
+    assert settled(task, batch) == expected
+    assert settled(task, batch, "vmap") == "vmap"
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (Twice, "stacked"),
+        (Centred, "vmap"),
+        (Tied, "vmap"),
+        (Asking, "loop"),
+        (lambda: nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.4), nn.Linear(16, 3)), "vmap"),
+        (lambda: nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 3)), "loop"),
+    ],
+)
+def test_models_that_cannot_be_stacked_are_not(make: type[nn.Module], expected: str) -> None:
+    torch.manual_seed(0)
+    batch = (torch.randn(2, 8), torch.tensor([0, 1]))
+    assert settled(laconic.classification(make()), batch) == expected
+
+
+def test_a_loss_of_ones_own_is_batched_by_vmap() -> None:
+    task = Task(nn.Linear(8, 3), lambda module, batch: F.cross_entropy(module(batch[0]), batch[1], reduction="sum"))
+    assert settled(task, (torch.randn(2, 8), torch.tensor([0, 1]))) == "vmap"
+
+
+def test_stacked_says_what_it_needs() -> None:
+    task = Task(nn.Linear(8, 3), lambda module, batch: F.cross_entropy(module(batch[0]), batch[1]))
+    with pytest.raises(laconic.ConfigError, match="losses of single examples"):
+        make_gradients(task, Layout.of(task.module), Numerics(strategy="stacked"), "no", frozen=False)
+    with pytest.raises(laconic.ConfigError, match="only for linear layers"):
+        check_numerics(models.build("lenet5", (1, 28, 28), 10), Numerics(strategy="stacked"), "no", frozen=False)
+
+
+def test_one_example_and_batch_norm_is_explained() -> None:
+    task = make_task("batch norm")
+    batch = (torch.randn(1, 8), torch.zeros(1, dtype=torch.int64))
+    layout = Layout.of(task.module)
+    function = make_gradients(task, layout, Numerics(strategy="loop"), "no", frozen=False)
+    with pytest.raises(laconic.ConfigError, match="batch of one example"):
+        function(rows(task, 1), layout.flatten_buffers(task.module)[None], [batch], lambda row: row)
+
+
+def test_channels_last_does_not_change_what_a_convolution_learns() -> None:
+    torch.manual_seed(0)
+    task = laconic.classification(models.build("lenet5", (1, 28, 28), 3))
+    batches = [(torch.randn(4, 1, 28, 28), torch.tensor([0, 1, 2, 0]))]
+    layout = Layout.of(task.module)
+    loop = call(task, "loop", batches, layout.flatten(task.module)[None])[0]
+    vmap = call(task, "vmap", batches, layout.flatten(task.module)[None], width=2)[0]
+    task.loss(task.module, batches[0]).backward()
+    plain = torch.cat([p.grad.reshape(-1) for p in task.module.parameters()])
+    np.testing.assert_allclose(loop[0], plain, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(vmap[0], plain, rtol=1e-4, atol=1e-6)
