@@ -36,7 +36,7 @@ from torch import Tensor
 import laconic
 from laconic import models
 from laconic.algorithms.uplinks.base import ErrorFeedback
-from laconic.compression import Codec, Compressor, Qsgd, Sign, Uniform, decode, parse_compressor
+from laconic.compression import QSGD, Codec, Compressor, Sign, Uniform, decode, parse_compressor
 from laconic.compression.bit_packing import position_bound
 from laconic.compression.codec import form_of
 from laconic.compression.groups import group_bounds, spans
@@ -143,7 +143,7 @@ def size_row(compressor: Compressor, vector: Tensor, layout: Layout) -> dict[str
         row |= {"bits_of_32_bit_positions": 32 * count, "within": bits <= slack * bound + 64}
     elif isinstance(compressor, Sign):
         row |= {"bound_bytes": layout.size / 8 + 4 * groups + 40}
-    elif isinstance(compressor, Qsgd | Uniform):
+    elif isinstance(compressor, QSGD | Uniform):
         entropy = pooled_entropy(body, layout, compressor) / 8
         row |= {"entropy_bytes": round(entropy), "bound_bytes": round(1.02 * entropy + 64 + 4 * groups, 1)}
     if "bound_bytes" in row:

@@ -2,7 +2,7 @@
 
 Every SuperNode reaches the SuperLink through a proxy that counts bytes, TLS included. Three things are told apart:
 
-- the envelope: a message as Flower serialises it, without the packets in it, which are what the ledger counts
+- the envelope: a message as Flower serializes it, without the packets in it, which are what the ledger counts
   (benchmarks/flower_envelope.py);
 - polling: what a SuperNode moves per second while nothing is asked of it, measured first; as much is taken off for the
   seconds that the run took;

@@ -1,4 +1,4 @@
-"""What Flower wraps around one message of Laconic's: its serialised form without the packets in it.
+"""What Flower wraps around one message of Laconic's: its serialized form without the packets in it.
 
 python benchmarks/flower_envelope.py [--parameters 1050010]
 """
@@ -20,7 +20,7 @@ from laconic.federation.messages import Instruction, Reply
 from laconic.flower import wire
 
 
-def serialised(message: Message) -> int:
+def serialized(message: Message) -> int:
     """The bytes in which Flower moves a message: every object of it, and the tree that names them."""
     objects = get_all_nested_objects(message).values()
     return sum(len(each.deflate()) for each in objects) + get_object_tree(message).ByteSize()
@@ -50,7 +50,7 @@ def example(parameters: int, compressor: str, way: str) -> Message:
 def envelope(message: Message) -> tuple[int, int]:
     """The bytes of a message's packets, and those around them."""
     packets = sum(map(len, wire.packets_of(wire.said(message))))
-    return packets, serialised(message) - packets
+    return packets, serialized(message) - packets
 
 
 def main() -> None:

@@ -174,11 +174,11 @@ def main() -> None:
     """One peer, in this process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peer", choices=PEERS)
-    parser.add_argument("work", choices=WORKS)
+    parser.add_argument("phase", choices=WORKS)
     parser.add_argument("--rounds", type=int, default=8)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    seconds = PEERS[options.peer](WORKS[options.work], options.rounds)
+    seconds = PEERS[options.peer](WORKS[options.phase], options.rounds)
     if os.environ.get("RANK", "0") == "0":
         print(json.dumps({"seconds": seconds}), flush=True)
 

@@ -117,7 +117,7 @@ def draw(curves: dict[str, list[float]], path: Path) -> None:
     import matplotlib.pyplot as plot
 
     figure, axes = plot.subplots(figsize=(10, 4.8), layout="constrained")
-    colours = {
+    colors = {
         method: f"C{number}"
         for number, method in enumerate(["scaffold", "fed_gate", "fed_amd", "fed_comgate", "fed_avg"])
     }
@@ -128,10 +128,10 @@ def draw(curves: dict[str, list[float]], path: Path) -> None:
             [place + 1 for place in shown],
             [curve[place] for place in shown],
             style,
-            color=colours[name.split(",")[0]],
+            color=colors[name.split(",")[0]],
             label=name,
         )
-    axes.axhline(1e-8, color="grey", linewidth=0.8)
+    axes.axhline(1e-8, color="gray", linewidth=0.8)
     axes.set(xlabel="round", ylabel="distance to the optimum", title="10 clients with unlike quadratics, 5 local steps")
     axes.grid(alpha=0.3)
     figure.legend(frameon=False, fontsize=8, loc="outside right center")

@@ -8,7 +8,7 @@ The workloads W1, W2 and W3 are in workloads.py. Other frameworks that are insta
 each in processes of its own: `pip install laconic[bench]` brings those that can be had.
 
 `overhead_fraction` is the part of a round's processor time, of all threads, that is not spent inside gradient calls:
-gathering batches, local steps, packets, checksums, aggregation, the optimiser. `wall_outside_gradients` is stricter: the
+gathering batches, local steps, packets, checksums, aggregation, the optimizer. `wall_outside_gradients` is stricter: the
 part of threads x wall time outside gradient calls, so it also counts a thread that has nothing to do while the other
 finishes the last client of the round.
 """

@@ -32,7 +32,7 @@ import numpy as np
 import laconic
 from laconic import models
 from laconic.engine import inline
-from laconic.engine.client_spec import Work
+from laconic.engine.client_spec import ClientSpec
 from laconic.engine.inline import InlineEngine
 from laconic.engine.ray_actors import connect
 from laconic.engine.ray_settings import RaySettings
@@ -46,8 +46,8 @@ W1 = WORKS["W1"]
 
 
 @dataclass(frozen=True)
-class TimedWork(Work):
-    """Work whose worker writes down how long it was inside gradient calls; sent to it by value."""
+class TimedWork(ClientSpec):
+    """ClientSpec whose worker writes down how long it was inside gradient calls; sent to it by value."""
 
     folder: Path = Path()
 
@@ -89,8 +89,8 @@ class Run:
         )  # fmt: skip
         self.simulation = Simulation(recipe, laconic.classification(module), load_data(W1), settings)
         assert self.simulation.workers is not None
-        work = self.simulation.workers._work
-        same = {each.name: getattr(work, each.name) for each in fields(Work)}
+        work = self.simulation.workers._spec
+        same = {each.name: getattr(work, each.name) for each in fields(ClientSpec)}
         self.simulation.workers._work = TimedWork(**same, folder=self.folder)
         self.rounds = self.simulation.rounds()
         self.seconds = self.busier = self.inside = 0.0

@@ -98,7 +98,7 @@ class BareLoop:
     """What a person writes without a framework: deepcopy, torch.optim.SGD, index batches, average of state dicts."""
 
     def __init__(self, work: Work, data: FederatedData, model: nn.Module) -> None:
-        self.work, self.model = work, model
+        self.phase, self.model = work, model
         self.inputs, self.targets = data.examples.batch(torch.arange(len(data.examples)))
         self.clients = [torch.from_numpy(indices) for indices in data.clients]
         self.generator = np.random.default_rng(0)
@@ -106,9 +106,9 @@ class BareLoop:
     def round(self) -> None:
         """One round of FedAvg."""
         states = []
-        for client in self.work.draw(self.generator):
+        for client in self.phase.draw(self.generator):
             local = copy.deepcopy(self.model)
-            train(self.work, local, self.inputs, self.targets, self.work.order(self.clients[client]))
+            train(self.phase, local, self.inputs, self.targets, self.phase.order(self.clients[client]))
             states.append(local.state_dict())
         mean = {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
         self.model.load_state_dict(mean)
@@ -126,7 +126,7 @@ class HandWritten:
     """As many clients as fit a core's caches."""
 
     def __init__(self, work: Work, data: FederatedData, model: nn.Module) -> None:
-        self.work = work
+        self.phase = work
         self.model = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
         indices = torch.from_numpy(np.stack([client[: work.batch] for client in data.clients[: self.CHUNK]]))
         inputs, targets = data.examples.batch(indices.flatten())
@@ -136,8 +136,8 @@ class HandWritten:
 
     def round(self) -> None:
         """One round of FedAvg."""
-        chunks = range(self.work.participants // self.CHUNK)
-        self.model = self.model + sum(self.pool.map(self._chunk, chunks)) / self.work.participants
+        chunks = range(self.phase.participants // self.CHUNK)
+        self.model = self.model + sum(self.pool.map(self._chunk, chunks)) / self.phase.participants
 
     def _chunk(self, _: int) -> Tensor:
         models = self.model.expand(self.CHUNK, -1).clone()
@@ -146,7 +146,7 @@ class HandWritten:
             weight = models[:, at : at + inner * outer].view(-1, outer, inner)
             layers.append((weight, models[:, at + inner * outer : at + (inner + 1) * outer]))
             at += (inner + 1) * outer
-        for _ in range(self.work.steps):
+        for _ in range(self.phase.steps):
             self._step(layers)
         return models.sub_(self.model).sum(0)
 
@@ -156,9 +156,9 @@ class HandWritten:
             seen.append(torch.baddbmm(bias[:, None], seen[-1], weight.transpose(1, 2)))
             if weight is not layers[-1][0]:
                 seen[-1].relu_()
-        gradient = torch.softmax(seen.pop(), -1).sub_(self.signs).div_(self.work.batch)
+        gradient = torch.softmax(seen.pop(), -1).sub_(self.signs).div_(self.phase.batch)
         for (weight, bias), values in zip(reversed(layers), reversed(seen), strict=True):
             back = torch.bmm(gradient, weight).mul_(values > 0) if values is not self.inputs else gradient
-            weight.baddbmm_(gradient.transpose(1, 2), values, alpha=-self.work.local_lr)
-            bias.sub_(gradient.sum(1), alpha=self.work.local_lr)
+            weight.baddbmm_(gradient.transpose(1, 2), values, alpha=-self.phase.local_lr)
+            bias.sub_(gradient.sum(1), alpha=self.phase.local_lr)
             gradient = back

@@ -11,12 +11,12 @@ from laconic.algorithms.downlinks.broadcast import Broadcast
 from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.algorithms.downlinks.repeated import Repeated
 from laconic.algorithms.methods.anchor_sampling import AnchorSampling
-from laconic.algorithms.methods.compressed_gradients import EF21, Diana, MinibatchSGD
+from laconic.algorithms.methods.compressed_gradients import DIANA, EF21, MinibatchSGD
 from laconic.algorithms.methods.control_variates import ControlVariates
 from laconic.algorithms.methods.gradient_tracking import GradientTracking
 from laconic.algorithms.methods.local_sgd import LocalSGD
 from laconic.algorithms.methods.own_training import OwnTraining
-from laconic.algorithms.methods.recursive_gradient import BvrLSgd, FedPage, Marina
+from laconic.algorithms.methods.recursive_gradient import BVRLSGD, MARINA, FedPAGE
 from laconic.algorithms.optimizers.adaptive import AMS, Adagrad, Adam, AMSGrad, Yogi
 from laconic.algorithms.optimizers.sgd import SGD
 from laconic.algorithms.recipes import (
@@ -65,7 +65,10 @@ from laconic.version import __version__
 
 __all__ = [
     "AMS",
+    "BVRLSGD",
+    "DIANA",
     "EF21",
+    "MARINA",
     "SGD",
     "AMSGrad",
     "Accelerated",
@@ -74,22 +77,19 @@ __all__ = [
     "Algorithm",
     "AnchorSampling",
     "Broadcast",
-    "BvrLSgd",
     "Compressed",
     "ConfigError",
     "ControlVariates",
     "DataError",
     "DenseDownlink",
     "DenseUplink",
-    "Diana",
     "ErrorFeedback",
-    "FedPage",
+    "FedPAGE",
     "GradientTracking",
     "LaconicError",
     "Layout",
     "Lazy",
     "LocalSGD",
-    "Marina",
     "MinibatchSGD",
     "Mirrored",
     "OwnTraining",

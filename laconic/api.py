@@ -57,7 +57,7 @@ def simulate(
     for key in settings:
         if key not in Settings.model_fields:
             raise unknown_name("setting", key, Settings.model_fields)
-    recipe, checked = _labelled(algorithm, settings) if isinstance(algorithm, str) else (algorithm, _checked(settings))
+    recipe, checked = _labeled(algorithm, settings) if isinstance(algorithm, str) else (algorithm, _checked(settings))
     if isinstance(data, str):
         clients: ClientData = data_sets.load(data, seed=checked.seed)
     else:
@@ -134,7 +134,7 @@ def _checked(settings: dict[str, Any]) -> Settings:
         raise ConfigError(explain(error)) from None
 
 
-def _labelled(label: str, settings: dict[str, Any]) -> tuple[Algorithm, Settings]:
+def _labeled(label: str, settings: dict[str, Any]) -> tuple[Algorithm, Settings]:
     """The algorithm of a label, and the settings, where the label's own win, as in `laconic compare`."""
     config = load_config(None, settings, split_label(label))
     for key in ("dataset", "partition", "clients", "model", "data_dir"):

@@ -29,9 +29,9 @@ def test_a_compressor_is_the_uplinks_as_on_the_command_line(recipe: str) -> None
 
 
 def test_simulate_takes_labels() -> None:
-    spelt = laconic.simulate("fed_cams:compressor=sign,local_steps=2", "logistic", "digits", **SMALL)
+    spelled = laconic.simulate("fed_cams:compressor=sign,local_steps=2", "logistic", "digits", **SMALL)
     made = laconic.simulate(laconic.fed_cams(compressor="sign", local_steps=2), "logistic", "digits", **SMALL)
-    assert spelt.model_sha256 == made.model_sha256
+    assert spelled.model_sha256 == made.model_sha256
     shorter = laconic.simulate("fed_avg:rounds=1,local_steps=2", "logistic", "digits", **SMALL)
     assert len(shorter.history) == 1
 

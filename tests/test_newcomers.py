@@ -38,8 +38,8 @@ def test_a_compressor_that_would_go_wrong_later_is_refused_where_it_is_written()
 
     with pytest.raises(laconic.ConfigError, match="would send everything"):
 
-        @compressor("misspelt")
-        class Misspelt(Compressor):
+        @compressor("misspelled")
+        class Misspelled(Compressor):
             by: Group = "model"
 
             def expres(self, chosen, generator, writer):

@@ -57,7 +57,7 @@ def measure(name: str, runs: Path) -> list[list[float]]:
     ]
 
 
-# Greys and colours that are legible on white and on black: a picture does not know on what page it stands.
+# Grays and colors that are legible on white and on black: a picture does not know on what page it stands.
 INK, OWN, OTHER = "#7d828a", "#e0662f", "#8a9099"
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 260, 46, 14, 16, 40
 FEWEST, MOST = 0.005, 80.0
@@ -93,14 +93,14 @@ def draw(name: str, curves: dict[str, list[list[float]]]) -> str:
     middle = (LEFT + WIDTH - RIGHT) / 2
     pieces.append(f'<text x="{middle}" y="{HEIGHT - 6}" text-anchor="middle" fill="{INK}">MB, up and down</text>')
     shown = [(BESIDE, OTHER, ' stroke-dasharray="5 4"')] if name != BESIDE else []
-    for place, (each, colour, dashes) in enumerate([(name, OWN, ""), *shown]):
+    for place, (each, color, dashes) in enumerate([(name, OWN, ""), *shown]):
         points = line(curves[each])
         pieces.append(
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2.2" stroke-linejoin="round"{dashes}/>'
+            f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2.2" stroke-linejoin="round"{dashes}/>'
         )
         y = HEIGHT - BOTTOM - 28 + 17 * place
-        pieces.append(f'<path d="M{LEFT + 300} {y - 4}h22" stroke="{colour}" stroke-width="2.2"{dashes}/>')
-        pieces.append(f'<text x="{LEFT + 328}" y="{y}" fill="{colour}">{label(each)}</text>')
+        pieces.append(f'<path d="M{LEFT + 300} {y - 4}h22" stroke="{color}" stroke-width="2.2"{dashes}/>')
+        pieces.append(f'<text x="{LEFT + 328}" y="{y}" fill="{color}">{label(each)}</text>')
     return "\n".join([*pieces, "</svg>", ""])
 
 

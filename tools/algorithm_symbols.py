@@ -17,7 +17,7 @@ THRESHOLD = (
 class Symbol:
     """A symbol, what it stands for, and the recipes where that is so (everywhere, unless others are named)."""
 
-    spelt: str
+    spelled: str
     meaning: str
     recipes: tuple[str, ...] = ()
 
@@ -88,9 +88,9 @@ def symbols(recipe: str, formula: str) -> str:
     used = {word for word in _WORD.findall(formula.replace("Σ", " ")) if _LETTER.fullmatch(word)}
     known: dict[str, str] = {}
     for symbol in SYMBOLS:
-        if symbol.spelt in used and (not symbol.recipes or recipe in symbol.recipes):
-            known.setdefault(symbol.spelt, symbol.meaning)
+        if symbol.spelled in used and (not symbol.recipes or recipe in symbol.recipes):
+            known.setdefault(symbol.spelled, symbol.meaning)
     if unknown := used - known.keys():
         raise SystemExit(f"{recipe}: the formula has {', '.join(sorted(unknown))}; tools/algorithm_symbols.py has not")
-    rows = [f"| {spelt} | {meaning} |" for spelt, meaning in known.items()]
+    rows = [f"| {spelled} | {meaning} |" for spelled, meaning in known.items()]
     return "\n".join(["| symbol | what it is |", "|---|---|", *rows])

@@ -61,8 +61,8 @@ def _table(parameters: list[Any]) -> list[str]:
         return ["No options."]
     rows = ["| option | what it does |", "|---|---|"]
     for each in shown:
-        spelt = (
+        spelled = (
             "`, `".join([*each.opts, *each.secondary_opts]) if each.param_type_name == "option" else each.name.upper()
         )
-        rows.append(f"| `{spelt}` | {(getattr(each, 'help', None) or '').replace('|', chr(92) + '|')} |")
+        rows.append(f"| `{spelled}` | {(getattr(each, 'help', None) or '').replace('|', chr(92) + '|')} |")
     return rows

@@ -11,7 +11,7 @@ from laconic.core.randomness import GLOBAL, Randomness
 
 
 @dataclass(frozen=True)
-class Occasion:
+class RoundContext:
     """One client (or, for what goes to all, no client) in one round."""
 
     layout: Layout
@@ -24,5 +24,5 @@ class Occasion:
     """N, all clients."""
 
     def generator(self, purpose: str) -> np.random.Generator:
-        """The draws of a compressor on this occasion."""
+        """The draws of a compressor on this context."""
         return self.randomness.numpy(purpose, self.round, self.client)

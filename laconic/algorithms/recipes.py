@@ -12,11 +12,11 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.combine import with_memory
 from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.algorithms.methods.anchor_sampling import AnchorSampling
-from laconic.algorithms.methods.compressed_gradients import EF21, Diana, MinibatchSGD
+from laconic.algorithms.methods.compressed_gradients import DIANA, EF21, MinibatchSGD
 from laconic.algorithms.methods.control_variates import ControlVariates
 from laconic.algorithms.methods.gradient_tracking import GradientTracking
 from laconic.algorithms.methods.local_sgd import LocalSGD
-from laconic.algorithms.methods.recursive_gradient import BvrLSgd, FedPage, Marina
+from laconic.algorithms.methods.recursive_gradient import BVRLSGD, MARINA, FedPAGE
 from laconic.algorithms.optimizers.adaptive import AMS, Adagrad, Adam, AMSGrad, Yogi
 from laconic.algorithms.optimizers.sgd import SGD
 from laconic.algorithms.uplinks.base import Compressed, ErrorFeedback
@@ -34,7 +34,7 @@ def _recipe(function: Recipe) -> Recipe:
 
 
 def make(name: str, **parameters: Any) -> Algorithm:
-    """The recipe of that name; a misspelt one fails with a suggestion."""
+    """The recipe of that name; a misspelled one fails with a suggestion."""
     if name not in RECIPES:
         raise unknown_name("algorithm", name, RECIPES)
     return RECIPES[name](**parameters)
@@ -78,7 +78,7 @@ def fed_amsgrad(**parameters: Any) -> Algorithm:
 
 @_recipe
 def fed_ams(**parameters: Any) -> Algorithm:
-    """FedAMS, max stabilisation: vhat = max(vhat, v, eps). Wang et al., ICML 2022, Algorithm 1, option 1."""
+    """FedAMS, max stabilization: vhat = max(vhat, v, eps). Wang et al., ICML 2022, Algorithm 1, option 1."""
     return Algorithm(LocalSGD(), optimizer=AMS(), name="fed_ams").replace(**parameters)
 
 
@@ -106,7 +106,7 @@ def fed_ef_ams(**parameters: Any) -> Algorithm:
 
 @_recipe
 def fed_com(**parameters: Any) -> Algorithm:
-    """Quantised updates, unbiased and without memory. Haddadpour et al., AISTATS 2021, Algorithm 1."""
+    """Quantized updates, unbiased and without memory. Haddadpour et al., AISTATS 2021, Algorithm 1."""
     uplink = Compressed(parse_compressor("uniform:8@layer"))
     return Algorithm(LocalSGD(), uplink, SGD(), name="fed_com").replace(**parameters)
 
@@ -174,7 +174,7 @@ def fed_gate(**parameters: Any) -> Algorithm:
 
 @_recipe
 def fed_comgate(**parameters: Any) -> Algorithm:
-    """FedGATE with quantised updates; sparsified ones with a memory. Haddadpour et al., AISTATS 2021, Algorithm 4."""
+    """FedGATE with quantized updates; sparsified ones with a memory. Haddadpour et al., AISTATS 2021, Algorithm 4."""
     uplink = Compressed(parse_compressor("uniform:8@layer"))
     algorithm = Algorithm(GradientTracking(), uplink, name="fed_comgate").replace(**parameters)
     given = parameters.get("uplink", {})
@@ -201,13 +201,13 @@ def fed_amd(**parameters: Any) -> Algorithm:
 @_recipe
 def bvr_l_sgd(**parameters: Any) -> Algorithm:
     """Large-batch gradients, then recursive local steps from their mean. Murata and Suzuki, ICML 2021."""
-    return Algorithm(BvrLSgd(), name="bvr_l_sgd").replace(**parameters)
+    return Algorithm(BVRLSGD(), name="bvr_l_sgd").replace(**parameters)
 
 
 @_recipe
 def fed_page(**parameters: Any) -> Algorithm:
     """A gradient estimate that all clients renew now and then. Zhao, Li and Richtarik, 2021."""
-    return Algorithm(FedPage(), name="fed_page").replace(**parameters)
+    return Algorithm(FedPAGE(), name="fed_page").replace(**parameters)
 
 
 @_recipe
@@ -225,16 +225,16 @@ def ef21(**parameters: Any) -> Algorithm:
 
 @_recipe
 def diana(**parameters: Any) -> Algorithm:
-    """Gradients quantised against a shift, unbiased. Mishchenko et al., 2019, Algorithm 1."""
+    """Gradients quantized against a shift, unbiased. Mishchenko et al., 2019, Algorithm 1."""
     uplink = Compressed(parse_compressor("qsgd:4@layer"))
-    return Algorithm(Diana(), uplink, SGD(server_lr=0.05), name="diana").replace(**parameters)
+    return Algorithm(DIANA(), uplink, SGD(server_lr=0.05), name="diana").replace(**parameters)
 
 
 @_recipe
 def marina(**parameters: Any) -> Algorithm:
     """Compressed gradient differences, renewed now and then. Gorbunov et al., ICML 2021, Algorithms 1 and 4."""
     uplink = Compressed(parse_compressor("qsgd:4@layer"))
-    return Algorithm(Marina(), uplink, SGD(server_lr=0.05), name="marina").replace(**parameters)
+    return Algorithm(MARINA(), uplink, SGD(server_lr=0.05), name="marina").replace(**parameters)
 
 
 @_recipe

@@ -16,7 +16,7 @@ from rich.markup import escape
 from laconic.cli.tables import new_table
 from laconic.cli.view import LiveView, duration
 from laconic.core.errors import ConfigError
-from laconic.reproduce.catalogue import REPRODUCTIONS, find
+from laconic.reproduce.catalog import REPRODUCTIONS, find
 from laconic.reproduce.document import render, save
 from laconic.reproduce.runner import Data, Skipped, collect
 from laconic.reproduce.study import Mode, Reproduction, Study
@@ -99,9 +99,9 @@ def _show(study: Study, data: Data) -> None:
     if data["mode"] == "quick":
         stdout.print("On a tiny setting only the way is tried; its numbers say nothing of the paper.", highlight=False)
         return
-    colours = {True: "green", False: "red", None: "dim"}
+    colors = {True: "green", False: "red", None: "dim"}
     for claim, verdict in verdicts(study, data):
-        word = f"[{colours[verdict.holds]}]{verdict.word}[/]"
+        word = f"[{colors[verdict.holds]}]{verdict.word}[/]"
         stdout.print(f"  {word}: {escape(claim.text)} ({escape(verdict.evidence)})", highlight=False, soft_wrap=True)
 
 

@@ -132,8 +132,8 @@ def algorithm(chosen: Algorithm) -> list[Table]:
 
 
 def datasets(width: int) -> Table:
-    """Every data set that has a name; a narrow terminal is spared the licences."""
-    columns = ["data set", "what it is", "train / test", "clients", "partition", "licence and source"]
+    """Every data set that has a name; a narrow terminal is spared the licenses."""
+    columns = ["data set", "what it is", "train / test", "clients", "partition", "license and source"]
     shown = len(columns) if width >= 110 else 4
     table = new_table(*columns[:shown])
     for info in data.datasets():
@@ -143,7 +143,7 @@ def datasets(width: int) -> Table:
             " / ".join("?" if count is None else f"{count:,}" for count in (info.train_size, info.test_size)),
             f"up to {info.natural_clients} natural" if info.natural_clients else "by partition",
             info.default_partition,
-            f"{info.licence}; {info.citation}",
+            f"{info.license}; {info.citation}",
         ]
         table.add_row(*row[:shown])
     return table

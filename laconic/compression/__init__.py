@@ -10,7 +10,7 @@ from laconic.compression.codec import Codec
 from laconic.compression.compressors.base import COMPRESSORS, Compressor, compressor
 from laconic.compression.compressors.chain import Chain
 from laconic.compression.compressors.dense import DENSE, Cast, Dense, encode_dense
-from laconic.compression.compressors.quantized import Qsgd, Uniform
+from laconic.compression.compressors.quantized import QSGD, Uniform
 from laconic.compression.compressors.sign import HeavySign, Sign
 from laconic.compression.compressors.sparse import RandomK, TopK, encode_exactly, encode_sparse
 from laconic.compression.compressors.spelling import AnyCompressor, parse_compressor
@@ -23,6 +23,7 @@ from laconic.compression.values import write_levels, write_signs
 __all__ = [
     "COMPRESSORS",
     "DENSE",
+    "QSGD",
     "AnyCompressor",
     "BodyWriter",
     "Bounds",
@@ -36,7 +37,6 @@ __all__ = [
     "Group",
     "HeavySign",
     "Payload",
-    "Qsgd",
     "RandomK",
     "Sign",
     "SparsePayload",

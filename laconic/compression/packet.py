@@ -1,4 +1,4 @@
-"""Framing: how a vector's bytes are labelled on the wire (design.md, "The wire"; rule 8).
+"""Framing: how a vector's bytes are labeled on the wire (design.md, "The wire"; rule 8).
 
 A packet is a header of 30 bytes and a body. The header says what the body is, for which model it was made, and where it
 stands in the conversation between the server and one client:

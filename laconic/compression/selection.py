@@ -51,7 +51,7 @@ def _likely_threshold(values: NDArray[np.floating], count: int) -> np.floating:
     """A magnitude that the wanted ones probably exceed; four standard deviations of the sample's rank on the safe side."""
     if len(values) <= _SMALL:
         return values.dtype.type(0)
-    # Runs of 16 neighbours cost as many cache misses as single entries would, so they are sampled together.
+    # Runs of 16 neighbors cost as many cache misses as single entries would, so they are sampled together.
     runs = min(_SAMPLE, len(values) // 8) // 16
     starts = np.arange(runs) * (len(values) // runs)
     sample = np.abs(values[(starts[:, None] + np.arange(16)).reshape(-1)])

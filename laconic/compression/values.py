@@ -179,7 +179,7 @@ class Levels(Scaled):
 
 
 def write_levels(levels: NDArray[Any], bits: int, writer: BodyWriter) -> None:
-    """Levels of about `bits` bits, as symbols from the lowest upwards."""
+    """Levels of about `bits` bits, as symbols from the lowest upward."""
     if not len(levels):
         return
     lowest = int(levels.min())

@@ -44,7 +44,7 @@ def suggestion(name: str, names: Iterable[str]) -> str:
 
 
 def unknown_name(kind: str, name: str, allowed: Iterable[str], of: str = "") -> ConfigError:
-    """A misspelt name, with the nearest one suggested.
+    """A misspelled name, with the nearest one suggested.
 
     >>> print(unknown_name("algorithm", "fed_agv", ["fed_avg", "fed_ams"]))
     unknown algorithm 'fed_agv': did you mean 'fed_avg'? allowed: fed_ams, fed_avg

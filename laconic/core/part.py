@@ -76,7 +76,7 @@ def part(slot: str, name: str) -> Callable[[type[P]], type[P]]:
 
 
 def find_part(slot: str, name: str) -> type[Part]:
-    """The part with that name; a misspelt one fails with a suggestion."""
+    """The part with that name; a misspelled one fails with a suggestion."""
     try:
         return SLOTS[slot][name]
     except KeyError:

@@ -87,7 +87,7 @@ _LOADED: set[Path] = set()
 
 
 def load_parts(files: Iterable[str]) -> None:
-    """Run a person's files that define parts: compressors, methods, links, optimisers. Each runs once in a process."""
+    """Run a person's files that define parts: compressors, methods, links, optimizers. Each runs once in a process."""
     for file in files:
         path = Path(file).resolve()
         if path not in _LOADED:
@@ -97,7 +97,7 @@ def load_parts(files: Iterable[str]) -> None:
 
 @contextmanager
 def importable(folder: Path) -> Iterator[None]:
-    """Let a person's file import its neighbours, as it could if Python ran it."""
+    """Let a person's file import its neighbors, as it could if Python ran it."""
     entry = str(folder.resolve())
     sys.path.insert(0, entry)
     try:

@@ -24,17 +24,17 @@ from laconic.data.checks import check_examples, check_indices
 
 Kind = Literal["classification", "regression", "next_token"]
 Indices = npt.NDArray[np.int64]
-Normalise = tuple[tuple[float, ...], tuple[float, ...]]
+Normalize = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
     """Inputs and targets as they are stored: uint8 images (NCHW), small-integer tokens, float32 features.
 
-    `normalise` is (mean, standard deviation) per channel of the inputs divided by 255.
+    `normalize` is (mean, standard deviation) per channel of the inputs divided by 255.
 
     >>> white = torch.full((2, 1, 2, 2), 255, dtype=torch.uint8)
-    >>> images = Examples(white, torch.tensor([0, 1]), normalise=((0.5,), (0.25,)))
+    >>> images = Examples(white, torch.tensor([0, 1]), normalize=((0.5,), (0.25,)))
     >>> images.batch(torch.tensor([1]))
     (tensor([[[[2., 2.],
               [2., 2.]]]]), tensor([1]))
@@ -42,7 +42,7 @@ class Examples:
 
     inputs: Tensor
     targets: Tensor
-    normalise: Normalise | None = None
+    normalize: Normalize | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -59,12 +59,12 @@ class Examples:
         return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
     def _ready(self, inputs: Tensor, dtype: torch.dtype) -> Tensor:
-        if self.normalise is None:
+        if self.normalize is None:
             return inputs.to(dtype if inputs.is_floating_point() else torch.int64)
         # Half precision has too few bits for the two steps; it is rounded once, at the end.
         working = dtype if dtype.itemsize >= 4 else torch.float32
         if working not in self._affine:
-            self._affine[working] = self._scale_and_shift(self.normalise, working)
+            self._affine[working] = self._scale_and_shift(self.normalize, working)
         scale, shift = self._affine[working]
         ready = inputs.to(working).mul_(scale).add_(shift)
         return ready if working == dtype else ready.to(dtype)
@@ -73,9 +73,9 @@ class Examples:
     def _affine(self) -> dict[torch.dtype, tuple[Tensor, Tensor]]:
         return {}
 
-    def _scale_and_shift(self, normalise: Normalise, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def _scale_and_shift(self, normalize: Normalize, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """(x/255 - mean)/std as one multiplication and one addition per channel."""
-        mean, deviation = (torch.tensor(values, dtype=torch.float64) for values in normalise)
+        mean, deviation = (torch.tensor(values, dtype=torch.float64) for values in normalize)
         shape = (-1, *[1] * (self.inputs.ndim - 2))
         scale, shift = 1 / (255 * deviation), -mean / deviation
         device = self.inputs.device
@@ -200,7 +200,7 @@ class FederatedData:
             for tensor in (examples.inputs, examples.targets):
                 digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
                 digest.update(tensor.cpu().contiguous().numpy().tobytes())
-            digest.update(repr(examples.normalise).encode())
+            digest.update(repr(examples.normalize).encode())
         for indices in self.clients:
             digest.update(len(indices).to_bytes(8, "little"))
             digest.update(indices.astype("<i8").tobytes())
@@ -243,7 +243,7 @@ class GeneratedData:
         kind: Kind,
         classes: int | None = None,
         test: Examples | None = None,
-        normalise: Normalise | None = None,
+        normalize: Normalize | None = None,
         cache: int = 64,
         name: str = "generated",
     ) -> None:
@@ -251,7 +251,7 @@ class GeneratedData:
             raise ConfigError(f"{name}: clients is {clients}; at least 1 is needed")
         self.name, self.kind, self.classes, self.test = name, kind, classes, test
         self._clients, self._size, self._make = clients, size, make
-        self._normalise, self._cache = normalise, Cache(cache)
+        self._normalize, self._cache = normalize, Cache(cache)
         if test is not None:
             check_examples(f"{name} (test)", test.inputs, test.targets, kind, classes)
         self.input_shape: tuple[int, ...] = tuple(self._examples(0).inputs.shape[1:])
@@ -303,7 +303,7 @@ class GeneratedData:
             check_examples(where, inputs, targets, self.kind, self.classes)
             if len(inputs) != self.size(client):
                 raise DataError(f"{where}: {len(inputs)} examples were made, size says {self.size(client)}")
-            examples = Examples(inputs, targets, self._normalise)
+            examples = Examples(inputs, targets, self._normalize)
             self._cache.put(client, examples)
         return examples
 

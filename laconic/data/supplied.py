@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from laconic.core.errors import ConfigError, DataError, LaconicError
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.user_code import import_file, importable, line_in
-from laconic.data.federated import Array, ClientData, Examples, FederatedData, Kind, Normalise, compact
+from laconic.data.federated import Array, ClientData, Examples, FederatedData, Kind, Normalize, compact
 from laconic.data.partition import natural, parse_partition
 
 Pair = tuple[Array, Array]
@@ -31,14 +31,14 @@ def from_arrays(
     kind: Kind | None = None,
     classes: int | None = None,
     name: str = "arrays",
-    normalise: Normalise | None = None,
+    normalize: Normalize | None = None,
     labels: Sequence[str] | None = None,
 ) -> FederatedData:
     """One (inputs, targets) pair per client. Integer labels mean classification, floating targets regression.
 
     Labels may be text: they become the classes 0, 1, … in the order of `labels`, or without it in that of the alphabet;
     `data.labels` has them. Whoever holds only a part of the examples, as a node does, must give all `labels`.
-    `normalise` is for uint8 images: (mean, standard deviation) per channel of the values over 255.
+    `normalize` is for uint8 images: (mean, standard deviation) per channel of the values over 255.
 
     >>> data = from_arrays([(np.zeros((3, 2)), np.array([0, 1, 1])), (np.ones((1, 2)), np.array([2]))])
     >>> data.kind, data.classes, data.sizes().tolist(), data.input_shape
@@ -67,8 +67,8 @@ def from_arrays(
     if kind != "regression" and classes is None:
         both = [targets] if test_pair is None else [targets, test_pair[1]]
         classes = len(named) if named else 1 + max(int(part.max()) for part in both if part.numel())
-    held_out = None if test_pair is None else Examples(*test_pair, normalise)
-    examples = Examples(inputs, targets, normalise)
+    held_out = None if test_pair is None else Examples(*test_pair, normalize)
+    examples = Examples(inputs, targets, normalize)
     return FederatedData(name, kind, examples, split, held_out, classes, named, labels_found=bool(named and not labels))
 
 
@@ -78,13 +78,13 @@ def from_datasets(
     kind: Kind | None = None,
     classes: int | None = None,
     name: str = "datasets",
-    normalise: Normalise | None = None,
+    normalize: Normalize | None = None,
     labels: Sequence[str] | None = None,
 ) -> FederatedData:
     """One torch data set of (input, target) samples per client; the samples are read once and stacked."""
     pairs = [_stack(f"{name}, client {client}", dataset) for client, dataset in enumerate(clients)]
     held_out = None if test is None else _stack(f"{name} (test)", test)
-    return from_arrays(pairs, held_out, kind, classes, name, normalise, labels)
+    return from_arrays(pairs, held_out, kind, classes, name, normalize, labels)
 
 
 def divide(data: FederatedData, clients: int, partition: str, seed: int = 0) -> FederatedData:
@@ -109,7 +109,7 @@ def from_file(name: str, seed: int = 0, clients: int | None = None, partition: s
 
     The function takes nothing or `seed`, and returns a ClientData, a list of (inputs, targets) pairs or of
     torch data sets (one per client), or a dictionary with "clients" (such a list) and, if wished, "test",
-    "kind", "classes", "normalise" and "labels". Of clients that it makes, fewer may be asked for. Or it makes none, and
+    "kind", "classes", "normalize" and "labels". Of clients that it makes, fewer may be asked for. Or it makes none, and
     returns one pair of arrays, or a dictionary with "examples" instead of "clients": `partition` divides them.
     """
     chosen = None if partition is None else parse_partition(partition)
@@ -175,7 +175,7 @@ def _as_data(returned: object, name: str) -> ClientData:
         return returned
     options: dict[str, Any] = {"name": name}
     if isinstance(returned, Mapping):
-        allowed = ("clients", "test", "kind", "classes", "normalise", "labels")
+        allowed = ("clients", "test", "kind", "classes", "normalize", "labels")
         unknown = [str(key) for key in returned if key not in allowed]
         if unknown or "clients" not in returned:
             fault = f"unknown key '{unknown[0]}'" if unknown else "no key 'clients'"

@@ -1,4 +1,4 @@
-"""Clients that send what they should not, on purpose: to see what defences are worth."""
+"""Clients that send what they should not, on purpose: to see what defenses are worth."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from laconic.gradients.numerics import Numerics
 
 
 @dataclass(frozen=True)
-class Work:
+class ClientSpec:
     """Everything that clients need, but for a place to keep their states."""
 
     algorithm: Algorithm

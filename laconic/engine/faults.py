@@ -17,7 +17,7 @@ from laconic.core.layout import Layout
 from laconic.core.part import State
 from laconic.core.randomness import Draw, Randomness
 from laconic.engine.attacks import Attacks
-from laconic.federation.messages import Fate, Instruction, Reply
+from laconic.federation.messages import FaultInjection, Instruction, Reply
 from laconic.federation.round import Engine
 
 _NUMBERS = ("round", "client", "examples", "gradients", "samples", "loss")
@@ -85,18 +85,18 @@ class FaultyEngine:
     def _befallen(self, instructions: Iterable[Instruction], silent: set[int]) -> Iterator[Instruction]:
         """What clients hear, and what happens to them before they answer; those whose answer is lost become `silent`."""
         for instruction in instructions:
-            fate = instruction.fate
+            injected = instruction.injected
             if self._forgets(instruction):
-                fate |= Fate.FORGETS
+                injected |= FaultInjection.LOSE_STATE
             if self._happens(Draw.CRASH, self.faults.crash, instruction):
                 # A third each: before anything is done, after the last round is settled, after the new state is stored.
                 moment = self._draw(Draw.CRASH_MOMENT, instruction)
                 if moment < 1 / 3:
                     continue
                 if moment < 2 / 3:
-                    fate |= Fate.STOPS
+                    injected |= FaultInjection.CRASH
                 silent.add(instruction.client)
-            yield replace(instruction, fate=fate)
+            yield replace(instruction, injected=injected)
 
     def _forgets(self, instruction: Instruction) -> bool:
         """A client that comes back with nothing has nothing until the server has folded an update of its new life."""

@@ -25,10 +25,10 @@ from laconic.core.errors import LaconicError
 from laconic.core.user_code import own_modules
 from laconic.data.owned import part_of
 from laconic.engine import ray_actors as hosts
-from laconic.engine.client_spec import Work
+from laconic.engine.client_spec import ClientSpec
 from laconic.engine.inline import MOST_STACKED
 from laconic.engine.ray_settings import RaySettings
-from laconic.federation.messages import Fate, Instruction, Reply
+from laconic.federation.messages import FaultInjection, Instruction, Reply
 
 LOG = getLogger("laconic")
 TOGETHER, BYTES_TOGETHER = 8, 16_000_000
@@ -56,7 +56,7 @@ class _Piece:
 class _Worker:
     """The actor of a shard, and those before it."""
 
-    work: Any
+    spec: Any
     """What it is given to do, in Ray's store."""
     host: hosts.Host | None = None
     life: int = 0
@@ -67,14 +67,14 @@ class _Worker:
 class RayEngine:
     """Runs a round's clients on workers; see `Engine`."""
 
-    def __init__(self, work: Work, settings: RaySettings, *, threads: int, cache: int) -> None:
+    def __init__(self, spec: ClientSpec, settings: RaySettings, *, threads: int, cache: int) -> None:
         assert settings.workers is not None
-        self._work, self._settings, self._threads = work, settings, threads
-        self._shards = min(settings.workers, len(work.data))
+        self._spec, self._settings, self._threads = spec, settings, threads
+        self._shards = min(settings.workers, len(spec.data))
         self._cache = cache // self._shards
         self._operator_threads = torch.get_num_threads()
-        at_once = {"loop": 1, "vmap": work.numerics.vmap_width}.get(work.numerics.strategy, MOST_STACKED)
-        self._together = max(TOGETHER, threads * (work.chunk or at_once))
+        at_once = {"loop": 1, "vmap": spec.numerics.vmap_width}.get(spec.numerics.strategy, MOST_STACKED)
+        self._together = max(TOGETHER, threads * (spec.chunk or at_once))
         self._workers: list[_Worker] = []
         self._fresh = True
         self._kept = False
@@ -141,7 +141,9 @@ class RayEngine:
                 piece.replies = {}
                 LOG.warning("going on without %d clients of worker %d", len(piece.instructions), piece.shard)
                 break
-            piece.instructions = [replace(each, fate=each.fate | Fate.ASKED_AGAIN) for each in piece.instructions]
+            piece.instructions = [
+                replace(each, injected=each.injected | FaultInjection.ASKED_AGAIN) for each in piece.instructions
+            ]
             piece.answer = None
         piece.instructions, piece.answer = [], None
         return piece.replies
@@ -170,11 +172,11 @@ class RayEngine:
             # No other process could import a file that was run by its path.
             cloudpickle.register_pickle_by_value(module)
         hosts.make_room(self._shards, self._threads)
-        share = None if self._work.participants is None else -(-self._work.participants // self._shards)
+        share = None if self._spec.participants is None else -(-self._spec.participants // self._shards)
         opening = []
         for shard in range(self._shards):
-            clients = range(shard, len(self._work.data), self._shards)
-            part = replace(self._work, data=part_of(self._work.data, clients), participants=share)
+            clients = range(shard, len(self._spec.data), self._shards)
+            part = replace(self._spec, data=part_of(self._spec.data, clients), participants=share)
             worker = _Worker(ray.put(part))
             self._workers.append(worker)
             worker.host = hosts.take(self._threads, self.places[shard] if self.places else None)
@@ -191,7 +193,7 @@ class RayEngine:
 
     def _open(self, shard: int, fresh: bool) -> Any:
         return self._host(shard).actor.open.remote(
-            self._workers[shard].work,
+            self._workers[shard].spec,
             shard,
             self._folder / f"{shard}.sqlite",
             threads=self._threads,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from laconic.core.errors import ConfigError
-from laconic.engine.client_spec import Work
+from laconic.engine.client_spec import ClientSpec
 from laconic.federation.database import Database
 from laconic.federation.disk_store import DiskStore
 from laconic.federation.messages import Instruction, Reply
@@ -27,7 +27,15 @@ class Shard:
     """Plain calls, and nothing of Ray's: `engine/ray_engine.py` makes it an actor, which may serve one run after another."""
 
     def open(
-        self, work: Work, example: int, path: Path, *, threads: int, operator_threads: int, cache: int, fresh: bool
+        self,
+        spec: ClientSpec,
+        example: int,
+        path: Path,
+        *,
+        threads: int,
+        operator_threads: int,
+        cache: int,
+        fresh: bool,
     ) -> None:
         """`example` is one of the shard's clients; with `fresh`, what an earlier run left at `path` is thrown away."""
         self._path = path
@@ -42,10 +50,10 @@ class Shard:
             self._database.clear()
         # A training loop of a person's own runs with all the operator threads that it would have without workers.
         torch.set_num_threads(operator_threads)
-        self._engine = work.engine(DiskStore(self._database), threads)
-        positions = np.arange(2) % work.data.size(example)
+        self._engine = spec.engine(DiskStore(self._database), threads)
+        positions = np.arange(2) % spec.data.size(example)
         layout = self._engine.runtime.layout
-        batch = tuple(part.to(work.device) for part in work.data.batch(example, positions, layout.dtype))
+        batch = tuple(part.to(spec.device) for part in spec.data.batch(example, positions, layout.dtype))
         self._engine.warm_up(batch)
 
     def run(self, instructions: Sequence[Instruction]) -> list[Reply]:

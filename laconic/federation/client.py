@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from laconic.algorithms.algorithm import Algorithm
-from laconic.algorithms.context import Occasion
+from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import LostState
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.compression import DENSE, Codec, Payload, decode, decode_dense, encode_dense
@@ -28,7 +28,7 @@ from laconic.core.part import State, section
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.task import Task
 from laconic.data.federated import ClientData
-from laconic.federation.messages import Fate, Instruction, Probe, Reply
+from laconic.federation.messages import FaultInjection, Instruction, Probe, Reply
 from laconic.federation.store import ClientStore, Question, Settled
 from laconic.gradients.strategies import Gradients
 
@@ -53,17 +53,17 @@ class ClientRuntime:
     def run(self, instructions: Sequence[Instruction], gradients: Gradients) -> list[Reply]:
         """One chunk of clients through an exchange; replies in the order of the instructions."""
         replies: dict[int, Reply] = {}
-        by_work: dict[str, list[_Opening]] = {}
+        by_phase: dict[str, list[_Opening]] = {}
         for instruction in instructions:
-            if Fate.STOPS in instruction.fate:
+            if FaultInjection.CRASH in instruction.injected:
                 self.settle(instruction)
                 continue
             opening = self._open(instruction)
             if isinstance(opening, Reply):
                 replies[instruction.client] = opening
             else:
-                by_work.setdefault(instruction.work, []).append(opening)
-        for openings in by_work.values():
+                by_phase.setdefault(instruction.phase, []).append(opening)
+        for openings in by_phase.values():
             replies |= {reply.client: reply for reply in self._work(openings, gradients)}
         return [replies[instruction.client] for instruction in instructions if instruction.client in replies]
 
@@ -74,7 +74,7 @@ class ClientRuntime:
     def _settled(self, instruction: Instruction, packets: dict[int, Packet]) -> Settled:
         question = self._question(instruction, packets)
         settled = self.store.settle(instruction.client, question)
-        if Fate.FORGETS in instruction.fate:
+        if FaultInjection.LOSE_STATE in instruction.injected:
             return Settled(None, lost=question.acknowledged > 0 or question.continues is not None)
         return settled
 
@@ -83,7 +83,9 @@ class ClientRuntime:
         place = (label.incarnation, label.round, label.exchange)
         if any((packet.incarnation, packet.round, packet.exchange) != place for packet in packets.values()):
             raise PacketError("stream", "an instruction with packets of several occasions")
-        return Question(*place, label.sequence, instruction.continues, again=Fate.ASKED_AGAIN in instruction.fate)
+        return Question(
+            *place, label.sequence, instruction.continues, again=FaultInjection.ASKED_AGAIN in instruction.injected
+        )
 
     def _parse(self, instruction: Instruction) -> dict[int, Packet]:
         packets = {packet.stream: packet for packet in (Packet.parse(p, self.layout) for p in instruction.packets)}
@@ -96,7 +98,7 @@ class ClientRuntime:
         first = openings[0]
         cohort = Cohort(
             round=first.instruction.round,
-            work=first.instruction.work,
+            phase=first.instruction.phase,
             clients=[opening.instruction.client for opening in openings],
             states=[opening.own for opening in openings],
             received={
@@ -128,7 +130,7 @@ class ClientRuntime:
                     client=client,
                     packets=self._close(opening, answer, own, cohort.buffers[row]),
                     examples=self.data.size(client),
-                    gradients=method.nominal_gradients(self.data.size(client), cohort.work),
+                    gradients=method.nominal_gradients(self.data.size(client), cohort.phase),
                     samples=samples[row],
                     loss=losses[row],
                     probe=self._probe(update, answer) if self.probing and update is not None else None,
@@ -190,27 +192,27 @@ class ClientRuntime:
 
     def _encode(self, opening: _Opening, vectors: dict[Stream, Tensor]) -> _Answer:
         """Every vector as a body: the update through the uplink and its memory, the others as their method says."""
-        occasion = self._occasion(opening.instruction)
+        context = self._context(opening.instruction)
         answer = _Answer(memory=opening.memory)
         for stream, vector in vectors.items():
             if stream == Stream.MODEL:
-                encoded = self.algorithm.uplink.encode(vector, opening.memory, occasion)
+                encoded = self.algorithm.uplink.encode(vector, opening.memory, context)
                 answer.bodies[stream], answer.used[stream] = encoded.body, encoded.used
                 answer.memory, answer.flags = encoded.state, encoded.flags
                 answer.remembered = encoded.remembered or encoded.used
                 continue
-            compressor = self.algorithm.method.compressor(opening.instruction.work, self.algorithm.uplink)
+            compressor = self.algorithm.method.compressor(opening.instruction.phase, self.algorithm.uplink)
             body = (compressor or DENSE).encode(
-                vector, self.layout, occasion.generator(Draw.UPLINK_STREAM.format(stream.name))
+                vector, self.layout, context.generator(Draw.UPLINK_STREAM.format(stream.name))
             )
             answer.bodies[stream], answer.used[stream] = body, decode(body, self.layout)
         if not vectors:
             answer.bodies[Stream.CONFIRM] = Body(Codec.SKIP)
         return answer
 
-    def _occasion(self, instruction: Instruction) -> Occasion:
+    def _context(self, instruction: Instruction) -> RoundContext:
         counts = {"invited": instruction.invited, "population": len(self.data)}
-        return Occasion(self.layout, self.randomness, instruction.round, instruction.client, **counts)
+        return RoundContext(self.layout, self.randomness, instruction.round, instruction.client, **counts)
 
     def _probe(self, update: Tensor, answer: _Answer) -> Probe:
         assert answer.remembered is not None
@@ -222,7 +224,7 @@ class ClientRuntime:
         """Keep the state as pending, and only then let the packets go."""
         instruction = opening.instruction
         parts = {"uplink": answer.memory, "downlink": opening.held, "method": own}
-        if instruction.work in self.algorithm.method.keeps_model:
+        if instruction.phase in self.algorithm.method.keeps_model:
             parts["current"] = {"model": opening.model}
             parts["current"] |= {} if opening.buffers is None else {"buffers": opening.buffers}
         state = {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}

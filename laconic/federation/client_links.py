@@ -20,7 +20,7 @@ from laconic.core.part import State
 from laconic.federation.database import Database
 
 
-class Peers:
+class ClientLinkState:
     """States by client; what is read is a copy."""
 
     def __init__(self, layout: Layout) -> None:
@@ -100,7 +100,7 @@ class Peers:
         self._file.write(vector.detach().cpu().numpy().astype(self._kind, copy=False).tobytes())
 
 
-class DiskPeers:
+class DiskClientLinkState:
     """The same in a database, where it is part of every checkpoint as it is."""
 
     def __init__(self, database: Database) -> None:

@@ -60,7 +60,7 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self.path: Path | None = None
         self.lock = RLock()
-        """Held by whoever makes several changes that belong together: clients run on several threads."""
+        """ClientModelVersion by whoever makes several changes that belong together: clients run on several threads."""
 
     def open(self, path: Path | None = None) -> None:
         """Use the file at `path`, a new one if there is none; what was not committed there is undone."""

@@ -1,4 +1,4 @@
-"""Optional defences in aggregation: what one client can do to the mean, and what the model can tell of one client.
+"""Optional defenses in aggregation: what one client can do to the mean, and what the model can tell of one client.
 
 Norm clipping bounds every update's length. The coordinate median and the trimmed mean (Yin, Chen, Ramchandran and Bartlett,
 "Byzantine-robust distributed learning", ICML 2018, Definitions 1 and 2) bound every entry by those of the honest majority.
@@ -77,7 +77,7 @@ def _longest(value: Any) -> Any:
     return found
 
 
-class Defences(BaseModel):
+class Defenses(BaseModel):
     """How updates become a mean, where not everyone is trusted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -124,7 +124,7 @@ class Defences(BaseModel):
             need = participants * layout.size * torch.empty(0, dtype=layout.dtype).element_size()
             if need > self.memory:
                 together = f"{participants} updates of {layout.size:,} parameters take {need / 1e9:.3g} GB together"
-                raise ConfigError(f"{self._named()}: {together}; defence.memory allows {self.memory / 1e9:.3g} GB")
+                raise ConfigError(f"{self._named()}: {together}; defense.memory allows {self.memory / 1e9:.3g} GB")
         if send_buffers and self.any() and self.aggregate == "mean":
             reason = "batch-norm statistics travel beside the update, and would pass undefended"
             raise ConfigError(f"{self._named()}: {reason}; use buffers = 'frozen', or aggregate = 'median'")
@@ -137,10 +137,10 @@ class Defences(BaseModel):
         compressor = algorithm.uplink.parameters().get("compressor")
         if isinstance(compressor, TopK | RandomK | HeavySign | Chain):
             reason = f"with '{compressor}' most entries of an update are zero, and so is what is left of them"
-            raise ConfigError(f"defence.aggregate = '{self.aggregate}': {reason}; use clip, or another compressor")
+            raise ConfigError(f"defense.aggregate = '{self.aggregate}': {reason}; use clip, or another compressor")
 
     def _check_noise(self, weighting: Weighting, sampling: Sampling, send_buffers: bool) -> None:
-        given = f"defence.noise = {self.noise:g}"
+        given = f"defense.noise = {self.noise:g}"
         if not isinstance(self.clip, float):
             raise ConfigError(
                 f"{given}: noise hides a client only if its length is bounded: set clip, as in --clip-updates 1"
@@ -153,15 +153,15 @@ class Defences(BaseModel):
         if weighting != "uniform":
             raise ConfigError(f"{given}: weighting = '{weighting}' makes some clients louder; uniform is allowed")
         if sampling == "weighted":
-            raise ConfigError(f"{given}: sampling = 'weighted' favours some clients; uniform or poisson is allowed")
+            raise ConfigError(f"{given}: sampling = 'weighted' favors some clients; uniform or poisson is allowed")
 
     def _named(self) -> str:
         """The first setting that is not as usual, for a message."""
         for name, usual in (("aggregate", "mean"), ("clip", None), ("noise", 0.0)):
             value = getattr(self, name)
             if value != usual:
-                return f"defence.{name} = {value!r}"
-        return "defence"
+                return f"defense.{name} = {value!r}"
+        return "defense"
 
     def admit(self, payload: Payload, client: int) -> None:
         """Refuse an update that is far too long."""
@@ -182,14 +182,14 @@ class DefendedMean:
 
     def __init__(
         self,
-        defences: Defences,
+        defenses: Defenses,
         size: int,
         dtype: torch.dtype,
         device: torch.device,
         expected: int,
         noise: np.random.Generator | None,
     ) -> None:
-        self._defences, self._expected, self._noise = defences, expected, noise
+        self._defenses, self._expected, self._noise = defenses, expected, noise
         self._like = (size, dtype, device)
         self._running = RunningMean(*self._like)
         self._kept: list[tuple[Payload, float]] = []
@@ -197,10 +197,10 @@ class DefendedMean:
 
     def add(self, payload: Payload, weight: float) -> None:
         """Take one update in."""
-        if self._defences.keeps_all():
+        if self._defenses.keeps_all():
             self._kept.append((payload, weight))
         else:
-            clip = self._defences.clip
+            clip = self._defenses.clip
             assert clip != "median"
             self._running.add(payload, weight, 1.0 if clip is None else _factor(payload, clip))
 
@@ -209,10 +209,10 @@ class DefendedMean:
         raise NotImplementedError
 
     def mean(self) -> Tensor | None:
-        """What the optimiser gets in place of the mean; with noise there is always something."""
+        """What the optimizer gets in place of the mean; with noise there is always something."""
         if self._kept:
             return self._of_all()
-        if not self._defences.noise:
+        if not self._defenses.noise:
             return self._running.mean()
         return (self._running.total() + self._drawn()) / self._expected
 
@@ -221,15 +221,15 @@ class DefendedMean:
         size, dtype, device = self._like
         if self._added is None:
             assert self._noise is not None
-            clip = self._defences.clip
+            clip = self._defenses.clip
             assert isinstance(clip, float)
-            drawn = self._noise.standard_normal(size) * (self._defences.noise * clip)
+            drawn = self._noise.standard_normal(size) * (self._defenses.noise * clip)
             self._added = torch.from_numpy(drawn).to(dtype).to(device)
         return self._added
 
     def _of_all(self) -> Tensor:
         factors = self._factors()
-        trim = share(self._defences.aggregate)
+        trim = share(self._defenses.aggregate)
         if trim is None:
             running = RunningMean(*self._like)
             for (payload, weight), factor in zip(self._kept, factors, strict=True):
@@ -248,7 +248,7 @@ class DefendedMean:
         return result
 
     def _factors(self) -> list[float]:
-        clip = self._defences.clip
+        clip = self._defenses.clip
         if clip is None:
             return [1.0] * len(self._kept)
         limit = float(np.median([length(payload) for payload, _ in self._kept])) if clip == "median" else clip

@@ -24,7 +24,7 @@ class DiskStore(RecordStore):
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        # Held to the end: another thread's commit must not find half of it.
+        # ClientModelVersion to the end: another thread's commit must not find half of it.
         with self.database.lock:
             try:
                 yield

@@ -26,7 +26,7 @@ class Checked:
 class Offer:
     """What one client was asked in the present exchange."""
 
-    work: str
+    phase: str
     exchange: Exchange
     model: Body | None
     """The model as it went out, if it did."""

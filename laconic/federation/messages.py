@@ -10,12 +10,12 @@ from torch import Tensor
 from laconic.compression.packet import Wire
 
 
-class Fate(Flag):
+class FaultInjection(Flag):
     """What has befallen a client, or will. It never travels: a simulation says it to the clients it plays."""
 
-    FORGETS = auto()
+    LOSE_STATE = auto()
     """It comes back with nothing: what its store holds is as good as lost."""
-    STOPS = auto()
+    CRASH = auto()
     """It dies once it has settled the last round, and does not answer."""
     ASKED_AGAIN = auto()
     """Its answer to the same question is known to have been lost on its own side, and will never arrive."""
@@ -31,12 +31,12 @@ class Instruction:
     """How many clients take part in this round."""
     exchange: int
     """Which exchange of the round this is."""
-    work: str
+    phase: str
     """What the client is to do."""
     continues: int | None
     """In a later exchange of a round: the number of this client's answer to the one before."""
     packets: tuple[Wire, ...]
-    fate: Fate = Fate(0)
+    injected: FaultInjection = FaultInjection(0)
 
 
 @dataclass(frozen=True)

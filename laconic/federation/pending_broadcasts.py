@@ -15,7 +15,7 @@ from laconic.compression.packet import Body, Stream
 from laconic.core.part import State
 
 
-class Debts:
+class PendingBroadcasts:
     """Bodies by round, and the round that each debtor waits for."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Debts:
         return state
 
     @classmethod
-    def restored(cls, state: State) -> Debts:
+    def restored(cls, state: State) -> PendingBroadcasts:
         """The inverse of `state`."""
         debts = cls()
         for key, value in state.items():

@@ -1,7 +1,7 @@
 """How much a model tells of one client: epsilon, by the accountant of dp-accounting (extra `privacy`).
 
 Every round releases a sum of clipped updates with Gaussian noise, `noise` times the clipping length. Where all clients take
-part, or each one by a coin of its own (`sampling = "poisson"`), neighbours are federations with and without one client.
+part, or each one by a coin of its own (`sampling = "poisson"`), neighbors are federations with and without one client.
 Where a fixed number is drawn, they are federations in which one client is another; a sum then moves by up to twice the
 clipping length (Wang, Balle and Kasiviswanathan, "Subsampled Renyi differential privacy", AISTATS 2019).
 """

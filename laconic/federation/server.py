@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from laconic.algorithms.algorithm import Algorithm
-from laconic.algorithms.context import Occasion
-from laconic.algorithms.downlinks.base import LOST, Held, Publication
+from laconic.algorithms.context import RoundContext
+from laconic.algorithms.downlinks.base import LOST, BroadcastModel, ClientModelVersion
 from laconic.algorithms.methods.exchange import Exchange
 from laconic.algorithms.methods.received import Aggregate, Received
 from laconic.compression import DENSE, Codec, Payload, decode, decode_dense, encode_dense, encode_exactly
@@ -22,18 +22,18 @@ from laconic.core.part import State, section
 from laconic.core.randomness import GLOBAL, Draw, Randomness
 from laconic.data.federated import ClientData, sizes_of
 from laconic.federation.aggregation import RunningMean, Weighting
-from laconic.federation.client_links import DiskPeers, Peers
-from laconic.federation.defenses import Defences, DefendedMean, length
+from laconic.federation.client_links import ClientLinkState, DiskClientLinkState
+from laconic.federation.defenses import DefendedMean, Defenses, length
 from laconic.federation.exchanged import Checked, Offer
 from laconic.federation.ledger import RoundCosts
 from laconic.federation.messages import Instruction, Reply
-from laconic.federation.pending_broadcasts import Debts
+from laconic.federation.pending_broadcasts import PendingBroadcasts
 from laconic.federation.sampling import Sampling, participants
-from laconic.federation.update_norms import Lengths
+from laconic.federation.update_norms import UpdateNormFilter
 
 
 class Server:
-    """The model, the states of method, optimiser and downlink, and what is kept of clients.
+    """The model, the states of method, optimizer and downlink, and what is kept of clients.
 
     Per client that is 16 bytes, the number of its last folded update and the version of the model it has, and what its
     links need (`peers`): the last packet of a lazy client, the mirror of a mirrored one.
@@ -51,16 +51,16 @@ class Server:
         participants: int,
         sampling: Sampling = "uniform",
         weighting: Weighting = "uniform",
-        defences: Defences | None = None,
+        defenses: Defenses | None = None,
         send_buffers: bool = True,
         incarnation: int = 0,
-        peers: Peers | DiskPeers | None = None,
+        peers: ClientLinkState | DiskClientLinkState | None = None,
     ) -> None:
         self.algorithm, self.layout, self.data, self.randomness = algorithm, layout, data, randomness
         self.count, self.sampling, self.weighting = participants, sampling, weighting
         self.send_buffers = send_buffers and layout.buffer_size > 0
-        self.defences = defences or Defences()
-        self.defences.check(
+        self.defenses = defenses or Defenses()
+        self.defenses.check(
             algorithm,
             layout,
             participants=participants,
@@ -82,9 +82,9 @@ class Server:
         self._all_sizes: np.ndarray | None = None
         self.folded = np.zeros(len(data), dtype=np.int64)
         self.versions = np.zeros(len(data), dtype=np.int64)
-        self.peers = Peers(layout) if peers is None else peers
-        self.debts = Debts()
-        self.lengths = Lengths()
+        self.peers = ClientLinkState(layout) if peers is None else peers
+        self.debts = PendingBroadcasts()
+        self.lengths = UpdateNormFilter()
         self.acknowledges_rounds = True
         """Whether a round that is over counts as durable; if not, `acknowledge` says when."""
         self._durable: dict[int, int] = {}
@@ -115,11 +115,11 @@ class Server:
         if self.acknowledges_rounds:
             self.acknowledge()
         self._received = Received(self.layout, self.model.device, self._aggregate)
-        if self.defences.noise:
+        if self.defenses.noise:
             # That nobody was heard must not show either.
             self._received.open(Stream.MODEL)
-        self._publication = Publication(self.model, self.downlink_state, self.layout)
-        return iter(self.method.exchanges(self._occasion(), self.method_state))
+        self._publication = BroadcastModel(self.model, self.downlink_state, self.layout)
+        return iter(self.method.exchanges(self._context(), self.method_state))
 
     def acknowledge(self) -> None:
         """All that was folded up to now is durable: clients may be told so."""
@@ -141,14 +141,14 @@ class Server:
     def _aggregate(self, stream: Stream) -> Aggregate:
         size = self.layout.buffer_size if stream == Stream.BUFFERS else self.layout.size
         like = (size, self.layout.dtype, self.model.device)
-        defences = self.defences
+        defenses = self.defenses
         if stream == Stream.BUFFERS:
             # Statistics are not differences: there is no length to bring them to.
-            defences = defences.model_copy(update={"clip": None})
-        if not defences.any() or stream not in (Stream.MODEL, Stream.BUFFERS):
+            defenses = defenses.model_copy(update={"clip": None})
+        if not defenses.any() or stream not in (Stream.MODEL, Stream.BUFFERS):
             return RunningMean(*like)
-        noise = self.secret.numpy(Draw.PRIVACY_NOISE, self.round) if defences.noise else None
-        return DefendedMean(defences, *like, self.count, noise)
+        noise = self.secret.numpy(Draw.PRIVACY_NOISE, self.round) if defenses.noise else None
+        return DefendedMean(defenses, *like, self.count, noise)
 
     def _sizes(self) -> np.ndarray:
         """Looked up once: in a large population that takes longer than drawing from it; see `resized`."""
@@ -160,24 +160,24 @@ class Server:
         """Clients' sizes are not what they were."""
         self._all_sizes = None
 
-    def _occasion(self, client: int = GLOBAL) -> Occasion:
+    def _context(self, client: int = GLOBAL) -> RoundContext:
         invited = len(self._participants)
-        return Occasion(self.layout, self.randomness, self.round, client, invited, len(self.data))
+        return RoundContext(self.layout, self.randomness, self.round, client, invited, len(self.data))
 
-    def _held(self, client: int) -> Held:
-        return Held(int(self.versions[client]), section(self.peers.get(client), "downlink"))
+    def _held(self, client: int) -> ClientModelVersion:
+        return ClientModelVersion(int(self.versions[client]), section(self.peers.get(client), "downlink"))
 
     def _instruction(self, exchange: Exchange, client: int, buffers: Body | None) -> Instruction:
-        occasion = self._occasion(client)
-        work = self.method.assign(exchange, occasion)
-        if work not in self._encoded:
-            vectors = self.method.send(work, self.method_state)
-            self._encoded[work] = {stream: self._beside(stream, vector) for stream, vector in vectors.items()}
+        context = self._context(client)
+        phase = self.method.assign(exchange, context)
+        if phase not in self._encoded:
+            vectors = self.method.send(phase, self.method_state)
+            self._encoded[phase] = {stream: self._beside(stream, vector) for stream, vector in vectors.items()}
         bodies: dict[Stream, Body] = {}
         if exchange.model:
-            bodies[Stream.MODEL] = self.algorithm.downlink.send(self._publication, self._held(client), occasion)
-        bodies |= ({Stream.BUFFERS: buffers} if buffers else {}) | self._encoded[work] | self.debts.of(client)
-        self._offered[client] = Offer(work, exchange, bodies.get(Stream.MODEL))
+            bodies[Stream.MODEL] = self.algorithm.downlink.send(self._publication, self._held(client), context)
+        bodies |= ({Stream.BUFFERS: buffers} if buffers else {}) | self._encoded[phase] | self.debts.of(client)
+        self._offered[client] = Offer(phase, exchange, bodies.get(Stream.MODEL))
         acknowledged = self._durable.get(client, int(self.folded[client]))
         continues = int(self.folded[client]) if client in self._durable else None
         packets = []
@@ -187,13 +187,13 @@ class Server:
             self.costs.skipped_down += body.codec == Codec.SKIP
             bits = self._paper_bits_down(stream, body) if exchange.counted else 0
             self.costs.count("down", stream.name.lower(), len(packets[-1]), bits)
-        return Instruction(self.round, client, occasion.invited, self._exchange, work, continues, tuple(packets))
+        return Instruction(self.round, client, context.invited, self._exchange, phase, continues, tuple(packets))
 
     def _beside(self, stream: Stream, vector: Tensor) -> Body:
         """What goes down beside the model, the same for all who get it."""
         compressor = self.method.send_compressor(stream) or DENSE
         return compressor.encode(
-            vector, self.layout, self._occasion().generator(Draw.DOWNLINK_STREAM.format(stream.name))
+            vector, self.layout, self._context().generator(Draw.DOWNLINK_STREAM.format(stream.name))
         )
 
     def _paper_bits_down(self, stream: Stream, body: Body) -> int:
@@ -243,7 +243,7 @@ class Server:
         if Flag.LOST in flags:
             return None
         offer = self._offered[reply.client]
-        expected = set(self.method.streams(offer.work))
+        expected = set(self.method.streams(offer.phase))
         if self.send_buffers and Stream.MODEL in expected:
             expected.add(Stream.BUFFERS)
         if set(packets) != expected:
@@ -258,11 +258,11 @@ class Server:
             elif stream != Stream.CONFIRM:
                 payloads[stream] = decode(packet.body, self.layout)
         lengths: dict[str, float] = {}
-        if self.defences.refuse == "auto":
-            lengths = {f"{offer.work}/{Stream(s).name.lower()}": length(each) for s, each in payloads.items()}
+        if self.defenses.refuse == "auto":
+            lengths = {f"{offer.phase}/{Stream(s).name.lower()}": length(each) for s, each in payloads.items()}
             self.lengths.check(lengths, reply.client)
         elif Stream.MODEL in payloads:
-            self.defences.admit(payloads[Stream.MODEL], reply.client)
+            self.defenses.admit(payloads[Stream.MODEL], reply.client)
         size = self.data.size(reply.client)
         if self.weighting == "size" and reply.examples != size:
             raise PacketError("examples", f"client {reply.client} has {size} examples, and says {reply.examples}")
@@ -298,7 +298,7 @@ class Server:
 
     def _enter(self, reply: Reply, packets: dict[int, Packet], offer: Offer) -> None:
         for raw, (stream, packet) in zip(reply.packets, packets.items(), strict=True):
-            bits = self._paper_bits_up(Stream(stream), packet.body, offer.work) if offer.exchange.counted else 0
+            bits = self._paper_bits_up(Stream(stream), packet.body, offer.phase) if offer.exchange.counted else 0
             self.costs.count("up", Stream(stream).name.lower(), len(raw), bits)
         self.costs.gradients += reply.gradients if offer.exchange.counted else 0
         self.costs.samples += reply.samples
@@ -316,18 +316,18 @@ class Server:
         if self.observer is not None:
             self.observer(reply)
 
-    def _paper_bits_up(self, stream: Stream, body: Body, work: str) -> int:
+    def _paper_bits_up(self, stream: Stream, body: Body, phase: str) -> int:
         if stream == Stream.MODEL:
             return self.algorithm.uplink.paper_bits(body, self.layout)
         if stream in (Stream.BUFFERS, Stream.CONFIRM):
             return 0
-        return (self.method.compressor(work, self.algorithm.uplink) or DENSE).paper_bits(self.layout)
+        return (self.method.compressor(phase, self.algorithm.uplink) or DENSE).paper_bits(self.layout)
 
     def gather(self, exchange: Exchange) -> None:
         """End an exchange: the method makes of the answers what it needs."""
         if self.heard is not None:
             self.heard(self._exchange, len(self._answered))
-        self.method_state = self.method.gather(exchange, self.method_state, self._received, self._occasion())
+        self.method_state = self.method.gather(exchange, self.method_state, self._received, self._context())
         owed = self.method.owes(exchange, self._received)
         if owed:
             bodies = {stream: encode_exactly(vector, self.layout) for stream, vector in owed.items()}
@@ -340,9 +340,9 @@ class Server:
         if update is not None:
             step, self.optimizer_state = self.algorithm.optimizer.step(update, self.optimizer_state)
             step = self.algorithm.optimizer.scheduled(step, self.round)
-            occasion = Occasion(self.layout, self.randomness, self.round, population=len(self.data))
+            context = RoundContext(self.layout, self.randomness, self.round, population=len(self.data))
             self.model, self.downlink_state = self.algorithm.downlink.advance(
-                self.model, step, self.downlink_state, occasion
+                self.model, step, self.downlink_state, context
             )
             statistics = self._received.mean(Stream.BUFFERS)
             if statistics is not None:
@@ -384,5 +384,5 @@ class Server:
         self.downlink_state = {name: value.to(device) for name, value in section(state, "downlink").items()}
         self.method_state = {name: value.to(device) for name, value in section(state, "method").items()}
         self.lengths.restore(section(state, "lengths"))
-        self.debts = Debts.restored(section(state, "debts"))
+        self.debts = PendingBroadcasts.restored(section(state, "debts"))
         self.peers.restore(section(state, "peers"))

@@ -22,7 +22,7 @@ KEPT = 100
 """How many are remembered, so that the median is that of late rounds."""
 
 
-class Lengths:
+class UpdateNormFilter:
     """The lengths of the last updates that were accepted, by kind: what anchors and miners send has not the same length."""
 
     def __init__(self) -> None:

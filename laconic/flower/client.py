@@ -27,7 +27,7 @@ from laconic.core.errors import ConfigError, LaconicError, PacketError
 from laconic.core.layout import Layout
 from laconic.data.federated import ClientData, Examples
 from laconic.data.owned import OwnData
-from laconic.engine.client_spec import Work
+from laconic.engine.client_spec import ClientSpec
 from laconic.engine.inline import InlineEngine
 from laconic.flower import wire
 from laconic.flower.node_store import KEEP_DAYS, NodeFile, NodeStore
@@ -85,11 +85,11 @@ class Node:
         self._built: tuple[tuple[str, int], Trainer] | None = None
 
     def answer(
-        self, work: Callable[[ConfigRecord, Context], RecordDict], message: Message, context: Context
+        self, action: Callable[[ConfigRecord, Context], RecordDict], message: Message, context: Context
     ) -> Message:
         """Do it, or say why not: the server goes on either way, and its log names the reason."""
         try:
-            reply = work(wire.said(message), context)
+            reply = action(wire.said(message), context)
         except PacketError as error:
             reply = wire.refusal(error.reason, str(error))
         except (LaconicError, ValidationError) as error:
@@ -174,10 +174,10 @@ class Node:
         algorithm = plan.algorithm() if self._algorithm is None else self._algorithm.fitted()
         frozen = plan.buffers == "frozen"
         draws = stochastic(task, batch)
-        work = Work(
+        spec = ClientSpec(
             algorithm, task, data, plan.seed, plan.numerics, draws, self._device, frozen_buffers=frozen, chunk=1
         )
-        return Trainer(work.engine(store, threads=1), data, client, layout, buffers)
+        return Trainer(spec.engine(store, threads=1), data, client, layout, buffers)
 
     def _examples(self, plan: Plan, context: Context, client: int) -> ClientData:
         if client >= plan.clients:
@@ -212,15 +212,15 @@ class Trainer:
     buffers: Tensor
     """The initial ones."""
 
-    def examples(self) -> Examples | Held:
+    def examples(self) -> Examples | OwnExamples:
         """What an evaluation on this node uses."""
         own = isinstance(self.data, OwnData) and self.data.test is not None
         # The test examples of a shared data set are the server's to evaluate on.
-        return self.data.test if own and self.data.test is not None else Held(self.data, self.client)
+        return self.data.test if own and self.data.test is not None else OwnExamples(self.data, self.client)
 
 
 @dataclass(frozen=True)
-class Held:
+class OwnExamples:
     """A client's own examples, to be measured on."""
 
     data: ClientData

@@ -18,7 +18,7 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from laconic.core.errors import ConfigError, PacketError
-from laconic.federation.blocklist import Strikes
+from laconic.federation.blocklist import Blocklist
 from laconic.flower import wire
 from laconic.flower.plan import Plan
 
@@ -44,7 +44,7 @@ class Roster:
         grid: Grid,
         plan: Plan,
         *,
-        strikes: int,
+        max_violations: int,
         patience: float,
         replace_nodes: bool = False,
         most_examples: int | None = None,
@@ -52,7 +52,7 @@ class Roster:
         fits: Callable[[Mapping[int, int]], None] = lambda sizes: None,
     ) -> None:
         self._grid, self.plan, self._patience = grid, plan, patience
-        self.strikes = Strikes(strikes, LOG, self.name)
+        self.blocklist = Blocklist(max_violations, LOG, self.name)
         self._nodes: dict[int, int] = {}
         """By client: its node."""
         self._asked: dict[str, tuple[int, float]] = {}
@@ -72,11 +72,11 @@ class Roster:
 
     def clients(self) -> list[int]:
         """Those that can be asked now."""
-        return sorted(client for client in self._nodes if not self.strikes.set_aside(client))
+        return sorted(client for client in self._nodes if not self.blocklist.is_blocked(client))
 
     def node(self, client: int) -> int | None:
         """Where a client is; None if it is not here, or was set aside."""
-        return None if self.strikes.set_aside(client) else self._nodes.get(client)
+        return None if self.blocklist.is_blocked(client) else self._nodes.get(client)
 
     def refresh(self) -> None:
         """See who is here, tell newcomers about the run, and hear those that were told; nobody is waited for."""
@@ -192,11 +192,11 @@ class Roster:
         return {
             "owners": {str(client): list(owner) for client, owner in self.owners.items()},
             "sizes": {str(client): size for client, size in self.sizes.items()},
-            "strikes": self.strikes.table(),
+            "blocklist": self.blocklist.table(),
         }
 
     def restore(self, table: dict[str, Any]) -> None:
         """The inverse of `table`."""
         self.owners = {int(client): (name, node) for client, (name, node) in table["owners"].items()}
         self.sizes = {int(client): size for client, size in table["sizes"].items()}
-        self.strikes.restore(table["strikes"])
+        self.blocklist.restore(table["blocklist"])

@@ -31,7 +31,7 @@ from laconic.run.settings import flat, flattened
 from laconic.run.training import Diverged, Record, Result
 
 LOG = getLogger("flwr.laconic")
-MAY_CHANGE = FREE_TO_CHANGE | {"strikes"}
+MAY_CHANGE = FREE_TO_CHANGE | {"max_violations"}
 """What may differ when a server goes on: a person lets clients back in that were set aside, for one."""
 MEANINGLESS = {
     "network": "messages take as long as they take; only a simulation can have a network that is not there",
@@ -157,10 +157,10 @@ def _configured(
             table = value.model_dump(exclude_defaults=True) if isinstance(value, BaseModel) else None
             given = f"{key} = {value!r}" if table is None else ", ".join(f"{key}.{k} = {v!r}" for k, v in table.items())
             raise ConfigError(f"{given}: has no meaning on Flower: {why}")
-    if not config.defence.noise and "refuse" not in config.defence.model_fields_set:
+    if not config.defense.noise and "refuse" not in config.defense.model_fields_set:
         # Nodes are not trusted as simulated clients are.
-        defence = config.defence.model_copy(update={"refuse": "auto"})
-        config = config.model_copy(update={"defence": defence})
+        defense = config.defense.model_copy(update={"refuse": "auto"})
+        config = config.model_copy(update={"defense": defense})
     return config, made, config.load_data() if isinstance(data, str) else data
 
 
@@ -186,7 +186,7 @@ def _check_same(folder: RunDirectory, resolved: RunConfig) -> None:
     """A run goes on with what it was started with."""
     then, now = (tomllib.loads(text) for text in (folder.config.read_text(), resolved.to_toml()))
     for table in (then, now):
-        table.get("defence", {}).pop("refuse", None)  # what was folded is folded; later ones may be judged otherwise
+        table.get("defense", {}).pop("refuse", None)  # what was folded is folded; later ones may be judged otherwise
     # What is as usual is not compared, since older runs may not say it; it is told, though.
     told = [flattened(table) for table in (now, then)]
     then, now = ({key: each for key, each in flat(table).items() if key not in MAY_CHANGE} for table in (then, now))

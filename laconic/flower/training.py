@@ -31,7 +31,7 @@ from laconic.flower.population import Population
 from laconic.flower.roster import Roster
 from laconic.gradients.choose import settle
 from laconic.gradients.named_rng import stochastic
-from laconic.run.config import RunConfig, spelt_out
+from laconic.run.config import RunConfig, spelled_out
 from laconic.run.simulation import usable_device
 from laconic.run.training import SMALLER, Diverged, Record, Training
 
@@ -130,7 +130,7 @@ class FederatedTraining(Training):
             participants=participants,
             sampling=config.sampling,
             weighting=config.weighting,
-            defences=config.defence,
+            defenses=config.defense,
             send_buffers=config.buffers != "frozen",
         )
         # Before any node is here; their sizes are looked at as they come.
@@ -142,7 +142,7 @@ class FederatedTraining(Training):
         plan = Plan(
             run=uuid4().hex,
             name=algorithm.name,
-            parts={slot: spelt_out(part) for slot, part in self.algorithm.parts().items()},
+            parts={slot: spelled_out(part) for slot, part in self.algorithm.parts().items()},
             seed=config.seed,
             clients=clients,
             partition=config.partition,
@@ -155,7 +155,7 @@ class FederatedTraining(Training):
         self.roster = Roster(
             grid,
             plan,
-            strikes=config.strikes,
+            max_violations=config.max_violations,
             patience=deployment.deadline,
             replace_nodes=deployment.replace_nodes,
             most_examples=deployment.most_examples,
@@ -223,7 +223,7 @@ class FederatedTraining(Training):
         if error.reason in UNSTABLE:
             self._doubtful.append((client, error))
         else:
-            self.roster.strikes.offend(client, error)
+            self.roster.blocklist.record_violation(client, error)
 
     def _heard(self, exchange: int, answers: int) -> None:
         """An exchange is over. Where nobody's answer counts, training has diverged, or the round is asked again."""
@@ -233,9 +233,9 @@ class FederatedTraining(Training):
         elif doubtful:
             self._stop_if_diverged(doubtful)
         for client, error in doubtful:
-            self.roster.strikes.offend(client, error)
+            self.roster.blocklist.record_violation(client, error)
         # Noise is added for those that are silent, too; and whoever was heard once cannot be asked the same again.
-        if not answers and exchange == 0 and self.server.costs.invited and not self.settings.defence.noise:
+        if not answers and exchange == 0 and self.server.costs.invited and not self.settings.defense.noise:
             raise Unanswered
 
     def _stop_if_diverged(self, doubtful: list[tuple[int, PacketError]]) -> None:
@@ -251,7 +251,7 @@ class FederatedTraining(Training):
         if any(self._unstable.values()):
             # Blamed while it was alone: the checkpoint, of the last round that was whole, has it.
             for client, count in self._unstable.items():
-                self.roster.strikes.forgive(client, count)
+                self.roster.blocklist.clear_violations(client, count)
             self.save()
         what = " or ".join(sorted({error.reason for _, error in doubtful}))
         raise Diverged(f"every update in round {self.server.round + 1} is {what}: {SMALLER}")
@@ -261,12 +261,12 @@ class FederatedTraining(Training):
 
         Where noise hides who takes part, nobody stands in for anybody: a round may have no clients at all.
         """
-        if not drawn or self.settings.defence.noise:
+        if not drawn or self.settings.defense.noise:
             return drawn
         started, said = time.monotonic(), -math.inf
         while not any(map(self.server.reachable, drawn)):
             now = time.monotonic()
-            hopeless = all(map(self.roster.strikes.set_aside, drawn))
+            hopeless = all(map(self.roster.blocklist.is_blocked, drawn))
             if self.roster.clients() and (hopeless or now - started >= self.deployment.deadline):
                 here = self.roster.clients()
                 generator = self.server.secret.numpy(Draw.STAND_INS, self.server.round)
@@ -291,10 +291,10 @@ class FederatedTraining(Training):
         if self.roster.sizes != self.population.sizes:
             self.population.sizes = dict(self.roster.sizes)
             self.server.resized()
-        if self.roster.strikes.aside() == len(self.population):
+        if self.roster.blocklist.blocked_count() == len(self.population):
             raise Diverged(
                 f"all clients are set aside after round {self.server.round}: their replies had to be refused; "
-                "a higher `strikes` lets them back in"
+                "a higher `max_violations` lets them back in"
             )
 
     def _wait_for_nodes(self) -> None:
@@ -312,7 +312,7 @@ class FederatedTraining(Training):
                 break
             if now - said >= MESSAGE_EVERY or said == started:
                 said = now
-                aside = self.roster.strikes.aside()
+                aside = self.roster.blocklist.blocked_count()
                 but = f", {aside} are set aside" if aside else ""
                 LOG.warning("laconic: waiting for nodes: %d of %d are here%s", here, hoped_for, but)
             time.sleep(LOOK_EVERY)

@@ -19,7 +19,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.up = self.down = 0
-        """Bytes towards the target, and back."""
+        """Bytes toward the target, and back."""
         self._passing = threading.Event()
         self._passing.set()
         self._open: set[socket.socket] = set()

@@ -57,7 +57,7 @@ def pack_instruction(instruction: Instruction, run: str) -> RecordDict:
         client=instruction.client,
         invited=instruction.invited,
         exchange=instruction.exchange,
-        work=instruction.work,
+        phase=instruction.phase,
         continues=-1 if instruction.continues is None else instruction.continues,
         packets=[*map(bytes, instruction.packets)],
     )
@@ -67,8 +67,10 @@ def unpack_instruction(record: ConfigRecord) -> Instruction:
     """The inverse of `pack_instruction`."""
     numbers: dict[str, Any] = {name: count(record, name) for name in ("round", "client", "invited", "exchange")}
     continues = count(record, "continues", lowest=-1)
-    work = text(record, "work")
-    return Instruction(**numbers, work=work, continues=None if continues < 0 else continues, packets=packets_of(record))
+    phase = text(record, "phase")
+    return Instruction(
+        **numbers, phase=phase, continues=None if continues < 0 else continues, packets=packets_of(record)
+    )
 
 
 def pack_reply(reply: Reply) -> RecordDict:

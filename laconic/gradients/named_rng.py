@@ -130,7 +130,7 @@ def stochastic(task: Task, batch: Batch) -> Stochastic:
 
 
 def forked(device: torch.device) -> AbstractContextManager[None]:
-    """Torch's own generators, put back afterwards: the host's, and the device's where it has one of its own."""
+    """Torch's own generators, put back afterward: the host's, and the device's where it has one of its own."""
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 

@@ -69,7 +69,7 @@ def cnn_mnist(input_shape: Shape, classes: int, sizes: tuple[int, ...]) -> nn.Mo
 
 
 def cnn_fashion(input_shape: Shape, classes: int, sizes: tuple[int, ...]) -> nn.Module:
-    """The Fashion-MNIST network published with FedCAMS (Wang et al. 2022), with batch normalisation."""
+    """The Fashion-MNIST network published with FedCAMS (Wang et al. 2022), with batch normalization."""
     channels, height, width = image_shape("cnn_fashion", input_shape, smallest=4)
     features = 32 * (height // 4) * (width // 4)
     return nn.Sequential(

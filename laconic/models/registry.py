@@ -72,7 +72,7 @@ _ENTRIES: dict[str, _Entry] = {
     ),
     "cnn_fashion": _Entry(
         convolutional.cnn_fashion,
-        "two 5x5 convolutions of 16 and 32 channels with batch normalisation, one linear layer",
+        "two 5x5 convolutions of 16 and 32 channels with batch normalization, one linear layer",
         "published code of Wang et al. 2022 (FedCAMS)",
     ),
     "char_gru": _Entry(

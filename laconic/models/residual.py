@@ -76,5 +76,5 @@ def convmixer_256_8(input_shape: Shape, classes: int, sizes: tuple[int, ...]) ->
 
 
 def _mix(convolution: nn.Conv2d) -> list[nn.Module]:
-    """A convolution, then GELU, then batch normalisation: the order in the ConvMixer paper."""
+    """A convolution, then GELU, then batch normalization: the order in the ConvMixer paper."""
     return [convolution, nn.GELU(), nn.BatchNorm2d(256)]

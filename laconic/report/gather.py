@@ -161,15 +161,15 @@ def _told(settings: Sequence[Table], more: Sequence[set[str]]) -> list[str]:
         said = {key: key.removesuffix(".name").rpartition(".")[2] for key in told if key in own}
         shared = Counter(said.values())
         # "uplink compressor" where the downlink has one, too.
-        spelt = [
-            f"{key.replace('.', ' ') if shared[word] > 1 else word} {_spelt(key, own, settings)}"
+        spelled = [
+            f"{key.replace('.', ' ') if shared[word] > 1 else word} {_spelled(key, own, settings)}"
             for key, word in said.items()
         ]
-        names.append(own["algorithm"] + (f" ({', '.join(spelt)})" if spelt else ""))
+        names.append(own["algorithm"] + (f" ({', '.join(spelled)})" if spelled else ""))
     return names
 
 
-def _spelt(key: str, own: Table, settings: Sequence[Table]) -> str:
+def _spelled(key: str, own: Table, settings: Sequence[Table]) -> str:
     """A setting for people: files of their own without folders, unless another run has one of the same name."""
     namesakes = {
         _files(other[key], whole=True) for other in settings if key in other and _files(other[key]) == _files(own[key])

@@ -27,7 +27,7 @@ CHARTS = ("curves", "pareto", "bytes")
 FORMATS = ("png", "svg", "pdf")
 Scale = Literal["linear", "log"]
 STYLES = ("-", "--", ":", "-.")
-"""Colours come again after ten lines; then the line changes."""
+"""Colors come again after ten lines; then the line changes."""
 INSIDE = 6
 """Lines whose names fit into a picture; those of more stand beside it."""
 NAMED = 40
@@ -102,9 +102,9 @@ def pareto(runs: Sequence[Table], out: Path, *, cost: str, scale: Scale) -> None
     points = []
     for number, members in enumerate(groups):
         own = [point for run in members for point in _line(run, "accuracy", cost).values()]
-        colour, marker = f"C{number % 10}", "os^D"[number // 10 % 4]
+        color, marker = f"C{number % 10}", "os^D"[number // 10 % 4]
         x, y = [x for x, _ in own], [100 * y for _, y in own]
-        look = {"color": colour, "marker": marker, "alpha": 0.6, "linewidths": 0}
+        look = {"color": color, "marker": marker, "alpha": 0.6, "linewidths": 0}
         axes.scatter(x, y, 12, label=_name(number, members[0]["label"]), **look)
         points += [(*point, number) for point in zip(x, y, strict=True)]
     front: list[tuple[float, float, int]] = []
@@ -132,7 +132,7 @@ def _write_beside(axes: Any, names: dict[str, tuple[float, float, str]], points:
     axes.figure.draw_without_rendering()
     frame, dots, pixels = axes.get_window_extent(), axes.transData.transform(points), axes.figure.dpi / 72
     taken: list[Any] = []
-    for label, (x, y, colour) in names.items():
+    for label, (x, y, color) in names.items():
         text = "\n".join(textwrap.wrap(_short(label), 30))
         trial = axes.text(x, y, text, fontsize=7)
         size, (left, middle) = trial.get_window_extent().size, axes.transData.transform((x, y))
@@ -150,10 +150,10 @@ def _write_beside(axes: Any, names: dict[str, tuple[float, float, str]], points:
 
         place = min(PLACES, key=hidden)
         taken.append(boxes[place])
-        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2}
+        line = {"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2}
         side = "right" if place[0] < 0 else "left"
         where = {"xytext": place, "textcoords": "offset points", "ha": side, "va": "center"}
-        axes.annotate(text, (x, y), color=colour, fontsize=7, arrowprops=line, **where)
+        axes.annotate(text, (x, y), color=color, fontsize=7, arrowprops=line, **where)
 
 
 def traffic(runs: Sequence[Table], out: Path) -> None:
@@ -171,8 +171,8 @@ def traffic(runs: Sequence[Table], out: Path) -> None:
         ends = [0.0] * len(sums)
         for number, stream in enumerate(streams):
             width = [own[stream] / total for own, total in zip(sums, totals, strict=True)]
-            colour = "0.6" if stream == HEADERS else f"C{number % 10}"
-            axes.barh(middles, width, 0.18, ends, color=colour, label=stream)
+            color = "0.6" if stream == HEADERS else f"C{number % 10}"
+            axes.barh(middles, width, 0.18, ends, color=color, label=stream)
             ends = [end + more for end, more in zip(ends, width, strict=True)]
         axes.grid(alpha=0.3, axis="x")
         axes.set_axisbelow(True)

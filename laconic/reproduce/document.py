@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from laconic.core.errors import DataError
-from laconic.reproduce.catalogue import REPRODUCTIONS
+from laconic.reproduce.catalog import REPRODUCTIONS
 from laconic.reproduce.findings import FINDINGS
 from laconic.reproduce.runner import Data
 from laconic.reproduce.study import Reproduction, Study
@@ -21,12 +21,12 @@ def save(name: str, study: Study, data: Data, docs: Path) -> list[Path]:
     path, picture = docs / "data" / f"{name}.json", docs / "figures" / f"{name}.svg"
     for each in (path, picture):
         each.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(spelt(data))
+    path.write_text(spelled(data))
     written = [path] + ([picture] if draw(study, data, picture) else [])
     return [*written, render(docs)]
 
 
-def spelt(data: Data) -> str:
+def spelled(data: Data) -> str:
     """JSON with a line for each run or row."""
     lines = []
     for key, value in plain(data).items():

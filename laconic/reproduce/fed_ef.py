@@ -128,7 +128,7 @@ def _table(dataset: str, participants: int) -> Study:
 
 
 _FASHION_NOTE = (
-    "All of our numbers are ten to 24 points above the paper's, whose CNN and initialisation are not given in full. AMS "
+    "All of our numbers are ten to 24 points above the paper's, whose CNN and initialization are not given in full. AMS "
     "with top_k:0.01 and no bound on the gradients' norm (5 here) diverges in round 17: single clients run away in their "
     "local epoch (training losses of 1e5 in round 9, 1e31 in round 16), and nothing in the paper's algorithm stops them. "
     "Sign without memory is a little slower and a little worse at these rates, but does not fail."

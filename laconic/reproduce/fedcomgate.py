@@ -127,7 +127,7 @@ FIGURE_8 = Reproduction(
 _NOISES = (0, 64, 96, 128)
 _STEPS = (5, 10, 20)
 FIGURE_9 = Reproduction(
-    "Figure 9: noise of the quantiser, and local steps against it",
+    "Figure 9: noise of the quantizer, and local steps against it",
     f"{PAPER}. The ranges of the noise are not given",
     {
         "fedcomgate-figure9a": Study(

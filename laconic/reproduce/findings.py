@@ -11,7 +11,7 @@ FINDINGS = {
     "collapse.",
     "FedCOMGATE": "FedGATE ends where SCAFFOLD does with half of its uplink, and FedCOMGATE with a sixth of that; mild "
     "sparsification costs next to nothing; more local steps make up for noise. The noise itself hurts only when it "
-    "moves a quantiser's grid by more than a quarter.",
+    "moves a quantizer's grid by more than a quarter.",
     "FedAMD": "What the paper says about its own settings holds in part, with ten local steps over all 400 rounds: "
     "{0,1} is as good as the optimal p, {0,0,1} is much worse; but p = 0.9, next to the optimum, collapsed. With five "
     "steps the patterns change places. That it beats the baselines does not: FedAvg stands a rate of 0.1 here, three "

@@ -58,7 +58,7 @@ BYTES_TO_ACCURACY = Reproduction(
 
 _ROUNDS, _TO_75 = to_accuracy(0.75, "rounds"), to_accuracy(0.75, "megabytes")
 FED_AMD_AT_ITS_BEST = Reproduction(
-    "FedAMD at its best: probability, rate, clipping, the server's optimiser",
+    "FedAMD at its best: probability, rate, clipping, the server's optimizer",
     "Laconic. FedAMD's own setting, Table 2 with 20 of 100 clients, batches shuffled",
     {
         "fedamd-settings": Study(

@@ -35,7 +35,7 @@ from laconic.data.federated import ClientData
 from laconic.engine.faults import Faults
 from laconic.engine.network import Network
 from laconic.engine.ray_settings import RaySettings
-from laconic.federation.defenses import Defences
+from laconic.federation.defenses import Defenses
 from laconic.gradients.numerics import Numerics
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
@@ -52,11 +52,11 @@ SHORT_NAMES = {
     "dtype": "numerics.dtype",
     "strategy": "numerics.strategy",
     "vmap_width": "numerics.vmap_width",
-    "aggregate": "defence.aggregate",
-    "clip_updates": "defence.clip",
-    "refuse_updates": "defence.refuse",
-    "dp_noise": "defence.noise",
-    "dp_delta": "defence.delta",
+    "aggregate": "defense.aggregate",
+    "clip_updates": "defense.clip",
+    "refuse_updates": "defense.refuse",
+    "dp_noise": "defense.noise",
+    "dp_delta": "defense.delta",
     "drop": "faults.drop",
     "late": "faults.late",
     "duplicate": "faults.duplicate",
@@ -74,7 +74,7 @@ SHORT_NAMES = {
 
 _TABLES: dict[str, type[BaseModel]] = {
     "numerics": Numerics,
-    "defence": Defences,
+    "defense": Defenses,
     "faults": Faults,
     "network": Network,
     "ray": RaySettings,
@@ -95,7 +95,7 @@ class RunConfig(Settings):
     """The data set's usual model when not given."""
     data_dir: str | None = None
     imports: list[str] = []
-    """Files of one's own whose parts (compressors, methods, links, optimisers) may then be named."""
+    """Files of one's own whose parts (compressors, methods, links, optimizers) may then be named."""
     memory: bool | None = None
     """Whether the uplink remembers what it did not send; as the recipe has it when not given."""
     method: dict[str, Any] = {}
@@ -138,8 +138,8 @@ class RunConfig(Settings):
         return Simulation(algorithm, make_task(module, clients), clients, self.settings())
 
     def resolved(self, training: Training) -> RunConfig:
-        """The same config with every choice spelt out, so that running it again gives the same model."""
-        parts = {slot: spelt_out(part) for slot, part in training.algorithm.parts().items()}
+        """The same config with every choice spelled out, so that running it again gives the same model."""
+        parts = {slot: spelled_out(part) for slot, part in training.algorithm.parts().items()}
         settings = {name: getattr(training.settings, name) for name in Settings.model_fields}
         clients = training.data
         partition = self.partition or _default_partition(self.dataset)
@@ -155,7 +155,7 @@ class RunConfig(Settings):
         return tomli_w.dumps({key: table[key] for key in order if key in table and table[key] != {}})
 
 
-def spelt_out(part: Part) -> dict[str, Any]:
+def spelled_out(part: Part) -> dict[str, Any]:
     """A part as a table that means the same in any recipe: with the groups of its compressor, also where they are usual."""
     table = part.table()
     compressor: Compressor | None = part.parameters().get("compressor")
@@ -248,7 +248,7 @@ def _grouped(config: RunConfig) -> dict[str, dict[str, Any]]:
 
 
 def _change_recipe(table: dict[str, Any], wanted: str | None) -> None:
-    """Another algorithm than the file's brings its own parts: those that the file has only spelt out go with its own."""
+    """Another algorithm than the file's brings its own parts: those that the file has only spelled out go with its own."""
     if wanted is None or wanted == table.get("algorithm") or table.get("algorithm") not in RECIPES:
         return
     before, after = make(table["algorithm"]).parts(), make(wanted).parts()
@@ -296,7 +296,7 @@ def _read(path: Path) -> dict[str, Any]:
     uplink = table.get("uplink")
     bare = isinstance(uplink, dict) and (uplink.get("name") == Compressed.name or uplink.get("memory") is False)
     if bare and table.get("memory") is True:
-        # The first runs wrote this beside every uplink; one that is spelt out without memory is meant so.
+        # The first runs wrote this beside every uplink; one that is spelled out without memory is meant so.
         del table["memory"]
     return table
 

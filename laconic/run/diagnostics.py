@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from laconic.algorithms.context import Occasion
+from laconic.algorithms.context import RoundContext
 from laconic.compression import Compressor, decode
 from laconic.core.randomness import Draw
 from laconic.federation.messages import Probe, Reply
@@ -44,22 +44,22 @@ class Diagnostics:
         if probe.memory is not None:
             self.memories.append(float(torch.linalg.vector_norm(probe.memory)))
 
-    def measure(self, occasion: Occasion) -> dict[str, float]:
+    def measure(self, context: RoundContext) -> dict[str, float]:
         """The round's numbers, and a clean sheet for the next; what has no meaning for this algorithm is left out."""
         try:
-            return self._measured(occasion)
+            return self._measured(context)
         finally:
             self._clear()
 
-    def _measured(self, occasion: Occasion) -> dict[str, float]:
+    def _measured(self, context: RoundContext) -> dict[str, float]:
         found: dict[str, float] = {}
         if self.memories:
             found["memory_norm"] = sum(self.memories) / len(self.memories)
         if not self.count or self.compressor is None:
             return found
         update, target, arrived = (total / self.count for total in self.sums)
-        body = self.compressor.encode(target, occasion.layout, occasion.generator(Draw.DIAGNOSTICS))
-        direct = decode(body, occasion.layout).dense()
+        body = self.compressor.encode(target, context.layout, context.generator(Draw.DIAGNOSTICS))
+        direct = decode(body, context.layout).dense()
         for name, above, below in (
             ("q_c", direct - target, target),
             ("q_a", arrived - target, target),

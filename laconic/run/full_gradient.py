@@ -54,7 +54,7 @@ class FullGradient:
         runtime = self.engine.runtime
         cohort = Cohort(
             round=server.round,
-            work="full gradient",
+            phase="full gradient",
             clients=list(clients),
             states=[{} for _ in clients],
             received={},

@@ -11,7 +11,7 @@ from laconic.engine.faults import Faults
 from laconic.engine.network import Network
 from laconic.engine.ray_settings import RaySettings
 from laconic.federation.aggregation import Weighting
-from laconic.federation.defenses import Defences
+from laconic.federation.defenses import Defenses
 from laconic.federation.sampling import Sampling
 from laconic.gradients.numerics import Numerics
 
@@ -36,8 +36,8 @@ class Settings(BaseModel):
     """Measure in every round what the papers assume of a compressor: q_C, q_A, gamma, the norm of the memories."""
     full_gradient: bool = False
     """Measure with every evaluation the objective over all clients, its gradient, and how alike clients' gradients are."""
-    defence: Defences = Defences()
-    strikes: int = Field(3, ge=1)
+    defense: Defenses = Defenses()
+    max_violations: int = Field(3, ge=1)
     """Refused replies after which a client is not asked any more; late ones do not count."""
     faults: Faults = Faults()
     network: Network = Network()
@@ -74,6 +74,8 @@ def flattened(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def flat(table: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a run as one table, without a network, faults or defences that are as usual."""
-    usual = flattened(Settings.model_validate({}).model_dump(include={"network", "faults", "defence", "strikes"}))
+    """The settings of a run as one table, without a network, faults or defenses that are as usual."""
+    usual = flattened(
+        Settings.model_validate({}).model_dump(include={"network", "faults", "defense", "max_violations"})
+    )
     return {key: value for key, value in flattened(table).items() if key not in usual or usual[key] != value}

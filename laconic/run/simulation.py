@@ -11,20 +11,20 @@ import torch
 from torch import nn
 
 from laconic.algorithms.algorithm import Algorithm
-from laconic.algorithms.context import Occasion
+from laconic.algorithms.context import RoundContext
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import State
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.task import TASKS, Task
 from laconic.data.federated import ClientData, FederatedData, GeneratedData, sizes_of
-from laconic.engine.client_spec import Work
+from laconic.engine.client_spec import ClientSpec
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.network import NetworkEngine
 from laconic.engine.ray_actors import connect
 from laconic.engine.ray_engine import RayEngine
-from laconic.federation.blocklist import Strikes
-from laconic.federation.client_links import DiskPeers
+from laconic.federation.blocklist import Blocklist
+from laconic.federation.client_links import DiskClientLinkState
 from laconic.federation.database import Database
 from laconic.federation.disk_store import DiskStore
 from laconic.federation.ledger import Ledger
@@ -79,16 +79,16 @@ class Simulation(Training):
             participants=participants,
             sampling=settings.sampling,
             weighting=settings.weighting,
-            defences=settings.defence,
+            defenses=settings.defense,
             send_buffers=not frozen,
-            peers=None if self.database is None else DiskPeers(self.database),
+            peers=None if self.database is None else DiskClientLinkState(self.database),
         )
-        self.strikes = Strikes(settings.strikes)
+        self.blocklist = Blocklist(settings.max_violations)
         self.server.refusal = self._refuse
         self._diverged = False
-        self.server.reachable = lambda client: not self.strikes.set_aside(client)
+        self.server.reachable = lambda client: not self.blocklist.is_blocked(client)
         self.privacy = self._account()
-        work = Work(
+        spec = ClientSpec(
             algorithm,
             self.task,
             data,
@@ -102,14 +102,14 @@ class Simulation(Training):
             participants=participants,
         )
         # With workers, too: this process evaluates, and measures the full gradient.
-        self.engine = work.engine(self.store, settings.threads)
+        self.engine = spec.engine(self.store, settings.threads)
         self.mapper = self.engine.map
         self._warm_up(batch)
         self.transport: Engine = self.engine
         self.workers: RayEngine | None = None
         if settings.engine == "ray":
             threads = settings.threads or 1
-            self.transport = self.workers = RayEngine(work, settings.ray, threads=threads, cache=settings.store_cache)
+            self.transport = self.workers = RayEngine(spec, settings.ray, threads=threads, cache=settings.store_cache)
         self.faulty: FaultyEngine | None = None
         if settings.faults.any():
             self.transport = self.faulty = FaultyEngine(
@@ -137,7 +137,7 @@ class Simulation(Training):
         """A client that means harm is set aside; an honest one that sends NaN has diverged, and the others will."""
         attackers = self.faulty.attacks.factors if self.faulty is not None else {}
         self._diverged |= error.reason == "not finite" and client not in attackers
-        self.strikes.offend(client, error)
+        self.blocklist.record_violation(client, error)
 
     def rounds(self) -> Iterator[Record]:
         """See `Training`; that workers take a while to start is not the first round's fault."""
@@ -149,7 +149,7 @@ class Simulation(Training):
         costs = super()._round()
         if self._diverged:
             raise Diverged(f"the update of a client is not finite in round {self.server.round}: {SMALLER}")
-        if self.strikes.aside() == len(self.data):
+        if self.blocklist.blocked_count() == len(self.data):
             raise Diverged(
                 f"all clients are set aside after round {self.server.round}: their updates had to be refused"
             )
@@ -160,7 +160,7 @@ class Simulation(Training):
         if evaluated and self.full_gradient is not None:
             record |= self.full_gradient.measure(self.server)
         if self.diagnostics is not None:
-            record |= self.diagnostics.measure(Occasion(self.layout, self.randomness, self.server.round))
+            record |= self.diagnostics.measure(RoundContext(self.layout, self.randomness, self.server.round))
             record |= self._rates()
         if self.network is not None:
             record["simulated_seconds"] = self.network.seconds
@@ -211,7 +211,7 @@ class Simulation(Training):
             "places": [] if self.workers is None else self.workers.places,
             "ledger": self.ledger.table(),
             "clients": numbers,
-            "strikes": self.strikes.table(),
+            "blocklist": self.blocklist.table(),
             "seconds": self.seconds,
             "simulated_seconds": self.network and self.network.seconds,
             "model": self.layout.fingerprint,
@@ -242,7 +242,7 @@ class Simulation(Training):
             self.workers.go_on(numbers["places"])
         if self.network is not None:
             self.network.seconds = numbers["simulated_seconds"]
-        self.strikes.restore(numbers.get("strikes", {}))
+        self.blocklist.restore(numbers.get("blocklist", {}))
         self.ledger = Ledger.from_table(numbers["ledger"])
         self.seconds = numbers["seconds"]
 

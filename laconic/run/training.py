@@ -122,11 +122,11 @@ class Training:
 
     def _account(self) -> Privacy | None:
         """What the noise is worth; nothing without noise."""
-        defence, settings = self.settings.defence, self.settings
-        if not defence.noise:
+        defense, settings = self.settings.defense, self.settings
+        if not defense.noise:
             return None
         assert settings.participants is not None
-        return Privacy(defence.noise, defence.delta, settings.sampling, settings.participants, len(self.data))
+        return Privacy(defense.noise, defense.delta, settings.sampling, settings.participants, len(self.data))
 
     def rounds(self) -> Iterator[Record]:
         """Run the rounds that are left; one record each."""

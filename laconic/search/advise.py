@@ -17,7 +17,7 @@ from laconic.run.driver import Watcher
 from laconic.run.ensure import Trial, ensure
 from laconic.run.target import WINDOW
 from laconic.search.score import Score, final, score
-from laconic.search.space import spelt
+from laconic.search.space import spelled
 
 LOCAL_RATES = (0.03, 0.1, 0.3)
 ADAPTIVE_RATES = (0.01, 0.03, 0.1)
@@ -72,7 +72,7 @@ class Candidate:
 def label_of(settings: dict[str, Any]) -> str:
     """A setting as `laconic compare` writes it."""
     rest = {key: value for key, value in settings.items() if key != "algorithm"}
-    return f"{settings['algorithm']}:{spelt(rest)}"
+    return f"{settings['algorithm']}:{spelled(rest)}"
 
 
 class Follower(Watcher, Protocol):
@@ -152,7 +152,7 @@ RATES = ("local_lr", "server_lr")
 
 def _arm(settings: dict[str, Any]) -> str:
     """An algorithm with its links, whatever its rates."""
-    return spelt({key: value for key, value in settings.items() if key not in RATES})
+    return spelled({key: value for key, value in settings.items() if key not in RATES})
 
 
 def _plan(most: int, count: int) -> list[tuple[int, int, int]]:

@@ -107,10 +107,10 @@ def grid(space: Mapping[str, Choices]) -> Iterator[dict[str, Any]]:
         yield dict(zip(space, values, strict=True))
 
 
-def spelt(settings: Mapping[str, Any]) -> str:
+def spelled(settings: Mapping[str, Any]) -> str:
     """Settings in one word, for a label or a directory.
 
-    >>> spelt({"local_lr": 0.1, "optimizer.epsilon": 1e-08})
+    >>> spelled({"local_lr": 0.1, "optimizer.epsilon": 1e-08})
     'local_lr=0.1,optimizer.epsilon=1e-08'
     """
     return ",".join(

@@ -16,7 +16,7 @@ from laconic.run.directory import RunDirectory, write_atomically
 from laconic.run.driver import Watcher
 from laconic.run.ensure import ensure
 from laconic.search.score import Score, mean_of, score
-from laconic.search.space import Choices, Range, Space, grid, spelt
+from laconic.search.space import Choices, Range, Space, grid, spelled
 
 TRIALS = "trials.jsonl"
 """One line for each setting that optuna has asked for, so that a sweep that was stopped goes on with the same ones."""
@@ -65,7 +65,7 @@ class Sweep:
         for each in settings:
             self.make(each).build_algorithm()
         for number, each in enumerate(settings, 1):
-            self._try(each, self.directory / re.sub(r"[^\w.+=-]+", "_", spelt(each)), f"{number}/{len(settings)}")
+            self._try(each, self.directory / re.sub(r"[^\w.+=-]+", "_", spelled(each)), f"{number}/{len(settings)}")
         return self.ranked()
 
     def run_optuna(self, count: int, seed: int) -> list[Tried]:
@@ -112,7 +112,7 @@ class Sweep:
             config = self.make(settings | {"seed": seed})
             # The first seed's run is where it would be alone, so that more seeds can be asked for later.
             path = directory if seed == first else directory.with_name(f"{directory.name}_seed={seed}")
-            label = f"{place} {spelt(settings)}{f', seed {seed}' if self.seeds > 1 else ''}"
+            label = f"{place} {spelled(settings)}{f', seed {seed}' if self.seeds > 1 else ''}"
             trial = ensure(config, path, self.watcher, label, self._loaded(config))
             tried.directories.append(path)
             tried.scores.append(score(trial, self.target, self.by))

@@ -60,7 +60,7 @@ class GivenUpdates(Method):
     def local(self, cohort: Cohort) -> Tensor:
         return torch.stack([update_of(cohort.round, client) for client in cohort.clients])
 
-    def nominal_gradients(self, size: int, work: str) -> int:
+    def nominal_gradients(self, size: int, phase: str) -> int:
         return 0
 
 
@@ -177,31 +177,31 @@ class World:
 
     def deliver(self, instructions: list[Instruction], fates: list[str]) -> list[Reply]:
         arriving, self.late = self.late, []
-        for instruction, fate in zip(instructions, fates, strict=True):
-            if fate in ("away", "dead before"):
+        for instruction, injected in zip(instructions, fates, strict=True):
+            if injected in ("away", "dead before"):
                 continue
-            if fate.startswith("emptied"):
+            if injected.startswith("emptied"):
                 old = self.asked.get(instruction.client, [])[-1:]
                 self.empty(instruction.client)
-                if fate == "emptied, asked before":
+                if injected == "emptied, asked before":
                     # It cannot know that this is a copy, and answers it; the answer comes too late for its round.
                     arriving += self.runtime.run(old, gradients=None)
-            if fate == "asked before":
+            if injected == "asked before":
                 self.ask_again(instruction.client)
             self.asked.setdefault(instruction.client, []).append(instruction)
-            if fate == "dead amid":
+            if injected == "dead amid":
                 self.runtime.settle(instruction)
                 self.restart_clients()
                 continue
             (reply,) = self.runtime.run([instruction], gradients=None)
-            if fate == "dead after":
+            if injected == "dead after":
                 self.restart_clients()
-            if fate == "asked again":
+            if injected == "asked again":
                 self.ask_again(instruction.client)
-            if fate == "late":
+            if injected == "late":
                 self.late.append(reply)
-            elif fate not in ("dropped", "dead after"):
-                arriving += [reply] * (2 if fate == "doubled" else 1)
+            elif injected not in ("dropped", "dead after"):
+                arriving += [reply] * (2 if injected == "doubled" else 1)
         return arriving
 
     def restart_clients(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 import laconic
-from laconic.algorithms.context import Occasion
+from laconic.algorithms.context import RoundContext
 from laconic.algorithms.methods.exchange import Exchange
 from laconic.algorithms.recipes import make
 from laconic.compression.packet import HEADER_BYTES
@@ -48,10 +48,10 @@ def test_fed_avg_and_scaffold(name: str, per_client: int) -> None:
         assert round.bytes("up") + round.bytes("down") == per_client * n * VECTOR
 
 
-def asked(simulation: Simulation, client: int) -> Occasion:
-    """The occasion on which a client was asked in the last round."""
+def asked(simulation: Simulation, client: int) -> RoundContext:
+    """The context on which a client was asked in the last round."""
     server = simulation.server
-    return Occasion(server.layout, server.randomness, server.round - 1, client, 3, N)
+    return RoundContext(server.layout, server.randomness, server.round - 1, client, 3, N)
 
 
 def test_anchors_and_miners() -> None:

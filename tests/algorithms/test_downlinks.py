@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from laconic.algorithms.context import Occasion
-from laconic.algorithms.downlinks.base import LOST, Downlink, Held, LostState, Publication
+from laconic.algorithms.context import RoundContext
+from laconic.algorithms.downlinks.base import LOST, BroadcastModel, ClientModelVersion, Downlink, LostState
 from laconic.algorithms.downlinks.broadcast import Broadcast
 from laconic.algorithms.downlinks.catch_up import Form, frame, read
 from laconic.algorithms.downlinks.mirrored import Mirrored
@@ -26,8 +26,8 @@ from tests.compression.test_compressors import draws, layout_of, normal
 LAYOUT = layout_of(150, 0, 50, dtype=torch.float32)
 
 
-def occasion(round: int, layout: Layout = LAYOUT) -> Occasion:
-    return Occasion(layout, Randomness(3), round)
+def context(round: int, layout: Layout = LAYOUT) -> RoundContext:
+    return RoundContext(layout, Randomness(3), round)
 
 
 class Broadcasting:
@@ -41,11 +41,11 @@ class Broadcasting:
         weight[:10] = 1
         for round in range(rounds):
             step = normal(LAYOUT, round + 1) * (weight if same_places else 1)
-            model, self.state = self.downlink.advance(self.models[-1], step, self.state, occasion(round))
+            model, self.state = self.downlink.advance(self.models[-1], step, self.state, context(round))
             self.models.append(model)
             self.steps.append(Body.from_tensor(self.state[f"step/{round + 1}"]))
             assert self.logged() <= 4 * LAYOUT.size
-        self.publication = Publication(self.models[-1], self.state, LAYOUT)
+        self.publication = BroadcastModel(self.models[-1], self.state, LAYOUT)
 
     def logged(self) -> int:
         """Bytes of the steps that the server still has."""
@@ -79,7 +79,7 @@ def test_broadcast_sends_the_cheapest_form(spelling: str, same_places: bool, exp
     server = Broadcasting(spelling, same_places, rounds)
     seen = set()
     for since in range(rounds + 1):
-        body = server.downlink.send(server.publication, Held(since, {}), occasion(rounds))
+        body = server.downlink.send(server.publication, ClientModelVersion(since, {}), context(rounds))
         forms = server.forms(since)
         form = read(body, LAYOUT)[2]
         assert len(body.data) == min(len(each.data) for each in forms.values())
@@ -90,7 +90,7 @@ def test_broadcast_sends_the_cheapest_form(spelling: str, same_places: bool, exp
         assert torch.equal(model, server.models[-1]), "to the bit"
         assert int(state["version"]) == rounds
     assert seen == expected
-    lost = server.downlink.send(server.publication, Held(LOST, {}), occasion(rounds))
+    lost = server.downlink.send(server.publication, ClientModelVersion(LOST, {}), context(rounds))
     assert read(lost, LAYOUT)[2] == Form.WHOLE
     assert torch.equal(server.downlink.receive(lost, {}, server.models[0], LAYOUT, lost=True)[0], server.models[-1])
 
@@ -102,11 +102,11 @@ def test_mirrored_skips_what_is_below_its_threshold(literal: bool) -> None:
         downlink = Mirrored(parse_compressor("dense"), threshold=0.1, literal=literal)
         change = normal(LAYOUT, 1)
         change *= share * initial.norm() / change.norm()
-        publication, held = Publication(initial + change, downlink.init(initial), LAYOUT), Held(0, {})
-        body = downlink.send(publication, held, occasion(0))
+        publication, held = BroadcastModel(initial + change, downlink.init(initial), LAYOUT), ClientModelVersion(0, {})
+        body = downlink.send(publication, held, context(0))
         assert (body.codec == Codec.SKIP) is skips
         assert len(body.data) == (0 if skips else 4 * LAYOUT.size)
-        assert downlink.replace(threshold=None).send(publication, held, occasion(0)).codec != Codec.SKIP
+        assert downlink.replace(threshold=None).send(publication, held, context(0)).codec != Codec.SKIP
         model, _ = downlink.receive(body, {}, initial, LAYOUT, lost=False)
         assert torch.equal(model, downlink.confirmed(publication, held, body)["mirror"])
         assert torch.equal(model, initial) is skips
@@ -118,8 +118,8 @@ def test_mirrored_tells_what_was_skipped_later() -> None:
     step, model, peer, sent = initial * 0.03, initial, {}, []
     for round in range(9):
         model = model + step
-        publication, held = Publication(model, downlink.init(initial), LAYOUT), Held(0, peer)
-        body = downlink.send(publication, held, occasion(round))
+        publication, held = BroadcastModel(model, downlink.init(initial), LAYOUT), ClientModelVersion(0, peer)
+        body = downlink.send(publication, held, context(round))
         peer = downlink.confirmed(publication, held, body)
         sent.append(body.codec != Codec.SKIP)
     assert sent == [False, False, False, True] * 2 + [False]

@@ -73,8 +73,8 @@ def test_restarted_lazy_and_accelerated_equal_their_oracles(variant: str, restar
 @pytest.mark.parametrize("setting", [SETTING, Setting(participants=len(SIZES))], ids=["some", "all"])
 @pytest.mark.parametrize("spelling", ["top_k:0.25@layer", "top_k:0.25@model", "top_k:0.3+qsgd:4@model"])
 def test_fed_ef_sgd_with_server_rate_1_is_qsparse_local_sgd(spelling: str, setting: Setting) -> None:
-    quantise = compressors.drawn(lambda x, drawn: compressors.top_k_qsgd(x, 0.3, 4, drawn), draws)
-    oracle = rounds.qsparse_local_sgd(setting.oracle(), FIXED.get(spelling, quantise))
+    quantize = compressors.drawn(lambda x, drawn: compressors.top_k_qsgd(x, 0.3, 4, drawn), draws)
+    oracle = rounds.qsparse_local_sgd(setting.oracle(), FIXED.get(spelling, quantize))
     assert difference(laconic.fed_ef_sgd(compressor=spelling, server_lr=1.0), oracle, setting) < 1e-10
     assert np.abs(np.stack(list(oracle.memories[-1].values()))).max() > 1e-3
     assert difference(laconic.fed_ef_sgd(compressor=spelling, server_lr=0.9), oracle, setting) > 1e-3
@@ -89,9 +89,9 @@ def test_two_way_equals_its_oracle(name: str, spelling: str) -> None:
 
 
 def test_fed_com_and_fed_paq_equal_their_oracle_with_the_same_draws() -> None:
-    quantise = compressors.drawn(lambda x, drawn: compressors.uniform(x, 4, drawn), draws, LAYERS)
+    quantize = compressors.drawn(lambda x, drawn: compressors.uniform(x, 4, drawn), draws, LAYERS)
     for name in ("fed_com", "fed_paq"):
-        oracle = rounds.fed_com(SETTING.oracle(), quantise)
+        oracle = rounds.fed_com(SETTING.oracle(), quantize)
         assert difference(make(name, compressor="uniform:4@layer"), oracle) < 1e-8
 
 

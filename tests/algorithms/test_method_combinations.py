@@ -1,4 +1,4 @@
-"""Every method with links and optimisers of other papers: it runs, and it learns.
+"""Every method with links and optimizers of other papers: it runs, and it learns.
 
 tests/algorithms/test_method_conservation.py shows that the states of both sides agree with these links, whatever is lost.
 """
@@ -26,7 +26,7 @@ METHODS = {
 ONE_STEP = ("minibatch_sgd", "ef21", "diana", "marina")
 """Their rounds are a single step each, so there are more of them."""
 UNBIASED = ("diana", "marina")
-"""They refuse a biased compressor, and so have a quantiser in its place: of the uplink they use nothing else."""
+"""They refuse a biased compressor, and so have a quantizer in its place: of the uplink they use nothing else."""
 COMPANY = {
     "error feedback of signs": {"uplink": laconic.ErrorFeedback(laconic.parse_compressor("sign"))},
     "lazy": {"uplink": laconic.Lazy(laconic.parse_compressor("top_k:1/8"), memory=True, threshold=0.5)},

@@ -58,7 +58,7 @@ UPLINKS = {
     "dense": laconic.DenseUplink(),
     "sign": feedback("sign"),
     "top_k": feedback("top_k:1/4"),
-    "quantised": laconic.Compressed(laconic.parse_compressor("uniform:4")),
+    "quantized": laconic.Compressed(laconic.parse_compressor("uniform:4")),
     "lazy": laconic.Lazy(laconic.parse_compressor("top_k:1/4"), memory=True, threshold=1.0),
     "accelerated": laconic.Accelerated(threshold=1.0),
 }
@@ -147,19 +147,19 @@ class World:
     def deliver(self, instructions: list[Instruction], fates: object) -> list[Reply]:
         arriving, self.late = self.late, []
         for instruction in instructions:
-            fate = next(fates, "answers")
-            if fate == "away":
+            injected = next(fates, "answers")
+            if injected == "away":
                 continue
-            if fate == "emptied":
+            if injected == "emptied":
                 self.empty(instruction.client)
-            if fate == "dead amid":
+            if injected == "dead amid":
                 self.runtime.settle(instruction)
                 continue
             (reply,) = self.runtime.run([instruction], gradients=quadratic)
-            if fate == "late":
+            if injected == "late":
                 self.late.append(reply)
-            elif fate not in ("dropped", "dead after"):
-                arriving += [reply] * (2 if fate == "doubled" else 1)
+            elif injected not in ("dropped", "dead after"):
+                arriving += [reply] * (2 if injected == "doubled" else 1)
         return arriving
 
     def empty(self, client: int) -> None:
@@ -216,8 +216,8 @@ def live_through(method: str, uplink: str, downlink: str, history: list[tuple[li
     if downlink == "repeated" and not method.startswith("tracking"):
         downlink = "dense"
     if method in UNBIASED and uplink in ("sign", "top_k", "lazy"):
-        uplink = "quantised"
-    if method == "tracking, global memory" and uplink in ("quantised", "accelerated"):
+        uplink = "quantized"
+    if method == "tracking, global memory" and uplink in ("quantized", "accelerated"):
         uplink = "lazy"  # there must be a memory to take the mean out of
     # What is conserved has nothing to do with the server's step: half of the links go with each.
     adaptive = uplink in ("sign", "lazy", "accelerated") and downlink != "repeated"
@@ -244,7 +244,7 @@ def test_both_sides_agree_in_ten_thousand_histories(method: str, uplink: str, do
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("uplink", UPLINKS)
-def test_with_no_faults_everybody_is_heard_and_something_is_learnt(method: str, uplink: str) -> None:
+def test_with_no_faults_everybody_is_heard_and_something_is_learned(method: str, uplink: str) -> None:
     # Guards the properties above: a server that refused everything would keep its books in order, too.
     world = live_through(method, uplink, "dense", [([], None)] * 12)
     assert min(world.server.folded) > 0

@@ -12,7 +12,7 @@ import pytest
 import laconic
 from laconic.algorithms.recipes import make
 from tests.algorithms.test_link_recipes import difference
-from tests.algorithms.test_method_recipes import FIXED, FULL, SPELLING, anchors, coins, large, quantise
+from tests.algorithms.test_method_recipes import FIXED, FULL, SPELLING, anchors, coins, large, quantize
 from tests.oracles import compressors, methods, optimizers
 from tests.oracles.problem import History, Problem, Vector
 from tests.problems import SIZES, Setting
@@ -101,7 +101,7 @@ CLIPPED: dict[str, tuple[dict[str, object], Callable[[Problem], History]]] = {
     "ef21": ({"compressor": SPELLING}, lambda problem: methods.ef21(problem, FIXED[SPELLING], FULL, 0.05)),
     "diana": (
         {"compressor": "uniform:4@layer", "alpha": 0.3},
-        lambda problem: methods.diana(problem, quantise("GRADIENT"), FULL, 0.05, 0.3),
+        lambda problem: methods.diana(problem, quantize("GRADIENT"), FULL, 0.05, 0.3),
     ),
     "marina": (
         {"uplink": laconic.DenseUplink(), "probability": 0.3},

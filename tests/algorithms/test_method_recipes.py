@@ -48,8 +48,8 @@ def coins(probability: float) -> list[bool]:
     return [bool(randomness.numpy("renewal", t).random() < probability) for t in range(SETTING.rounds)]
 
 
-def quantise(stream: str | None = None) -> compressors.Compress:
-    """A 4-bit quantiser by layer, with the draws that the package makes for a stream."""
+def quantize(stream: str | None = None) -> compressors.Compress:
+    """A 4-bit quantizer by layer, with the draws that the package makes for a stream."""
     purpose = "uplink" if stream is None else f"uplink/{stream}"
 
     def draws(round: int, client: int) -> np.ndarray:
@@ -88,7 +88,7 @@ def test_option_one_is_refused_where_a_client_cannot_repeat_the_step() -> None:
 
 
 def test_fed_comgate_equals_its_oracle_with_the_same_draws() -> None:
-    oracle = methods.gradient_tracking(SETTING.oracle(), quantise())
+    oracle = methods.gradient_tracking(SETTING.oracle(), quantize())
     assert difference(laconic.fed_comgate(compressor="uniform:4@layer"), oracle) < 1e-9
 
 
@@ -208,12 +208,12 @@ def test_ef21_equals_its_oracle() -> None:
 
 
 def test_diana_equals_its_oracle() -> None:
-    oracle = methods.diana(SETTING.oracle(), quantise("GRADIENT"), FULL, 0.05, 0.3)
+    oracle = methods.diana(SETTING.oracle(), quantize("GRADIENT"), FULL, 0.05, 0.3)
     assert difference(laconic.diana(compressor="uniform:4@layer", alpha=0.3), oracle) < 1e-9
 
 
 def test_marina_equals_its_oracle() -> None:
-    oracle = methods.marina(SETTING.oracle(), quantise("GRADIENT"), coins(0.3), FULL, 0.05)
+    oracle = methods.marina(SETTING.oracle(), quantize("GRADIENT"), coins(0.3), FULL, 0.05)
     assert difference(laconic.marina(compressor="uniform:4@layer", probability=0.3), oracle) < 1e-9
 
 

@@ -76,7 +76,7 @@ def test_with_all_clients_one_step_and_rate_one_fed_avg_is_minibatch_sgd() -> No
 
 
 def test_recipes_differ_from_each_other() -> None:
-    # Guards the comparisons above: an optimiser that was wired to another's recipe would show up here.
+    # Guards the comparisons above: an optimizer that was wired to another's recipe would show up here.
     finals = {name: Setting().models(RECIPES[name]())[-1] for name in ORACLES if name != "fed_sgd"}
     names = list(finals)
     for i, one in enumerate(names):

@@ -1,4 +1,4 @@
-"""Attackers and losses on real data: what they cost in accuracy, with and without defences."""
+"""Attackers and losses on real data: what they cost in accuracy, with and without defenses."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def test_three_attackers_of_fifty_change_nothing_that_matters(caplog) -> None:
 
     clean = accuracy()
     assert accuracy(faults=ATTACK) < clean - 0.5
-    for defence in ({"aggregate": "median"}, {"aggregate": "trimmed_mean:0.1"}, {"clip": 2.0}, {"clip": "median"}):
+    for defense in ({"aggregate": "median"}, {"aggregate": "trimmed_mean:0.1"}, {"clip": 2.0}, {"clip": "median"}):
         caplog.clear()
         with caplog.at_level(logging.INFO, logger="laconic"):
-            assert accuracy(faults=ATTACK, defence=defence) > clean - 0.01, defence
+            assert accuracy(faults=ATTACK, defense=defense) > clean - 0.01, defense
         attacker = int(Randomness(0).numpy("attackers").choice(50, 3, replace=False)[0])
         assert f"client {attacker} is set aside after 3 refused replies" in caplog.text
 

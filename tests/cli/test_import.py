@@ -71,11 +71,11 @@ def test_what_can_be_wrong(forked, tmp_path: Path) -> None:
 
 FAILING = """
 from laconic.compression import Codec, Compressor, Group, compressor, write_levels
-from neighbour import half
+from neighbor import half
 
 @compressor("failing")
 class Failing(Compressor):
-    how: str = "neighbour"
+    how: str = "neighbor"
     by: Group = "model"
 
     def express(self, chosen, generator, writer):
@@ -83,7 +83,7 @@ class Failing(Compressor):
             open("absent")
         if self.how == "call":
             write_levels("text", bits=2, writer=writer)
-        return half(chosen) if self.how == "neighbour" else super().express(chosen, generator, writer)
+        return half(chosen) if self.how == "neighbor" else super().express(chosen, generator, writer)
 
     def value_bits(self, count, groups):
         return "many"
@@ -92,10 +92,10 @@ class Failing(Compressor):
 
 def test_what_a_persons_own_file_raises_in_a_run_names_its_line(forked, small, tmp_path: Path) -> None:
     (tmp_path / "failing.py").write_text(FAILING)
-    (tmp_path / "neighbour.py").write_text("def half(chosen):\n    return chosen / 2\n")
+    (tmp_path / "neighbor.py").write_text("def half(chosen):\n    return chosen / 2\n")
     common = ("run", "--import", "failing.py", "--rounds", 1, *small, "--out", "out", "--compressor")
     for how, place, code in (
-        ("neighbour", "neighbour.py:2: TypeError: unsupported operand", "return chosen / 2"),
+        ("neighbor", "neighbor.py:2: TypeError: unsupported operand", "return chosen / 2"),
         ("file", "failing.py:12: FileNotFoundError: [Errno 2] No such file", 'open("absent")'),
         ("call", "failing.py:14: AttributeError: 'str' object", 'write_levels("text", bits=2, writer=writer)'),
     ):

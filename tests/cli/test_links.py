@@ -206,17 +206,17 @@ def test_a_ranking_needs_what_it_ranks_by(forked) -> None:
 
 
 BAD = {
-    "a misspelt compressor": (["--compressor", "topk:1/64"], ["'topk'", "did you mean 'top_k'?", "heavy_sign"]),
+    "a misspelled compressor": (["--compressor", "topk:1/64"], ["'topk'", "did you mean 'top_k'?", "heavy_sign"]),
     "a ratio above one": (["--compressor", "top_k:2"], ["ratio = 2", "less than or equal to 1"]),
     "a ratio of zero": (["--compressor", "top_k:0"], ["ratio = 0", "greater than 0"]),
     "a ratio that is no number": (["--compressor", "top_k:few"], ["'few'", "1/64"]),
     "bits out of range": (["--compressor", "qsgd:99"], ["bits", "99"]),
-    "a misspelt group": (["--compressor", "sign@layers"], ["'layers'", "did you mean 'layer'?", "model"]),
+    "a misspelled group": (["--compressor", "sign@layers"], ["'layers'", "did you mean 'layer'?", "model"]),
     "three in a chain": (["--compressor", "top_k:0.1+qsgd:4+sign"], ["at most two"]),
     "a chain in the wrong order": (["--compressor", "sign+top_k:0.1"], ["before '+'", "'sign'"]),
     "an unknown parameter of a compressor": (["--compressor", "qsgd:4,nrom=max"], ["'nrom'", "did you mean 'norm'?"]),
-    "a misspelt downlink": (["--downlink", "broadcst"], ["'broadcst'", "did you mean 'broadcast'?", "mirrored"]),
-    "a misspelt uplink": (["--set", "uplink.name=lazi"], ["'lazi'", "did you mean 'lazy'?"]),
+    "a misspelled downlink": (["--downlink", "broadcst"], ["'broadcst'", "did you mean 'broadcast'?", "mirrored"]),
+    "a misspelled uplink": (["--set", "uplink.name=lazi"], ["'lazi'", "did you mean 'lazy'?"]),
     "a negative threshold": (["--set", "uplink.threshold=-1"], ["uplink.threshold = -1", "greater than or equal to 0"]),
     "a negative threshold of the downlink": (
         ["--downlink", "mirrored", "--set", "downlink.threshold=-1"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from laconic.reproduce.catalogue import REPRODUCTIONS
+from laconic.reproduce.catalog import REPRODUCTIONS
 
 
 def test_the_list_names_every_one(forked) -> None:
@@ -28,7 +28,7 @@ def test_results_go_to_the_folder_that_is_named(forked, tmp_path: Path) -> None:
     assert "12 of 12" in (tmp_path / "out/reproductions.md").read_text()
 
 
-def test_a_misspelt_name_is_one_line(forked) -> None:
+def test_a_misspelled_name_is_one_line(forked) -> None:
     done = forked("reproduce", "fedamd-table3")
     assert done.code == 2 and "fedamd-table2" in done.stderr
     assert forked("reproduce").code == 2

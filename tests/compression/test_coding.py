@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from laconic.compression import Qsgd, Sign, TopK, Uniform, decode
+from laconic.compression import QSGD, Sign, TopK, Uniform, decode
 from laconic.compression import gap_coding as gaps
 from laconic.compression.bit_packing import half_words_of, pack, packed_size, position_bound, unpack
 from laconic.compression.entropy import Run, SymbolReader, SymbolWriter, bit_weights
@@ -219,15 +219,15 @@ def test_signs_cost_a_bit_and_a_scale(sizes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "compressor", [Qsgd(bits=2), Qsgd(bits=4), Qsgd(bits=8), Qsgd(bits=8, norm="max"), Uniform(bits=4), Uniform()]
+    "compressor", [QSGD(bits=2), QSGD(bits=4), QSGD(bits=8), QSGD(bits=8, norm="max"), Uniform(bits=4), Uniform()]
 )
-def test_levels_cost_their_entropy(compressor: Qsgd | Uniform) -> None:
+def test_levels_cost_their_entropy(compressor: QSGD | Uniform) -> None:
     layout = layout_of(40_000, 4_426, dtype=torch.float32)
     body = compressor.encode(normal(layout), layout, draws())
     pieces = decode(body, layout).dense().split([40_000, 4_426] if compressor.by == "layer" else [44_426])
     # Within a group equal levels are equal values, and the k-th smallest value of a grid is the k-th level.
     levels = [np.rint((piece.numpy() - piece.min().item()) / step(piece)).astype(int) for piece in pieces]
-    if isinstance(compressor, Qsgd):
+    if isinstance(compressor, QSGD):
         levels = [np.rint(piece.numpy() / step(piece)).astype(int) for piece in pieces]
     _, counts = np.unique(np.concatenate(levels), return_counts=True)
     entropy = float(-(counts * np.log2(counts / counts.sum())).sum())

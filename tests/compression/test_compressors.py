@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from laconic.compression import (
+    QSGD,
     Chain,
     Codec,
     Compressor,
     DensePayload,
-    Qsgd,
     SparsePayload,
     TopK,
     Uniform,
@@ -264,7 +264,7 @@ def test_omega_and_the_scale_for_feedback() -> None:
 
 def test_spellings() -> None:
     assert parse_compressor("top_k:1/64") == TopK(ratio=1 / 64)
-    assert parse_compressor("top_k:0.01+qsgd:4") == Chain(first=TopK(ratio=0.01), second=Qsgd(bits=4, norm="max"))
+    assert parse_compressor("top_k:0.01+qsgd:4") == Chain(first=TopK(ratio=0.01), second=QSGD(bits=4, norm="max"))
     assert parse_compressor("top_k:0.01+uniform:8@layer").by == "layer"
     assert [parse_compressor(name).by for name in ("top_k", "sign", "qsgd", "heavy_sign", "uniform")] == [
         *("model", "model", "model", "layer", "layer")

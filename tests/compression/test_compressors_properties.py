@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from laconic.algorithms.context import Occasion
-from laconic.algorithms.downlinks.base import Held, Publication
+from laconic.algorithms.context import RoundContext
+from laconic.algorithms.downlinks.base import BroadcastModel, ClientModelVersion
 from laconic.algorithms.downlinks.broadcast import Broadcast
 from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.algorithms.uplinks.base import ErrorFeedback, Uplink
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
-from laconic.compression import Compressor, Qsgd, Uniform, decode, parse_compressor
+from laconic.compression import QSGD, Compressor, Uniform, decode, parse_compressor
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.randomness import Randomness
@@ -76,7 +76,7 @@ def test_quantisers_err_by_less_than_a_step(x: np.ndarray, bits: int, nearest: b
     grid = compressed(Uniform(bits=bits, rounding="nearest" if nearest else "stochastic"), vector, layout).numpy()
     step = (x.max() - x.min()) / (2**bits - 1)
     assert np.abs(grid - x).max() <= step * (0.5 if nearest else 1) * (1 + 1e-6) + 1e-9 * np.abs(x).max()
-    found = compressed(Qsgd(bits=bits, norm="max"), vector, layout).numpy()
+    found = compressed(QSGD(bits=bits, norm="max"), vector, layout).numpy()
     assert np.abs(found - x).max() <= np.abs(x).max() / (2 ** (bits - 1) - 1) * (1 + 1e-9)
 
 
@@ -185,15 +185,15 @@ def test_random_k_is_unbiased(spelling: str) -> None:
     assert (np.abs(found.mean(0) - x) <= allowed + 1e-9).all()
 
 
-def occasions(layout: Layout, rounds: int) -> list[Occasion]:
-    return [Occasion(layout, Randomness(3), round, client=0) for round in range(rounds)]
+def occasions(layout: Layout, rounds: int) -> list[RoundContext]:
+    return [RoundContext(layout, Randomness(3), round, client=0) for round in range(rounds)]
 
 
 def uplink_memories(uplink: Uplink, update: torch.Tensor, layout: Layout, rounds: int) -> list[float]:
     """||m|| after every round of the same update."""
     state, norms = {}, []
-    for occasion in occasions(layout, rounds):
-        state = uplink.encode(update, state, occasion).state
+    for context in occasions(layout, rounds):
+        state = uplink.encode(update, state, context).state
         norms.append(float(state["memory"].norm()))
     return norms
 
@@ -202,8 +202,8 @@ def broadcast_memories(compressor: Compressor, step: torch.Tensor, layout: Layou
     """||phi||, which is how far the shared model is behind."""
     downlink, model, norms = Broadcast(compressor), torch.zeros_like(step), []
     state = downlink.init(model)
-    for occasion in occasions(layout, rounds):
-        model, state = downlink.advance(model, step, state, occasion)
+    for context in occasions(layout, rounds):
+        model, state = downlink.advance(model, step, state, context)
         norms.append(float(state["phi"].norm()))
     return norms
 
@@ -212,10 +212,10 @@ def mirror_distances(compressor: Compressor, step: torch.Tensor, layout: Layout,
     """||w - v|| of a client that takes part in every round while the model moves on steadily."""
     downlink, model, norms = Mirrored(compressor), torch.zeros_like(step), []
     state, peer = downlink.init(model), {}
-    for occasion in occasions(layout, rounds):
+    for context in occasions(layout, rounds):
         model = model + step
-        publication, held = Publication(model, state, layout), Held(0, peer)
-        peer = downlink.confirmed(publication, held, downlink.send(publication, held, occasion))
+        publication, held = BroadcastModel(model, state, layout), ClientModelVersion(0, peer)
+        peer = downlink.confirmed(publication, held, downlink.send(publication, held, context))
         norms.append(float((model - peer["mirror"]).norm()))
     return norms
 
@@ -273,6 +273,6 @@ def test_without_the_scale_l2_qsgd_explodes_under_feedback(link: str, monkeypatc
     """Guards the tests above: every one of these parts scales, and 500 rounds are enough to see it if one did not."""
     layout = layout_of(400, dtype=torch.float32)
     update = normal(layout)
-    assert max(LINKS[link](Qsgd(bits=2), update / update.norm(), layout, 500)) < 60
-    monkeypatch.setattr(Qsgd, "scaled_for_feedback", lambda self: self)
-    assert LINKS[link](Qsgd(bits=2), update / update.norm(), layout, 200)[-1] > 1e5
+    assert max(LINKS[link](QSGD(bits=2), update / update.norm(), layout, 500)) < 60
+    monkeypatch.setattr(QSGD, "scaled_for_feedback", lambda self: self)
+    assert LINKS[link](QSGD(bits=2), update / update.norm(), layout, 200)[-1] > 1e5

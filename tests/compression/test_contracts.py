@@ -1,6 +1,6 @@
 """The errors of compressors by their formulas: exactly where C is not random, else in expectation.
 
-Errors of quantisers are known exactly: an entry that lies a share f above the lower of its two points goes up with
+Errors of quantizers are known exactly: an entry that lies a share f above the lower of its two points goes up with
 probability f, independently of the others. So the mean and the variance of ||C(x) - x||^2 follow from x alone, and a mean
 over draws can be held against them with a true error probability (Bernstein's inequality); of random_k the range is known
 (Hoeffding's).
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from laconic.algorithms.uplinks.base import ErrorFeedback
-from laconic.compression import Compressor, Qsgd, Uniform, decode, parse_compressor
+from laconic.compression import QSGD, Compressor, Uniform, decode, parse_compressor
 from laconic.core.errors import ConfigError
 from tests.compression.test_compressors import compressed, draws, layout_of, normal
 
@@ -100,7 +100,7 @@ def errors_of(compressor: Compressor, x: np.ndarray) -> Errors:
     size = np.abs(x)
     if isinstance(compressor, Uniform):
         return Errors(x - x.min(), (x.max() - x.min()) / (2**compressor.bits - 1), x - x.min())
-    assert isinstance(compressor, Qsgd)
+    assert isinstance(compressor, QSGD)
     levels = 2 ** (compressor.bits - 1) - (compressor.norm == "max")
     if compressor.norm == "l2":
         divisor = 1 + min(len(x) / levels**2, math.sqrt(len(x)) / levels)
@@ -116,11 +116,11 @@ def squared_errors(compressor: Compressor, x: np.ndarray, number: int, seed: int
     return np.array([np.square(each.numpy() - x).sum() for each in decoded])
 
 
-QUANTISERS = ["qsgd:1", "qsgd:4", "qsgd:12", "qsgd:2,norm=max", "qsgd:4,norm=max", "uniform:1", "uniform:4"]
+QUANTIZERS = ["qsgd:1", "qsgd:4", "qsgd:12", "qsgd:2,norm=max", "qsgd:4,norm=max", "uniform:1", "uniform:4"]
 
 
 @SHORT
-@given(VECTORS, st.sampled_from(QUANTISERS))
+@given(VECTORS, st.sampled_from(QUANTIZERS))
 def test_omega_bounds_the_variance_of_every_vector(x: np.ndarray, spelling: str) -> None:
     """E||Q(x) - x||^2 <= omega ||x||^2, with the left side by its formula."""
     x = x + (0 if np.square(x).sum() > 1e-200 else 1)
@@ -129,7 +129,7 @@ def test_omega_bounds_the_variance_of_every_vector(x: np.ndarray, spelling: str)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("spelling", QUANTISERS)
+@pytest.mark.parametrize("spelling", QUANTIZERS)
 def test_quantisers_have_the_variance_of_their_formula(spelling: str, dtype: torch.dtype) -> None:
     """The mean of ||Q(x) - x||^2 over 1500 draws, from both sides: a chance of `CHANCE` that a right one fails."""
     compressor, x = parse_compressor(spelling), normal(layout_of(60, dtype=torch.float32)).double().numpy()
@@ -146,7 +146,7 @@ def test_quantisers_have_the_variance_of_their_formula(spelling: str, dtype: tor
 def test_damped_qsgd_contracts_in_expectation(spelling: str, dtype: torch.dtype) -> None:
     """E||C(x) - x||^2 <= (1 - 1/(1 + omega)) ||x||^2 for C = Q/(1 + omega): by its formula, and in 1500 draws."""
     compressor = parse_compressor(spelling).scaled_for_feedback()
-    assert isinstance(compressor, Qsgd) and compressor.damped
+    assert isinstance(compressor, QSGD) and compressor.damped
     x = normal(layout_of(60, dtype=torch.float32)).double().numpy()
     errors = errors_of(compressor, x)
     assert errors.mean <= (1 - 1 / errors.divisor) * np.square(x).sum() * (1 + 1e-9)
@@ -203,8 +203,8 @@ def test_random_k_has_the_error_of_its_formula(ratio: float) -> None:
 def test_the_variances_of_a_chain_compound(spelling: str, levels: int) -> None:
     """E||Q(x) - x||^2 <= ((1 + omega_1)(1 + omega_2) - 1) ||x||^2.
 
-    Given the positions of random_k, the error is that of the quantiser, by its formula; over positions, random_k's own
-    is in the test above, and the quantiser adds at most omega_2 times the square of what it was given.
+    Given the positions of random_k, the error is that of the quantizer, by its formula; over positions, random_k's own
+    is in the test above, and the quantizer adds at most omega_2 times the square of what it was given.
     """
     size, number, factor = 50, 1000, 5
     layout, generator = layout_of(size), draws(7)
@@ -226,4 +226,4 @@ def test_the_variances_of_a_chain_compound(spelling: str, levels: int) -> None:
     own = np.mean([np.square((factor - 1) * errors.target).sum() for errors in expected])
     of_both = np.mean([errors.mean for errors in expected])
     assert abs(np.mean(found) - of_both) <= bernstein(expected)
-    assert bernstein(expected) < 0.5 * (of_both - own), "what the quantiser adds must be seen"
+    assert bernstein(expected) < 0.5 * (of_both - own), "what the quantizer adds must be seen"

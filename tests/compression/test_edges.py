@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from laconic.compression import (
+    QSGD,
     Cast,
     Chain,
     Compressor,
     HeavySign,
-    Qsgd,
     RandomK,
     Sign,
     TopK,
@@ -56,7 +56,7 @@ def allowed(values: Compressor, x: np.ndarray, least: float, eps: float) -> tupl
             half = torch.finfo(getattr(torch, values.kind))
             expected = np.clip(x, -half.max, half.max)
             return expected, np.abs(expected) * half.eps / 2 * (1 + 1e-6) + half.smallest_normal * half.eps + least
-        case Qsgd():
+        case QSGD():
             length = size.max() if values.norm == "max" else np.sqrt(np.square(x).sum())
             # A norm above the largest double is taken for infinite, and the step is then the largest number there is.
             step = length / values.levels if length <= np.finfo(np.float64).max else np.finfo(np.float64).max

@@ -133,12 +133,12 @@ def rounded(values: np.ndarray, name: str, bits: int, given: np.ndarray | None) 
     return oracle.qsgd(values, bits, name, given), np.abs(values) / step, step
 
 
-def check_levels(found: np.ndarray, values: np.ndarray, quantiser: tuple[str, int], given: np.ndarray | None) -> int:
+def check_levels(found: np.ndarray, values: np.ndarray, quantizer: tuple[str, int], given: np.ndarray | None) -> int:
     """Equal levels; returns how many a rounding in float32 has moved, which it may only next to where levels change."""
     eps = np.finfo(np.float64 if given is None else given.dtype).eps
-    expected, place, step = rounded(values, *quantiser, given)
+    expected, place, step = rounded(values, *quantizer, given)
     # The oracle's l2 norm is a sum of one number after the other.
-    share = 4 * eps + (len(values) * 2.0**-53 if quantiser[0] == "l2" else 0.0)
+    share = 4 * eps + (len(values) * 2.0**-53 if quantizer[0] == "l2" else 0.0)
     rounding = share * max(np.abs(values).max(), values.max() - values.min(), step)
     moved = np.abs(found - expected) > rounding
     edge = place + (0.5 if given is None else given)
@@ -147,7 +147,7 @@ def check_levels(found: np.ndarray, values: np.ndarray, quantiser: tuple[str, in
     return int(moved.sum())
 
 
-QUANTISERS = {
+QUANTIZERS = {
     "qsgd:1": ("l2", 1),
     "qsgd:4": ("l2", 4),
     "qsgd:12": ("l2", 12),
@@ -162,11 +162,11 @@ QUANTISERS = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("by", GROUPS)
-@pytest.mark.parametrize("spelling", QUANTISERS)
+@pytest.mark.parametrize("spelling", QUANTIZERS)
 def test_levels_are_equal_with_the_same_draws(spelling: str, by: str, dtype: torch.dtype) -> None:
     x, _, found = sent(f"{spelling}@{by}", dtype)
     given = draws().random(len(x), np.float32 if dtype == torch.float32 else np.float64)
-    moved = sum(check_levels(found[part], x[part], QUANTISERS[spelling], given[part]) for part in parts(by))
+    moved = sum(check_levels(found[part], x[part], QUANTIZERS[spelling], given[part]) for part in parts(by))
     assert moved == 0 if dtype == torch.float64 else moved <= 0.01 * len(x)
 
 
@@ -212,8 +212,8 @@ def test_chains_quantise_the_kept_values_in_order(first: str, second: str, by: s
             continue
         name, bits = second.split(",")[0].split(":")
         given = generator.random(len(values), np.float32 if dtype == torch.float32 else np.float64)
-        quantiser = (name if name == "uniform" else second.partition("norm=")[2], int(bits))
-        moved += check_levels(found[part][positions], values, quantiser, given)
+        quantizer = (name if name == "uniform" else second.partition("norm=")[2], int(bits))
+        moved += check_levels(found[part][positions], values, quantizer, given)
     assert moved == 0 if dtype == torch.float64 else moved <= 0.01 * len(x)
 
 

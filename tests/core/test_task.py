@@ -109,7 +109,7 @@ def test_check_leaves_the_module_and_its_statistics_alone() -> None:
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
-def test_a_misspelt_setting_is_refused_with_the_nearest_name() -> None:
+def test_a_misspelled_setting_is_refused_with_the_nearest_name() -> None:
     data = from_arrays([(torch.zeros(5, 3), torch.zeros(5))])
     with pytest.raises(ConfigError, match="unknown setting 'ruonds': did you mean 'rounds'"):
         laconic.simulate("fed_avg", nn.Linear(3, 1), data, ruonds=1)

@@ -73,7 +73,7 @@ def test_servers_that_do_not_continue_properly(site, fault):
     assert Finder().read(wanted(site, "/a")) == CONTENT
 
 
-def test_a_complete_part_is_recognised(site):
+def test_a_complete_part_is_recognized(site):
     site.contents["/a"] = CONTENT
     target().parent.mkdir(parents=True)
     target().with_name("thing.bin.part").write_bytes(CONTENT)

@@ -14,12 +14,12 @@ from laconic.core.errors import ConfigError, DataError
 from laconic.data import ClientData, Examples, FederatedData, GeneratedData
 from laconic.data.federated import sizes_of
 
-NORMALISE = ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
+NORMALIZE = ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
 
 
 def pictures(count: int = 6) -> Examples:
     pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (count, 3, 4, 4), dtype=np.uint8))
-    return Examples(pixels, torch.arange(count).to(torch.uint8) % 3, NORMALISE)
+    return Examples(pixels, torch.arange(count).to(torch.uint8) % 3, NORMALIZE)
 
 
 def federated(**changes) -> FederatedData:
@@ -33,7 +33,7 @@ def federated(**changes) -> FederatedData:
 def test_images_are_normalised_per_channel(dtype):
     examples = pictures()
     inputs, targets = examples.batch(torch.tensor([5, 0, 5]), dtype)
-    mean, deviation = (torch.tensor(values, dtype=torch.float64).view(3, 1, 1) for values in NORMALISE)
+    mean, deviation = (torch.tensor(values, dtype=torch.float64).view(3, 1, 1) for values in NORMALIZE)
     expected = (examples.inputs[[5, 0, 5]].double() / 255 - mean) / deviation
     assert inputs.dtype == dtype
     tolerance = {torch.float64: 1e-12, torch.float32: 1e-6}.get(dtype, 0.01)
@@ -94,7 +94,7 @@ def test_the_fingerprint_depends_on_contents_split_order_and_test():
     variants = [
         data,
         federated(examples=changed),
-        federated(examples=replace(pictures(), normalise=((0.1, 0.2, 0.4), (0.5, 0.6, 0.7)))),
+        federated(examples=replace(pictures(), normalize=((0.1, 0.2, 0.4), (0.5, 0.6, 0.7)))),
         federated(clients=[np.array([1, 4, 0]), np.array([2]), np.array([5, 3])]),
         federated(clients=[np.array([4, 1]), np.array([0, 2]), np.array([5, 3])]),
         federated(test=None),
@@ -213,11 +213,11 @@ def test_many_threads_may_ask():
     assert wrong == []
 
 
-def test_generated_images_are_normalised():
+def test_generated_images_are_normalized():
     def make(client):
         return torch.full((1, 1, 2, 2), 255, dtype=torch.uint8), torch.tensor([0])
 
-    data = GeneratedData(3, 1, make, kind="classification", classes=1, normalise=((0.5,), (0.25,)))
+    data = GeneratedData(3, 1, make, kind="classification", classes=1, normalize=((0.5,), (0.25,)))
     assert torch.allclose(data.batch(0, np.array([0]))[0], torch.full((1, 1, 2, 2), 2.0))
 
 

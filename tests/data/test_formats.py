@@ -145,7 +145,7 @@ def small_emnist(monkeypatch) -> dict[str, bytes]:
 def assert_emnist(data: FederatedData) -> None:
     assert len(data.examples) == 6 and data.test is not None and len(data.test) == 2
     assert data.examples.inputs[0, 0, 7, 3] == 201 and data.examples.inputs[0, 0, 3, 7] == 7, "transposed"
-    (mean,), (deviation,) = data.examples.normalise or ((), ())
+    (mean,), (deviation,) = data.examples.normalize or ((), ())
     pixels = data.examples.inputs.numpy() / 255
     assert np.allclose((mean, deviation), (pixels.mean(), pixels.std()))
 

@@ -22,7 +22,7 @@ def test_every_data_set_is_described():
     assert {info.name for info in infos if info.default_partition == "natural"} == natural
     assert {info.name for info in infos if info.natural_clients} == natural
     for info in infos:
-        assert info.description and info.licence and info.citation and info.address.startswith("http")
+        assert info.description and info.license and info.citation and info.address.startswith("http")
 
 
 def test_every_file_that_can_be_downloaded_has_a_sum():

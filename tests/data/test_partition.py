@@ -21,13 +21,13 @@ def assert_covers(split, count):
     assert np.array_equal(np.sort(np.concatenate(split)), np.arange(count))
 
 
-labelled = st.integers(2, 8).flatmap(
+labeled = st.integers(2, 8).flatmap(
     lambda classes: st.lists(st.integers(0, classes - 1), min_size=20, max_size=300).map(np.array)
 )
 
 
 @settings(max_examples=60, deadline=None)
-@given(labels=labelled, clients=st.integers(1, 20), seed=st.integers(0, 1000))
+@given(labels=labeled, clients=st.integers(1, 20), seed=st.integers(0, 1000))
 def test_iid(labels, clients, seed):
     split = parse_partition("iid").split(labels, clients, generator(seed))
     assert_covers(split, len(labels))
@@ -36,7 +36,7 @@ def test_iid(labels, clients, seed):
 
 
 @settings(max_examples=60, deadline=None)
-@given(labels=labelled, clients=st.integers(1, 5), per_client=st.integers(1, 4), seed=st.integers(0, 1000))
+@given(labels=labeled, clients=st.integers(1, 5), per_client=st.integers(1, 4), seed=st.integers(0, 1000))
 def test_shards(labels, clients, per_client, seed):
     split = parse_partition(f"shards:{per_client}").split(labels, clients, generator(seed))
     assert_covers(split, len(labels))
@@ -58,7 +58,7 @@ def test_shards_of_fed_ef_hold_one_label_each():
 
 
 @settings(max_examples=60, deadline=None)
-@given(labels=labelled, clients=st.integers(1, 20), alpha=st.floats(1e-3, 1e3), seed=st.integers(0, 1000))
+@given(labels=labeled, clients=st.integers(1, 20), alpha=st.floats(1e-3, 1e3), seed=st.integers(0, 1000))
 def test_dirichlet(labels, clients, alpha, seed):
     split = Partition("dirichlet", alpha).split(labels, clients, generator(seed))
     assert len(split) == clients

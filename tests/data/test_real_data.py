@@ -60,7 +60,7 @@ def test_digits_need_nothing():
 
 
 def test_digits_can_be_learned_from_the_stored_labels():
-    """A wrong pairing of images and labels would leave the nearest neighbour at 10 %."""
+    """A wrong pairing of images and labels would leave the nearest neighbor at 10 %."""
     data = load("digits")
     assert isinstance(data, FederatedData) and data.test is not None
     inputs, labels = data.examples.batch(torch.arange(len(data.examples)))
@@ -206,7 +206,7 @@ def test_heart_disease(real_data):
     rows = (real_data("heart-disease") / "heart-disease" / "processed.hungarian.data").read_text().split()
     assert rows[0].split(",")[10:13] == ["?", "?", "?"]
     first_hungarian, _ = data.batch(1, np.array([0]))
-    assert (first_hungarian[0, 15:] == 0).all(), "slope, ca and thal are missing: 0 after standardising"
+    assert (first_hungarian[0, 15:] == 0).all(), "slope, ca and thal are missing: 0 after standardizing"
     assert (first_hungarian[0, :15] != 0).all()
 
 

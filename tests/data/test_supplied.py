@@ -67,9 +67,9 @@ def test_text_that_is_no_label(labels, message):
         from_arrays([(np.zeros((2, 3)), ["cat", "dog"]), (np.zeros((2, 3)), np.array([0, 1]))])
 
 
-def test_uint8_images_with_normalisation():
+def test_uint8_images_with_normalization():
     white = np.full((2, 1, 2, 2), 255, np.uint8)
-    data = from_arrays([(white, np.array([0, 1]))], normalise=((0.5,), (0.5,)))
+    data = from_arrays([(white, np.array([0, 1]))], normalize=((0.5,), (0.5,)))
     assert torch.allclose(data.batch(0, np.array([0]))[0], torch.ones(1, 1, 2, 2))
 
 
@@ -178,9 +178,9 @@ def test_another_function_and_the_seed(tmp_path):
     assert data.batch(0, np.array([0]))[0].tolist() == [[7.0]]
 
 
-def test_a_file_may_import_its_neighbour(tmp_path):
-    write(tmp_path, "VALUE = 3.0", "laconic_test_neighbour.py")
-    body = "from laconic_test_neighbour import VALUE\ndef clients(): return [(np.full((1, 1), VALUE), np.array([0]))]"
+def test_a_file_may_import_its_neighbor(tmp_path):
+    write(tmp_path, "VALUE = 3.0", "laconic_test_neighbor.py")
+    body = "from laconic_test_neighbor import VALUE\ndef clients(): return [(np.full((1, 1), VALUE), np.array([0]))]"
     assert from_file(write(tmp_path, body)).batch(0, np.array([0]))[0].tolist() == [[3.0]]
 
 

@@ -1,4 +1,4 @@
-"""Defences in aggregation: against the definitions, against attackers, and where they are refused."""
+"""Defenses in aggregation: against the definitions, against attackers, and where they are refused."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from laconic.compression import DensePayload, Payload, SparsePayload, SumPayload
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.randomness import Randomness
 from laconic.federation import defenses as module
-from laconic.federation.defenses import Defences, DefendedMean
-from laconic.federation.update_norms import KEPT, Lengths
+from laconic.federation.defenses import DefendedMean, Defenses
+from laconic.federation.update_norms import KEPT, UpdateNormFilter
 from laconic.run.simulation import Simulation, initial_module, make_task
 from tests.oracles import defenses as oracle
 
@@ -32,7 +32,7 @@ def payload(vector: np.ndarray, form: str) -> Payload:
     return sparse if form == "sparse" else SumPayload(DensePayload(values / 2), DensePayload(values / 2))
 
 
-def aggregated(given: Defences, updates: list[np.ndarray], form: str, expected: int = 0, noise=None) -> np.ndarray:
+def aggregated(given: Defenses, updates: list[np.ndarray], form: str, expected: int = 0, noise=None) -> np.ndarray:
     size = len(updates[0])
     found = DefendedMean(given, size, torch.float64, torch.device("cpu"), expected or len(updates), noise)
     for update in updates:
@@ -61,29 +61,29 @@ def test_they_are_what_the_papers_define(seed: int, count: int, form: str) -> No
     noise = Randomness(seed).numpy("privacy noise", 3)
     known = Randomness(seed).numpy("privacy noise", 3).standard_normal(7) * 0.7 * clip
     expected = {
-        Defences(aggregate="median"): oracle.median(updates),
-        Defences(aggregate="trimmed_mean:0.2"): oracle.trimmed_mean(updates, 0.2),
-        Defences(clip=clip): np.mean(short, axis=0),
-        Defences(clip="median"): np.mean([oracle.clipped(u, middle) for u in updates], axis=0),
-        Defences(aggregate="median", clip=clip): oracle.median(short),
+        Defenses(aggregate="median"): oracle.median(updates),
+        Defenses(aggregate="trimmed_mean:0.2"): oracle.trimmed_mean(updates, 0.2),
+        Defenses(clip=clip): np.mean(short, axis=0),
+        Defenses(clip="median"): np.mean([oracle.clipped(u, middle) for u in updates], axis=0),
+        Defenses(aggregate="median", clip=clip): oracle.median(short),
     }
     for given_, wanted in expected.items():
         np.testing.assert_allclose(aggregated(given_, updates, form), wanted, rtol=1e-9, atol=1e-12)
-    private = aggregated(Defences(clip=clip, noise=0.7), updates, form, expected=20, noise=noise)
+    private = aggregated(Defenses(clip=clip, noise=0.7), updates, form, expected=20, noise=noise)
     np.testing.assert_allclose(private, oracle.private_mean(updates, clip, known, 20), rtol=1e-9, atol=1e-12)
 
 
 def test_blocks_of_coordinates_change_nothing(monkeypatch) -> None:
     updates = drawn(1, 5, size=1000)
-    whole = aggregated(Defences(aggregate="median"), updates, "dense")
+    whole = aggregated(Defenses(aggregate="median"), updates, "dense")
     monkeypatch.setattr(module, "_BLOCK", 64)
-    assert (aggregated(Defences(aggregate="median"), updates, "dense") == whole).all()
+    assert (aggregated(Defenses(aggregate="median"), updates, "dense") == whole).all()
 
 
 @pytest.mark.parametrize("aggregate", ["median", "trimmed_mean:0.3"])
 def test_the_largest_finite_numbers_stay_finite(aggregate: str) -> None:
     most = torch.finfo(torch.float32).max
-    found = DefendedMean(Defences(aggregate=aggregate, clip=1.0), 3, torch.float32, torch.device("cpu"), 4, None)
+    found = DefendedMean(Defenses(aggregate=aggregate, clip=1.0), 3, torch.float32, torch.device("cpu"), 4, None)
     for _ in range(4):
         found.add(DensePayload(torch.full((3,), most)), 1.0)
     mean = found.mean()
@@ -108,20 +108,20 @@ MEDIAN, CLIP, NOISE = {"aggregate": "median"}, {"clip": 1.0}, {"clip": 1.0, "noi
 @pytest.mark.parametrize(
     ("algorithm", "given", "words"),
     [
-        ("fed_gate", {"defence": MEDIAN}, "gradient_tracking': its trackers sum to zero"),
-        ("scaffold", {"defence": CLIP}, "control_variates': what clients change in their own state"),
-        ("fed_amd", {"defence": CLIP | {"refuse": 5.0}}, "anchor_sampling"),
-        ("fed_avg", {"defence": NOISE | {"refuse": "auto"}}, "what one client sends would decide about another"),
-        ("ef21", {"defence": NOISE}, "ef21"),
-        ("fed_page", {"defence": MEDIAN}, "fed_page': its gradients travel beside the updates"),
-        ("fed_cams", {"defence": MEDIAN}, "with 'top_k.*most entries of an update are zero"),
-        ("fed_avg", {"defence": MEDIAN, "weighting": "size"}, "a median knows no weights"),
-        ("fed_avg", {"defence": MEDIAN | {"memory": 20_000}}, "10 updates of 650 parameters take .* together"),
-        ("fed_avg", {"defence": {"noise": 1.0}}, "set clip"),
-        ("fed_avg", {"defence": {"noise": 1.0, "clip": "median"}}, "set clip"),
-        ("fed_avg", {"defence": NOISE | {"aggregate": "median"}}, "made for a mean"),
-        ("fed_avg", {"defence": NOISE, "weighting": "size"}, "makes some clients louder"),
-        ("fed_avg", {"defence": NOISE, "sampling": "weighted"}, "uniform or poisson is allowed"),
+        ("fed_gate", {"defense": MEDIAN}, "gradient_tracking': its trackers sum to zero"),
+        ("scaffold", {"defense": CLIP}, "control_variates': what clients change in their own state"),
+        ("fed_amd", {"defense": CLIP | {"refuse": 5.0}}, "anchor_sampling"),
+        ("fed_avg", {"defense": NOISE | {"refuse": "auto"}}, "what one client sends would decide about another"),
+        ("ef21", {"defense": NOISE}, "ef21"),
+        ("fed_page", {"defense": MEDIAN}, "fed_page': its gradients travel beside the updates"),
+        ("fed_cams", {"defense": MEDIAN}, "with 'top_k.*most entries of an update are zero"),
+        ("fed_avg", {"defense": MEDIAN, "weighting": "size"}, "a median knows no weights"),
+        ("fed_avg", {"defense": MEDIAN | {"memory": 20_000}}, "10 updates of 650 parameters take .* together"),
+        ("fed_avg", {"defense": {"noise": 1.0}}, "set clip"),
+        ("fed_avg", {"defense": {"noise": 1.0, "clip": "median"}}, "set clip"),
+        ("fed_avg", {"defense": NOISE | {"aggregate": "median"}}, "made for a mean"),
+        ("fed_avg", {"defense": NOISE, "weighting": "size"}, "makes some clients louder"),
+        ("fed_avg", {"defense": NOISE, "sampling": "weighted"}, "uniform or poisson is allowed"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_any_work(algorithm: str, given: dict, words: str) -> None:
@@ -130,9 +130,9 @@ def test_what_makes_no_sense_is_refused_before_any_work(algorithm: str, given: d
 
 
 @pytest.mark.parametrize("value", ["medium", "trimmed_mean", "trimmed_mean:0.5", "trimmed_mean:x"])
-def test_a_misspelt_aggregate_says_what_is_allowed(value: str) -> None:
+def test_a_misspelled_aggregate_says_what_is_allowed(value: str) -> None:
     with pytest.raises(ConfigError, match="mean, median or trimmed_mean:SHARE is allowed"):
-        laconic.simulate("fed_avg", "logistic", "digits", rounds=1, defence={"aggregate": value})
+        laconic.simulate("fed_avg", "logistic", "digits", rounds=1, defense={"aggregate": value})
 
 
 def run(**given) -> laconic.Result:
@@ -142,7 +142,7 @@ def run(**given) -> laconic.Result:
 
 def test_a_client_that_sends_nan_is_refused_named_and_set_aside(caplog) -> None:
     with caplog.at_level(logging.INFO, logger="laconic"):
-        result = run(rounds=6, strikes=2, faults={"not_finite": 1})
+        result = run(rounds=6, max_violations=2, faults={"not_finite": 1})
     attacker = int(Randomness(0).numpy("attackers").choice(10, 1, replace=False)[0])
     assert [record["participants"] for record in result.history] == [9] * 6
     assert [record.get("refused") for record in result.history] == [{"not finite": 1}] * 2 + [None] * 4
@@ -152,30 +152,30 @@ def test_a_client_that_sends_nan_is_refused_named_and_set_aside(caplog) -> None:
 
 def test_an_update_that_is_far_too_long_is_refused(caplog) -> None:
     with caplog.at_level(logging.INFO, logger="laconic"):
-        result = run(faults={"boosted": 1}, defence={"refuse": 100.0}, rounds=4)
+        result = run(faults={"boosted": 1}, defense={"refuse": 100.0}, rounds=4)
     assert [record.get("refused") for record in result.history] == [{"exploding": 1}] * 3 + [None]
     assert "above 100" in caplog.text
 
 
 def test_without_attackers_a_long_clip_changes_nothing() -> None:
-    assert run(defence={"clip": 1e6}).model_sha256 == run().model_sha256
+    assert run(defense={"clip": 1e6}).model_sha256 == run().model_sha256
 
 
 def test_noise_follows_from_the_seed_and_epsilon_grows() -> None:
     private = {"clip": 0.5, "noise": 1.0, "delta": 1e-4}
-    given = {"participants": 4, "sampling": "poisson", "eval_every": 1, "defence": private}
+    given = {"participants": 4, "sampling": "poisson", "eval_every": 1, "defense": private}
     one, same, other = run(**given), run(**given), run(**given, seed=1)
     assert one.model_sha256 == same.model_sha256 != other.model_sha256
     epsilons = [record["epsilon"] for record in one.history]
     assert 0 < epsilons[0] < epsilons[1] < epsilons[2]
     assert one.metrics.keys() == {"loss", "accuracy"}
     # Four times the noise tells far less.
-    assert run(**given | {"defence": private | {"noise": 4.0}}).history[-1]["epsilon"] < epsilons[0] / 3
+    assert run(**given | {"defense": private | {"noise": 4.0}}).history[-1]["epsilon"] < epsilons[0] / 3
 
 
 def test_the_noise_on_the_model_is_as_large_as_it_should_be() -> None:
     """With a tiny clipping length the model moves by the noise alone: its deviation is z S / n in every entry."""
-    private = simulation(rounds=1, defence={"clip": 1e-3, "noise": 1000.0})
+    private = simulation(rounds=1, defense={"clip": 1e-3, "noise": 1000.0})
     before = private.server.model.clone()
     list(private.rounds())
     private.close()
@@ -191,13 +191,13 @@ def test_poisson_sampling_is_right_on_average() -> None:
 
 
 @pytest.mark.parametrize("value", ["often", -1, 0, "inf"])
-def test_a_misspelt_length_says_what_is_allowed(value: object) -> None:
+def test_a_misspelled_length_says_what_is_allowed(value: object) -> None:
     with pytest.raises(ConfigError, match="a length above 0, auto or none is allowed"):
-        laconic.simulate("fed_avg", "logistic", "digits", rounds=1, defence={"refuse": value})
+        laconic.simulate("fed_avg", "logistic", "digits", rounds=1, defense={"refuse": value})
 
 
 def test_too_long_is_measured_by_the_median_of_what_was_accepted() -> None:
-    lengths = Lengths()
+    lengths = UpdateNormFilter()
     for length in (1.0, 2.0, 500.0, 0.0, 3.0):
         assert lengths.limit("train/model") is None  # five are needed, and a skipped update has no length
         lengths.enter({"train/model": length})
@@ -208,7 +208,7 @@ def test_too_long_is_measured_by_the_median_of_what_was_accepted() -> None:
     with pytest.raises(PacketError, match="client 7 has length 251, above 250, 100 times the median") as caught:
         lengths.check({"train/model": 251.0}, 7)
     assert caught.value.reason == "exploding"
-    again = Lengths()
+    again = UpdateNormFilter()
     again.restore(lengths.state())
     assert again.limit("train/model") == 250.0
     # Only late ones count.
@@ -225,12 +225,12 @@ def test_refusing_goes_with_every_method_and_leaves_an_honest_run_as_it_is(algor
 
     honest = found()
     for refuse in ("auto", 1e6):
-        assert found(defence={"refuse": refuse}).model_sha256 == honest.model_sha256
+        assert found(defense={"refuse": refuse}).model_sha256 == honest.model_sha256
 
 
 def test_a_boosted_update_is_refused_as_if_it_were_lost() -> None:
     # Two thousandfold updates among ten clients: one round is enough to know better.
-    result = run(rounds=6, defence={"refuse": "auto"}, faults={"boosted": 2, "boost": 1000.0}, strikes=2)
+    result = run(rounds=6, defense={"refuse": "auto"}, faults={"boosted": 2, "boost": 1000.0}, max_violations=2)
     refused = [record.get("refused", {}).get("exploding", 0) for record in result.history]
     assert sum(refused) == 4
     assert [record["participants"] for record in result.history[-2:]] == [8, 8]

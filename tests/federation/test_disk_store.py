@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from laconic.core.errors import DataError, PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import State
-from laconic.federation.client_links import DiskPeers, Peers
+from laconic.federation.client_links import ClientLinkState, DiskClientLinkState
 from laconic.federation.database import CHECKPOINT, Database, Recent
 from laconic.federation.disk_store import DiskStore
 from laconic.federation.store import MemoryStore, Question, RecordStore, Settled
@@ -158,7 +158,7 @@ def test_with_at_once_each_call_is_durable_when_it_returns(tmp_path: Path) -> No
 def test_a_checkpoint_and_the_states_of_its_time_come_back_together(tmp_path: Path) -> None:
     database = Database(10**6)
     database.open(tmp_path / "run.sqlite")
-    store, peers = DiskStore(database), DiskPeers(database)
+    store, peers = DiskStore(database), DiskClientLinkState(database)
     assert database.load() is None
     number = store.propose(1, 0, {"memory": torch.ones(3)})
     peers[1] = {"mirror": torch.ones(2)}
@@ -195,7 +195,7 @@ def test_a_checkpoint_writes_only_what_has_changed(tmp_path: Path) -> None:
 
 def test_peers_on_disk_are_peers_in_memory() -> None:
     layout = Layout.of(torch.nn.Linear(3, 1))
-    memory, disk = Peers(layout), DiskPeers(Database(0))
+    memory, disk = ClientLinkState(layout), DiskClientLinkState(Database(0))
     for peers in (memory, disk):
         peers[3] = {"downlink/mirror": torch.arange(4.0), "uplink/reference": torch.tensor([1], dtype=torch.uint8)}
         peers[1] = {"downlink/mirror": torch.ones(4)}
@@ -206,7 +206,7 @@ def test_peers_on_disk_are_peers_in_memory() -> None:
     assert sorted(memory) == sorted(disk) == [2, 3]
     for client in range(4):
         assert same(memory.get(client), disk.get(client)) and (client in memory) == (client in disk)
-    restored = Peers(layout)
+    restored = ClientLinkState(layout)
     restored[7] = {"downlink/mirror": torch.ones(4)}
     restored.restore(memory.state())
     assert sorted(restored) == [2, 3] and same(restored[3], memory[3])

@@ -52,7 +52,7 @@ class RepliedUpdates(Method):
         drawn = [RANDOMNESS.numpy("update", cohort.round, client).normal(size=LAYOUT.size) for client in cohort.clients]
         return torch.from_numpy(np.stack(drawn)).float()
 
-    def nominal_gradients(self, size: int, work: str) -> int:
+    def nominal_gradients(self, size: int, phase: str) -> int:
         return 0
 
 

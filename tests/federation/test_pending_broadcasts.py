@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laconic.compression.packet import Body, Stream
-from laconic.federation.pending_broadcasts import Debts
+from laconic.federation.pending_broadcasts import PendingBroadcasts
 
 ACTIONS = st.lists(
     st.one_of(
@@ -23,7 +23,7 @@ def bodies(round: int) -> dict[Stream, Body]:
 
 @given(ACTIONS)
 def test_every_client_is_owed_the_last_it_was_promised(actions: list[tuple]) -> None:
-    debts, expected = Debts(), {}
+    debts, expected = PendingBroadcasts(), {}
     for round, (name, *rest) in enumerate(actions):
         if name == "owe":
             debts.owe(round, bodies(round), rest[0])
@@ -32,7 +32,7 @@ def test_every_client_is_owed_the_last_it_was_promised(actions: list[tuple]) -> 
             debts.settle(rest[0])
             expected.pop(rest[0], None)
         else:
-            debts = Debts.restored(debts.state())
+            debts = PendingBroadcasts.restored(debts.state())
         assert debts.clients() == expected
         for client in range(6):
             assert debts.of(client) == (bodies(expected[client]) if client in expected else {})

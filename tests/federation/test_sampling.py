@@ -88,7 +88,7 @@ def test_weighted_sampling_of_several_draws_one_after_the_other() -> None:
 def test_rounds_are_drawn_independently_and_seeds_differ() -> None:
     first = draw("uniform", [1] * 10, 3, 3000)
     both = sum(0 in one and 0 in other for one, other in pairwise(first))
-    # A client takes part in two rounds in a row with probability 0.09; neighbouring pairs overlap, which at most
+    # A client takes part in two rounds in a row with probability 0.09; neighboring pairs overlap, which at most
     # doubles the variance.
     assert abs(both - 0.09 * 2999) < DEVIATIONS * np.sqrt(2 * 2999 * 0.09 * 0.91)
     assert first[:20] != draw("uniform", [1] * 10, 3, 20, seed=1)

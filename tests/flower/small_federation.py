@@ -51,7 +51,7 @@ def simulated(label: str, **settings):
 
 
 def replaced(reply: Message, body: Body) -> Message:
-    """The reply with another body in its packets, labelled as the client would."""
+    """The reply with another body in its packets, labeled as the client would."""
     record = reply.content.config_records[wire.RECORD]
     layout = laconic.Layout.of(laconic.models.build("logistic", (1, 8, 8), 10))
     packets = [Packet.parse(each, layout) for each in record["packets"]]

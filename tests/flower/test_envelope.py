@@ -44,4 +44,4 @@ def test_what_is_serialised_can_be_read_again(measured: ModuleType) -> None:
     assert isinstance(arrived, Message)
     assert measured.envelope(arrived) == measured.envelope(message)
     # Flower's older, single form of a message has no more around its packets than the one of many objects.
-    assert len(sent) <= measured.serialised(message) + 100
+    assert len(sent) <= measured.serialized(message) + 100

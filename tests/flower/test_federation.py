@@ -99,8 +99,8 @@ def test_a_directory_with_another_run_is_refused_in_one_line_that_says_what_to_d
 
 
 @pytest.mark.parametrize("label", TWO_WAYS)
-@pytest.mark.parametrize("fate", ["lost", "old copy"])
-def test_a_node_without_its_file_is_brought_back(tmp_path, label, fate):
+@pytest.mark.parametrize("injected", ["lost", "old copy"])
+def test_a_node_without_its_file_is_brought_back(tmp_path, label, injected):
     grid = federation(tmp_path)
     file = tmp_path / "nodes" / "node-1.sqlite"
     done = set()
@@ -111,14 +111,14 @@ def test_a_node_without_its_file_is_brought_back(tmp_path, label, fate):
             shutil.copy(file, tmp_path / "copy")
         if round == "5" and round not in done:
             file.unlink()
-            if fate == "old copy":
+            if injected == "old copy":
                 shutil.copy(tmp_path / "copy", file)
         done.add(round)
 
     grid.before_push = meddle
     result = run(grid, tmp_path, label, rounds=8)
     # The server has noticed, once; told about the run anew where that was lost, the node takes part again.
-    assert grid.sent.count(("query", 101)) == (2 if fate == "lost" else 1)
+    assert grid.sent.count(("query", 101)) == (2 if injected == "lost" else 1)
     assert [record["participants"] for record in result.history[-2:]] == [3, 3]
     assert sum(record.get("lost", 0) for record in result.history) == 1
     assert bool(torch.isfinite(laconic.Layout.of(result.model).flatten(result.model)).all())
@@ -139,12 +139,12 @@ def test_a_client_that_sends_nonsense_is_named_and_set_aside(tmp_path, caplog, h
     grid = federation(tmp_path)
     grid.spoil = lambda node, reply: harm(reply) if node == 101 and reply.metadata.message_type == "train" else reply
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
-        result = run(grid, tmp_path, "fed_avg", rounds=6, strikes=2)
+        result = run(grid, tmp_path, "fed_avg", rounds=6, max_violations=2)
     assert [record["participants"] for record in result.history] == [2] * 6
     assert grid.sent.count(("train", 101)) == 2
     assert "client 1 (node 101) is set aside after 2 refused replies" in caplog.text
     # It stays so when the server starts again.
-    run(grid, tmp_path, "fed_avg", rounds=7, strikes=2, first=2)
+    run(grid, tmp_path, "fed_avg", rounds=7, max_violations=2, first=2)
     assert grid.sent.count(("train", 101)) == 2
 
 
@@ -322,7 +322,7 @@ def test_noise_and_participants_are_a_secret_of_the_server(tmp_path):
 
 def test_a_median_over_nodes_is_that_of_a_simulation(tmp_path):
     federated = run(federation(tmp_path), tmp_path, "fed_avg", aggregate="median")
-    assert federated.model_sha256 == simulated("fed_avg", defence={"aggregate": "median"}).model_sha256
+    assert federated.model_sha256 == simulated("fed_avg", defense={"aggregate": "median"}).model_sha256
     assert federated.model_sha256 != simulated("fed_avg").model_sha256
 
 

@@ -51,7 +51,7 @@ def deliver_late(grid: LoopbackGrid, slow: list[Message]) -> None:
 
 
 def strikes(folder: Path) -> dict[str, int]:
-    return load_tensors(RunDirectory(folder / "run").checkpoint)[1]["roster"]["strikes"]
+    return load_tensors(RunDirectory(folder / "run").checkpoint)[1]["roster"]["blocklist"]
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -78,7 +78,7 @@ def test_one_bad_client_alone_in_a_round_does_not_stop_the_others(tmp_path, capl
     grid = federation(tmp_path)
     grid.spoil = lambda node, reply: not_a_number(reply) if node == 101 and trained(reply) else reply
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
-        result = run(grid, tmp_path, "fed_avg", rounds=8, participants=1, strikes=2)
+        result = run(grid, tmp_path, "fed_avg", rounds=8, participants=1, max_violations=2)
     # Asked alone, it is blamed until it is set aside, and another one stands in for it.
     assert [record["participants"] for record in result.history] == [1] * 8
     assert "client 1 (node 101) is set aside after 2 refused replies" in caplog.text
@@ -90,7 +90,7 @@ def test_clients_that_diverge_one_after_the_other_are_forgiven(tmp_path):
     grid = federation(tmp_path)
     grid.spoil = lambda node, reply: not_a_number(reply) if trained(reply) else reply
     with pytest.raises(Diverged, match="every update in round 1 is not finite"):
-        run(grid, tmp_path, "fed_avg", participants=1, strikes=2)
+        run(grid, tmp_path, "fed_avg", participants=1, max_violations=2)
     assert not any(strikes(tmp_path).values())
 
 
@@ -104,9 +104,9 @@ def test_when_all_are_set_aside_the_server_stops_and_more_strikes_let_them_in(tm
 
     grid.spoil = spoil
     with pytest.raises(Diverged, match="all clients are set aside after round 0"):
-        run(grid, tmp_path, "fed_avg", strikes=2)
+        run(grid, tmp_path, "fed_avg", max_violations=2)
     grid.spoil = lambda node, reply: reply
-    result = run(grid, tmp_path, "fed_avg", strikes=5)
+    result = run(grid, tmp_path, "fed_avg", max_violations=5)
     assert result.model_sha256 == simulated("fed_avg").model_sha256
 
 
@@ -247,9 +247,9 @@ def test_updates_far_longer_than_others_are_refused_without_being_asked_for(tmp_
 
     grid.spoil = spoil
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
-        run(grid, tmp_path, "fed_avg", rounds=3, strikes=2)
+        run(grid, tmp_path, "fed_avg", rounds=3, max_violations=2)
         # What honest updates look like outlives the server.
-        result = run(grid, tmp_path, "fed_avg", rounds=6, strikes=2)
+        result = run(grid, tmp_path, "fed_avg", rounds=6, max_violations=2)
     assert [record["participants"] for record in result.history] == [3, 3, 2, 2, 2, 2]
     assert [record.get("refused") for record in result.history[2:4]] == [{"exploding": 1}] * 2
     assert "the reply of client 1 (node 101) was refused: exploding: the update of client 1 has length" in caplog.text

@@ -223,7 +223,7 @@ def test_a_client_cannot_make_itself_heavier(tmp_path, caplog):
 
     grid.spoil = boast
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
-        result = run(grid, tmp_path, "fed_avg", weighting="size", rounds=4, strikes=2)
+        result = run(grid, tmp_path, "fed_avg", weighting="size", rounds=4, max_violations=2)
     assert [record["participants"] for record in result.history] == [2] * 4
     assert "says 1000000000" in caplog.text
 
@@ -234,7 +234,7 @@ def test_a_client_cannot_make_itself_heavier(tmp_path, caplog):
     # Nor when it comes back.
     grid.add(102, partial(client_app, "logistic", more), partition_id=2, state=str(tmp_path / "nodes"))
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
-        run(grid, tmp_path, "fed_avg", weighting="size", rounds=5, strikes=2, first=1)
+        run(grid, tmp_path, "fed_avg", weighting="size", rounds=5, max_violations=2, first=1)
     assert "and now says 1000" in caplog.text
 
 

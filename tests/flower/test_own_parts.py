@@ -60,7 +60,7 @@ def test_settings_reach_the_parts_of_an_algorithm_that_is_given_whole(tmp_path):
     result = run(federation(tmp_path), tmp_path, laconic.fed_ams(), local_steps=2, **settings)
     assert result.algorithm.method.local_lr == 0.01
     assert "sign" in str(result.algorithm.uplink.parameters()["compressor"])
-    assert result.settings.defence.clip == 3.0
+    assert result.settings.defense.clip == 3.0
     assert result.settings.numerics.strategy == "loop"
     with pytest.raises(ConfigError, match="unknown setting 'local_rate'"):
         run(federation(tmp_path), tmp_path, laconic.fed_ams(), local_rate=1)

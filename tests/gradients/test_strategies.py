@@ -68,7 +68,7 @@ class Twice(nn.Module):
         return self.last(torch.tanh(self.square(torch.relu(self.square(self.first(inputs))))))
 
 
-class Centred(nn.Module):
+class Centered(nn.Module):
     """Examples of a batch that depend on each other."""
 
     def __init__(self) -> None:
@@ -284,7 +284,7 @@ def test_auto_is_a_fixed_rule_from_the_model(name: str, shape: tuple[int, ...], 
     ("make", "expected"),
     [
         (Twice, "stacked"),
-        (Centred, "vmap"),
+        (Centered, "vmap"),
         (Tied, "vmap"),
         (Asking, "loop"),
         (lambda: nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.4), nn.Linear(16, 3)), "vmap"),

@@ -108,7 +108,7 @@ def uniform(x: Vector, bits: int, draws: Vector | None) -> Vector:
 
 
 def uniform_authors(x: Vector, bits: int = 8) -> Vector:
-    """The quantiser published with FedCOMGATE: centred on the mean, whole zero point, nearest level."""
+    """The quantizer published with FedCOMGATE: centered on the mean, whole zero point, nearest level."""
     lowest, highest = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     center = float(np.mean(x))
     scale = (max(x) - min(x)) / (highest - lowest)

@@ -1,4 +1,4 @@
-"""Defences in aggregation, literally: Yin et al. (2018), Definitions 1 and 2; McMahan et al. (2018), Algorithm 1."""
+"""Defenses in aggregation, literally: Yin et al. (2018), Definitions 1 and 2; McMahan et al. (2018), Algorithm 1."""
 
 from __future__ import annotations
 

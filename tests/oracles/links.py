@@ -139,7 +139,7 @@ class Accelerated(Uplink):
 
 
 class Downlink:
-    """Dense: a client starts from w, and the server takes the optimiser's step as it is."""
+    """Dense: a client starts from w, and the server takes the optimizer's step as it is."""
 
     def __init__(self) -> None:
         self.mirrors: PerClient = {}

@@ -7,7 +7,7 @@ from .problem import History, Problem, local_update, mean
 
 
 def local_sgd(problem: Problem, optimizer: Optimizer) -> History:
-    """Every participant trains K steps from w; the optimiser takes the mean of their updates."""
+    """Every participant trains K steps from w; the optimizer takes the mean of their updates."""
     history = History()
     w = problem.initial.copy()
     for t in range(len(problem.participants)):

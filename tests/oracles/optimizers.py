@@ -1,4 +1,4 @@
-"""Server optimisers; y is the mean update (end minus start), so every step is added.
+"""Server optimizers; y is the mean update (end minus start), so every step is added.
 
 `bias_correction=True` is the code that was published with FedCAMS, for Adam, Yogi, AMSGrad and AMS. Adagrad
 has no correction there (and no first moment: b1 = 0 here).
@@ -128,7 +128,7 @@ class FedEFAMSGrad(_Adaptive):
 
 
 class AMS(_Adaptive):
-    """FedCAMS, option 1 (max stabilisation): vhat = max(vhat, v, eps); step b m / sqrt(vhat)."""
+    """FedCAMS, option 1 (max stabilization): vhat = max(vhat, v, eps); step b m / sqrt(vhat)."""
 
     def increment(self, y: Vector) -> Vector:
         m = self.moment(y)

@@ -1,4 +1,4 @@
-"""The whole training loop of every algorithm that is local SGD plus links plus a server optimiser."""
+"""The whole training loop of every algorithm that is local SGD plus links plus a server optimizer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .problem import History, Problem, Vector, local_update, mean, snapshot
 
 
 def train(problem: Problem, uplink: Uplink, optimizer: Optimizer, downlink: Downlink | None = None) -> History:
-    """Down, K local steps, up, mean, optimiser step, every round; a round without replies changes nothing."""
+    """Down, K local steps, up, mean, optimizer step, every round; a round without replies changes nothing."""
     downlink = downlink or Downlink()
     history = History()
     w = problem.initial.copy()
@@ -72,7 +72,7 @@ def qsparse_local_sgd(problem: Problem, compress: Compress) -> History:
     """Qsparse-local-SGD (Basu, Data, Karakus and Diggavi 2019, Algorithm 1, synchronous), in its own signs.
 
     x is the master's model, x_hat[r] a worker's, m[r] its memory; the workers of a round are its participants. A round is
-    the time between two synchronisation indices of I_T; a worker that is away keeps its memory.
+    the time between two synchronization indices of I_T; a worker that is away keeps its memory.
     """
     history = History()
     x = problem.initial.copy()

@@ -1,4 +1,4 @@
-"""The oracles' compressors and optimisers against numbers worked out by hand."""
+"""The oracles' compressors and optimizers against numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_uniform_grids() -> None:
     wide = np.random.default_rng(4).normal(size=50)
     step = (wide.max() - wide.min()) / 255
     assert np.abs(compressors.uniform(wide, 8, None) - wide).max() <= step / 2 * (1 + 1e-9)
-    # The published quantiser has a whole zero point, so the largest value may be cut by up to one step.
+    # The published quantizer has a whole zero point, so the largest value may be cut by up to one step.
     assert np.abs(compressors.uniform_authors(wide) - wide).max() <= 1.5 * step * (1 + 1e-9)
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from laconic.cli.view import LiveView
 from laconic.reproduce import document
-from laconic.reproduce.catalogue import REPRODUCTIONS
+from laconic.reproduce.catalog import REPRODUCTIONS
 from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.options import options
 from laconic.reproduce.runner import collect

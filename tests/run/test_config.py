@@ -98,7 +98,7 @@ def test_a_compressors_settings_may_stand_in_a_label(label: str, compressor: str
     assert algorithm.optimizer.parameters()["server_lr"] == server_lr
 
 
-def test_a_misspelt_key_after_a_compressor_is_a_misspelt_key() -> None:
+def test_a_misspelled_key_after_a_compressor_is_a_misspelled_key() -> None:
     with pytest.raises(ConfigError, match="did you mean 'server_lr'"):
         built("fed_cams:compressor=sign,server_lrr=0.5")
 

@@ -14,8 +14,8 @@ def loss(client: int, w: np.ndarray) -> float:
     inputs, labels = client_arrays()[client]
     logits = inputs @ w[: FEATURES * CLASSES].reshape(CLASSES, FEATURES).T + w[FEATURES * CLASSES :]
     largest = logits.max(1, keepdims=True)
-    normaliser = np.log(np.exp(logits - largest).sum(1)) + largest[:, 0]
-    return float((normaliser - logits[np.arange(len(labels)), labels]).mean())
+    normalizer = np.log(np.exp(logits - largest).sum(1)) + largest[:, 0]
+    return float((normalizer - logits[np.arange(len(labels)), labels]).mean())
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "size"])

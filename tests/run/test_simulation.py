@@ -121,11 +121,11 @@ def test_threads_and_chunks_do_not_change_a_single_bit(make: object, strategy: s
 
 
 @pytest.mark.parametrize("make", [dropping, plain])
-@pytest.mark.parametrize("work", [{"local_steps": 3}, {"local_epochs": 2}])
-def test_vmap_and_loop_agree(make: object, work: dict) -> None:
+@pytest.mark.parametrize("steps", [{"local_steps": 3}, {"local_epochs": 2}])
+def test_vmap_and_loop_agree(make: object, steps: dict) -> None:
     # 8 and 4 and 16: passes of batches of 4 that leave no single example over for batch norm.
     data = images((8, 4, 16))
-    loop, vmap = (train(make(), data, numerics=Numerics(strategy=name), **work) for name in ("loop", "vmap"))
+    loop, vmap = (train(make(), data, numerics=Numerics(strategy=name), **steps) for name in ("loop", "vmap"))
     assert float((vector(loop) - vector(vmap)).abs().max()) < 1e-5
     assert loop.ledger.totals() == vmap.ledger.totals()
 

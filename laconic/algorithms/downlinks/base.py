@@ -7,7 +7,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from laconic.algorithms.context import Occasion
+from laconic.algorithms.context import RoundContext
 from laconic.algorithms.optimizers.base import Optimizer
 from laconic.compression import DENSE, decode, encode_dense
 from laconic.compression.packet import Body
@@ -23,7 +23,7 @@ class LostState(Exception):
 
 
 @dataclass(frozen=True)
-class Held:
+class ClientModelVersion:
     """What the server knows of the model that a client has."""
 
     version: int
@@ -33,7 +33,7 @@ class Held:
 
 
 @dataclass
-class Publication:
+class BroadcastModel:
     """The server's model in one round, and what was encoded of it already: many clients need the same."""
 
     model: Tensor
@@ -55,19 +55,19 @@ class Downlink(Part):
         """The server's state before round 0."""
         return {}
 
-    def advance(self, model: Tensor, step: Tensor, state: State, occasion: Occasion) -> tuple[Tensor, State]:
-        """The server's new model, given the optimiser's step."""
+    def advance(self, model: Tensor, step: Tensor, state: State, context: RoundContext) -> tuple[Tensor, State]:
+        """The server's new model, given the optimizer's step."""
         return model + step, state
 
     def version(self, state: State) -> int:
         """The number of the server's present model."""
         return 0
 
-    def send(self, publication: Publication, held: Held, occasion: Occasion) -> Body:
+    def send(self, publication: BroadcastModel, held: ClientModelVersion, context: RoundContext) -> Body:
         """What one client needs."""
         raise NotImplementedError
 
-    def confirmed(self, publication: Publication, held: Held, body: Body) -> State:
+    def confirmed(self, publication: BroadcastModel, held: ClientModelVersion, body: Body) -> State:
         """The peer state once the client's reply to `body` is folded in."""
         return {}
 
@@ -100,7 +100,7 @@ class Downlink(Part):
 class DenseDownlink(Downlink):
     """The whole model, 32 d bits per participant."""
 
-    def send(self, publication: Publication, held: Held, occasion: Occasion) -> Body:
+    def send(self, publication: BroadcastModel, held: ClientModelVersion, context: RoundContext) -> Body:
         """Every entry, encoded and summed once for all."""
         return publication.whole
 

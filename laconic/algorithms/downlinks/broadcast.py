@@ -1,6 +1,6 @@
 """Two-way Fed-EF: the server compresses its own step with error memory, and all clients share one model.
 
-[E] is Li and Li (2023), Algorithm 3, in the reading that its proof needs: with s the optimiser's step, H = C(s + phi);
+[E] is Li and Li (2023), Algorithm 3, in the reading that its proof needs: with s the optimizer's step, H = C(s + phi);
 phi += s - H; server and clients add H.
 
 Clients that were away get what they missed in the cheapest form: the packets one after the other, one packet with the
@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from laconic.algorithms.context import Occasion
-from laconic.algorithms.downlinks.base import LOST, Downlink, Held, LostState, Publication
+from laconic.algorithms.context import RoundContext
+from laconic.algorithms.downlinks.base import LOST, BroadcastModel, ClientModelVersion, Downlink, LostState
 from laconic.algorithms.downlinks.catch_up import MOST_STEPS, Form, frame, read
 from laconic.compression import AnyCompressor, decode, encode_sparse
 from laconic.compression.packet import Body
@@ -41,11 +41,11 @@ class Broadcast(Downlink):
         """How many steps were broadcast."""
         return int(state["version"])
 
-    def advance(self, model: Tensor, step: Tensor, state: State, occasion: Occasion) -> tuple[Tensor, State]:
+    def advance(self, model: Tensor, step: Tensor, state: State, context: RoundContext) -> tuple[Tensor, State]:
         """One step, kept for those who are away as long as the whole model would cost more."""
         target = step + state["phi"]
-        body = self.compressor.scaled_for_feedback().encode(target, occasion.layout, occasion.generator(Draw.DOWNLINK))
-        payload = decode(body, occasion.layout)
+        body = self.compressor.scaled_for_feedback().encode(target, context.layout, context.generator(Draw.DOWNLINK))
+        payload = decode(body, context.layout)
         payload.add_to(target, -1.0)
         new_model = model.clone()
         payload.add_to(new_model, 1.0)
@@ -62,13 +62,13 @@ class Broadcast(Downlink):
             size -= log.pop(name).numel()
         return new_model, {"phi": target, "version": torch.tensor(version), "changed": changed, **log}
 
-    def send(self, publication: Publication, held: Held, occasion: Occasion) -> Body:
+    def send(self, publication: BroadcastModel, held: ClientModelVersion, context: RoundContext) -> Body:
         """The cheapest of the three forms."""
         if held.version not in publication.by_version:
             publication.by_version[held.version] = self._cheapest(publication, held.version)
         return publication.by_version[held.version]
 
-    def _cheapest(self, publication: Publication, since: int) -> Body:
+    def _cheapest(self, publication: BroadcastModel, since: int) -> Body:
         now = self.version(publication.state)
         forms = [frame(0, now, Form.WHOLE, [publication.whole])]
         names = [f"step/{number}" for number in range(since + 1, now + 1)]

@@ -13,8 +13,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from laconic.algorithms.context import Occasion
-from laconic.algorithms.downlinks.base import LOST, Downlink, Held, LostState, Publication
+from laconic.algorithms.context import RoundContext
+from laconic.algorithms.downlinks.base import LOST, BroadcastModel, ClientModelVersion, Downlink, LostState
 from laconic.algorithms.downlinks.catch_up import Form, frame, read
 from laconic.compression import AnyCompressor, Codec, decode
 from laconic.compression.packet import Body
@@ -43,7 +43,7 @@ class Mirrored(Downlink):
         """Where every mirror starts."""
         return {"initial": model.clone()}
 
-    def send(self, publication: Publication, held: Held, occasion: Occasion) -> Body:
+    def send(self, publication: BroadcastModel, held: ClientModelVersion, context: RoundContext) -> Body:
         """The compressed difference, a skip, or for a client that has lost its state the whole model."""
         if held.version == LOST:
             return frame(0, 0, Form.WHOLE, [publication.whole])
@@ -52,15 +52,15 @@ class Mirrored(Downlink):
         if self.literal:
             target = model + held.peer["error"] if "error" in held.peer else model
         # w - v is an error memory in all but name, so C must contract here too.
-        body = self.compressor.scaled_for_feedback().encode(target, occasion.layout, occasion.generator(Draw.DOWNLINK))
+        body = self.compressor.scaled_for_feedback().encode(target, context.layout, context.generator(Draw.DOWNLINK))
         if self.threshold is not None:
-            change = decode(body, occasion.layout).dense()
+            change = decode(body, context.layout).dense()
             change = change - mirror if self.literal else change
             if torch.linalg.vector_norm(change) <= self.threshold * torch.linalg.vector_norm(mirror):
                 return Body(Codec.SKIP)
         return body
 
-    def confirmed(self, publication: Publication, held: Held, body: Body) -> State:
+    def confirmed(self, publication: BroadcastModel, held: ClientModelVersion, body: Body) -> State:
         """The mirror, moved as the client has moved."""
         moved = self._move(body, self._mirror(publication, held), publication.layout)
         if not self.literal:
@@ -68,7 +68,7 @@ class Mirrored(Downlink):
         error = held.peer.get("error", torch.zeros_like(moved))
         return {"mirror": moved, "error": publication.model.cpu() + error - moved}
 
-    def _mirror(self, publication: Publication, held: Held) -> Tensor:
+    def _mirror(self, publication: BroadcastModel, held: ClientModelVersion) -> Tensor:
         # Mirrors are many: they live with the host, wherever the model is.
         return held.peer.get("mirror", publication.state["initial"].cpu())
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from laconic.algorithms.context import Occasion
-from laconic.algorithms.downlinks.base import Downlink, Held, LostState, Publication
+from laconic.algorithms.context import RoundContext
+from laconic.algorithms.downlinks.base import BroadcastModel, ClientModelVersion, Downlink, LostState
 from laconic.algorithms.optimizers.base import Optimizer
 from laconic.algorithms.optimizers.sgd import SGD
 from laconic.compression import DENSE, Codec, decode
@@ -42,7 +42,7 @@ class Repeated(Downlink):
         """The initial model is version 0."""
         return {"version": torch.tensor(0)}
 
-    def advance(self, model: Tensor, step: Tensor, state: State, occasion: Occasion) -> tuple[Tensor, State]:
+    def advance(self, model: Tensor, step: Tensor, state: State, context: RoundContext) -> tuple[Tensor, State]:
         """One step more."""
         return model + step, {"version": state["version"] + 1}
 
@@ -50,7 +50,7 @@ class Repeated(Downlink):
         """How many steps there were."""
         return int(state["version"])
 
-    def send(self, publication: Publication, held: Held, occasion: Occasion) -> Body:
+    def send(self, publication: BroadcastModel, held: ClientModelVersion, context: RoundContext) -> Body:
         """Nothing to a client that has the model already."""
         return Body(Codec.SKIP) if held.version == self.version(publication.state) else publication.whole
 

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from laconic.algorithms.context import Occasion
+from laconic.algorithms.context import RoundContext
 from laconic.algorithms.methods.base import Count, LocalMethod, Vectors
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.differences import add_difference, difference_compressor
@@ -64,41 +64,41 @@ class AnchorSampling(LocalMethod):
 
     def answer(self, cohort: Cohort) -> Vectors:
         """The change of v_i, or u_i."""
-        if cohort.work == MINER:
+        if cohort.phase == MINER:
             return {Stream.MODEL: recursive_steps(self, cohort, cohort.received[Stream.ANCHOR])}
         # A draw of its own: anchors of round 0 would have nothing new to say on the batch of the first pass.
-        purpose = Draw.FIRST_LARGE_BATCH if cohort.work == FIRST_ANCHOR else Draw.LARGE_BATCH
+        purpose = Draw.FIRST_LARGE_BATCH if cohort.phase == FIRST_ANCHOR else Draw.LARGE_BATCH
         settings = (large_batch(self.anchor_batch), self.clip_norm, self.batch_order, purpose)
         fresh = cohort.large_gradients([cohort.models], *settings)[0]
         return {Stream.ANCHOR: fresh - cohort.stacked("anchor")}
 
     def remember(self, cohort: Cohort, row: int, used: Mapping[Stream, Payload]) -> State:
         """v_i, moved by what arrived."""
-        if cohort.work == MINER:
+        if cohort.phase == MINER:
             return cohort.states[row]
         return add_difference(cohort, row, "anchor", used[Stream.ANCHOR])
 
-    def compressor(self, work: str, uplink: Uplink) -> AnyCompressor | None:
+    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
         """As the update is compressed, without memory; the first pass only if that was asked for."""
-        exact = work == FIRST_ANCHOR and self.first_pass == "exact"
+        exact = phase == FIRST_ANCHOR and self.first_pass == "exact"
         return None if exact else difference_compressor(uplink)
 
     def init(self, model: Tensor) -> State:
         """vbar before anybody was heard."""
         return {"anchor": torch.zeros_like(model)}
 
-    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
+    def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
         """One a round; before the first a pass over all clients, which the paper leaves out of its counts."""
-        opening = (Exchange(FIRST_ANCHOR, who="everyone", counted=False),) if occasion.round == 0 else ()
+        opening = (Exchange(FIRST_ANCHOR, who="everyone", counted=False),) if context.round == 0 else ()
         return (*opening, Exchange(MINER))
 
-    def assign(self, exchange: Exchange, occasion: Occasion) -> str:
+    def assign(self, exchange: Exchange, context: RoundContext) -> str:
         """Anchor or miner, by the coin of this round and client."""
-        if exchange.work == FIRST_ANCHOR:
+        if exchange.phase == FIRST_ANCHOR:
             return FIRST_ANCHOR
         if self.period is not None:
-            return MINER if occasion.round % self.period else ANCHOR
-        return ANCHOR if occasion.generator(Draw.ANCHOR).random() < self.chance(occasion.invited) else MINER
+            return MINER if context.round % self.period else ANCHOR
+        return ANCHOR if context.generator(Draw.ANCHOR).random() < self.chance(context.invited) else MINER
 
     def chance(self, invited: int) -> float:
         """p, given n.
@@ -117,24 +117,24 @@ class AnchorSampling(LocalMethod):
             return math.pow((squared + 1) / (squared + half + root), 1 / n) / c
         return self.probability
 
-    def send(self, work: str, state: State) -> Vectors:
+    def send(self, phase: str, state: State) -> Vectors:
         """Vbar, to miners only."""
-        return {Stream.ANCHOR: state["anchor"]} if work == MINER else {}
+        return {Stream.ANCHOR: state["anchor"]} if phase == MINER else {}
 
     def send_compressor(self, stream: Stream) -> AnyCompressor | None:
         """As that was asked for."""
         return self.mean_compressor
 
-    def streams(self, work: str) -> tuple[Stream, ...]:
+    def streams(self, phase: str) -> tuple[Stream, ...]:
         """A miner's update, or the change of an anchor's cache."""
-        return (Stream.MODEL,) if work == MINER else (Stream.ANCHOR,)
+        return (Stream.MODEL,) if phase == MINER else (Stream.ANCHOR,)
 
-    def gather(self, exchange: Exchange, state: State, received: Received, occasion: Occasion) -> State:
+    def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
         """vbar += sum of the changes / N."""
-        return {"anchor": state["anchor"] + received.take(Stream.ANCHOR) / occasion.population}
+        return {"anchor": state["anchor"] + received.take(Stream.ANCHOR) / context.population}
 
-    def nominal_gradients(self, size: int, work: str) -> int:
+    def nominal_gradients(self, size: int, phase: str) -> int:
         """B for an anchor, 2 K b' for a miner [A, Table 2]."""
-        if work == MINER:
-            return 2 * super().nominal_gradients(size, work)
+        if phase == MINER:
+            return 2 * super().nominal_gradients(size, phase)
         return size if self.anchor_batch == "full" else min(size, self.anchor_batch)

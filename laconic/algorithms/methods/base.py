@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from laconic.algorithms.context import Occasion
+from laconic.algorithms.context import RoundContext
 from laconic.algorithms.methods.batches import BatchOrder, nominal_examples, positions
 from laconic.algorithms.methods.cohort import Cohort, Step
 from laconic.algorithms.methods.exchange import Exchange
@@ -54,7 +54,7 @@ class Method(Part):
     sends_mean: ClassVar[bool] = False
     """True if clients are told the mean of the round's updates."""
     exact_sums: ClassVar[str | None] = None
-    """Why the server must use exactly what clients sent, so that no defence can come between; None if it need not."""
+    """Why the server must use exactly what clients sent, so that no defense can come between; None if it need not."""
     keeps_model: ClassVar[frozenset[str]] = frozenset()
     """The works after which a client keeps the round's model, because the next exchange comes without it."""
 
@@ -76,7 +76,7 @@ class Method(Part):
         """One client's new state, given what the server will decode of its answer."""
         return cohort.states[row]
 
-    def compressor(self, work: str, uplink: Uplink) -> AnyCompressor | None:
+    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
         """How vectors other than the update are compressed in that work; None is dense."""
         return None
 
@@ -86,15 +86,15 @@ class Method(Part):
         """The server's state before round 0."""
         return {}
 
-    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
+    def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
         """The exchanges of a round that begins with that state on the server."""
         return (Exchange(),)
 
-    def assign(self, exchange: Exchange, occasion: Occasion) -> str:
+    def assign(self, exchange: Exchange, context: RoundContext) -> str:
         """The work of one client in an exchange."""
-        return exchange.work
+        return exchange.phase
 
-    def send(self, work: str, state: State) -> Vectors:
+    def send(self, phase: str, state: State) -> Vectors:
         """What goes down with that work, besides the model."""
         return {}
 
@@ -102,11 +102,11 @@ class Method(Part):
         """How what `send` gives is compressed, once for all; None is dense."""
         return None
 
-    def streams(self, work: str) -> tuple[Stream, ...]:
+    def streams(self, phase: str) -> tuple[Stream, ...]:
         """What comes up as the answer to that work."""
         return (Stream.MODEL,)
 
-    def gather(self, exchange: Exchange, state: State, received: Received, occasion: Occasion) -> State:
+    def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
         """The server's state after an exchange."""
         return state
 
@@ -115,7 +115,7 @@ class Method(Part):
         return {}
 
     def update(self, received: Received, state: State) -> Tensor | None:
-        """What the optimiser is given at the end of the round; None leaves the model where it is."""
+        """What the optimizer is given at the end of the round; None leaves the model where it is."""
         return received.mean(Stream.MODEL)
 
     def close(self, state: State, model: Tensor) -> State:
@@ -124,7 +124,7 @@ class Method(Part):
 
     # About the method.
 
-    def nominal_gradients(self, size: int, work: str) -> int:
+    def nominal_gradients(self, size: int, phase: str) -> int:
         """How many gradients of single examples the papers count for a client with `size` examples."""
         raise NotImplementedError
 
@@ -192,7 +192,7 @@ class LocalMethod(Method):
             return self.local_steps
         return (self.local_epochs or 0) * -(-size // self.batch_size)
 
-    def nominal_gradients(self, size: int, work: str) -> int:
+    def nominal_gradients(self, size: int, phase: str) -> int:
         """K b', or the examples of the passes."""
         return nominal_examples(size, self.batch_size, self.local_steps, self.local_epochs)
 

@@ -46,7 +46,7 @@ class Cohort:
     """C clients at the start of their round, and what a method may ask for."""
 
     round: int
-    work: str
+    phase: str
     clients: Sequence[int]
     states: Sequence[State]
     """What the method keeps of each client."""

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from laconic.algorithms.context import Occasion
+from laconic.algorithms.context import RoundContext
 from laconic.algorithms.methods.base import ONE_STEP, ClipNorm, Count, LocalMethod, Method, Vectors
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.differences import add_difference, difference_compressor, unbiased_compressor
@@ -61,7 +61,7 @@ class CompressedGradients(Method):
         """The mean of the clients' states, and the estimate made with it."""
         return {"gradient": torch.zeros_like(model), "estimate": torch.zeros_like(model)}
 
-    def streams(self, work: str) -> tuple[Stream, ...]:
+    def streams(self, phase: str) -> tuple[Stream, ...]:
         """Gradients only."""
         return (Stream.GRADIENT,)
 
@@ -69,7 +69,7 @@ class CompressedGradients(Method):
         """Minus the estimate."""
         return -state["estimate"] if Stream.GRADIENT in received.heard else None
 
-    def nominal_gradients(self, size: int, work: str) -> int:
+    def nominal_gradients(self, size: int, phase: str) -> int:
         """The examples of the batch."""
         return size if self.batch_size == "full" else min(size, self.batch_size)
 
@@ -82,48 +82,48 @@ class EF21(CompressedGradients):
         """g_i, moved by what arrived."""
         return add_difference(cohort, row, "gradient", used[Stream.GRADIENT])
 
-    def compressor(self, work: str, uplink: Uplink) -> AnyCompressor | None:
+    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
         """The uplink's, in its contractive form."""
         return difference_compressor(uplink)
 
-    def gather(self, exchange: Exchange, state: State, received: Received, occasion: Occasion) -> State:
+    def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
         """g += sum / N."""
-        mean = state["gradient"] + received.take(Stream.GRADIENT) / occasion.population
+        mean = state["gradient"] + received.take(Stream.GRADIENT) / context.population
         return {"gradient": mean, "estimate": mean}
 
 
 @part("method", "diana")
-class Diana(CompressedGradients):
+class DIANA(CompressedGradients):
     """m_i = Q(gradient_i - h_i), Q unbiased; h_i += alpha m_i; w -= b (h + mean m); h += alpha sum(m) / N."""
 
     alpha: Annotated[float, Field(gt=0, le=1)] | None = None
     """The rate of the shifts h_i; 1 / (1 + omega) of the compressor when not given."""
-    quantiser: AnyCompressor | None = None
+    quantizer: AnyCompressor | None = None
     """Whose omega that is: always the uplink's compressor, which takes this place before a run."""
 
     def fitted(self, uplink: Uplink) -> Self:
         """With the compressor that the rate of the shifts follows from."""
-        return self.replace(quantiser=unbiased_compressor(self, uplink))
+        return self.replace(quantizer=unbiased_compressor(self, uplink))
 
     def shift_rate(self, layout: Layout) -> float:
         """The rate alpha for a model of that layout."""
         if self.alpha is not None:
             return self.alpha
-        return 1.0 if self.quantiser is None else 1 / (1 + self.quantiser.omega(layout))
+        return 1.0 if self.quantizer is None else 1 / (1 + self.quantizer.omega(layout))
 
     def remember(self, cohort: Cohort, row: int, used: Mapping[Stream, Payload]) -> State:
         """h_i, moved by a part of what arrived."""
         return add_difference(cohort, row, "gradient", used[Stream.GRADIENT], self.shift_rate(cohort.layout))
 
-    def compressor(self, work: str, uplink: Uplink) -> AnyCompressor | None:
+    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
         """The uplink's, as it is."""
         return uplink.parameters().get("compressor")
 
-    def gather(self, exchange: Exchange, state: State, received: Received, occasion: Occasion) -> State:
+    def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
         """The estimate is made with h as it was."""
         mean = received.mean(Stream.GRADIENT)
         if mean is None:
             return state
         shift = state["gradient"]
-        moved = shift + self.shift_rate(occasion.layout) * received.take(Stream.GRADIENT) / occasion.population
+        moved = shift + self.shift_rate(context.layout) * received.take(Stream.GRADIENT) / context.population
         return {"gradient": moved, "estimate": shift + mean}

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from laconic.algorithms.context import Occasion
+from laconic.algorithms.context import RoundContext
 from laconic.algorithms.methods.base import LocalMethod, Vectors
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.differences import add_difference, difference_compressor
@@ -42,7 +42,7 @@ class ControlVariates(LocalMethod):
 
     def answer(self, cohort: Cohort) -> Vectors:
         """u_i, and the change of c_i."""
-        if cohort.work == WARM_UP:
+        if cohort.phase == WARM_UP:
             fresh = cohort.large_gradients([cohort.models], None, self.clip_norm)[0]
             return {Stream.CONTROL: fresh - cohort.stacked("control")}
         rate = self.rate(cohort.round)
@@ -61,31 +61,31 @@ class ControlVariates(LocalMethod):
         """c_i, moved by what arrived."""
         return add_difference(cohort, row, "control", used[Stream.CONTROL])
 
-    def compressor(self, work: str, uplink: Uplink) -> AnyCompressor | None:
+    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
         """As the update is compressed, without memory; a warm start is exact."""
-        return None if work == WARM_UP else difference_compressor(uplink)
+        return None if phase == WARM_UP else difference_compressor(uplink)
 
     def init(self, model: Tensor) -> State:
         """c_0 = 0."""
         return {"control": torch.zeros_like(model)}
 
-    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
+    def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
         """One a round; before the first, if asked, everybody's gradient."""
-        opening = (Exchange(WARM_UP, who="everyone", counted=False),) if self.warm_start and not occasion.round else ()
+        opening = (Exchange(WARM_UP, who="everyone", counted=False),) if self.warm_start and not context.round else ()
         return (*opening, Exchange())
 
-    def send(self, work: str, state: State) -> Vectors:
+    def send(self, phase: str, state: State) -> Vectors:
         """c."""
-        return {Stream.CONTROL: state["control"]} if work == TRAIN else {}
+        return {Stream.CONTROL: state["control"]} if phase == TRAIN else {}
 
     def send_compressor(self, stream: Stream) -> AnyCompressor | None:
         """As that was asked for."""
         return self.mean_compressor
 
-    def streams(self, work: str) -> tuple[Stream, ...]:
+    def streams(self, phase: str) -> tuple[Stream, ...]:
         """u_i and the change of c_i, or the latter alone."""
-        return (Stream.MODEL, Stream.CONTROL) if work == TRAIN else (Stream.CONTROL,)
+        return (Stream.MODEL, Stream.CONTROL) if phase == TRAIN else (Stream.CONTROL,)
 
-    def gather(self, exchange: Exchange, state: State, received: Received, occasion: Occasion) -> State:
+    def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
         """c += sum(c_i_new - c_i) / N."""
-        return {"control": state["control"] + received.take(Stream.CONTROL) / occasion.population}
+        return {"control": state["control"] + received.take(Stream.CONTROL) / context.population}

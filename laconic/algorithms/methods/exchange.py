@@ -13,7 +13,7 @@ TRAIN = "train"
 class Exchange:
     """One question of a round."""
 
-    work: str = TRAIN
+    phase: str = TRAIN
     """What clients are to do; a method may give each of them something more special (`Method.assign`)."""
     who: Literal["participants", "everyone", "answered"] = "participants"
     """The participants of the round, all N clients, or those participants whose answer to the exchange before was folded."""

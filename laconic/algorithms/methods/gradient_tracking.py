@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import torch
 from pydantic import Field
 
-from laconic.algorithms.context import Occasion
+from laconic.algorithms.context import RoundContext
 from laconic.algorithms.methods.base import LocalMethod, Vectors
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.exchange import TRAIN, Exchange
@@ -55,7 +55,7 @@ class GradientTracking(LocalMethod):
 
     def answer(self, cohort: Cohort) -> Vectors:
         """The updates; nothing when the question was only to take in the mean."""
-        if cohort.work == TAKE_IN:
+        if cohort.phase == TAKE_IN:
             return {}
         rate = self.rate(cohort.round)
         trackers = cohort.stacked("tracker")
@@ -70,7 +70,7 @@ class GradientTracking(LocalMethod):
     def remember(self, cohort: Cohort, row: int, used: Mapping[Stream, Payload]) -> State:
         """T_i without its share of q_i."""
         state = dict(cohort.states[row])
-        if cohort.work == TAKE_IN:
+        if cohort.phase == TAKE_IN:
             return state
         assert self.tracker_rate is not None
         walked = self.rate(cohort.round) * self.step_count(cohort.sizes[row])
@@ -95,22 +95,22 @@ class GradientTracking(LocalMethod):
             state["correction"] = state["correction"] - mean
         return state
 
-    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
+    def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
         """Train; then hear the mean."""
         return (Exchange(), Exchange(TAKE_IN, who="answered", model=False))
 
-    def streams(self, work: str) -> tuple[Stream, ...]:
+    def streams(self, phase: str) -> tuple[Stream, ...]:
         """The update, or the word that the mean has come."""
-        return (Stream.CONFIRM,) if work == TAKE_IN else (Stream.MODEL,)
+        return (Stream.CONFIRM,) if phase == TAKE_IN else (Stream.MODEL,)
 
     def owes(self, exchange: Exchange, received: Received) -> Vectors:
         """q, to everybody who is in it."""
         mean = received.mean(Stream.MODEL)
-        return {Stream.MEAN: mean} if exchange.work == TRAIN and mean is not None else {}
+        return {Stream.MEAN: mean} if exchange.phase == TRAIN and mean is not None else {}
 
-    def nominal_gradients(self, size: int, work: str) -> int:
+    def nominal_gradients(self, size: int, phase: str) -> int:
         """K b'."""
-        return 0 if work == TAKE_IN else super().nominal_gradients(size, work)
+        return 0 if phase == TAKE_IN else super().nominal_gradients(size, phase)
 
 
 def _dense(uplink: Uplink) -> bool:

@@ -112,7 +112,7 @@ class OwnTraining(Method):
         cohort.buffers[row].copy_(layout.flatten_buffers(trained))
         return layout.flatten(trained).to(cohort.models) - cohort.models[row]
 
-    def nominal_gradients(self, size: int, work: str) -> int:
+    def nominal_gradients(self, size: int, phase: str) -> int:
         """One pass over the data: what the function really takes is not known before it has run."""
         return size
 
@@ -142,7 +142,7 @@ def _spelling(function: Training) -> str:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """All the usual generators seeded for one call, and put back afterwards."""
+    """All the usual generators seeded for one call, and put back afterward."""
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from laconic.algorithms.context import Occasion
+from laconic.algorithms.context import RoundContext
 from laconic.algorithms.methods.base import ONE_STEP, ClipNorm, Count, LocalMethod, Method, Vectors
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.differences import unbiased_compressor
@@ -40,7 +40,7 @@ class TwoExchanges(LocalMethod):
     """How gradients are compressed; dense when not given."""
     exact_sums: ClassVar[str | None] = BESIDE
 
-    def compressor(self, work: str, uplink: Uplink) -> AnyCompressor | None:
+    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
         """Gradients have their own."""
         return self.gradient_compressor
 
@@ -48,40 +48,40 @@ class TwoExchanges(LocalMethod):
         """g before anybody was heard."""
         return {"gradient": torch.zeros_like(model)}
 
-    def send(self, work: str, state: State) -> Vectors:
+    def send(self, phase: str, state: State) -> Vectors:
         """The estimate g, to those who walk on from it."""
-        return {Stream.GRADIENT: state["gradient"]} if work == TRAIN else {}
+        return {Stream.GRADIENT: state["gradient"]} if phase == TRAIN else {}
 
-    def streams(self, work: str) -> tuple[Stream, ...]:
+    def streams(self, phase: str) -> tuple[Stream, ...]:
         """A gradient first, an update then."""
-        return (Stream.MODEL,) if work == TRAIN else (Stream.GRADIENT,)
+        return (Stream.MODEL,) if phase == TRAIN else (Stream.GRADIENT,)
 
-    def nominal_gradients(self, size: int, work: str) -> int:
+    def nominal_gradients(self, size: int, phase: str) -> int:
         """2 K b' for the recursion, b for a gradient, 2 b for a difference."""
-        if work == TRAIN:
-            return 2 * super().nominal_gradients(size, work)
+        if phase == TRAIN:
+            return 2 * super().nominal_gradients(size, phase)
         large = size if self.anchor_batch == "full" else min(size, self.anchor_batch)
-        return 2 * large if work == CHANGE else large
+        return 2 * large if phase == CHANGE else large
 
 
 @part("method", "bvr_l_sgd")
-class BvrLSgd(TwoExchanges):
+class BVRLSGD(TwoExchanges):
     """Participants send large-batch gradients at w, get their mean as g, and run the recursion from it."""
 
     keeps_model: ClassVar[frozenset[str]] = frozenset({GRADIENT})
 
     def answer(self, cohort: Cohort) -> Vectors:
         """The large-batch gradient, or u_i."""
-        if cohort.work == TRAIN:
+        if cohort.phase == TRAIN:
             return {Stream.MODEL: recursive_steps(self, cohort, cohort.received[Stream.GRADIENT])}
         settings = (large_batch(self.anchor_batch), self.clip_norm, self.batch_order)
         return {Stream.GRADIENT: cohort.large_gradients([cohort.models], *settings)[0]}
 
-    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
+    def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
         """Gradients, then updates of those whose gradient has come."""
         return (Exchange(GRADIENT), Exchange(TRAIN, who="answered", model=False))
 
-    def gather(self, exchange: Exchange, state: State, received: Received, occasion: Occasion) -> State:
+    def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
         """The mean of the gradients."""
         mean = received.mean(Stream.GRADIENT)
         return state if mean is None else {"gradient": mean}
@@ -102,27 +102,27 @@ class Renewed(Method):
     """Gradients that are longer are brought to this length, before any difference is taken."""
     exact_sums: ClassVar[str | None] = BESIDE
 
-    def first(self, occasion: Occasion, state: State) -> Exchange:
+    def first(self, context: RoundContext, state: State) -> Exchange:
         """The exchange that brings g up to date, by the coin of the round."""
-        renewed = "previous" not in state or occasion.generator(Draw.RENEWAL).random() < self.probability
+        renewed = "previous" not in state or context.generator(Draw.RENEWAL).random() < self.probability
         return Exchange(RENEWAL, who="everyone") if renewed else Exchange(CHANGE)
 
     def measured(self, cohort: Cohort) -> Tensor:
         """The gradient at w, or its change since the model that g belongs to."""
         order = self.batch_order if isinstance(self, LocalMethod) else "shuffled"
         settings = (large_batch(self.anchor_batch), self.clip_norm, order)
-        if cohort.work == RENEWAL:
+        if cohort.phase == RENEWAL:
             return cohort.large_gradients([cohort.models], *settings)[0]
         models = [cohort.received[Stream.PREVIOUS], cohort.models]
         before, now = cohort.large_gradients(models, *settings)
         return now.sub_(before)
 
-    def gather(self, exchange: Exchange, state: State, received: Received, occasion: Occasion) -> State:
+    def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
         """g, renewed or carried along."""
         mean = received.mean(Stream.GRADIENT)
-        if mean is None or exchange.work not in (RENEWAL, CHANGE):
+        if mean is None or exchange.phase not in (RENEWAL, CHANGE):
             return state
-        gradient = mean if exchange.work == RENEWAL else state["gradient"] + mean
+        gradient = mean if exchange.phase == RENEWAL else state["gradient"] + mean
         return state | {"gradient": gradient, "current": torch.ones((), dtype=torch.bool)}
 
     def close(self, state: State, model: Tensor) -> State:
@@ -131,28 +131,28 @@ class Renewed(Method):
 
 
 @part("method", "fed_page")
-class FedPage(Renewed, TwoExchanges):
+class FedPAGE(Renewed, TwoExchanges):
     """The estimate of `Renewed`, and participants that run the recursion from it."""
 
     keeps_model: ClassVar[frozenset[str]] = frozenset({RENEWAL, CHANGE})
 
     def answer(self, cohort: Cohort) -> Vectors:
         """A gradient or its change; then u_i."""
-        if cohort.work == TRAIN:
+        if cohort.phase == TRAIN:
             return {Stream.MODEL: recursive_steps(self, cohort, cohort.received[Stream.GRADIENT])}
         return {Stream.GRADIENT: self.measured(cohort)}
 
-    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
+    def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
         """The estimate, then updates of those participants who were heard."""
-        return (self.first(occasion, state), Exchange(TRAIN, who="answered", model=False))
+        return (self.first(context, state), Exchange(TRAIN, who="answered", model=False))
 
-    def send(self, work: str, state: State) -> Vectors:
+    def send(self, phase: str, state: State) -> Vectors:
         """The model before, or g."""
-        return {Stream.PREVIOUS: state["previous"]} if work == CHANGE else super().send(work, state)
+        return {Stream.PREVIOUS: state["previous"]} if phase == CHANGE else super().send(phase, state)
 
 
 @part("method", "marina")
-class Marina(Renewed):
+class MARINA(Renewed):
     """The model moves by -g; differences are compressed, without memory, by the uplink's compressor.
 
     Gorbunov et al. (2021), Algorithm 1; with few participants their PP-MARINA, Algorithm 4.
@@ -170,23 +170,23 @@ class Marina(Renewed):
         """A gradient, or its change."""
         return {Stream.GRADIENT: self.measured(cohort)}
 
-    def compressor(self, work: str, uplink: Uplink) -> AnyCompressor | None:
+    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
         """Renewals are dense, changes as the uplink says."""
-        return uplink.parameters().get("compressor") if work == CHANGE else None
+        return uplink.parameters().get("compressor") if phase == CHANGE else None
 
     def init(self, model: Tensor) -> State:
         """G before anybody was heard."""
         return {"gradient": torch.zeros_like(model)}
 
-    def exchanges(self, occasion: Occasion, state: State) -> tuple[Exchange, ...]:
+    def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
         """One."""
-        return (self.first(occasion, state),)
+        return (self.first(context, state),)
 
-    def send(self, work: str, state: State) -> Vectors:
+    def send(self, phase: str, state: State) -> Vectors:
         """The model before."""
-        return {Stream.PREVIOUS: state["previous"]} if work == CHANGE else {}
+        return {Stream.PREVIOUS: state["previous"]} if phase == CHANGE else {}
 
-    def streams(self, work: str) -> tuple[Stream, ...]:
+    def streams(self, phase: str) -> tuple[Stream, ...]:
         """Gradients only."""
         return (Stream.GRADIENT,)
 
@@ -194,7 +194,7 @@ class Marina(Renewed):
         """-g."""
         return -state["gradient"] if Stream.GRADIENT in received.heard else None
 
-    def nominal_gradients(self, size: int, work: str) -> int:
+    def nominal_gradients(self, size: int, phase: str) -> int:
         """The batch, or twice that for a difference."""
         large = size if self.anchor_batch == "full" else min(size, self.anchor_batch)
-        return 2 * large if work == CHANGE else large
+        return 2 * large if phase == CHANGE else large

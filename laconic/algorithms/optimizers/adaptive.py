@@ -123,7 +123,7 @@ class AMSGrad(Adam):
 
 @part("optimizer", "ams")
 class AMS(Adam):
-    """FedAMS [C, Algorithm 1, option 1], max stabilisation: vhat = max(vhat, v, eps), step b m / sqrt(vhat)."""
+    """FedAMS [C, Algorithm 1, option 1], max stabilization: vhat = max(vhat, v, eps), step b m / sqrt(vhat)."""
 
     def init(self, model: Tensor) -> State:
         """vhat_0 = eps is the same as taking eps into every maximum, since vhat never falls."""

@@ -1,6 +1,6 @@
-"""How the mean update moves the server's model (algorithms.md, "Optimisers").
+"""How the mean update moves the server's model (algorithms.md, "Optimizers").
 
-An optimiser is `init(model) -> state` and `step(mean, state) -> (step, state)`; the server *adds* the step. The mean
+An optimizer is `init(model) -> state` and `step(mean, state) -> (step, state)`; the server *adds* the step. The mean
 update y plays the part of a negative gradient: y = mean of (end - start).
 """
 
@@ -19,7 +19,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Optimizer(Part):
-    """Base of the optimisers; `server_lr` is the server's learning rate, b."""
+    """Base of the optimizers; `server_lr` is the server's learning rate, b."""
 
     server_lr: Rate
     server_schedule: Schedule

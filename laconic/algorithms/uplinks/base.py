@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from laconic.algorithms.context import Occasion
+from laconic.algorithms.context import RoundContext
 from laconic.compression import DENSE, AnyCompressor, Compressor, DensePayload, Payload, decode, encode_dense
 from laconic.compression.packet import Body, Flag
 from laconic.core.layout import Layout
@@ -39,7 +39,7 @@ class Uplink(Part):
     `peer` is what the server keeps of one client: nothing for most uplinks, the last packet for lazy ones.
     """
 
-    def encode(self, update: Tensor, state: State, occasion: Occasion) -> Encoded:
+    def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         """The update as a body."""
         raise NotImplementedError
 
@@ -70,7 +70,7 @@ class Uplink(Part):
 class DenseUplink(Uplink):
     """The update as it is: 32 d bits, nothing to remember."""
 
-    def encode(self, update: Tensor, state: State, occasion: Occasion) -> Encoded:
+    def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         """Every entry."""
         return Encoded(encode_dense(update, lent=True), state, DensePayload(update))
 
@@ -90,10 +90,10 @@ class Compressed(Uplink):
         """The compressor as it is."""
         return self.compressor
 
-    def encode(self, update: Tensor, state: State, occasion: Occasion) -> Encoded:
+    def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         """C(u)."""
-        body = compress(self.compressor, update, occasion)
-        return Encoded(body, state, decode(body, occasion.layout))
+        body = compress(self.compressor, update, context)
+        return Encoded(body, state, decode(body, context.layout))
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count."""
@@ -120,12 +120,12 @@ class ErrorFeedback(Uplink):
         """The compressor, scaled if need be."""
         return self.compressor.scaled_for_feedback()
 
-    def encode(self, update: Tensor, state: State, occasion: Occasion) -> Encoded:
+    def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         """C(u + m)."""
-        target = compensate(update, state, occasion, self.restart_after, self.restart_from)
-        body = compress(self.compressor.scaled_for_feedback(), target, occasion)
-        used = decode(body, occasion.layout)
-        return Encoded(body, remember(target, used, occasion), used)
+        target = compensate(update, state, context, self.restart_after, self.restart_from)
+        body = compress(self.compressor.scaled_for_feedback(), target, context)
+        used = decode(body, context.layout)
+        return Encoded(body, remember(target, used, context), used)
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count."""
@@ -141,24 +141,24 @@ class ErrorFeedback(Uplink):
         return Compressed(self.compressor)
 
 
-def compress(compressor: AnyCompressor, vector: Tensor, occasion: Occasion) -> Body:
-    """C(x), with draws that are named after the occasion."""
-    return compressor.encode(vector, occasion.layout, occasion.generator(Draw.UPLINK))
+def compress(compressor: AnyCompressor, vector: Tensor, context: RoundContext) -> Body:
+    """C(x), with draws that are named after the context."""
+    return compressor.encode(vector, context.layout, context.generator(Draw.UPLINK))
 
 
 def compensate(
-    update: Tensor, state: State, occasion: Occasion, restart_after: int | None, restart_from: int
+    update: Tensor, state: State, context: RoundContext, restart_after: int | None, restart_from: int
 ) -> Tensor:
     """u + m, as a vector of its own; a memory that is too old is forgotten."""
     if "memory" not in state:
         return update.clone()
-    age = occasion.round - int(state["updated"])
-    if restart_after is not None and occasion.round >= restart_from and age > restart_after:
+    age = context.round - int(state["updated"])
+    if restart_after is not None and context.round >= restart_from and age > restart_after:
         return update.clone()
     return update + state["memory"].to(update.device)
 
 
-def remember(target: Tensor, arrived: Payload, occasion: Occasion) -> State:
+def remember(target: Tensor, arrived: Payload, context: RoundContext) -> State:
     """m = x - what arrived; `target` is used up."""
     arrived.add_to(target, -1.0)
-    return {"memory": target, "updated": torch.tensor(occasion.round)}
+    return {"memory": target, "updated": torch.tensor(context.round)}

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from laconic.algorithms.context import Occasion
+from laconic.algorithms.context import RoundContext
 from laconic.algorithms.uplinks.base import Encoded, Uplink, compensate, compress, remember
 from laconic.compression import AnyCompressor, Codec, Compressor, Dense, Payload, SumPayload, decode
 from laconic.compression.packet import Body, Flag
@@ -25,7 +25,7 @@ SKIP = Body(Codec.SKIP)
 
 
 @checked
-class Judging(Uplink):
+class ThresholdUplink(Uplink):
     """What lazy and accelerated uplinks share: ||y - r|| <= threshold ||r||.
 
     The threshold is a number, or C / (alpha n) [B, equation (3)] with n the clients invited; `constant="suggested"` is
@@ -50,37 +50,37 @@ class Judging(Uplink):
         """The compressor, scaled if need be."""
         return self.compressor.scaled_for_feedback() if self.memory else self.compressor
 
-    def limit(self, occasion: Occasion) -> float:
-        """The threshold on this occasion."""
+    def limit(self, context: RoundContext) -> float:
+        """The threshold on this context."""
         if self.threshold is not None:
             return self.threshold
         constant = self.constant
         if constant == "suggested":
-            constant = math.sqrt(self.alpha * math.log(occasion.population)) / occasion.population
-        return constant / (self.alpha * occasion.invited)
+            constant = math.sqrt(self.alpha * math.log(context.population)) / context.population
+        return constant / (self.alpha * context.invited)
 
-    def close(self, payload: Payload, state: State, occasion: Occasion) -> bool:
+    def close(self, payload: Payload, state: State, context: RoundContext) -> bool:
         """Whether y is near the reference."""
         if "reference" not in state:
             return False
-        reference = self.reference(state, occasion.layout).dense()
+        reference = self.reference(state, context.layout).dense()
         distance = torch.linalg.vector_norm(payload.dense() - reference)
-        return bool(distance <= self.limit(occasion) * torch.linalg.vector_norm(reference))
+        return bool(distance <= self.limit(context) * torch.linalg.vector_norm(reference))
 
     def reference(self, state: State, layout: Layout) -> Payload:
         """The reference r, from the client's state or the server's."""
         return decode(Body.from_tensor(state["reference"]), layout)
 
-    def target(self, update: Tensor, state: State, occasion: Occasion) -> Tensor:
+    def target(self, update: Tensor, state: State, context: RoundContext) -> Tensor:
         """The update u, or u + m."""
         if not self.memory:
             return update
-        return compensate(update, state, occasion, self.restart_after, self.restart_from)
+        return compensate(update, state, context, self.restart_after, self.restart_from)
 
-    def compressed(self, target: Tensor, occasion: Occasion) -> Body:
+    def compressed(self, target: Tensor, context: RoundContext) -> Body:
         """C(x)."""
         compressor = self.compressor.scaled_for_feedback() if self.memory else self.compressor
-        return compress(compressor, target, occasion)
+        return compress(compressor, target, context)
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """A skip is a flag of one bit."""
@@ -92,21 +92,21 @@ class Judging(Uplink):
 
 
 @part("uplink", "lazy")
-class Lazy(Judging):
+class Lazy(ThresholdUplink):
     """NLA [B, Algorithms 1 and 3]: an update near the last one sent is not sent; the server uses that one again.
 
     Error feedback inside sees what the server used, so a skip loses nothing.
     """
 
-    def encode(self, update: Tensor, state: State, occasion: Occasion) -> Encoded:
+    def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         """C(x), or a skip."""
-        target = self.target(update, state, occasion)
-        body = self.compressed(target, occasion)
-        used: Payload = decode(body, occasion.layout)
+        target = self.target(update, state, context)
+        body = self.compressed(target, context)
+        used: Payload = decode(body, context.layout)
         reference = body.to_tensor()
-        if self.close(used, state, occasion):
-            body, used, reference = SKIP, self.reference(state, occasion.layout), state["reference"]
-        memory = remember(target, used, occasion) if self.memory else {}
+        if self.close(used, state, context):
+            body, used, reference = SKIP, self.reference(state, context.layout), state["reference"]
+        memory = remember(target, used, context) if self.memory else {}
         return Encoded(body, memory | {"reference": reference}, used)
 
     def fold(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
@@ -119,7 +119,7 @@ class Lazy(Judging):
 
 
 @part("uplink", "accelerated")
-class Accelerated(Judging):
+class Accelerated(ThresholdUplink):
     """AA [B, equation (4)]: an update near the last one is sent in full, and the server uses both together.
 
     Error feedback inside sees y alone: seeing r + y it would take the acceleration back one round later. `feedback="used"`
@@ -128,15 +128,15 @@ class Accelerated(Judging):
 
     feedback: Literal["sent", "used"] = "sent"
 
-    def encode(self, update: Tensor, state: State, occasion: Occasion) -> Encoded:
+    def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         """C(x), marked when it is to be used together with r."""
-        target = self.target(update, state, occasion)
-        body = self.compressed(target, occasion)
-        arrived: Payload = decode(body, occasion.layout)
-        flags = Flag.ACCELERATED if self.close(arrived, state, occasion) else Flag(0)
-        used = SumPayload(self.reference(state, occasion.layout), arrived) if flags else arrived
+        target = self.target(update, state, context)
+        body = self.compressed(target, context)
+        arrived: Payload = decode(body, context.layout)
+        flags = Flag.ACCELERATED if self.close(arrived, state, context) else Flag(0)
+        used = SumPayload(self.reference(state, context.layout), arrived) if flags else arrived
         seen = used if self.feedback == "used" else arrived
-        memory = remember(target, seen, occasion) if self.memory else {}
+        memory = remember(target, seen, context) if self.memory else {}
         return Encoded(body, memory | {"reference": body.to_tensor()}, used, flags, seen)
 
     def fold(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:

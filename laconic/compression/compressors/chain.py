@@ -1,4 +1,4 @@
-"""A quantiser on the values of a sparsifier (Qsparse-local-SGD)."""
+"""A quantizer on the values of a sparsifier (Qsparse-local-SGD)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from laconic.compression.body import BodyWriter, Floats
 from laconic.compression.codec import Codec
 from laconic.compression.compressors.base import Compressor, compressor
 from laconic.compression.compressors.dense import Cast
-from laconic.compression.compressors.quantized import Qsgd, Uniform
+from laconic.compression.compressors.quantized import QSGD, Uniform
 from laconic.compression.compressors.sign import Sign
 from laconic.compression.compressors.sparse import RandomK, TopK
 from laconic.compression.groups import Bounds, Chosen, Group
@@ -17,13 +17,13 @@ from laconic.core.layout import Layout
 
 @compressor("chain")
 class Chain(Compressor):
-    """`first` chooses entries, `second` quantises their values, in order of position; the groups are those of `first`.
+    """`first` chooses entries, `second` quantizes their values, in order of position; the groups are those of `first`.
 
     Written `top_k:0.01+qsgd:4`, where qsgd takes the max norm unless told otherwise.
     """
 
     first: TopK | RandomK
-    second: Qsgd | Uniform | Sign | Cast
+    second: QSGD | Uniform | Sign | Cast
 
     def __post_init__(self) -> None:
         # One chain, one spelling: the groups of the second are those of the first.

@@ -22,7 +22,7 @@ Bits = Annotated[int, Field(ge=1, le=MOST_BITS)]
 
 
 @compressor("qsgd", argument="bits")
-class Qsgd(Compressor):
+class QSGD(Compressor):
     """norm(x) sign(x) level / s, level = s |x| / norm(x) rounded at random so that the mean is right (Fed-EF, equation 2).
 
     norm l2: s = 2^(bits-1); norm max: s = 2^(bits-1) - 1. Unbiased; the l2 form has omega = min(d/s^2, sqrt(d)/s), which
@@ -35,7 +35,7 @@ class Qsgd(Compressor):
     by: Group = "model"
 
     @model_validator(mode="after")
-    def _enough_bits(self) -> Qsgd:
+    def _enough_bits(self) -> QSGD:
         if self.levels < 1:
             raise ValueError("bits = 1 with norm = 'max': at least 2 are needed, one is the sign")
         return self
@@ -88,7 +88,7 @@ class Qsgd(Compressor):
         sizes = np.diff(group_bounds(layout, self.by)).tolist()
         return max((self._omega(size) for size in sizes), default=0.0)
 
-    def scaled_for_feedback(self) -> Qsgd:
+    def scaled_for_feedback(self) -> QSGD:
         """Damped, unless it is contractive."""
         return self if self.contractive else self.replace(damped=True)
 
@@ -101,7 +101,7 @@ class Qsgd(Compressor):
 class Uniform(Compressor):
     """A grid of 2^bits points from the smallest to the largest value of each layer (FedCOMGATE, Section 5).
 
-    `rounding`: stochastic, which is unbiased; nearest; or authors, the published code: nearest on a grid centred on the
+    `rounding`: stochastic, which is unbiased; nearest; or authors, the published code: nearest on a grid centered on the
     mean, with a whole zero point. `zero_point_noise` = n moves each layer's grid by a random whole number of steps, from -n
     to n (Figure 9).
     """

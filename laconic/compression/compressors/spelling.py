@@ -16,7 +16,7 @@ from pydantic import BeforeValidator
 from laconic.compression.compressors.base import COMPRESSORS, Compressor
 from laconic.compression.compressors.chain import Chain
 from laconic.compression.compressors.dense import Cast
-from laconic.compression.compressors.quantized import Qsgd, Uniform
+from laconic.compression.compressors.quantized import QSGD, Uniform
 from laconic.compression.compressors.sign import Sign
 from laconic.compression.compressors.sparse import RandomK, TopK
 from laconic.compression.groups import Group
@@ -26,7 +26,7 @@ from laconic.core.part import make_part
 _FRACTION = re.compile(r"\d+/\d+")
 FIRST: dict[str, type[Compressor]] = {cls.name: cls for cls in (TopK, RandomK)}
 """What can stand before a `+`."""
-SECOND: dict[str, type[Compressor]] = {cls.name: cls for cls in (Qsgd, Uniform, Sign, Cast)}
+SECOND: dict[str, type[Compressor]] = {cls.name: cls for cls in (QSGD, Uniform, Sign, Cast)}
 """What can stand after a `+`."""
 
 
@@ -50,7 +50,7 @@ def parse_compressor(text: str) -> Compressor:
     if len(pieces) > 2:
         raise ConfigError(f"compressor '{text}': at most two can be joined by '+'")
     first = _piece(pieces[0], common, FIRST, "compressor before '+'")
-    defaults = {"norm": "max"} if pieces[1].partition(":")[0] == Qsgd.name else {}
+    defaults = {"norm": "max"} if pieces[1].partition(":")[0] == QSGD.name else {}
     second = _piece(pieces[1], defaults | common, SECOND, "compressor after '+'")
     return make_part(Chain, {"first": first, "second": second})
 

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: 32x32 colour images.
+"""CIFAR-10 and CIFAR-100: 32x32 color images.
 
 Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
 
@@ -50,8 +50,8 @@ CIFAR10_SUMS = {
 TRAIN_BATCHES = [name for name in CIFAR10_SUMS if name != "test_batch"]
 BATCH_SIZE = 10_000
 CIFAR100_COUNTS = {"train": 50_000, "test": 10_000}
-CIFAR10_NORMALISE = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
-CIFAR100_NORMALISE = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+CIFAR10_NORMALIZE = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+CIFAR100_NORMALIZE = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -73,7 +73,7 @@ def read_cifar100(finder: Finder) -> Pool:
     parts = []
     for name, count in CIFAR100_COUNTS.items():
         records = _records(_member(archive, f"cifar-100-binary/{name}.bin"), f"{name}.bin", 2, count)
-        parts.append(images(records[:, 2:].reshape(-1, 3, 32, 32), records[:, 1], CIFAR100_NORMALISE))
+        parts.append(images(records[:, 2:].reshape(-1, 3, 32, 32), records[:, 1], CIFAR100_NORMALIZE))
     return Pool(parts[0], parts[1], "classification", classes=100)
 
 
@@ -86,7 +86,7 @@ def _cifar10(batches: dict[str, bytes]) -> Pool:
     records = {name: _records(content, name, 1, BATCH_SIZE) for name, content in batches.items()}
     train = np.concatenate([records[name] for name in TRAIN_BATCHES if name in records])
     train_part, test_part = (
-        images(part[:, 1:].reshape(-1, 3, 32, 32), part[:, 0], CIFAR10_NORMALISE)
+        images(part[:, 1:].reshape(-1, 3, 32, 32), part[:, 0], CIFAR10_NORMALIZE)
         for part in (train, records["test_batch"])
     )
     return Pool(train_part, test_part, "classification", classes=10)
@@ -166,13 +166,13 @@ def _info(name: str, description: str, classes: int, address: str) -> DatasetInf
         natural_clients=None,
         default_partition="iid",
         default_clients=100,
-        licence="none stated; the authors ask to be cited",
+        license="none stated; the authors ask to be cited",
         citation="Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
         address=address,
     )
 
 
-CIFAR10 = Source(_info("cifar10", "colour photographs of 10 things", 10, CIFAR10_ARCHIVE.addresses[0]), read_cifar10)
+CIFAR10 = Source(_info("cifar10", "color photographs of 10 things", 10, CIFAR10_ARCHIVE.addresses[0]), read_cifar10)
 CIFAR100 = Source(
-    _info("cifar100", "colour photographs of 100 things", 100, CIFAR100_ARCHIVE.addresses[0]), read_cifar100
+    _info("cifar100", "color photographs of 100 things", 100, CIFAR100_ARCHIVE.addresses[0]), read_cifar100
 )

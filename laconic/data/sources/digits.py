@@ -21,10 +21,10 @@ def read(finder: Finder) -> Pool:
     shipped = resources.files("laconic.data") / "shipped" / "digits.npz"
     with shipped.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
-    normalise = moments(arrays["train_images"])
+    normalize = moments(arrays["train_images"])
     return Pool(
-        images(arrays["train_images"], arrays["train_labels"], normalise),
-        images(arrays["test_images"], arrays["test_labels"], normalise),
+        images(arrays["train_images"], arrays["train_labels"], normalize),
+        images(arrays["test_images"], arrays["test_labels"], normalize),
         "classification",
         classes=10,
     )
@@ -41,7 +41,7 @@ DIGITS = Source(
         natural_clients=None,
         default_partition="iid",
         default_clients=20,
-        licence="CC BY 4.0",
+        license="CC BY 4.0",
         citation="Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998",
         address="https://archive.ics.uci.edu/dataset/80",
     ),

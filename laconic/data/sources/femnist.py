@@ -44,10 +44,10 @@ def read(finder: Finder) -> Pool:
 
 def _pool(train: Bytes, labels: Bytes, writers: npt.NDArray[np.integer], test: Bytes, test_labels: Bytes) -> Pool:
     train, test = 255 - train, 255 - test
-    normalise = moments(train)
+    normalize = moments(train)
     return Pool(
-        images(train, labels, normalise),
-        images(test, test_labels, normalise),
+        images(train, labels, normalize),
+        images(test, test_labels, normalize),
         "classification",
         classes=62,
         groups=group_by(writers),
@@ -109,7 +109,7 @@ FEMNIST = Source(
         natural_clients=3_597,
         default_partition="natural",
         default_clients=None,
-        licence="US government work (NIST Special Database 19); LEAF BSD 2-Clause",
+        license="US government work (NIST Special Database 19); LEAF BSD 2-Clause",
         citation="Caldas et al., LEAF: a benchmark for federated settings, 2018",
         address=HOME,
     ),

@@ -4,9 +4,9 @@ Janosi, Steinbrunn, Pfisterer and Detrano, "Heart Disease", UCI Machine Learning
 
 FLamby's Fed-Heart-Disease (Ogier du Terrail et al., 2022) divides the same files by hospital, and predicts
 the same target: whether there is any narrowing (num > 0). Four categorical findings become one column per
-category, and all columns are standardised. Mean and deviation come from the known training values of all
+category, and all columns are standardized. Mean and deviation come from the known training values of all
 hospitals together, as hospitals can agree on them by exchanging sums; test rows take no part. A missing
-finding becomes that mean, which is 0 after standardising. Zeros that stand for an unmeasured cholesterol in
+finding becomes that mean, which is 0 after standardizing. Zeros that stand for an unmeasured cholesterol in
 the files are left as they are.
 """
 
@@ -44,7 +44,7 @@ CATEGORIES: tuple[tuple[int, ...], ...] = (
     (),  # exang, angina under exercise
     (),  # oldpeak, ST depression
     (1, 2, 3),  # slope
-    (),  # ca, vessels coloured
+    (),  # ca, vessels colored
     (3, 6, 7),  # thal
 )
 """The categories of each column; none means a number."""
@@ -103,7 +103,7 @@ HEART_DISEASE = Source(
         natural_clients=4,
         default_partition="natural",
         default_clients=None,
-        licence="CC BY 4.0",
+        license="CC BY 4.0",
         citation="Janosi, Steinbrunn, Pfisterer and Detrano, Heart Disease, UCI, 1988",
         address="https://archive.ics.uci.edu/dataset/45",
     ),

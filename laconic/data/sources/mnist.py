@@ -1,4 +1,4 @@
-"""MNIST and its relatives: 28x28 grey images in idx files.
+"""MNIST and its relatives: 28x28 gray images in idx files.
 
 MNIST: LeCun, Bottou, Bengio and Haffner, "Gradient-based learning applied to document recognition", 1998.
 Writers: Yadav and Bottou, "Cold case: the lost MNIST digits" (QMNIST), 2019. Fashion-MNIST: Xiao, Rasul and
@@ -95,12 +95,12 @@ EMNIST_COUNTS = (240_000, 40_000)
 
 
 def read_mnist(finder: Finder) -> Pool:
-    """MNIST, normalised with its own mean and standard deviation."""
+    """MNIST, normalized with its own mean and standard deviation."""
     return _read(finder, MNIST_FILES, 0.1307, 0.3081)
 
 
 def read_fashion(finder: Finder) -> Pool:
-    """Fashion-MNIST, normalised with its own mean and standard deviation."""
+    """Fashion-MNIST, normalized with its own mean and standard deviation."""
     return _read(finder, FASHION_FILES, 0.2860, 0.3530)
 
 
@@ -123,10 +123,10 @@ def read_emnist_digits(finder: Finder) -> Pool:
         arrays.append(idx.parse(content, file.name, (count, 28, 28) if position % 2 == 0 else (count,)))
     train, train_labels, test, test_labels = arrays
     train, test = (_bytes(part).transpose(0, 2, 1) for part in (train, test))
-    normalise = moments(train)
+    normalize = moments(train)
     return Pool(
-        images(train, train_labels, normalise),
-        images(test, test_labels, normalise),
+        images(train, train_labels, normalize),
+        images(test, test_labels, normalize),
         "classification",
         classes=10,
     )
@@ -134,10 +134,10 @@ def read_emnist_digits(finder: Finder) -> Pool:
 
 def _read(finder: Finder, files: tuple[DataFile, ...], mean: float, deviation: float) -> Pool:
     arrays = [idx.parse(finder.read(file), file.name, shape) for file, (_, shape) in zip(files, PARTS, strict=True)]
-    normalise = (mean,), (deviation,)
+    normalize = (mean,), (deviation,)
     return Pool(
-        images(_bytes(arrays[0]), arrays[1], normalise),
-        images(_bytes(arrays[2]), arrays[3], normalise),
+        images(_bytes(arrays[0]), arrays[1], normalize),
+        images(_bytes(arrays[2]), arrays[3], normalize),
         "classification",
         classes=10,
     )
@@ -161,7 +161,7 @@ def _member(archive: Path, file: DataFile) -> bytes:
     return content
 
 
-def _info(name: str, description: str, licence: str, citation: str, address: str) -> DatasetInfo:
+def _info(name: str, description: str, license: str, citation: str, address: str) -> DatasetInfo:
     return DatasetInfo(
         name=name,
         description=description,
@@ -172,22 +172,22 @@ def _info(name: str, description: str, licence: str, citation: str, address: str
         natural_clients=None,
         default_partition="iid",
         default_clients=100,
-        licence=licence,
+        license=license,
         citation=citation,
         address=address,
     )
 
 
-MNIST_LICENCE = "none stated (often given as CC BY-SA 3.0)"
+MNIST_LICENSE = "none stated (often given as CC BY-SA 3.0)"
 MNIST = Source(
-    _info("mnist", "handwritten digits", MNIST_LICENCE, "LeCun et al., 1998", MNIST_MIRRORS[0]), read_mnist, MNIST_FILES
+    _info("mnist", "handwritten digits", MNIST_LICENSE, "LeCun et al., 1998", MNIST_MIRRORS[0]), read_mnist, MNIST_FILES
 )
 MNIST_BY_WRITER = Source(
     replace(
         _info(
             "mnist-by-writer",
             "MNIST, one client per writer (19 to 131 images each)",
-            f"MNIST: {MNIST_LICENCE}; writer labels: BSD",
+            f"MNIST: {MNIST_LICENSE}; writer labels: BSD",
             "LeCun et al., 1998; Yadav and Bottou, 2019",
             "https://github.com/facebookresearch/qmnist",
         ),

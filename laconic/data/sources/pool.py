@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from laconic.data.federated import Examples, Indices, Kind, Normalise
+from laconic.data.federated import Examples, Indices, Kind, Normalize
 from laconic.data.files import DataFile, Finder
 
 Array = npt.NDArray[np.uint8]
@@ -44,7 +44,7 @@ class DatasetInfo:
     natural_clients: int | None
     default_partition: str
     default_clients: int | None
-    licence: str
+    license: str
     citation: str
     address: str
 
@@ -59,10 +59,10 @@ class Source:
     """What it is made of, where that is more than one file."""
 
 
-def images(pixels: Array, labels: npt.NDArray[np.integer], normalise: Normalise) -> Examples:
+def images(pixels: Array, labels: npt.NDArray[np.integer], normalize: Normalize) -> Examples:
     """Images (NHW or NCHW) and labels as they are stored, one byte each."""
     pixels = pixels[:, None] if pixels.ndim == 3 else pixels
-    return Examples(_tensor(pixels), _tensor(labels.astype(np.uint8)), normalise)
+    return Examples(_tensor(pixels), _tensor(labels.astype(np.uint8)), normalize)
 
 
 def _tensor(values: Array) -> torch.Tensor:
@@ -70,7 +70,7 @@ def _tensor(values: Array) -> torch.Tensor:
     return torch.from_numpy(np.require(values, requirements=["C", "W"]))
 
 
-def moments(pixels: Array) -> Normalise:
+def moments(pixels: Array) -> Normalize:
     """Mean and standard deviation of one-channel images over 255, exact: from how often each value occurs."""
     counts = np.zeros(256, dtype=np.int64)
     for block in np.array_split(pixels, max(1, len(pixels) // 10_000)):

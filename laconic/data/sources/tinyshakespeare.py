@@ -86,7 +86,7 @@ TINYSHAKESPEARE = Source(
         natural_clients=254,
         default_partition="natural",
         default_clients=None,
-        licence="public domain",
+        license="public domain",
         citation="Karpathy, char-rnn, 2015; division by role as in LEAF (Caldas et al., 2018)",
         address=FILE.addresses[0],
     ),

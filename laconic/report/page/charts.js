@@ -1,16 +1,16 @@
 // Every chart of the page, from the groups that are chosen.
 "use strict";
 
-function colour(name) {
+function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
 function layout(more) {
-  const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), automargin: true };
+  const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), automargin: true };
   return {
-    paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: colour("--text"), size: 12 },
+    paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: color("--text"), size: 12 },
     margin: { l: 50, r: 15, t: 10, b: 45 }, hovermode: "closest", showlegend: false,
-    modebar: { bgcolor: "transparent", color: colour("--faint"), activecolor: colour("--text") },
+    modebar: { bgcolor: "transparent", color: color("--faint"), activecolor: color("--text") },
     // What was zoomed stays so until another axis is chosen.
     uirevision: JSON.stringify([more.xaxis?.title, more.xaxis?.type, more.yaxis?.title, more.yaxis?.type]),
     ...more, xaxis: { ...axis, ...(more.xaxis || {}) }, yaxis: { ...axis, ...(more.yaxis || {}) },
@@ -44,16 +44,16 @@ function drawCurves(groups, { metric, cost, logX, logY, smooth }) {
       const known = found.x.map((_, place) => place).filter((place) => found.low[place] !== null), back = [...known].reverse();
       const at = (values, which) => which.map((place) => values[place]);
       traces.push({ x: [...at(found.x, known), ...at(found.x, back)], y: scale([...at(found.high, known), ...at(found.low, back)]),
-        fill: "toself", fillcolor: transparent(group.colour), line: { width: 0 }, hoverinfo: "skip", mode: "lines" });
+        fill: "toself", fillcolor: transparent(group.color), line: { width: 0 }, hoverinfo: "skip", mode: "lines" });
     }
     const seeds = meanOf(found.seeds);
     traces.push({ x: found.x, y: scale(found.mean), name: group.label + seeds, mode: "lines+markers",
-      marker: { size: 4 }, line: { color: group.colour, width: 2, dash: group.dash },
+      marker: { size: 4 }, line: { color: group.color, width: 2, dash: group.dash },
       hovertemplate: `${group.label}${seeds}<br>%{y:.4g}${percent ? " %" : ""} at %{x:.4s}<extra></extra>` });
     const ends = group.runs.filter((run) => run.diverged).map((run) => lastPoint(run, metric, cost, width)).filter(Boolean);
     if (ends.length) {
       traces.push({ x: ends.map((end) => end.x), y: scale(ends.map((end) => end.y)), customdata: ends.map((end) => end.told), name: `${group.label}, diverged`,
-        mode: "markers", marker: { symbol: "x", size: 11, color: group.colour }, hovertemplate: `${group.label}<br>%{customdata}<extra></extra>` });
+        mode: "markers", marker: { symbol: "x", size: 11, color: group.color }, hovertemplate: `${group.label}<br>%{customdata}<extra></extra>` });
     }
   }
   show("curves", traces, {
@@ -71,13 +71,13 @@ function drawPareto(groups) {
     });
     all.push(...points);
     traces.push({ x: points.map((point) => point[0]), y: points.map((point) => point[1]), name: group.label,
-      mode: "markers", marker: { color: group.colour, size: 5, opacity: 0.6 },
+      mode: "markers", marker: { color: group.color, size: 5, opacity: 0.6 },
       hovertemplate: `${group.label}<br>%{y:.2f} % with %{x:.3s}B<extra></extra>` });
   }
   let best = -1;
   const front = all.sort((one, other) => one[0] - other[0]).filter((point) => point[1] > best && ((best = point[1]), true));
   traces.push({ x: front.map((point) => point[0]), y: front.map((point) => point[1]), mode: "lines", name: "front",
-    line: { shape: "hv", color: colour("--faint"), width: 1.5, dash: "dot" }, hoverinfo: "skip" });
+    line: { shape: "hv", color: color("--faint"), width: 1.5, dash: "dot" }, hoverinfo: "skip" });
   show("pareto", traces, {
     xaxis: { title: { text: COSTS.bytes }, type: "log" }, yaxis: { title: { text: "accuracy, %" } },
   });
@@ -113,7 +113,7 @@ function drawStreams(groups, scale) {
   element("pareto").style.height = half && innerWidth > 800 ? place.style.height : "";
   const totals = sums.map((sizes) => Object.values(sizes).reduce((sum, bytes) => sum + bytes, 0) || 1);
   const traces = names.map((name, order) => {
-    const bytes = sums.map((sizes) => sizes[name] ?? 0), mark = { color: name === HEADERS ? colour("--faint") : COLOURS[order % COLOURS.length] };
+    const bytes = sums.map((sizes) => sizes[name] ?? 0), mark = { color: name === HEADERS ? color("--faint") : COLORS[order % COLORS.length] };
     const told = titles.map((title, at) => `${title}<br>${name}: ${size(bytes[at])}, ${number(100 * bytes[at] / totals[at], 2)} % of ${size(totals[at])}`);
     const x = bytes.map((count, at) => (share ? 100 * count / totals[at] : log && !count ? null : count));
     const kind = log ? { mode: "markers", marker: { ...mark, size: 8 } } : { type: "bar", orientation: "h", marker: mark, width: BAR };
@@ -133,7 +133,7 @@ function drawStreams(groups, scale) {
 
 function drawCourse(groups, name, log) {
   const traces = groups.flatMap((group) => group.runs.filter((run) => run.course[name]).map((run) => ({
-    x: run.course.round, y: run.course[name], name: group.label, mode: "lines", line: { color: group.colour, width: 1.5, dash: group.dash },
+    x: run.course.round, y: run.course[name], name: group.label, mode: "lines", line: { color: group.color, width: 1.5, dash: group.dash },
     hovertemplate: `${group.label}, seed ${run.seed}<br>%{y:.4g} in round %{x}<extra></extra>`,
   })));
   show("course", traces, { xaxis: { title: { text: "round" } }, yaxis: { title: { text: name.replaceAll("_", " ") }, type: log ? "log" : "linear" } });

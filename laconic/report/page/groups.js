@@ -6,9 +6,9 @@ const COSTS = {
   bytes: "bytes, both directions", bytes_up: "bytes up", bytes_down: "bytes down", round: "rounds",
   gradients: "gradients of single examples", simulated_seconds: "simulated seconds", seconds: "seconds of this machine",
 };
-const COLOURS = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#bcbd22", "#7f7f7f"];
+const COLORS = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#bcbd22", "#7f7f7f"];
 
-// Colours come again after ten groups; then the line changes.
+// Colors come again after ten groups; then the line changes.
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 const HEADERS = "headers";
 const TROUBLES = { cut_off: "cut off", lost: "lost state", refused: "refused" };
@@ -19,7 +19,7 @@ function column(run, name) {
   return found[name];
 }
 
-// A group keeps its colour while runs come and go.
+// A group keeps its color while runs come and go.
 const places = new Map();
 
 function groupsOf(runs) {
@@ -31,7 +31,7 @@ function groupsOf(runs) {
   return [...groups.values()].map((group) => {
     if (!places.has(group.key)) places.set(group.key, places.size);
     const place = places.get(group.key);
-    return { ...group, colour: COLOURS[place % COLOURS.length], dash: DASHES[Math.floor(place / COLOURS.length) % DASHES.length] };
+    return { ...group, color: COLORS[place % COLORS.length], dash: DASHES[Math.floor(place / COLORS.length) % DASHES.length] };
   });
 }
 

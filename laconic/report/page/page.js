@@ -27,8 +27,8 @@ function listRuns() {
     box.checked = !hidden.has(group.key);
     box.addEventListener("change", () => { box.checked ? hidden.delete(group.key) : hidden.add(group.key); draw(); });
     swatch.className = "swatch";
-    swatch.style.background = group.dash === "solid" ? group.colour
-      : `repeating-linear-gradient(90deg, ${group.colour} 0 4px, transparent 4px 6px)`;
+    swatch.style.background = group.dash === "solid" ? group.color
+      : `repeating-linear-gradient(90deg, ${group.color} 0 4px, transparent 4px 6px)`;
     state.className = "state";
     const going = group.runs.filter((run) => !run.finished && !run.diverged);
     const failed = group.runs.filter((run) => run.diverged).map(diverged).join(", ");
@@ -124,7 +124,7 @@ function draw() {
   const similarity = matrixOf("similarity", "similarity");
   if (similarity) drawMatrix("similarity", similarity, { zmin: -1, zmax: 1, colorscale: "RdBu" }, ["client", "client"]);
   const labels = matrixOf("labels", "label_counts");
-  if (labels) drawMatrix("labels", labels, { zmin: 0, colorscale: [[0, colour("--panel")], [1, colour("--accent")]] }, ["class", "client"]);
+  if (labels) drawMatrix("labels", labels, { zmin: 0, colorscale: [[0, color("--panel")], [1, color("--accent")]] }, ["class", "client"]);
 }
 
 function update() {
