@@ -55,7 +55,7 @@ SETTINGS = {
     "a store that there is not": (["--store", "tape"], ["store = 'tape'", "'memory' or 'disk'"]),
     "a cache that is no size": (["--store-cache", "large"], ["store_cache = 'large'", "500MB"]),
     "a misspelled batch order": (["--batch-order", "shufled"], ["batch_order = 'shufled'", "'shuffled' or 'fixed'"]),
-    "a misspelled part": (["--set", "optimizer.beta2=0.9"], ["'optimizer'", "did you mean 'optimizer'?"]),
+    "a misspelled part": (["--set", "optimiser.beta2=0.9"], ["'optimiser'", "did you mean 'optimizer'?"]),
     "a misspelled parameter": (
         ["--algorithm", "fed_adam", "--set", "optimizer.beta22=0.9"],
         ["'beta22'", "did you mean 'beta2'?", "epsilon"],
