@@ -22,8 +22,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from laconic.core.errors import ConfigError
 from laconic.core.randomness import Draw, Randomness
+from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import Instruction, Reply
-from laconic.federation.round import Engine
 
 _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 _UNITS = {
@@ -203,10 +203,10 @@ def _values(row: dict[str, str]) -> dict[str, float]:
     return {name: quantity(row[name], kind) for name, kind in kinds.items() if row.get(name)}
 
 
-class NetworkEngine:
+class NetworkEngine(SimulatedEngine):
     """An engine whose messages take time."""
 
-    def __init__(self, engine: Engine, network: Network, randomness: Randomness) -> None:
+    def __init__(self, engine: SimulatedEngine, network: Network, randomness: Randomness) -> None:
         self.engine, self.network = engine, network
         self.connections = Connections(network, randomness)
         self.seconds = 0.0

@@ -21,8 +21,9 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.core.errors import ConfigError, LaconicError, unknown_name
 from laconic.core.part import SLOTS, explain
 from laconic.data.federated import ClientData
+from laconic.flower.deployment import Deployment
 from laconic.flower.plan import Model
-from laconic.flower.training import Deployment, FederatedTraining
+from laconic.flower.training import FederatedTraining
 from laconic.run.config import SHORT_NAMES, RunConfig, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.driver import FREE_TO_CHANGE

@@ -29,7 +29,7 @@ def costs(algorithm: laconic.Algorithm, setting: Setting = SETTING) -> list[Roun
     """What each round has cost."""
     simulation = setting.simulation(algorithm)
     try:
-        return [simulation.server.costs for _ in simulation.rounds()]
+        return [simulation.last_round.costs for _ in simulation.rounds()]
     finally:
         simulation.close()
 
@@ -58,7 +58,7 @@ def test_anchors_and_miners() -> None:
     simulation = SETTING.simulation(laconic.fed_amd(probability=0.5))
     seen = {"anchor": 0, "miner": 0}
     for _ in simulation.rounds():
-        round = simulation.server.costs
+        round = simulation.last_round.costs
         streams = round.streams
         miners = streams["up/model"].packets if "up/model" in streams else 0
         # Before round 0 everybody is an anchor, at no cost in the paper.

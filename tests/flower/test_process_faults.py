@@ -100,7 +100,7 @@ class Federation:
         assert numbers["sha256"] == expected.model_sha256()
         checkpoint, _ = load_tensors(self.run.checkpoint)
         for client in set().union(*heard.values()):
-            there = expected.store.settle(client, Question(0, 10**6, 0, int(expected.server.folded[client])))
+            there = expected.store.settle(client, Question(0, 10**6, 0, int(expected.server.clients.sequences[client])))
             here = self.memory(client, int(checkpoint["server/folded"][client]))
             assert torch.equal(here, there.state["uplink/memory"]), client
         return heard
