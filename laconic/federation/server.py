@@ -83,9 +83,9 @@ class Server:
 
     def draw_participants(self) -> list[int]:
         """The clients that are drawn for the present round."""
-        return participants(self.sampling, len(self.data), self.count, self.round, self.secret, self._client_sizes)
+        return participants(self.sampling, len(self.data), self.count, self.round, self.secret, self.client_sizes)
 
-    def _client_sizes(self) -> np.ndarray:
+    def client_sizes(self) -> np.ndarray:
         """Looked up once per revision of the data: in a large population that takes longer than drawing from it."""
         revision = getattr(self.data, "revision", 0)
         if self._sizes is None or self._sizes[0] != revision:

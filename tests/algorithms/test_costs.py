@@ -69,7 +69,7 @@ def test_anchors_and_miners() -> None:
         measured = round.bytes("up") + round.bytes("down")
         assert measured == (2 * first + 2 * anchors + 3 * miners) * VECTOR
         chosen = SETTING.oracle().participants[simulation.server.round - 1]
-        roles = {client: simulation.server.method.assign(Exchange(), asked(simulation, client)) for client in chosen}
+        roles = {client: simulation.algorithm.method.assign(Exchange(), asked(simulation, client)) for client in chosen}
         sizes = [SIZES[client] for client, role in roles.items() if role == "anchor"]
         assert len(sizes) == anchors
         assert round.gradients == sum(sizes) + miners * 2 * K * BATCH
@@ -147,7 +147,7 @@ def test_clients_are_counted_once_a_round(name: str) -> None:
 def test_the_skip_rate_is_a_share_of_the_updates() -> None:
     lazy = laconic.Lazy(threshold=1e9)
     simulation = SETTING.simulation(laconic.fed_page(probability=1.0, uplink=lazy))
-    records = [record | simulation._rates() for record in simulation.rounds()]
+    records = [record | simulation._rates(simulation.last_round.costs) for record in simulation.rounds()]
     simulation.close()
     # Whoever has sent an update before skips this one, though all renew their gradient in every round.
     sent: set[int] = set()

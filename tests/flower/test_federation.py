@@ -196,7 +196,7 @@ def test_a_node_that_joins_in_the_middle_gets_what_it_needs(tmp_path):
 
 
 def test_too_few_nodes_are_waited_for(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("laconic.flower.training.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("laconic.flower.presence.LOOK_EVERY", 0.01)
     grid = federation(tmp_path, nodes=[0])
     looked = grid.get_node_ids
 

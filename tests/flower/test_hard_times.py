@@ -29,7 +29,7 @@ from tests.flower.small_federation import CLIENTS, add, federation, not_a_number
 @pytest.fixture(autouse=True)
 def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laconic.flower.training.SHORTEST_REST", 0.01)
-    monkeypatch.setattr("laconic.flower.training.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("laconic.flower.presence.LOOK_EVERY", 0.01)
 
 
 def trained(reply: Message) -> bool:
@@ -252,7 +252,7 @@ def test_updates_far_longer_than_others_are_refused_without_being_asked_for(tmp_
         result = run(grid, tmp_path, "fed_avg", rounds=6, max_violations=2)
     assert [record["participants"] for record in result.history] == [3, 3, 2, 2, 2, 2]
     assert [record.get("refused") for record in result.history[2:4]] == [{"exploding": 1}] * 2
-    assert "the reply of client 1 (node 101) was refused: exploding: the update of client 1 has length" in caplog.text
+    assert "the reply of client 1 (node 101) was refused: exploding: the update of client 1 has norm" in caplog.text
     assert "client 1 (node 101) is blocked after 2 refused replies" in caplog.text
 
 

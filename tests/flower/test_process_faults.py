@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import laconic
+from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import Instruction, Reply
 from laconic.federation.store import Question
 from laconic.run.directory import RunDirectory, load_tensors, read_metrics
@@ -106,7 +107,7 @@ class Federation:
         return heard
 
 
-class OnlyThese:
+class OnlyThese(SimulatedEngine):
     """An engine of whose replies only some arrive."""
 
     def __init__(self, simulation: Simulation, heard: Mapping[int, set[int]]) -> None:
