@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from laconic.reproduce.measures import Measure
@@ -95,3 +96,28 @@ class Claim:
             return sign * (first - second) > 0 and sign * (first - second) >= self.margin
 
         return compare
+
+
+def in_order(
+    text: str, measure: Measure, relation: Relation, label: str, values: Sequence[object]
+) -> tuple[Claim, ...]:
+    """A claim for each two neighbors: the later value has more (less) of the measure than the earlier one.
+
+    Args:
+        text: the statement, with `{later}` and `{earlier}` for the two values.
+        label: the label of a run, with `{}` for the value.
+
+    >>> from laconic.reproduce.measures import LOSS
+    >>> [claim.text for claim in in_order("{later} beats {earlier}", LOSS, "less", "tau = {}", (5, 10, 20))]
+    ['10 beats 5', '20 beats 10']
+    """
+    return tuple(
+        Claim(
+            text.format(later=later, earlier=earlier),
+            measure,
+            relation,
+            (label.format(later),),
+            (label.format(earlier),),
+        )
+        for earlier, later in pairwise(values)
+    )
