@@ -56,7 +56,7 @@ def contents(server: Server) -> tuple:
     state = {name: value.clone() for name, value in server.state().items()}
     received = (server._received.mean(stream) for stream in (Stream.MODEL, Stream.BUFFERS))
     means = [None if mean is None else mean.clone() for mean in received]
-    return state, means, server.costs.table(), list(server.losses)
+    return state, means, server.costs.state_dict(), list(server.losses)
 
 
 def refused(server: Server, message: Reply) -> str:
