@@ -275,20 +275,21 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]
         if place in seen:
             plain[name] = plain[name].clone()
         seen.add(place)
-    write_atomically(path, save(plain, {"laconic": json.dumps(numbers), "format": str(FORMAT)}))
+    # One entry: safetensors writes several in any order, and equal checkpoints are equal files.
+    write_atomically(path, save(plain, {"laconic": json.dumps({"format": FORMAT, "plain": numbers})}))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The inverse of `save_tensors`."""
     try:
         with safe_open(path, "pt") as file:
-            version = file.metadata()["format"]
-            if version != str(FORMAT):
+            content = json.loads(file.metadata()["laconic"])
+            version = content.get("format")
+            if version != FORMAT:
                 raise DataError(
                     f"'{path}' has checkpoint format {version}; this version of Laconic reads format {FORMAT}"
                 )
-            numbers = json.loads(file.metadata()["laconic"])
-            return {name: file.get_tensor(name) for name in file.keys()}, numbers  # noqa: SIM118 - not a dict
+            return {name: file.get_tensor(name) for name in file.keys()}, content["plain"]  # noqa: SIM118 - not a dict
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"'{path}' is damaged: {error}") from error
 
