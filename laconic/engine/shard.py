@@ -15,7 +15,7 @@ import torch
 
 from laconic.core.errors import ConfigError
 from laconic.engine.client_spec import ClientSpec
-from laconic.federation.database import Database
+from laconic.federation.database import SHARD, Database
 from laconic.federation.disk_store import DiskStore
 from laconic.federation.messages import Instruction, Reply
 
@@ -43,7 +43,7 @@ class Shard:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"ray.folder = '{path.parent}': {error.strerror}; choose another") from None
-        self._database = Database(cache, log=True)
+        self._database = Database(cache, SHARD)
         self._database.open(path)
         if fresh:
             # Not by removing the file: a worker of an earlier run may still have it.

@@ -29,8 +29,9 @@ from laconic.data.federated import ClientData, Examples
 from laconic.data.owned import OwnData
 from laconic.engine.client_spec import ClientSpec
 from laconic.engine.inline import InlineEngine
+from laconic.federation.store import ClientStore
 from laconic.flower import wire
-from laconic.flower.node_store import KEEP_DAYS, NodeFile, NodeStore
+from laconic.flower.node_store import KEEP_DAYS, NodeFile
 from laconic.flower.plan import Model, Plan, initial_hash, make_model
 from laconic.gradients.named_rng import stochastic
 from laconic.run.evaluate import evaluate
@@ -148,11 +149,11 @@ class Node:
             if self._built is not None:
                 self._built[1].engine.close()
                 self._built = None
-            store = NodeStore(self._file(context), plan.run)
+            store = self._file(context).store(plan.run)
             self._built = key, self._build(plan, context, client, store)
         return self._built[1]
 
-    def _build(self, plan: Plan, context: Context, client: int, store: NodeStore) -> Trainer:
+    def _build(self, plan: Plan, context: Context, client: int, store: ClientStore) -> Trainer:
         """As a simulation is built, for one client and with the server's choices."""
         dtype: torch.dtype = getattr(torch, plan.numerics.dtype)
         data = self._examples(plan, context, client)

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from logging import getLogger
-from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -19,8 +18,8 @@ from laconic.compression import encode_dense
 from laconic.compression.packet import Packet, Stream
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
-from laconic.core.part import State, section
 from laconic.core.randomness import Randomness
+from laconic.core.state_dict import StateDict
 from laconic.data.federated import ClientData
 from laconic.federation.ledger import Ledger
 from laconic.federation.policy import Outcome
@@ -208,28 +207,18 @@ class FederatedTraining(Training):
                 found[f"clients_{name}"] = math.fsum(n * value for n, value in said) / sum(n for n, _ in said)
         return found | self.ledger.totals()
 
-    def snapshot(self) -> tuple[State, dict[str, Any]]:
-        """The server's side alone: clients keep their own."""
-        tensors = {f"server/{name}": value for name, value in self.server.state_dict().items()}
-        return tensors, {
-            "run": self.roster.plan.run,
-            "incarnation": self.server.incarnation,
-            "roster": self.roster.table(),
-            "secret": self._secret,
-            "ledger": self.ledger.table(),
-            "seconds": self.seconds,
-            "model": self.layout.fingerprint,
-        }
+    @property
+    def clients_keep_state(self) -> bool:
+        return True
 
-    def restore(self, tensors: State, numbers: dict[str, Any]) -> None:
-        """Go on as the next incarnation: what the last one asked and did not save is asked again."""
-        if numbers["model"] != self.layout.fingerprint:
-            raise ConfigError("resume: the model has another form than the one that the run was started with")
-        self.server.load_state_dict(section(tensors, "server"))
-        self.server.incarnation = (numbers["incarnation"] + 1) % 2**16
-        self.roster.plan = self.roster.plan.model_copy(update={"run": numbers["run"]})
-        self.roster.restore(numbers["roster"])
+    def state_dict(self) -> StateDict:
+        """The server's side alone: clients keep their own."""
+        own = {"run": self.roster.plan.run, "roster": self.roster.state_dict(), "secret": self._secret}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: StateDict) -> None:
+        super().load_state_dict(state)
+        self.roster.plan = self.roster.plan.model_copy(update={"run": state["run"]})
+        self.roster.load_state_dict(state["roster"])
         if self.privacy is not None:
-            self._hide(numbers["secret"])
-        self.ledger = Ledger.from_table(numbers["ledger"])
-        self.seconds = numbers["seconds"]
+            self._hide(state["secret"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
-from laconic.core.part import State
+from laconic.core.part import section
 from laconic.core.randomness import Draw, Randomness
+from laconic.core.state_dict import StateDict, prefixed
 from laconic.core.task import TASKS, Task
 from laconic.data.federated import ClientData, FederatedData, GeneratedData, sizes_of
 from laconic.engine.client_spec import ClientSpec
@@ -133,7 +134,7 @@ class Simulation(Training):
             self.engine.close()
             raise
 
-    def rounds(self) -> Iterator[Record]:
+    def rounds(self) -> Generator[Record, None, None]:
         """See `Training`; that workers take a while to start is not the first round's fault."""
         if self.workers is not None and self.server.round < self.settings.rounds:
             self.workers.start()
@@ -180,68 +181,46 @@ class Simulation(Training):
             self.server.rounds_are_durable = False
 
     @property
-    def incarnations(self) -> bool:
-        """Workers' stores know of rounds that a crash of this process undid."""
+    def clients_keep_state(self) -> bool:
         return self.workers is not None
 
-    def snapshot(self) -> tuple[State, dict[str, Any]]:
-        """All that is needed to continue, as tensors and as plain numbers; what is in a database stays there."""
+    def figures(self) -> dict[str, np.ndarray]:
+        similarity = None if self.full_gradient is None else self.full_gradient.similarity
+        return {} if similarity is None else {"gradient_similarity": similarity}
+
+    def fingerprints(self) -> dict[str, Any]:
+        data = self.data.fingerprint() if isinstance(self.data, FederatedData | GeneratedData) else None
+        return super().fingerprints() | {"data": data}
+
+    def state_dict(self) -> StateDict:
+        """All that is needed to continue; states that are in a database stay there."""
         if self.workers is not None:
             # What the checkpoint relies on must be as durable as itself.
             self.workers.flush()
-        tensors = {f"server/{name}": value for name, value in self.server.state_dict().items()}
-        numbers: dict[str, dict[str, Any]] = {}
+        state = super().state_dict() | {"blocklist": self.policy.blocklist.state_dict()}
         if isinstance(self.store, MemoryStore):
-            clients, numbers = self.store.snapshot()
-            tensors |= {f"clients/{name}": value for name, value in clients.items()}
-        held: list[dict[str, Any]] = []
+            state |= prefixed("clients", self.store.state_dict())
         if self.faulty is not None:
-            packets, held = self.faulty.snapshot()
-            tensors |= {f"held/{name}": value for name, value in packets.items()}
-        return tensors, {
-            "held": held,
-            "forgetful": [] if self.faulty is None else [*self.faulty.forgetful.items()],
-            "incarnation": self.server.incarnation,
-            "places": [] if self.workers is None else self.workers.places,
-            "ledger": self.ledger.table(),
-            "clients": numbers,
-            "blocklist": self.policy.blocklist.state_dict(),
-            "seconds": self.seconds,
-            "simulated_seconds": self.network and self.network.seconds,
-            "model": self.layout.fingerprint,
-            "data": self._data_fingerprint(),
-        }
-
-    def _data_fingerprint(self) -> str | None:
-        return self.data.fingerprint() if isinstance(self.data, FederatedData | GeneratedData) else None
-
-    def restore(self, tensors: State, numbers: dict[str, Any]) -> None:
-        """Continue from a snapshot, bit for bit; with another model or other data that cannot be."""
-        if numbers["model"] != self.layout.fingerprint:
-            raise ConfigError("resume: the model has another form than the one that the run was started with")
-        if numbers["data"] != self._data_fingerprint():
-            raise ConfigError("resume: the data is not the same as the run was started with")
-        sections: dict[str, State] = {"server": {}, "clients": {}, "held": {}}
-        for key, value in tensors.items():
-            section, name = key.split("/", 1)
-            sections[section][name] = value
-        self.server.load_state_dict(sections["server"])
-        if isinstance(self.store, MemoryStore):
-            self.store.restore(sections["clients"], numbers["clients"])
-        if self.faulty is not None:
-            self.faulty.restore(sections["held"], numbers["held"])
-            self.faulty.forgetful = dict(numbers["forgetful"])
+            state |= prefixed("faults", self.faulty.state_dict())
         if self.workers is not None:
-            self.server.incarnation = (numbers["incarnation"] + 1) % 2**16
-            self.workers.go_on(numbers["places"])
+            state["places"] = self.workers.places
         if self.network is not None:
-            self.network.seconds = numbers["simulated_seconds"]
-        self.policy.blocklist.load_state_dict(numbers["blocklist"])
-        self.ledger = Ledger.from_table(numbers["ledger"])
-        self.seconds = numbers["seconds"]
+            state["simulated_seconds"] = self.network.seconds
+        return state
+
+    def load_state_dict(self, state: StateDict) -> None:
+        super().load_state_dict(state)
+        self.policy.blocklist.load_state_dict(state["blocklist"])
+        if isinstance(self.store, MemoryStore):
+            self.store.load_state_dict(section(state, "clients"))
+        if self.faulty is not None:
+            self.faulty.load_state_dict(section(state, "faults"))
+        if self.workers is not None:
+            self.workers.go_on(state["places"])
+        if self.network is not None:
+            self.network.seconds = state["simulated_seconds"]
 
     def close(self) -> None:
-        """Stop the engines, and let go of the database."""
         self.engine.close()
         if self.workers is not None:
             self.workers.close()
