@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from laconic.core.errors import ConfigError
@@ -29,7 +28,6 @@ class Shard:
     def open(
         self,
         spec: ClientSpec,
-        example: int,
         path: Path,
         *,
         threads: int,
@@ -37,7 +35,7 @@ class Shard:
         cache: int,
         fresh: bool,
     ) -> None:
-        """`example` is one of the shard's clients; with `fresh`, what an earlier run left at `path` is thrown away."""
+        """Start with the states in the file at `path`; with `fresh`, with none."""
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,10 +49,8 @@ class Shard:
         # A training loop of a person's own runs with all the operator threads that it would have without workers.
         torch.set_num_threads(operator_threads)
         self._engine = spec.engine(DiskStore(self._database), threads)
-        positions = np.arange(2) % spec.data.size(example)
-        layout = self._engine.runtime.layout
-        batch = tuple(part.to(spec.device) for part in spec.data.batch(example, positions, layout.dtype))
-        self._engine.warm_up(batch)
+        assert spec.prepared.batch is not None
+        self._engine.warm_up(spec.prepared.batch)
 
     def run(self, instructions: Sequence[Instruction]) -> list[Reply]:
         """The replies of some of its clients, whose new states are in the store by then."""

@@ -12,8 +12,6 @@ from torch import nn
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
-from laconic.core.errors import ConfigError
-from laconic.core.layout import Layout
 from laconic.core.part import section
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import StateDict, prefixed
@@ -22,6 +20,7 @@ from laconic.data.federated import ClientData, FederatedData, GeneratedData, siz
 from laconic.engine.client_spec import ClientSpec
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.network import NetworkEngine
+from laconic.engine.prepared import client_example, prepare, usable_device
 from laconic.engine.ray_actors import connect
 from laconic.engine.ray_engine import RayEngine
 from laconic.engine.simulated import SimulatedEngine
@@ -32,10 +31,7 @@ from laconic.federation.disk_store import DiskStore
 from laconic.federation.ledger import Ledger
 from laconic.federation.policy import ExchangeReport, Outcome, ReplyPolicy
 from laconic.federation.round import Round
-from laconic.federation.server import Server
 from laconic.federation.store import MemoryStore
-from laconic.gradients.choose import settle
-from laconic.gradients.named_rng import stochastic
 from laconic.run.diagnostics import Diagnostics
 from laconic.run.full_gradient import FullGradient
 from laconic.run.settings import Settings
@@ -46,66 +42,32 @@ class Simulation(Training):
     """The server, its clients and an engine, ready to run; everything is checked here, before any work."""
 
     def __init__(self, algorithm: Algorithm, task: Task, data: ClientData, settings: Settings) -> None:
-        device = usable_device(settings.device)
-        dtype: torch.dtype = getattr(torch, settings.numerics.dtype)
-        participants = settings.participants or len(data)
-        if participants > len(data):
-            raise ConfigError(f"participants = {participants}: there are only {len(data)} clients")
-        algorithm = algorithm.fitted()
-        algorithm.method.check(sizes_of(data), settings.weighting)
-        self.algorithm, self.data = algorithm, data
-        self.task = task.to(device, dtype)
-        self.layout = Layout.of(self.task.module)
-        # Two examples, the same one twice if need be: batch norm cannot be tried on one.
-        example = data.batch(0, np.arange(2) % data.size(0), dtype)
-        batch = tuple(part.to(device) for part in example)
-        self.task.check(batch)
-        check_labels(self.task, data, batch)
-        draws = stochastic(self.task, batch)
-        numerics = settle(settings.numerics, self.task, self.layout, draws, batch)
-        update: dict[str, Any] = {"numerics": numerics, "participants": participants}
         if settings.engine == "ray":
-            update["ray"] = connect(settings.ray, settings.threads or 1)
-        self.settings = settings = settings.model_copy(update=update)
-        self.randomness = Randomness(settings.seed)
+            settings = settings.model_copy(update={"ray": connect(settings.ray, settings.threads or 1)})
         self.database = Database(settings.store_cache) if settings.store == "disk" else None
         self.store = MemoryStore() if self.database is None else DiskStore(self.database)
-        frozen = settings.buffers == "frozen"
-        buffers = self.layout.flatten_buffers(self.task.module)
         self.policy = SimulationPolicy(Blocklist(settings.max_violations))
-        self.server = Server(
-            algorithm,
-            self.layout,
-            self.layout.flatten(self.task.module),
-            buffers.to(device),
-            data,
-            self.randomness,
-            participants=participants,
-            sampling=settings.sampling,
-            weighting=settings.weighting,
-            defenses=settings.defense,
-            send_buffers=not frozen,
-            links=None if self.database is None else DiskClientLinkState(self.database),
-            policy=self.policy,
-        )
-        self.privacy = self._account()
+        algorithm.method.check(sizes_of(data), settings.weighting)
+        device = usable_device(settings.device)
+        prepared = prepare(task, settings.numerics, device, client_example(data, 0), data.classes)
+        links = None if self.database is None else DiskClientLinkState(self.database)
+        super().__init__(algorithm, prepared, data, settings, policy=self.policy, links=links)
+        settings = self.settings
         spec = ClientSpec(
-            algorithm,
-            self.task,
+            self.algorithm,
+            prepared,
             data,
             settings.seed,
-            numerics,
-            draws,
-            device,
-            frozen_buffers=frozen,
+            frozen_buffers=settings.buffers == "frozen",
             probing=settings.diagnostics,
             chunk=settings.chunk,
-            participants=participants,
+            participants=settings.participants,
         )
         # With workers, too: this process evaluates, and measures the full gradient.
         self.engine = spec.engine(self.store, settings.threads)
         self.mapper = self.engine.map
-        self._warm_up(batch)
+        assert prepared.batch is not None
+        self._warm_up(prepared.batch)
         self.transport: SimulatedEngine = self.engine
         self.workers: RayEngine | None = None
         if settings.engine == "ray":
@@ -114,18 +76,16 @@ class Simulation(Training):
         self.faulty: FaultyEngine | None = None
         if settings.faults.any():
             self.transport = self.faulty = FaultyEngine(
-                self.transport, settings.faults, self.randomness, clients=len(data), layout=self.layout
+                self.transport, settings.faults, self.server.randomness, clients=len(data), layout=self.layout
             )
             self.policy.attackers = frozenset(self.faulty.attacks.factors)
         self.network: NetworkEngine | None = None
         if settings.network.any():
-            self.transport = self.network = NetworkEngine(self.transport, settings.network, self.randomness)
+            self.transport = self.network = NetworkEngine(self.transport, settings.network, self.server.randomness)
         self.diagnostics: Diagnostics | None = None
         if settings.diagnostics:
-            self.diagnostics = Diagnostics(algorithm.uplink.effective)
+            self.diagnostics = Diagnostics(self.algorithm.uplink.effective)
         self.full_gradient = FullGradient(self.engine, settings.weighting) if settings.full_gradient else None
-        self.ledger = Ledger()
-        self.seconds = 0.0
 
     def _warm_up(self, batch: tuple[torch.Tensor, ...]) -> None:
         try:
@@ -154,7 +114,7 @@ class Simulation(Training):
             record |= self.full_gradient.measure(self.server)
         if self.diagnostics is not None:
             assert self.last_round is not None
-            context = RoundContext(self.layout, self.randomness, self.server.round)
+            context = RoundContext(self.layout, self.server.randomness, self.server.round)
             record |= self.diagnostics.measure(self.last_round.probes, context)
             record |= self._rates(self.last_round.costs)
         if self.network is not None:
@@ -252,24 +212,3 @@ def initial_module(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 def make_task(module: nn.Module, data: ClientData) -> Task:
     """The ready-made task for a kind of data."""
     return TASKS[data.kind](module)
-
-
-def check_labels(task: Task, data: ClientData, batch: tuple[torch.Tensor, ...]) -> None:
-    """A ready-made classifier must have an output for every label."""
-    if data.classes is None or task.loss is not TASKS["classification"](task.module).loss:
-        return
-    with torch.no_grad():
-        outputs = task.module.eval()(batch[0]).shape[-1]
-    if outputs < data.classes:
-        raise ConfigError(f"model has {outputs} outputs, but the labels go from 0 to {data.classes - 1}")
-
-
-def usable_device(name: str) -> torch.device:
-    """The device of that name, if it works here."""
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).cpu()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        there = "cpu, cuda" if torch.cuda.is_available() else "cpu"
-        raise ConfigError(f"device = '{name}': not usable here; allowed: {there}") from error
-    return device

@@ -15,15 +15,17 @@ import torch
 from torch import nn
 
 from laconic.algorithms.algorithm import Algorithm
-from laconic.core.errors import LaconicError, PacketError
-from laconic.core.layout import Layout
+from laconic.core.errors import ConfigError, LaconicError, PacketError
 from laconic.core.part import section
+from laconic.core.randomness import Randomness
 from laconic.core.state_dict import StateDict, prefixed
-from laconic.core.task import Task
 from laconic.data.federated import ClientData
+from laconic.engine.prepared import PreparedTask
+from laconic.federation.client_links import DiskClientLinkState
 from laconic.federation.database import Database
 from laconic.federation.engine import Engine
 from laconic.federation.ledger import Ledger
+from laconic.federation.policy import ReplyPolicy
 from laconic.federation.privacy import Privacy
 from laconic.federation.round import Round, run_round
 from laconic.federation.server import Server
@@ -108,25 +110,53 @@ class Result:
 class Training:
     """A server and an engine that go through the rounds together."""
 
-    algorithm: Algorithm
-    task: Task
-    layout: Layout
-    data: ClientData
-    settings: Settings
-    """Resolved: numerics and participants are settled."""
-    server: Server
     transport: Engine
     """Who runs the clients."""
     mapper: Mapper
     """Where evaluation runs."""
     database: Database | None = None
     """Where clients' states and checkpoints are, if not in memory and in a file."""
-    privacy: Privacy | None = None
-    """The accountant, where noise hides clients."""
-    ledger: Ledger
-    seconds: float
     last_round: Round | None = None
     """The last round that was run."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        prepared: PreparedTask,
+        data: ClientData,
+        settings: Settings,
+        *,
+        policy: ReplyPolicy,
+        links: DiskClientLinkState | None = None,
+        quorum: float | None = None,
+    ) -> None:
+        participants = settings.participants or len(data)
+        if participants > len(data):
+            raise ConfigError(f"participants = {participants}: there are only {len(data)} clients")
+        self.algorithm, self.data = algorithm.fitted(), data
+        self.task, self.layout = prepared.task, prepared.layout
+        self.settings = settings.model_copy(update={"numerics": prepared.numerics, "participants": participants})
+        """Resolved: with the strategy for gradients and the number of participants."""
+        self.server = Server(
+            self.algorithm,
+            self.layout,
+            prepared.initial_model,
+            prepared.initial_buffers,
+            data,
+            Randomness(settings.seed),
+            participants=participants,
+            sampling=settings.sampling,
+            weighting=settings.weighting,
+            defenses=settings.defense,
+            send_buffers=settings.buffers != "frozen",
+            links=links,
+            policy=policy,
+            quorum=quorum,
+        )
+        self.privacy = self._account()
+        """The accountant, where noise protects clients."""
+        self.ledger = Ledger()
+        self.seconds = 0.0
 
     def _account(self) -> Privacy | None:
         """What the noise is worth; nothing without noise."""
