@@ -58,6 +58,8 @@ from laconic.compression import parse_compressor
 from laconic.core.errors import ConfigError, DataError, LaconicError, PacketError
 from laconic.core.layout import Layout
 from laconic.core.task import Task, classification, next_token, regression
+from laconic.report.trackers import MLflow, TensorBoard
+from laconic.run.callbacks import Callback, EarlyStopping, ProgressBar
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation
 from laconic.run.training import Result
@@ -77,12 +79,14 @@ __all__ = [
     "Algorithm",
     "AnchorSampling",
     "Broadcast",
+    "Callback",
     "Compressed",
     "ConfigError",
     "ControlVariates",
     "DataError",
     "DenseDownlink",
     "DenseUplink",
+    "EarlyStopping",
     "ErrorFeedback",
     "FedPAGE",
     "GradientTracking",
@@ -90,15 +94,18 @@ __all__ = [
     "Layout",
     "Lazy",
     "LocalSGD",
+    "MLflow",
     "MinibatchSGD",
     "Mirrored",
     "OwnTraining",
     "PacketError",
+    "ProgressBar",
     "Repeated",
     "Result",
     "Settings",
     "Simulation",
     "Task",
+    "TensorBoard",
     "Yogi",
     "__version__",
     "bvr_l_sgd",
