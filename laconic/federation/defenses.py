@@ -115,7 +115,8 @@ class Defenses(BaseModel):
     ) -> None:
         """Refuse, before any work, what makes no sense or would not protect."""
         # Refusing goes with every method: a refused reply is as good as lost.
-        exact = algorithm.method.exact_sums
+        beside = ", ".join(algorithm.phases.own)
+        exact = algorithm.method.exact_sums or (f"its stream {beside} would pass undefended" if beside else None)
         if self.any() and exact is not None:
             raise ConfigError(f"{self._named()}: not with method '{algorithm.method.name}': {exact}")
         if self.aggregate != "mean":

@@ -107,7 +107,7 @@ def test_trackers_see_what_a_lazy_or_accelerated_server_used() -> None:
         simulation = SETTING.simulation(laconic.fed_gate(uplink=uplink))
         fired = 0
         for _ in simulation.rounds():
-            fired += simulation.server.costs.skipped
+            fired += simulation.last_round.costs.skipped
             trackers = [state["method/tracker"] for _, state in simulation.store.states()]
             assert np.abs(sum(tracker.numpy() for tracker in trackers)).max() < 1e-12, kind
         simulation.close()
