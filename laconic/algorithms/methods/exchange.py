@@ -105,17 +105,19 @@ class PhaseTable:
 
     def __init__(self, phases: Iterable[Phase]) -> None:
         self._phases = {phase.name: phase for phase in phases}
-        used = [stream.name for phase in self._phases.values() for stream in (*phase.up, *phase.down)]
-        self.own = tuple(dict.fromkeys(name for name in used if name != MODEL))
-        """The method's own streams."""
-        for name in self.own:
+        up = [stream.name for phase in self._phases.values() for stream in phase.up]
+        down = [stream.name for phase in self._phases.values() for stream in phase.down]
+        self.beside = tuple(dict.fromkeys(name for name in up if name != MODEL))
+        """The streams that clients send besides their update."""
+        own = tuple(dict.fromkeys((*self.beside, *down)))
+        for name in own:
             if name in RESERVED or not name.isidentifier() or name != name.lower():
                 raise ConfigError(
                     f"stream = '{name}': a name in lower case is allowed, and none of {', '.join(RESERVED)}"
                 )
-        self._names = (*CORE, *self.own)
+        self._names = (*CORE, *own)
         if len(self._names) > STREAMS:
-            raise ConfigError(f"{len(self.own)} streams: at most {STREAMS - len(CORE)} are allowed")
+            raise ConfigError(f"{len(own)} streams: at most {STREAMS - len(CORE)} are allowed")
 
     def __getitem__(self, name: str) -> Phase:
         try:
