@@ -63,6 +63,8 @@ from laconic.compression import parse_compressor
 from laconic.core.errors import ConfigError, DataError, LaconicError, PacketError
 from laconic.core.layout import Layout
 from laconic.core.task import Task, classification, next_token, regression
+from laconic.report.trackers import MLflow, TensorBoard
+from laconic.run.callbacks import Callback, EarlyStopping, ProgressBar
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation
 from laconic.run.training import Result
@@ -84,6 +86,7 @@ __all__ = [
     "AnchorSampling",
     "Answer",
     "Broadcast",
+    "Callback",
     "Cohort",
     "Compressed",
     "ConfigError",
@@ -91,6 +94,7 @@ __all__ = [
     "DataError",
     "DenseDownlink",
     "DenseUplink",
+    "EarlyStopping",
     "ErrorFeedback",
     "Exchange",
     "FedPAGE",
@@ -100,12 +104,14 @@ __all__ = [
     "Lazy",
     "LocalMethod",
     "LocalSGD",
+    "MLflow",
     "Method",
     "MinibatchSGD",
     "Mirrored",
     "OwnTraining",
     "PacketError",
     "Phase",
+    "ProgressBar",
     "Repeated",
     "Result",
     "Settings",
@@ -113,6 +119,7 @@ __all__ = [
     "Simulation",
     "Stream",
     "Task",
+    "TensorBoard",
     "Yogi",
     "__version__",
     "bvr_l_sgd",

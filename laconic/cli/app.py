@@ -24,11 +24,13 @@ from laconic.cli.view import LiveView, size
 from laconic.core.errors import ConfigError, LaconicError, suggestion, unknown_name
 from laconic.core.user_code import blamed, said
 from laconic.report.page import report as write_report
-from laconic.report.trackers import tracked
+from laconic.report.trackers import trackers
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, write_atomically
-from laconic.run.driver import FREE_TO_CHANGE, Finished, Interrupted, drive
+from laconic.run.driver import Finished, run_config
 from laconic.run.labels import split_label
+from laconic.run.loop import Interrupted
+from laconic.run.resume import FREE_TO_CHANGE
 from laconic.run.target import WINDOW
 from laconic.run.training import Diverged
 from laconic.run.tune import tune as measure_strategies
@@ -100,9 +102,9 @@ def run(
     wanted = read_config(config, options, split_label(algorithm) if algorithm else {})
     directory = out or new_directory(wanted.algorithm, wanted.dataset)
     goal = _goal(target, wanted)
-    watcher = tracked(LiveView(stderr), directory, tensorboard=tensorboard, mlflow=mlflow)
+    callbacks = [LiveView(stderr), *trackers(tensorboard=tensorboard, mlflow=mlflow)]
     try:
-        finished = drive(wanted, directory, watcher, resume=resume, target=goal)
+        finished = run_config(wanted, directory, callbacks, resume=resume, target=goal)
     except Diverged:
         # How it came to that is in the page, too.
         if report:
@@ -168,18 +170,21 @@ def compare(
         write_atomically(directory / COMPARISON, json.dumps(options).encode())
     finished: list[Finished] = []
     failed: dict[str, str] = {}
-    watchers = {
-        label: tracked(LiveView(stderr), folder, tensorboard=tensorboard, mlflow=mlflow)
-        for label, folder in folders.items()
-    }
+    callbacks = [LiveView(stderr), *trackers(tensorboard=tensorboard, mlflow=mlflow)]
     for label, wanted in configs.items():
         try:
             own = data if _same_data(wanted, first) else None
-            watcher = watchers[label]
-            more = label != algorithms[-1]
-            folder = folders[label]
             finished.append(
-                drive(wanted, folder, watcher, resume=resume, label=label, target=goal, data=own, more=more)
+                run_config(
+                    wanted,
+                    folders[label],
+                    callbacks,
+                    resume=resume,
+                    label=label,
+                    target=goal,
+                    data=own,
+                    more=label != algorithms[-1],
+                )
             )
         except Diverged as error:
             failed[label] = str(error)
@@ -217,9 +222,9 @@ def tune(
     if not out.parent.is_dir():
         raise ConfigError(f"--out '{out}': there is no folder '{out.parent}'")
     stderr.print("measuring rounds with each way of computing gradients", highlight=False)
-    trials = measure_strategies(wanted, lambda trial: stderr.print(f"  {trial}", highlight=False))
-    stdout.print(tables.trials(trials))
-    best = trials[0]
+    timings = measure_strategies(wanted, lambda timing: stderr.print(f"  {timing}", highlight=False))
+    stdout.print(tables.timings(timings))
+    best = timings[0]
     chosen = wanted.model_copy(update={"numerics": best.numerics, "threads": best.threads})
     write_atomically(out, chosen.to_toml().encode())
     stdout.print(f"Fastest: {best}. Written to {out}; use it with: laconic run {out}", highlight=False, soft_wrap=True)

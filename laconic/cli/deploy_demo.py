@@ -51,7 +51,7 @@ def demonstrate(folder: Path, nodes: int, settings: Mapping[str, Any], view: Liv
         try:
             _follow(trial, run, number, view)
         finally:
-            view.finish()
+            view.end()
     page = run.path / "report.html"
     write_report([run.path], page)
     history = read_metrics(run.metrics)
@@ -115,7 +115,7 @@ def _follow(trial: Trial, run: RunDirectory, number: int, view: LiveView) -> Non
         finished = run.model.exists()
         records = read_metrics(run.metrics)
         for record in records[shown:]:
-            view.update(record)
+            view.show(record)
         shown = len(records)
         if finished:
             return

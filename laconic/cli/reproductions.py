@@ -21,7 +21,7 @@ from laconic.reproduce.document import render, save
 from laconic.reproduce.runner import Data, Skipped, collect
 from laconic.reproduce.study import Mode, Reproduction, Study
 from laconic.reproduce.tables import BRACKETS, about, grid, verdicts
-from laconic.run.driver import Interrupted
+from laconic.run.loop import Interrupted
 
 stderr = Console(stderr=True)
 stdout = Console() if Console().is_terminal else Console(width=160)

@@ -23,8 +23,8 @@ from laconic.engine.network import Network, Spread
 from laconic.report.page import report as write_report
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, write_atomically
-from laconic.run.driver import Interrupted
 from laconic.run.labels import split_label
+from laconic.run.loop import Interrupted
 from laconic.run.target import WINDOW
 from laconic.search.advise import ARMS, Advice, advise, candidates
 from laconic.search.score import Score, mean_of, spread
@@ -96,7 +96,7 @@ def sweep(
     repeats = asked.get("seeds") or 1
     if "seed" in space and repeats > 1:
         raise ConfigError("--seeds: the seed is tried already, by --try; only one of the two is allowed")
-    found = Sweep(make, space, directory, LiveView(stderr), asked["target"], by, repeats)
+    found = Sweep(make, space, directory, [LiveView(stderr)], asked["target"], by, repeats)
     _check(make, space, asked["optuna"])
     directory.mkdir(parents=True, exist_ok=True)
     _write_order(directory, asked)
@@ -175,7 +175,7 @@ def advise_command(
         stop.again = _again(out, directory)
         raise
     finally:
-        view.close()
+        view.end()
     page = directory / "report.html"
     shown = [each for each in (*advice.ranked, *advice.left) if RunDirectory(each.directory).tells()]
     write_report([each.directory for each in shown], page, advice.target, "time")

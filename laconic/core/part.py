@@ -23,7 +23,10 @@ State = dict[str, Tensor]
 P = TypeVar("P", bound="Part")
 
 
-def section(state: State, name: str) -> State:
+V = TypeVar("V")
+
+
+def section(state: Mapping[str, V], name: str) -> dict[str, V]:
     """The entries of one part in a state that holds several, without their prefix."""
     prefix = f"{name}/"
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
@@ -98,6 +101,8 @@ def make_part(cls: type[P], parameters: Mapping[str, Any]) -> P:
 
 
 def _said(complaint: Mapping[str, Any]) -> str:
+    if str(complaint["type"]).startswith("byte_size"):
+        return "bytes are allowed, as in 500MB, 2GB or 1000000"
     message = str(complaint["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
     # Nobody counts the zeros of 3.4e+38.
     message = re.sub(r"\d{16,}", lambda number: f"{float(number[0]):g}", message)

@@ -22,6 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from laconic.core.errors import ConfigError
 from laconic.core.randomness import Draw, Randomness
+from laconic.core.spelling import convert, parse
 from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import Instruction, Reply
 
@@ -39,6 +40,7 @@ _EXAMPLES = {
     "bandwidth": "1Mbit or 500kB (a second), or lognormal:1Mbit,0.5",
     "latency": "50ms or 0.2s, or lognormal:50ms,0.5",
 }
+_Deviation = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _NUMBER = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-zA-Z]*)(?:/s)?\s*")
 
 
@@ -67,16 +69,14 @@ class Spread(NamedTuple):
     @classmethod
     def parse(cls, text: str, kind: str) -> Spread:
         """`1Mbit`, or `lognormal:1Mbit,0.5`."""
-        if not text.startswith("lognormal:"):
+        spelling = parse(text)
+        if spelling.name != "lognormal":
             return cls(quantity(text, kind))
-        median, _, deviation = text.removeprefix("lognormal:").partition(",")
         try:
-            spread = cls(quantity(median, kind), float(deviation))
+            median, deviation = spelling.positional()
+            return cls(quantity(median, kind), convert(deviation, _Deviation))
         except ValueError:
-            spread = cls(1.0, -1.0)
-        if not 0 <= spread.deviation < math.inf:
-            raise ValueError(f"write lognormal:MEDIAN,SIGMA, as in {_EXAMPLES[kind].rpartition(' ')[2]}")
-        return spread
+            raise ValueError(f"write lognormal:MEDIAN,SIGMA, as in {_EXAMPLES[kind].rpartition(' ')[2]}") from None
 
     def of(self, purpose: Draw, client: int, randomness: Randomness) -> float:
         """The client's own."""

@@ -15,19 +15,22 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
 from torch import Tensor
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.compression import Chain, HeavySign, Payload, RandomK, SparsePayload, TopK
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.layout import Layout
-from laconic.core.units import parse_bytes
+from laconic.core.spelling import convert, parse
 from laconic.federation.aggregation import RunningMean, Weighting
 from laconic.federation.sampling import Sampling
 
 _BLOCK = 1 << 22
 """Entries, of all updates together, that are sorted at a time."""
+
+
+_Share = Annotated[float, Field(gt=0, lt=0.5)]
 
 
 def _known(text: str) -> str:
@@ -43,14 +46,13 @@ def share(aggregate: str) -> float | None:
     """
     if aggregate in ("mean", "median"):
         return None if aggregate == "mean" else 0.5
-    name, _, number = aggregate.partition(":")
     try:
-        found = float(number)
+        spelling = parse(aggregate)
+        (number,) = spelling.positional() if spelling.name == "trimmed_mean" else ()
+        return float(convert(number, _Share))
     except ValueError:
-        found = -1.0
-    if name != "trimmed_mean" or not 0 < found < 0.5:
-        raise ValueError("mean, median or trimmed_mean:SHARE is allowed, with a share between 0 and 0.5 for each side")
-    return found
+        allowed = "mean, median or trimmed_mean:SHARE is allowed, with a share between 0 and 0.5 for each side"
+        raise ValueError(allowed) from None
 
 
 def _length(value: Any) -> Any:
@@ -92,7 +94,7 @@ class Defenses(BaseModel):
     """The standard deviation of the noise on the sum, as a multiple of `clip`."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """Of the (epsilon, delta) that is reported."""
-    memory: Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)] = 4_000_000_000
+    memory: Annotated[ByteSize, Field(gt=0)] = ByteSize(4_000_000_000)
     """The bytes that the updates of a round may take together, where all of them are needed at once."""
 
     def any(self) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
 
-from laconic.core.units import parse_bytes
 from laconic.engine.faults import Faults
 from laconic.engine.network import Network
 from laconic.engine.ray_settings import RaySettings
@@ -49,7 +48,7 @@ class Settings(BaseModel):
     """Clients handled together by one thread."""
     store: Literal["memory", "disk"] = "memory"
     """Where clients' states are kept between rounds."""
-    store_cache: Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)] = 500_000_000
+    store_cache: ByteSize = ByteSize(500_000_000)
     """With the store on disk: the bytes of states that are kept in memory, too."""
     engine: Literal["inline", "ray"] = "inline"
     """Who runs the clients: this process, or Ray's workers, which keep clients' states on disk."""
