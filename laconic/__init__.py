@@ -11,12 +11,17 @@ from laconic.algorithms.downlinks.broadcast import Broadcast
 from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.algorithms.downlinks.repeated import Repeated
 from laconic.algorithms.methods.anchor_sampling import AnchorSampling
-from laconic.algorithms.methods.compressed_gradients import DIANA, EF21, MinibatchSGD
+from laconic.algorithms.methods.base import LocalMethod, Method, method
+from laconic.algorithms.methods.cohort import Cohort
+from laconic.algorithms.methods.compressed_gradients import DIANA, EF21
 from laconic.algorithms.methods.control_variates import ControlVariates
+from laconic.algorithms.methods.exchange import UPDATE, Answer, Exchange, Phase, Stream
 from laconic.algorithms.methods.gradient_tracking import GradientTracking
 from laconic.algorithms.methods.local_sgd import LocalSGD
+from laconic.algorithms.methods.minibatch_sgd import MinibatchSGD
 from laconic.algorithms.methods.own_training import OwnTraining
 from laconic.algorithms.methods.recursive_gradient import BVRLSGD, MARINA, FedPAGE
+from laconic.algorithms.methods.shared_state import SharedState
 from laconic.algorithms.optimizers.adaptive import AMS, Adagrad, Adam, AMSGrad, Yogi
 from laconic.algorithms.optimizers.sgd import SGD
 from laconic.algorithms.recipes import (
@@ -72,14 +77,17 @@ __all__ = [
     "EF21",
     "MARINA",
     "SGD",
+    "UPDATE",
     "AMSGrad",
     "Accelerated",
     "Adagrad",
     "Adam",
     "Algorithm",
     "AnchorSampling",
+    "Answer",
     "Broadcast",
     "Callback",
+    "Cohort",
     "Compressed",
     "ConfigError",
     "ControlVariates",
@@ -88,22 +96,28 @@ __all__ = [
     "DenseUplink",
     "EarlyStopping",
     "ErrorFeedback",
+    "Exchange",
     "FedPAGE",
     "GradientTracking",
     "LaconicError",
     "Layout",
     "Lazy",
+    "LocalMethod",
     "LocalSGD",
     "MLflow",
+    "Method",
     "MinibatchSGD",
     "Mirrored",
     "OwnTraining",
     "PacketError",
+    "Phase",
     "ProgressBar",
     "Repeated",
     "Result",
     "Settings",
+    "SharedState",
     "Simulation",
+    "Stream",
     "Task",
     "TensorBoard",
     "Yogi",
@@ -138,6 +152,7 @@ __all__ = [
     "fed_sgd",
     "fed_yogi",
     "marina",
+    "method",
     "minibatch_sgd",
     "models",
     "next_token",

@@ -11,11 +11,13 @@ Parts never know which algorithm they are in, so any combination is an algorithm
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from laconic.algorithms.combine import changed
 from laconic.algorithms.downlinks.base import DenseDownlink, Downlink
 from laconic.algorithms.methods.base import Method
+from laconic.algorithms.methods.exchange import PhaseTable
 from laconic.algorithms.optimizers.base import Optimizer
 from laconic.algorithms.optimizers.sgd import SGD
 from laconic.algorithms.uplinks.base import DenseUplink, Uplink
@@ -49,6 +51,11 @@ class Algorithm:
     def parts(self) -> dict[str, Part]:
         """The parts by slot."""
         return {slot: getattr(self, slot) for slot in SLOTS}
+
+    @cached_property
+    def phases(self) -> PhaseTable:
+        """The method's phases by name, and the numbers of its streams."""
+        return PhaseTable(self.method.phases(self.uplink))
 
     def fitted(self) -> Algorithm:
         """With what the method and the downlink leave open settled for the parts beside them."""

@@ -12,10 +12,11 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.combine import with_memory
 from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.algorithms.methods.anchor_sampling import AnchorSampling
-from laconic.algorithms.methods.compressed_gradients import DIANA, EF21, MinibatchSGD
+from laconic.algorithms.methods.compressed_gradients import DIANA, EF21
 from laconic.algorithms.methods.control_variates import ControlVariates
 from laconic.algorithms.methods.gradient_tracking import GradientTracking
 from laconic.algorithms.methods.local_sgd import LocalSGD
+from laconic.algorithms.methods.minibatch_sgd import MinibatchSGD
 from laconic.algorithms.methods.recursive_gradient import BVRLSGD, MARINA, FedPAGE
 from laconic.algorithms.optimizers.adaptive import AMS, Adagrad, Adam, AMSGrad, Yogi
 from laconic.algorithms.optimizers.sgd import SGD

@@ -118,6 +118,8 @@ class Defenses(BaseModel):
         """Refuse, before any work, what makes no sense or would not protect."""
         # Refusing goes with every method: a refused reply is as good as lost.
         exact = algorithm.method.exact_sums
+        for stream in algorithm.phases.beside:
+            exact = exact or f"its stream '{stream}' travels beside the updates, and would pass undefended"
         if self.any() and exact is not None:
             raise ConfigError(f"{self._named()}: not with method '{algorithm.method.name}': {exact}")
         if self.aggregate != "mean":

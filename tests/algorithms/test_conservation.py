@@ -62,7 +62,7 @@ class GivenUpdates(Method):
     def local(self, cohort: Cohort) -> Tensor:
         return torch.stack([update_of(cohort.round, client) for client in cohort.clients])
 
-    def nominal_gradients(self, size: int, phase: str) -> int:
+    def nominal_gradients(self, size: int) -> int:
         return 0
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import laconic
 from laconic.algorithms.algorithm import Algorithm
 from laconic.compression import decode
-from laconic.compression.packet import Flag, Stream
+from laconic.compression.packet import Flag
 from laconic.core.layout import Layout
 from laconic.core.part import State
 from laconic.core.randomness import Randomness
@@ -187,9 +187,9 @@ class World:
 
     def owed(self, client: int, state: State) -> Tensor:
         bodies = self.server.clients.pending.bodies(client)
-        if Stream.MEAN not in bodies or "method/unit" not in state:
+        if "mean" not in bodies or "method/unit" not in state:
             return torch.zeros(LAYOUT.size, dtype=torch.float64)
-        return float(state["method/unit"]) * decode(bodies[Stream.MEAN], LAYOUT).dense()
+        return float(state["method/unit"]) * decode(bodies["mean"], LAYOUT).dense()
 
     def check(self) -> None:
         states = {client: self.state_of(client) for client in range(CLIENTS)}

@@ -16,7 +16,7 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.uplinks.base import Uplink
 from laconic.algorithms.uplinks.lazy import SKIP
 from laconic.compression import DensePayload, SparsePayload, SumPayload, decode, parse_compressor
-from laconic.compression.packet import Body, Flag, Packet, Stream
+from laconic.compression.packet import Body, CoreStream, Flag, Packet
 from laconic.core.randomness import Randomness
 from laconic.data import from_arrays
 from laconic.federation.messages import Reply
@@ -55,7 +55,7 @@ def server_with(uplink: Uplink) -> Server:
 
 def reply(server: Server, client: int, body: Body, flags: Flag) -> Reply:
     number = int(server.clients.sequences[client]) + 1
-    packet = Packet(body, Stream.MODEL, LAYOUT.fingerprint, number, server.round, flags)
+    packet = Packet(body, CoreStream.MODEL, LAYOUT.fingerprint, number, server.round, flags)
     return Reply(server.round, client, (packet.to_bytes(),), 1, 0, 0, 0.0)
 
 
@@ -76,7 +76,7 @@ def fold_all(
     """One reply after the other; the bytes that each took on the way. The first has made the accumulator."""
     replies = [reply(server, client, body, flags) for client, body in enumerate(bodies)]
     assert round.receive(replies[0])
-    known = [server.model, round.received.sum(Stream.MODEL)]
+    known = [server.model, round.received.sum("model")]
     peaks = []
     with monkeypatch.context() as patch, DenseTensors(known) as mode:
         for kind in (SparsePayload, SumPayload, DensePayload):
@@ -114,7 +114,7 @@ def test_a_sparse_packet_takes_less_than_a_dense_vector(
     peaks = fold_all(server, round, bodies, Flag(0), monkeypatch)
     assert max(peaks) < share * DENSE_BYTES
     expected = sum(decode(body, LAYOUT).dense().double() for body in bodies) / CLIENTS
-    mean = round.received.mean(Stream.MODEL)
+    mean = round.received.mean("model")
     assert mean is not None
     torch.testing.assert_close(mean.double(), expected, rtol=1e-5, atol=1e-6)
 
@@ -129,13 +129,13 @@ def test_references_stay_packets(
     server = server_with(kind(compressor, memory=True))
     round, _ = begin(server)
     fold_all(server, round, bodies, Flag(0), monkeypatch)
-    once = round.received.mean(Stream.MODEL)
+    once = round.received.mean("model")
     round.close()
     round, _ = begin(server)
     again = [SKIP] * CLIENTS if kind is laconic.Lazy else bodies
     peaks = fold_all(server, round, again, Flag(0) if kind is laconic.Lazy else Flag.ACCELERATED, monkeypatch)
     assert max(peaks) < 0.4 * DENSE_BYTES
-    mean = round.received.mean(Stream.MODEL)
+    mean = round.received.mean("model")
     assert once is not None and mean is not None
     torch.testing.assert_close(mean, once if kind is laconic.Lazy else 2 * once)
     for client, body in enumerate(bodies):

@@ -14,7 +14,7 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.methods.base import Method
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.compression import encode_dense, parse_compressor
-from laconic.compression.packet import Body, Packet, Stream
+from laconic.compression.packet import Body, CoreStream, Packet
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import State, part
@@ -54,7 +54,7 @@ class RepliedUpdates(Method):
         drawn = [RANDOMNESS.numpy("update", cohort.round, client).normal(size=LAYOUT.size) for client in cohort.clients]
         return torch.from_numpy(np.stack(drawn)).float()
 
-    def nominal_gradients(self, size: int, phase: str) -> int:
+    def nominal_gradients(self, size: int) -> int:
         return 0
 
 
@@ -98,7 +98,7 @@ class Scene:
     def books(self) -> dict[str, object]:
         """Everything that a reply can change but for the ledger of refusals, in a form that can be compared."""
         kept: dict[str, object] = {name: value.numpy().tobytes() for name, value in self.server.state_dict().items()}
-        for stream in (Stream.MODEL, Stream.BUFFERS):
+        for stream in (CoreStream.MODEL, CoreStream.BUFFERS):
             mean = self.round.received.mean(stream)
             kept[f"received/{stream}"] = None if mean is None else mean.numpy().tobytes()
         acknowledged = [self.server.clients.acknowledged(client) for client in range(CLIENTS)]
