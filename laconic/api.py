@@ -16,8 +16,8 @@ from laconic import data as data_sets
 from laconic import models
 from laconic.algorithms.algorithm import Algorithm
 from laconic.core.errors import ConfigError, unknown_name
-from laconic.core.part import explain
 from laconic.core.task import Task
+from laconic.core.validation import explain
 from laconic.data.federated import ClientData
 from laconic.data.supplied import Pair
 from laconic.run.config import RunConfig, load_config

@@ -19,7 +19,7 @@ from laconic.cli.places import new_directory, print_json
 from laconic.cli.tables import RANK_BY, new_table
 from laconic.cli.view import LiveView, SearchView, duration, size
 from laconic.core.errors import ConfigError, unknown_name
-from laconic.engine.network import Network, Spread
+from laconic.engine.settings import Network, Spread
 from laconic.report.page import report as write_report
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, write_atomically

@@ -21,14 +21,15 @@ from laconic.core.layout import Layout
 from laconic.core.part import State, section
 from laconic.core.randomness import GLOBAL, Draw, Randomness
 from laconic.data.federated import ClientData, sizes_of
-from laconic.federation.aggregation import RunningMean, Weighting
+from laconic.federation.aggregation import RunningMean
 from laconic.federation.client_links import ClientLinkState, DiskClientLinkState
-from laconic.federation.defenses import DefendedMean, Defenses, length
+from laconic.federation.defenses import DefendedMean, check_defenses, length, refuse_long
 from laconic.federation.exchanged import Checked, Offer
 from laconic.federation.ledger import RoundCosts
 from laconic.federation.messages import Instruction, Reply
 from laconic.federation.pending_broadcasts import PendingBroadcasts
-from laconic.federation.sampling import Sampling, participants
+from laconic.federation.sampling import participants
+from laconic.federation.settings import Defenses, Sampling, Weighting
 from laconic.federation.update_norms import UpdateNormFilter
 
 
@@ -60,7 +61,8 @@ class Server:
         self.count, self.sampling, self.weighting = participants, sampling, weighting
         self.send_buffers = send_buffers and layout.buffer_size > 0
         self.defenses = defenses or Defenses()
-        self.defenses.check(
+        check_defenses(
+            self.defenses,
             algorithm,
             layout,
             participants=participants,
@@ -262,7 +264,7 @@ class Server:
             lengths = {f"{offer.phase}/{Stream(s).name.lower()}": length(each) for s, each in payloads.items()}
             self.lengths.check(lengths, reply.client)
         elif Stream.MODEL in payloads:
-            self.defenses.admit(payloads[Stream.MODEL], reply.client)
+            refuse_long(self.defenses, payloads[Stream.MODEL], reply.client)
         size = self.data.size(reply.client)
         if self.weighting == "size" and reply.examples != size:
             raise PacketError("examples", f"client {reply.client} has {size} examples, and says {reply.examples}")

@@ -19,7 +19,8 @@ from pydantic import BaseModel, ValidationError
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.core.errors import ConfigError, LaconicError, unknown_name
-from laconic.core.part import SLOTS, explain
+from laconic.core.part import SLOTS
+from laconic.core.validation import explain
 from laconic.data.federated import ClientData
 from laconic.flower.plan import Model
 from laconic.flower.training import Deployment, FederatedTraining

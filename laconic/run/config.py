@@ -29,13 +29,12 @@ from laconic.algorithms.recipes import RECIPES, make
 from laconic.algorithms.uplinks.base import Compressed
 from laconic.compression import Compressor
 from laconic.core.errors import ConfigError, unknown_name
-from laconic.core.part import SLOTS, Part, explain, find_part
+from laconic.core.part import SLOTS, Part, find_part
 from laconic.core.user_code import load_parts
+from laconic.core.validation import explain
 from laconic.data.federated import ClientData
-from laconic.engine.faults import Faults
-from laconic.engine.network import Network
-from laconic.engine.ray_settings import RaySettings
-from laconic.federation.defenses import Defenses
+from laconic.engine.settings import Faults, Network, RaySettings
+from laconic.federation.settings import Defenses
 from laconic.gradients.numerics import Numerics
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task

@@ -7,12 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from laconic.core.units import parse_bytes
-from laconic.engine.faults import Faults
-from laconic.engine.network import Network
-from laconic.engine.ray_settings import RaySettings
-from laconic.federation.aggregation import Weighting
-from laconic.federation.defenses import Defenses
-from laconic.federation.sampling import Sampling
+from laconic.engine.settings import Faults, Network, RaySettings
+from laconic.federation.settings import Defenses, Sampling, Weighting
 from laconic.gradients.numerics import Numerics
 
 

@@ -11,7 +11,8 @@ import pytest
 import laconic
 from laconic.core.errors import ConfigError
 from laconic.core.randomness import Randomness
-from laconic.engine.network import Connections, Network, Spread, quantity
+from laconic.engine.network import Connections
+from laconic.engine.settings import Network, Spread, quantity
 from laconic.run.config import RunConfig
 from laconic.run.simulation import Simulation
 

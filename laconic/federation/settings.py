@@ -1,0 +1,86 @@
+"""The settings of this room. Importable without torch: the command line reads its options from them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from laconic.core.units import parse_bytes
+
+Sampling = Literal["uniform", "weighted", "poisson"]
+Weighting = Literal["uniform", "size"]
+
+
+def _known(text: str) -> str:
+    share(text)
+    return text
+
+
+def share(aggregate: str) -> float | None:
+    """Which share of the values on each side is left out; None for the plain mean.
+
+    >>> share("mean"), share("trimmed_mean:0.1"), share("median")
+    (None, 0.1, 0.5)
+    """
+    if aggregate in ("mean", "median"):
+        return None if aggregate == "mean" else 0.5
+    name, _, number = aggregate.partition(":")
+    try:
+        found = float(number)
+    except ValueError:
+        found = -1.0
+    if name != "trimmed_mean" or not 0 < found < 0.5:
+        raise ValueError("mean, median or trimmed_mean:SHARE is allowed, with a share between 0 and 0.5 for each side")
+    return found
+
+
+def _length(value: Any) -> Any:
+    if value is None or value == "median":
+        return value
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = -1.0
+    if not 0 < found < float("inf"):
+        raise ValueError("a length above 0, or median, is allowed")
+    return found
+
+
+def _longest(value: Any) -> Any:
+    if value is None or value in ("auto", "none"):
+        return None if value == "none" else value
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = -1.0
+    if not 0 < found < float("inf"):
+        raise ValueError("a length above 0, auto or none is allowed")
+    return found
+
+
+class Defenses(BaseModel):
+    """How updates become a mean, where not everyone is trusted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    aggregate: Annotated[str, AfterValidator(_known)] = "mean"
+    """mean, median, or trimmed_mean:SHARE."""
+    clip: Annotated[float | Literal["median"] | None, BeforeValidator(_length)] = None
+    """Updates that are longer are brought to this length; `median` is the median length of the round's updates."""
+    refuse: Annotated[float | Literal["auto"] | None, BeforeValidator(_longest)] = None
+    """Updates that are longer are refused; `auto` is 100 times the median length of those that were accepted last."""
+    noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """The standard deviation of the noise on the sum, as a multiple of `clip`."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """Of the (epsilon, delta) that is reported."""
+    memory: Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)] = 4_000_000_000
+    """The bytes that the updates of a round may take together, where all of them are needed at once."""
+
+    def any(self) -> bool:
+        """Whether the mean is anything but plain."""
+        return self.aggregate != "mean" or self.clip is not None or self.noise > 0
+
+    def keeps_all(self) -> bool:
+        """Whether all updates of a round must be there at once."""
+        return self.aggregate != "mean" or self.clip == "median"
