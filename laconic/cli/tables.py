@@ -15,8 +15,8 @@ from laconic import data, models
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.recipes import RECIPES
 from laconic.cli.view import duration, size
-from laconic.run.config import SHORT_NAMES
 from laconic.run.driver import Finished
+from laconic.run.keys import SHORT_NAMES
 from laconic.run.target import WINDOW
 from laconic.run.training import TROUBLES, troubles
 from laconic.run.tune import Trial

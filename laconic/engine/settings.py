@@ -1,4 +1,7 @@
-"""The settings of this room. Importable without torch: the command line reads its options from them."""
+"""Settings of the simulated network, of injected faults and of Ray.
+
+Importable without torch: the command line reads its options from them.
+"""
 
 from __future__ import annotations
 
@@ -73,22 +76,22 @@ def _seconds(value: Any) -> Any:
 
 
 class Network(BaseModel):
-    """What clients' connections are like. Nothing here changes what is computed, but for the deadline."""
+    """The clients' connections. Only the deadline changes what is computed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     bandwidth_up: str | None = None
-    """From the client: 1Mbit, or lognormal:1Mbit,0.5 (median, and spread over clients). Infinite when not given."""
+    """Simulated upload bandwidth, as in 1Mbit or lognormal:1Mbit,0.5 (median, sigma); unlimited when not given."""
     bandwidth_down: str | None = None
-    """To the client, likewise."""
+    """Simulated download bandwidth, likewise."""
     latency: str = "0s"
-    """On the way, in each direction: 50ms, or lognormal:50ms,0.5."""
+    """Simulated one-way latency, as in 50ms or lognormal:50ms,0.5."""
     compute: Annotated[float, Field(ge=0)] = 0.0
-    """Seconds that a client takes for the gradient of one example."""
+    """Simulated seconds for the gradient of one example."""
     deadline: Annotated[float, BeforeValidator(_seconds), Field(gt=0)] | None = None
-    """Simulated seconds after which a round is closed, or 30s; who is later is cut off."""
+    """Simulated seconds after which a round closes, as in 30 or 500ms; slower clients are cut off."""
     trace: str | None = None
-    """A CSV file with columns up, down, latency, and client or round: a client's row, and from which round on it holds."""
+    """CSV file of measured connections: columns up, down and latency; client; and round, from which a row holds."""
 
     @field_validator("bandwidth_up", "bandwidth_down", "latency")
     @classmethod
@@ -116,41 +119,42 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Faults(BaseModel):
-    """How likely each fault is, per client and round, and how many clients mean harm."""
+    """Probability of each fault per client and round, and the number of attackers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     drop: Chance = 0.0
-    """The update is lost on the way."""
+    """Probability that an update is lost."""
     late: Chance = 0.0
-    """The update arrives after its round has closed."""
+    """Probability that an update arrives after its round has closed."""
     duplicate: Chance = 0.0
-    """The update arrives twice."""
+    """Probability that an update arrives twice."""
     crash: Chance = 0.0
-    """The client dies at a random moment of its round."""
+    """Probability that a client crashes at a random moment of its round."""
     lose_state: Chance = 0.0
-    """The client comes back with nothing."""
+    """Probability that a client loses its state."""
     not_finite: Count = 0
-    """How many clients, always the same ones, send NaN."""
+    """Number of attackers that send NaN."""
     boosted: Count = 0
-    """How many clients, always the same ones, send their vectors `boost` times as long."""
+    """Number of attackers that multiply their vectors by `boost`."""
     boost: Annotated[float, Field(allow_inf_nan=False)] = 1000.0
+    """Factor of the boosted attackers."""
 
     def any(self) -> bool:
-        """Whether anything can happen at all."""
+        """Whether any fault can happen."""
         return any(getattr(self, name) > 0 for name in type(self).model_fields if name != "boost")
 
 
 class RaySettings(BaseModel):
-    """How many workers, and where. Nothing here changes the result, unless a worker dies."""
+    """The Ray engine's workers. They do not change the result, unless a worker dies."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     workers: Annotated[int, Field(ge=1)] | None = None
-    """Processes over clients, each with a shard of them; one per core when not given."""
+    """With the engine ray: number of worker processes; one per core when not given."""
     address: str | None = None
-    """Of a cluster that runs already, as `ray start` prints it, or "auto"; without one, Ray is started on this machine."""
+    """With the engine ray: address of a running cluster (host:port or auto); when not given, Ray is started here."""
     repeat: bool = False
-    """Whether clients whose worker died are asked again; if not, the round goes on without them."""
+    """Whether to ask the clients of a dead worker again; otherwise the round goes on without them."""
     folder: str | None = None
-    """Where each worker's machine keeps the states of its clients; below the run's directory when not given."""
+    """Folder for client states on each worker's machine; in the run's directory when not given."""

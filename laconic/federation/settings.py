@@ -1,4 +1,7 @@
-"""The settings of this room. Importable without torch: the command line reads its options from them."""
+"""Settings of sampling, aggregation and defenses.
+
+Importable without torch: the command line reads its options from them.
+"""
 
 from __future__ import annotations
 
@@ -60,25 +63,25 @@ def _longest(value: Any) -> Any:
 
 
 class Defenses(BaseModel):
-    """How updates become a mean, where not everyone is trusted."""
+    """How updates are aggregated when clients are not trusted, and what the model may reveal of a client."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     aggregate: Annotated[str, AfterValidator(_known)] = "mean"
-    """mean, median, or trimmed_mean:SHARE."""
+    """How updates are aggregated: mean, or coordinate-wise median or trimmed_mean:SHARE."""
     clip: Annotated[float | Literal["median"] | None, BeforeValidator(_length)] = None
-    """Updates that are longer are brought to this length; `median` is the median length of the round's updates."""
+    """Scale updates down to at most this norm; median: the median norm of the round."""
     refuse: Annotated[float | Literal["auto"] | None, BeforeValidator(_longest)] = None
-    """Updates that are longer are refused; `auto` is 100 times the median length of those that were accepted last."""
+    """Refuse updates with a larger norm; auto: 100 times the median norm of recently accepted updates."""
     noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """The standard deviation of the noise on the sum, as a multiple of `clip`."""
+    """Central differential privacy: standard deviation of the noise on the sum, as a multiple of the clipping norm."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """Of the (epsilon, delta) that is reported."""
+    """Central differential privacy: the delta for which epsilon is reported."""
     memory: Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)] = 4_000_000_000
-    """The bytes that the updates of a round may take together, where all of them are needed at once."""
+    """Bytes that the updates of a round may occupy, where all of them are needed at once (as for the median)."""
 
     def any(self) -> bool:
-        """Whether the mean is anything but plain."""
+        """Whether aggregation is anything but the plain mean."""
         return self.aggregate != "mean" or self.clip is not None or self.noise > 0
 
     def keeps_all(self) -> bool:

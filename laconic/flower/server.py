@@ -24,9 +24,10 @@ from laconic.core.validation import explain
 from laconic.data.federated import ClientData
 from laconic.flower.plan import Model
 from laconic.flower.training import Deployment, FederatedTraining
-from laconic.run.config import SHORT_NAMES, RunConfig, load_config
+from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.driver import FREE_TO_CHANGE
+from laconic.run.keys import SHORT_NAMES
 from laconic.run.labels import split_label
 from laconic.run.settings import flat, flattened
 from laconic.run.training import Diverged, Record, Result
