@@ -220,21 +220,6 @@ def _change_parts(table: dict[str, Any], said: Mapping[str, Any]) -> None:
             table[slot] = {key: value for key, value in section.items() if key in allowed}
 
 
-def parse_setting(text: str) -> tuple[str, Any]:
-    """`part.parameter=value` from the command line; the value is read as TOML, or else as a string.
-
-    >>> parse_setting("optimizer.beta2=0.9"), parse_setting("optimizer.name=yogi")
-    (('optimizer.beta2', 0.9), ('optimizer.name', 'yogi'))
-    """
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"--set '{text}': write part.parameter=value, as in optimizer.beta2=0.9")
-    try:
-        return key.strip(), tomllib.loads(f"x = {value}")["x"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
-
-
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"config '{path}': no such file")

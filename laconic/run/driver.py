@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel
 
 from laconic.compression import parse_compressor
-from laconic.core.errors import ConfigError
+from laconic.core.errors import ConfigError, Interrupted
 from laconic.data.federated import ClientData, FederatedData
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
@@ -27,16 +26,6 @@ FREE_TO_CHANGE = {"rounds", "eval_every", "threads", "chunk", "store_cache", "da
 
 SHOWN_CLIENTS = 100
 """How many clients' labels a report shows."""
-
-
-class Interrupted(Exception):
-    """A person asked to stop; everything is saved."""
-
-    def __init__(self, directory: Path, done: int) -> None:
-        super().__init__(f"stopped after round {done}")
-        self.done = done
-        self.again = f"laconic run {shlex.quote(str(directory))} --resume"
-        """The command that continues."""
 
 
 Outcome = Literal["finished", "stopped", "diverged", "failed"]

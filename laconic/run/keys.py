@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from laconic.core.errors import ConfigError
 from laconic.run.settings import Settings
 
 
@@ -17,7 +19,7 @@ class ConfigKeys(Settings):
     dataset: str = "digits"
     """Data set, by name (see `laconic datasets`), or FILE.py[:FUNCTION] that returns clients."""
     partition: str | None = None
-    """Split of the examples over clients: iid, shards:S, pairs, dirichlet:ALPHA, natural; the data set's own when not given."""
+    """Split of the examples: iid, shards:S, pairs, dirichlet:ALPHA or natural; the data set's own when not given."""
     clients: int | None = Field(None, ge=1)
     """Number of clients; when not given, all natural clients, 20 for digits, else 100."""
     model: str | None = None
@@ -88,3 +90,18 @@ SHORT_NAMES = {
     "ray_address": "ray.address",
 }
 """Keys within a table that may stand at the top of a config, or be options, under these names."""
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """`part.parameter=value` from the command line; the value is read as TOML, or else as a string.
+
+    >>> parse_setting("optimizer.beta2=0.9"), parse_setting("optimizer.name=yogi")
+    (('optimizer.beta2', 0.9), ('optimizer.name', 'yogi'))
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set '{text}': write part.parameter=value, as in optimizer.beta2=0.9")
+    try:
+        return key.strip(), tomllib.loads(f"x = {value}")["x"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()

@@ -11,9 +11,10 @@ import pytest
 from rich.console import Console
 
 from laconic.cli.view import LiveView
+from laconic.core.errors import Interrupted
 from laconic.report.trackers import MLflow, tracked
 from laconic.run.config import load_config
-from laconic.run.driver import Interrupted, drive
+from laconic.run.driver import drive
 from laconic.run.training import Diverged
 
 SMALL = {"model": "logistic", "strategy": "loop", "participants": 3, "local_steps": 2, "threads": 1, "eval_every": 2}
