@@ -108,7 +108,7 @@ def test_a_setting_that_cannot_work(forked, tmp_path: Path, arguments: list[str]
 
 CONFIGS = {
     "a misspelled key": ("local_stesp = 3\n", ["'local_stesp'", "did you mean 'local_steps'?", "eval_every"]),
-    "a misspelled table": ("[optimizer]\nbeta2 = 0.9\n", ["'optimizer'", "did you mean 'optimizer'?"]),
+    "a misspelled table": ("[optimiser]\nbeta2 = 0.9\n", ["'optimiser'", "did you mean 'optimizer'?"]),
     "a misspelled key in a table": ("[method]\nlocal_rl = 0.9\n", ["'local_rl'", "did you mean 'local_lr'?"]),
     "a misspelled key of the numerics": ("[numerics]\nstrategie = 'loop'\n", ["strategie", "strategy"]),
     "an impossible value": ("rounds = -4\n", ["rounds = -4", "greater than or equal to 1"]),
