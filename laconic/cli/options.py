@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import typer
+from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
 from laconic.cli.completion import (
@@ -101,7 +102,9 @@ def help_of(name: str, default: str | None = None) -> str:
         default = "Default: the algorithm's own."
     elif default is None and value is not None and not isinstance(value, bool | dict | list):
         shown = f"{value:g}" if isinstance(value, float) else str(value)
-        default = f"Default: {f'{value // 10**6}MB' if name == 'store_cache' else shown}."
+        if isinstance(value, ByteSize):
+            shown = value.human_readable(decimal=True).replace(".0", "")
+        default = f"Default: {shown}."
     return f"{field.description} {default or ''}".rstrip()
 
 

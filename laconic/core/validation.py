@@ -10,6 +10,8 @@ from pydantic import ValidationError
 
 
 def _said(complaint: Mapping[str, Any]) -> str:
+    if str(complaint["type"]).startswith("byte_size"):
+        return "bytes are allowed, as in 500MB, 2GB or 1000000"
     message = str(complaint["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
     # Nobody counts the zeros of 3.4e+38.
     message = re.sub(r"\d{16,}", lambda number: f"{float(number[0]):g}", message)

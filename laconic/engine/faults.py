@@ -17,16 +17,18 @@ from laconic.core.part import State
 from laconic.core.randomness import Draw, Randomness
 from laconic.engine.attacks import Attacks
 from laconic.engine.settings import Faults
+from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import FaultInjection, Instruction, Reply
-from laconic.federation.round import Engine
 
 _NUMBERS = ("round", "client", "examples", "gradients", "samples", "loss")
 
 
-class FaultyEngine:
+class FaultyEngine(SimulatedEngine):
     """An engine, whichever it is, whose clients and messages fail."""
 
-    def __init__(self, engine: Engine, faults: Faults, randomness: Randomness, *, clients: int, layout: Layout) -> None:
+    def __init__(
+        self, engine: SimulatedEngine, faults: Faults, randomness: Randomness, *, clients: int, layout: Layout
+    ) -> None:
         self.engine, self.faults, self.randomness = engine, faults, randomness
         counts = (faults.not_finite, faults.boosted, faults.boost, clients)
         self.attacks = Attacks(*counts, layout, randomness)

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from laconic.core.errors import ConfigError
 from laconic.core.randomness import Draw, Randomness
 from laconic.engine.settings import Network, Spread, quantity
+from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import Instruction, Reply
-from laconic.federation.round import Engine
 
 
 class Connection(NamedTuple):
@@ -98,10 +98,10 @@ def _values(row: dict[str, str]) -> dict[str, float]:
     return {name: quantity(row[name], kind) for name, kind in kinds.items() if row.get(name)}
 
 
-class NetworkEngine:
+class NetworkEngine(SimulatedEngine):
     """An engine whose messages take time."""
 
-    def __init__(self, engine: Engine, network: Network, randomness: Randomness) -> None:
+    def __init__(self, engine: SimulatedEngine, network: Network, randomness: Randomness) -> None:
         self.engine, self.network = engine, network
         self.connections = Connections(network, randomness)
         self.seconds = 0.0

@@ -28,6 +28,7 @@ from laconic.engine import ray_actors as hosts
 from laconic.engine.client_spec import ClientSpec
 from laconic.engine.inline import MOST_STACKED
 from laconic.engine.settings import RaySettings
+from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import FaultInjection, Instruction, Reply
 
 LOG = getLogger("laconic")
@@ -64,8 +65,8 @@ class _Worker:
     """How often it has died since it last answered."""
 
 
-class RayEngine:
-    """Runs a round's clients on workers; see `Engine`."""
+class RayEngine(SimulatedEngine):
+    """Runs a round's clients on workers."""
 
     def __init__(self, spec: ClientSpec, settings: RaySettings, *, threads: int, cache: int) -> None:
         assert settings.workers is not None

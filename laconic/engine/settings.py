@@ -11,6 +11,8 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from laconic.core.spelling import convert, parse
+
 _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 _UNITS = {
     # "Mb" is left out: some mean bits by it, some bytes.
@@ -25,6 +27,7 @@ _EXAMPLES = {
     "bandwidth": "1Mbit or 500kB (a second), or lognormal:1Mbit,0.5",
     "latency": "50ms or 0.2s, or lognormal:50ms,0.5",
 }
+_Deviation = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _NUMBER = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-zA-Z]*)(?:/s)?\s*")
 
 
@@ -53,16 +56,14 @@ class Spread(NamedTuple):
     @classmethod
     def parse(cls, text: str, kind: str) -> Spread:
         """`1Mbit`, or `lognormal:1Mbit,0.5`."""
-        if not text.startswith("lognormal:"):
+        spelling = parse(text)
+        if spelling.name != "lognormal":
             return cls(quantity(text, kind))
-        median, _, deviation = text.removeprefix("lognormal:").partition(",")
         try:
-            spread = cls(quantity(median, kind), float(deviation))
+            median, deviation = spelling.positional()
+            return cls(quantity(median, kind), convert(deviation, _Deviation))
         except ValueError:
-            spread = cls(1.0, -1.0)
-        if not 0 <= spread.deviation < math.inf:
-            raise ValueError(f"write lognormal:MEDIAN,SIGMA, as in {_EXAMPLES[kind].rpartition(' ')[2]}")
-        return spread
+            raise ValueError(f"write lognormal:MEDIAN,SIGMA, as in {_EXAMPLES[kind].rpartition(' ')[2]}") from None
 
 
 def _seconds(value: Any) -> Any:

@@ -92,13 +92,11 @@ def _named(defenses: Defenses) -> str:
 
 def refuse_long(defenses: Defenses, payload: Payload, client: int) -> None:
     """Refuse an update that is far too long."""
-    if isinstance(defenses.refuse, float) and (found := length(payload)) > defenses.refuse:
-        raise PacketError(
-            "exploding", f"the update of client {client} has length {found:.3g}, above {defenses.refuse:g}"
-        )
+    if isinstance(defenses.refuse, float) and (found := norm(payload)) > defenses.refuse:
+        raise PacketError("exploding", f"the update of client {client} has norm {found:.3g}, above {defenses.refuse:g}")
 
 
-def length(payload: Payload) -> float:
+def norm(payload: Payload) -> float:
     """||u||, in double precision: the square of a large single is infinite."""
     values = payload.values if isinstance(payload, SparsePayload) else payload.dense()
     return float(torch.linalg.vector_norm(values, dtype=torch.float64))
@@ -178,13 +176,13 @@ class DefendedMean:
         clip = self._defenses.clip
         if clip is None:
             return [1.0] * len(self._kept)
-        limit = float(np.median([length(payload) for payload, _ in self._kept])) if clip == "median" else clip
+        limit = float(np.median([norm(payload) for payload, _ in self._kept])) if clip == "median" else clip
         return [_factor(payload, limit) for payload, _ in self._kept]
 
 
 def _factor(payload: Payload, limit: float) -> float:
     """min(1, limit / ||u||)."""
-    found = length(payload)
+    found = norm(payload)
     return limit / found if found > limit else 1.0
 
 

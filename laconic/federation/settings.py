@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
 
-from laconic.core.units import parse_bytes
+from laconic.core.spelling import convert, parse
 
 Sampling = Literal["uniform", "weighted", "poisson"]
 Weighting = Literal["uniform", "size"]
+
+
+_Share = Annotated[float, Field(gt=0, lt=0.5)]
 
 
 def _known(text: str) -> str:
@@ -28,14 +31,13 @@ def share(aggregate: str) -> float | None:
     """
     if aggregate in ("mean", "median"):
         return None if aggregate == "mean" else 0.5
-    name, _, number = aggregate.partition(":")
     try:
-        found = float(number)
+        spelling = parse(aggregate)
+        (number,) = spelling.positional() if spelling.name == "trimmed_mean" else ()
+        return float(convert(number, _Share))
     except ValueError:
-        found = -1.0
-    if name != "trimmed_mean" or not 0 < found < 0.5:
-        raise ValueError("mean, median or trimmed_mean:SHARE is allowed, with a share between 0 and 0.5 for each side")
-    return found
+        allowed = "mean, median or trimmed_mean:SHARE is allowed, with a share between 0 and 0.5 for each side"
+        raise ValueError(allowed) from None
 
 
 def _length(value: Any) -> Any:
@@ -77,7 +79,7 @@ class Defenses(BaseModel):
     """Central differential privacy: standard deviation of the noise on the sum, as a multiple of the clipping norm."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """Central differential privacy: the delta for which epsilon is reported."""
-    memory: Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)] = 4_000_000_000
+    memory: Annotated[ByteSize, Field(gt=0)] = ByteSize(4_000_000_000)
     """Bytes that the updates of a round may occupy, where all of them are needed at once (as for the median)."""
 
     def any(self) -> bool:

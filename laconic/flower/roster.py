@@ -1,4 +1,4 @@
-"""Which node is which client: who is here, who is new, who was set aside.
+"""Which node is which client: who is here, who is new, who was blocked.
 
 A client is a number, and all randomness of a run is keyed by it; a node is whatever Flower calls it at the moment. A node
 says its number (`partition-id` in its config), or the server gives it one. Whoever has a number once keeps it: another node
@@ -75,7 +75,7 @@ class Roster:
         return sorted(client for client in self._nodes if not self.blocklist.is_blocked(client))
 
     def node(self, client: int) -> int | None:
-        """Where a client is; None if it is not here, or was set aside."""
+        """Where a client is; None if it is not here, or was blocked."""
         return None if self.blocklist.is_blocked(client) else self._nodes.get(client)
 
     def refresh(self) -> None:
@@ -192,11 +192,11 @@ class Roster:
         return {
             "owners": {str(client): list(owner) for client, owner in self.owners.items()},
             "sizes": {str(client): size for client, size in self.sizes.items()},
-            "blocklist": self.blocklist.table(),
+            "blocklist": self.blocklist.state_dict(),
         }
 
     def restore(self, table: dict[str, Any]) -> None:
         """The inverse of `table`."""
         self.owners = {int(client): (name, node) for client, (name, node) in table["owners"].items()}
         self.sizes = {int(client): size for client, size in table["sizes"].items()}
-        self.blocklist.restore(table["blocklist"])
+        self.blocklist.load_state_dict(table["blocklist"])

@@ -22,8 +22,9 @@ from laconic.core.errors import ConfigError, LaconicError, unknown_name
 from laconic.core.part import SLOTS
 from laconic.core.validation import explain
 from laconic.data.federated import ClientData
+from laconic.flower.deployment import Deployment
 from laconic.flower.plan import Model
-from laconic.flower.training import Deployment, FederatedTraining
+from laconic.flower.training import FederatedTraining
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.driver import FREE_TO_CHANGE

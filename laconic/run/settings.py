@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
 
-from laconic.core.units import parse_bytes
 from laconic.engine.settings import Faults, Network, RaySettings
 from laconic.federation.settings import Defenses, Sampling, Weighting
 from laconic.gradients.numerics import Numerics
@@ -53,7 +52,7 @@ class Settings(BaseModel):
     """Clients that a thread computes together; affects speed only."""
     store: Literal["memory", "disk"] = "memory"
     """Where client states are kept between rounds; use disk when they do not fit in memory."""
-    store_cache: Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)] = 500_000_000
+    store_cache: ByteSize = ByteSize(500_000_000)
     """With the disk store: size of its cache in memory, as in 200MB."""
     engine: Literal["inline", "ray"] = "inline"
     """What runs the clients: this process (inline), or Ray on many cores or machines."""

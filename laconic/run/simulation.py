@@ -12,7 +12,7 @@ from torch import nn
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
-from laconic.core.errors import ConfigError, PacketError
+from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.part import State
 from laconic.core.randomness import Draw, Randomness
@@ -23,12 +23,14 @@ from laconic.engine.faults import FaultyEngine
 from laconic.engine.network import NetworkEngine
 from laconic.engine.ray_actors import connect
 from laconic.engine.ray_engine import RayEngine
+from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.blocklist import Blocklist
 from laconic.federation.client_links import DiskClientLinkState
 from laconic.federation.database import Database
 from laconic.federation.disk_store import DiskStore
 from laconic.federation.ledger import Ledger
-from laconic.federation.round import Engine
+from laconic.federation.policy import ExchangeReport, Outcome, ReplyPolicy
+from laconic.federation.round import Round
 from laconic.federation.server import Server
 from laconic.federation.store import MemoryStore
 from laconic.gradients.choose import settle
@@ -69,6 +71,7 @@ class Simulation(Training):
         self.store = MemoryStore() if self.database is None else DiskStore(self.database)
         frozen = settings.buffers == "frozen"
         buffers = self.layout.flatten_buffers(self.task.module)
+        self.policy = SimulationPolicy(Blocklist(settings.max_violations))
         self.server = Server(
             algorithm,
             self.layout,
@@ -81,12 +84,9 @@ class Simulation(Training):
             weighting=settings.weighting,
             defenses=settings.defense,
             send_buffers=not frozen,
-            peers=None if self.database is None else DiskClientLinkState(self.database),
+            links=None if self.database is None else DiskClientLinkState(self.database),
+            policy=self.policy,
         )
-        self.blocklist = Blocklist(settings.max_violations)
-        self.server.refusal = self._refuse
-        self._diverged = False
-        self.server.reachable = lambda client: not self.blocklist.is_blocked(client)
         self.privacy = self._account()
         spec = ClientSpec(
             algorithm,
@@ -105,7 +105,7 @@ class Simulation(Training):
         self.engine = spec.engine(self.store, settings.threads)
         self.mapper = self.engine.map
         self._warm_up(batch)
-        self.transport: Engine = self.engine
+        self.transport: SimulatedEngine = self.engine
         self.workers: RayEngine | None = None
         if settings.engine == "ray":
             threads = settings.threads or 1
@@ -115,13 +115,13 @@ class Simulation(Training):
             self.transport = self.faulty = FaultyEngine(
                 self.transport, settings.faults, self.randomness, clients=len(data), layout=self.layout
             )
+            self.policy.attackers = frozenset(self.faulty.attacks.factors)
         self.network: NetworkEngine | None = None
         if settings.network.any():
             self.transport = self.network = NetworkEngine(self.transport, settings.network, self.randomness)
         self.diagnostics: Diagnostics | None = None
         if settings.diagnostics:
             self.diagnostics = Diagnostics(algorithm.uplink.effective)
-            self.server.observer = self.diagnostics.observe
         self.full_gradient = FullGradient(self.engine, settings.weighting) if settings.full_gradient else None
         self.ledger = Ledger()
         self.seconds = 0.0
@@ -133,43 +133,37 @@ class Simulation(Training):
             self.engine.close()
             raise
 
-    def _refuse(self, client: int, error: PacketError) -> None:
-        """A client that means harm is set aside; an honest one that sends NaN has diverged, and the others will."""
-        attackers = self.faulty.attacks.factors if self.faulty is not None else {}
-        self._diverged |= error.reason == "not finite" and client not in attackers
-        self.blocklist.record_violation(client, error)
-
     def rounds(self) -> Iterator[Record]:
         """See `Training`; that workers take a while to start is not the first round's fault."""
         if self.workers is not None and self.server.round < self.settings.rounds:
             self.workers.start()
         yield from super().rounds()
 
-    def _round(self) -> Ledger:
-        costs = super()._round()
-        if self._diverged:
+    def _round(self) -> Round:
+        finished = super()._round()
+        if self.policy.diverged:
             raise Diverged(f"the update of a client is not finite in round {self.server.round}: {SMALLER}")
-        if self.blocklist.blocked_count() == len(self.data):
-            raise Diverged(
-                f"all clients are set aside after round {self.server.round}: their updates had to be refused"
-            )
-        return costs
+        if self.policy.blocklist.blocked_count() == len(self.data):
+            raise Diverged(f"all clients are blocked after round {self.server.round}: their updates had to be refused")
+        return finished
 
     def _measured(self, evaluated: bool) -> Record:
         record: Record = {}
         if evaluated and self.full_gradient is not None:
             record |= self.full_gradient.measure(self.server)
         if self.diagnostics is not None:
-            record |= self.diagnostics.measure(RoundContext(self.layout, self.randomness, self.server.round))
-            record |= self._rates()
+            assert self.last_round is not None
+            context = RoundContext(self.layout, self.randomness, self.server.round)
+            record |= self.diagnostics.measure(self.last_round.probes, context)
+            record |= self._rates(self.last_round.costs)
         if self.network is not None:
             record["simulated_seconds"] = self.network.seconds
             record |= {"cut_off": self.network.cut_off} if self.network.cut_off else {}
         return record
 
-    def _rates(self) -> dict[str, float]:
+    def _rates(self, costs: Ledger) -> dict[str, float]:
         """How often nothing was sent, and the length of the server's own error memory."""
-        costs, state = self.server.costs, self.server.downlink_state
+        state = self.server.downlink_state
         found = {
             "skip_rate": costs.skipped / max(1, costs.updates),
             "skip_rate_down": costs.skipped_down / max(1, costs.invited),
@@ -183,7 +177,7 @@ class Simulation(Training):
         """Workers have clients' states there, and commit them only when a checkpoint that needs them is durable."""
         if self.workers is not None:
             self.workers.keep_in(folder)
-            self.server.acknowledges_rounds = False
+            self.server.rounds_are_durable = False
 
     @property
     def incarnations(self) -> bool:
@@ -195,7 +189,7 @@ class Simulation(Training):
         if self.workers is not None:
             # What the checkpoint relies on must be as durable as itself.
             self.workers.flush()
-        tensors = {f"server/{name}": value for name, value in self.server.state().items()}
+        tensors = {f"server/{name}": value for name, value in self.server.state_dict().items()}
         numbers: dict[str, dict[str, Any]] = {}
         if isinstance(self.store, MemoryStore):
             clients, numbers = self.store.snapshot()
@@ -211,7 +205,7 @@ class Simulation(Training):
             "places": [] if self.workers is None else self.workers.places,
             "ledger": self.ledger.table(),
             "clients": numbers,
-            "blocklist": self.blocklist.table(),
+            "blocklist": self.policy.blocklist.state_dict(),
             "seconds": self.seconds,
             "simulated_seconds": self.network and self.network.seconds,
             "model": self.layout.fingerprint,
@@ -231,7 +225,7 @@ class Simulation(Training):
         for key, value in tensors.items():
             section, name = key.split("/", 1)
             sections[section][name] = value
-        self.server.restore(sections["server"])
+        self.server.load_state_dict(sections["server"])
         if isinstance(self.store, MemoryStore):
             self.store.restore(sections["clients"], numbers["clients"])
         if self.faulty is not None:
@@ -242,7 +236,7 @@ class Simulation(Training):
             self.workers.go_on(numbers["places"])
         if self.network is not None:
             self.network.seconds = numbers["simulated_seconds"]
-        self.blocklist.restore(numbers.get("blocklist", {}))
+        self.policy.blocklist.load_state_dict(numbers["blocklist"])
         self.ledger = Ledger.from_table(numbers["ledger"])
         self.seconds = numbers["seconds"]
 
@@ -253,6 +247,20 @@ class Simulation(Training):
             self.workers.close()
         if self.database is not None:
             self.database.close()
+
+
+class SimulationPolicy(ReplyPolicy):
+    """Notices divergence: an honest client whose update is not finite."""
+
+    attackers: frozenset[int] = frozenset()
+    diverged = False
+
+    def judge(self, report: ExchangeReport) -> Outcome:
+        """Block attackers; an honest client that sends NaN has diverged, and the others will."""
+        self.diverged |= any(
+            refusal.error.reason == "not finite" and refusal.client not in self.attackers for refusal in report.refusals
+        )
+        return super().judge(report)
 
 
 def initial_module(build: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,9 +20,10 @@ from laconic.core.part import State
 from laconic.core.task import Task
 from laconic.data.federated import ClientData
 from laconic.federation.database import Database
+from laconic.federation.engine import Engine
 from laconic.federation.ledger import Ledger
 from laconic.federation.privacy import Privacy
-from laconic.federation.round import Engine, run_round
+from laconic.federation.round import Round, run_round
 from laconic.federation.server import Server
 from laconic.run.evaluate import Mapper, evaluate
 from laconic.run.settings import Settings
@@ -119,6 +121,8 @@ class Training:
     """The accountant, where noise hides clients."""
     ledger: Ledger
     seconds: float
+    last_round: Round | None = None
+    """The last round that was run."""
 
     def _account(self) -> Privacy | None:
         """What the noise is worth; nothing without noise."""
@@ -136,17 +140,18 @@ class Training:
         try:
             while self.server.round < self.settings.rounds:
                 started = time.perf_counter()
-                self.ledger.add(self._round())
-                record = self._record()
+                self.last_round = self._round()
+                self.ledger.add(self.last_round.costs)
+                record = self._record(self.last_round)
                 self.seconds += time.perf_counter() - started
                 record["seconds"] = round(self.seconds, 3)
                 yield record
         finally:
             torch.set_num_threads(before)
 
-    def _round(self) -> Ledger:
+    def _round(self) -> Round:
         try:
-            costs = run_round(self.server, self.transport)
+            finished = run_round(self.server, self.transport)
         except PacketError as error:
             # A compressor, on a client or on the server, was given what no packet may carry.
             if error.reason != "not finite":
@@ -154,15 +159,14 @@ class Training:
             raise Diverged(f"an update is not finite in round {self.server.round + 1}: {SMALLER}") from error
         if not bool(torch.isfinite(self.server.model).all()):
             raise Diverged(f"the model is not finite after round {self.server.round}: {SMALLER}")
-        return costs
+        return finished
 
-    def _record(self) -> Record:
-        server = self.server
-        record: Record = {"round": server.round, "participants": server.costs.folded}
-        loss = server.training_loss()
+    def _record(self, last: Round) -> Record:
+        server, costs = self.server, last.costs
+        record: Record = {"round": server.round, "participants": costs.folded}
+        loss = last.training_loss()
         record["training_loss"] = loss if loss == loss else None
-        last = server.round == self.settings.rounds
-        evaluated = last or server.round % self.settings.eval_every == 0
+        evaluated = server.round == self.settings.rounds or server.round % self.settings.eval_every == 0
         if evaluated:
             record |= self.evaluate()
             if self.privacy is not None:
@@ -170,13 +174,13 @@ class Training:
         record |= self.ledger.totals()
         record |= self._measured(evaluated)
         counts = ("skipped", "skipped_down", "accelerated", "lost")
-        record |= {name: getattr(server.costs, name) for name in counts if getattr(server.costs, name)}
-        if server.costs.refused:
-            record["refused"] = server.costs.refused
+        record |= {name: getattr(costs, name) for name in counts if getattr(costs, name)}
+        if costs.refused:
+            record["refused"] = costs.refused
         # Of this round alone, unlike the totals above.
         record["streams"] = {
             key: {"packets": traffic.packets, "bytes": traffic.bytes, "paper_bits": traffic.paper_bits}
-            for key, traffic in server.costs.streams.items()
+            for key, traffic in costs.streams.items()
         }
         return record
 
@@ -187,7 +191,7 @@ class Training:
     def evaluate(self) -> dict[str, float]:
         """The metrics of the server's model on the test examples; the clients' training loss where there are none."""
         if self.data.test is None:
-            loss = self.server.training_loss()
+            loss = math.nan if self.last_round is None else self.last_round.training_loss()
             return {"loss": loss} if loss == loss else {}
         return evaluate(self.mapper, self.task, self.layout, self.server.model, self.server.buffers, self.data.test)
 

@@ -137,14 +137,24 @@ def advise(
             follower.say(f"  ahead: {ranked[0].label}, accuracy {100 * best_accuracy(ranked[:1]):.2f} %")
             furthest |= {_arm(each.settings): each for each in reversed(ranked)}
             running = [(each.settings, each.directory) for each in ranked[: plan[place][0]]]
-    goal = target if target is not None else level(found) - 0.01
-    ranked = rank(found, goal)
-    scores = [score(each.trial, goal, "simulated_seconds") for each in ranked]
+    rungs = [(count, rounds) for count, rounds, _ in plan]
+    return _conclude(found, level(found) - 0.01 if target is None else target, rungs, furthest, settings)
+
+
+def _conclude(
+    found: Sequence[Candidate],
+    target: float,
+    rungs: list[tuple[int, int]],
+    furthest: dict[str, Candidate],
+    settings: list[dict[str, Any]],
+) -> Advice:
+    """The ranking of the last rung, and the evidence around it."""
+    ranked = rank(found, target)
+    scores = [score(each.trial, target, "simulated_seconds") for each in ranked]
     last = {_arm(each.settings) for each in ranked}
     tried = [each for each in settings if _arm(each) == _arm(ranked[0].settings)]
     rates = {key: sorted({each[key] for each in tried}) for key in RATES}
-    rungs = [(count, rounds) for count, rounds, _ in plan]
-    return Advice(ranked, scores, goal, rungs, [each for arm, each in furthest.items() if arm not in last], rates)
+    return Advice(ranked, scores, target, rungs, [each for arm, each in furthest.items() if arm not in last], rates)
 
 
 RATES = ("local_lr", "server_lr")

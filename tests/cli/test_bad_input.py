@@ -37,8 +37,8 @@ SETTINGS = {
     "more clients than examples": (["--clients", "100000"], ["clients is 100000", "examples"]),
     "an empty batch": (["--batch-size", "0"], ["method.batch_size = 0", "greater than or equal to 1"]),
     "a negative seed": (["--seed", "-1"], ["seed = -1", "greater than or equal to 0"]),
-    "a negative concentration": (["--partition", "dirichlet:-1"], ["dirichlet:-1", "above 0"]),
-    "shards without a number": (["--partition", "shards:x"], ["shards:x", "shards:2"]),
+    "a negative concentration": (["--partition", "dirichlet:-1"], ["dirichlet:-1", "greater than 0"]),
+    "shards without a number": (["--partition", "shards:x"], ["shards:x", "integer", "shards:PER_CLIENT"]),
     "natural clients that do not exist": (["--partition", "natural"], ["natural", "digits has no natural clients"]),
     "steps and epochs": (
         ["--local-steps", "2", "--local-epochs", "2"],

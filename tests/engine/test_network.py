@@ -107,7 +107,7 @@ def test_a_deadline_cuts_stragglers_off_and_their_round_is_not_committed() -> No
     assert [record["cut_off"] for record in history] == [3] * 6
     assert history[-1]["simulated_seconds"] == pytest.approx(6 * deadline)
     slow = [client for client in range(8) if 8 * everybody[0]["bytes_up"] / 8 / connections.of(client, 0).up > deadline]
-    assert simulation.server.folded[slow].tolist() == [0, 0, 0]
+    assert simulation.server.clients.sequences[slow].tolist() == [0, 0, 0]
     # Whatever they have kept of it was never acknowledged.
     records = [simulation.store.record(client) for client in slow]
     assert [record.committed for record in records] == [0, 0, 0]
@@ -123,7 +123,7 @@ def test_a_deadline_is_for_the_whole_round_and_not_for_each_exchange() -> None:
     # The updates are in time, what confirms the mean is not; it is owed and comes with the next instruction.
     assert late[0]["participants"] == 4 and late[0]["cut_off"] == 4
     assert late[-1]["simulated_seconds"] == pytest.approx(6 * 0.3)
-    assert simulation.server.debts.clients()
+    assert simulation.server.clients.pending.clients()
 
 
 def test_whoever_does_not_answer_is_waited_for_until_the_deadline() -> None:

@@ -208,7 +208,7 @@ def test_peers_on_disk_are_peers_in_memory() -> None:
         assert same(memory.get(client), disk.get(client)) and (client in memory) == (client in disk)
     restored = ClientLinkState(layout)
     restored[7] = {"downlink/mirror": torch.ones(4)}
-    restored.restore(memory.state())
+    restored.load_state_dict(memory.state_dict())
     assert sorted(restored) == [2, 3] and same(restored[3], memory[3])
 
 

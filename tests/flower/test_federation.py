@@ -142,7 +142,7 @@ def test_a_client_that_sends_nonsense_is_named_and_set_aside(tmp_path, caplog, h
         result = run(grid, tmp_path, "fed_avg", rounds=6, max_violations=2)
     assert [record["participants"] for record in result.history] == [2] * 6
     assert grid.sent.count(("train", 101)) == 2
-    assert "client 1 (node 101) is set aside after 2 refused replies" in caplog.text
+    assert "client 1 (node 101) is blocked after 2 refused replies" in caplog.text
     # It stays so when the server starts again.
     run(grid, tmp_path, "fed_avg", rounds=7, max_violations=2, first=2)
     assert grid.sent.count(("train", 101)) == 2
@@ -196,7 +196,7 @@ def test_a_node_that_joins_in_the_middle_gets_what_it_needs(tmp_path):
 
 
 def test_too_few_nodes_are_waited_for(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("laconic.flower.training.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("laconic.flower.presence.LOOK_EVERY", 0.01)
     grid = federation(tmp_path, nodes=[0])
     looked = grid.get_node_ids
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import laconic
+from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import Instruction, Reply
 from laconic.federation.store import Question
 from laconic.run.directory import RunDirectory, load_tensors, read_metrics
@@ -100,13 +101,13 @@ class Federation:
         assert numbers["sha256"] == expected.model_sha256()
         checkpoint, _ = load_tensors(self.run.checkpoint)
         for client in set().union(*heard.values()):
-            there = expected.store.settle(client, Question(0, 10**6, 0, int(expected.server.folded[client])))
+            there = expected.store.settle(client, Question(0, 10**6, 0, int(expected.server.clients.sequences[client])))
             here = self.memory(client, int(checkpoint["server/folded"][client]))
             assert torch.equal(here, there.state["uplink/memory"]), client
         return heard
 
 
-class OnlyThese:
+class OnlyThese(SimulatedEngine):
     """An engine of whose replies only some arrive."""
 
     def __init__(self, simulation: Simulation, heard: Mapping[int, set[int]]) -> None:

@@ -104,7 +104,7 @@ def test_a_checkpoint_does_not_hold_what_the_database_holds() -> None:
         tensors, numbers = run.snapshot()
         known = [name for name in tensors if name.startswith(("clients/", "server/peers/"))]
         assert bool(known) == bool(numbers["clients"]) == (store == "memory")
-        assert any(run.server.peers) and run.server.versions.max() > LOST
+        assert any(run.server.clients.links) and run.server.clients.versions.max() > LOST
         run.close()
 
 

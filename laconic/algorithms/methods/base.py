@@ -110,7 +110,7 @@ class Method(Part):
         """The server's state after an exchange."""
         return state
 
-    def owes(self, exchange: Exchange, received: Received) -> Vectors:
+    def must_deliver(self, exchange: Exchange, received: Received) -> Vectors:
         """What every client that was folded in this exchange must be told, sooner or later, for both sides to agree."""
         return {}
 

@@ -103,7 +103,7 @@ class GradientTracking(LocalMethod):
         """The update, or the word that the mean has come."""
         return (Stream.CONFIRM,) if phase == TAKE_IN else (Stream.MODEL,)
 
-    def owes(self, exchange: Exchange, received: Received) -> Vectors:
+    def must_deliver(self, exchange: Exchange, received: Received) -> Vectors:
         """q, to everybody who is in it."""
         mean = received.mean(Stream.MODEL)
         return {Stream.MEAN: mean} if exchange.phase == TRAIN and mean is not None else {}

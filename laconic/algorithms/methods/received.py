@@ -53,8 +53,13 @@ class Received:
         """The mean of a stream, or None when nothing came."""
         return self._streams[stream].mean() if stream in self._streams else None
 
+    def sum(self, stream: Stream) -> Tensor:
+        """The weighted sum of a stream so far; 0 when nothing came."""
+        return self._streams[stream].total() if stream in self._streams else self._zeros()
+
     def take(self, stream: Stream) -> Tensor:
         """The weighted sum of a stream since it was last taken; 0 when nothing came."""
-        if stream not in self._streams:
-            return torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._device)
-        return self._streams.pop(stream).total()
+        return self._streams.pop(stream).total() if stream in self._streams else self._zeros()
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._device)
