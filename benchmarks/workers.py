@@ -91,7 +91,7 @@ class Run:
         assert self.simulation.workers is not None
         work = self.simulation.workers._spec
         same = {each.name: getattr(work, each.name) for each in fields(ClientSpec)}
-        self.simulation.workers._work = TimedWork(**same, folder=self.folder)
+        self.simulation.workers._spec = TimedWork(**same, folder=self.folder)
         self.rounds = self.simulation.rounds()
         self.seconds = self.busier = self.inside = 0.0
         self.processor = self.processor_inside = self.busier_processor = 0.0

@@ -72,6 +72,8 @@ from .core.task import (
     next_token as next_token,
     regression as regression,
 )
+from .report.trackers import MLflow as MLflow, TensorBoard as TensorBoard
+from .run.callbacks import Callback as Callback, EarlyStopping as EarlyStopping, ProgressBar as ProgressBar
 from .run.settings import Settings as Settings
 from .run.simulation import Simulation as Simulation
 from .run.training import Result as Result

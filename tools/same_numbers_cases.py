@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "--set defence.": "--set defense.",
+    "--set strikes=": "--set max_violations=",
+    "quantiser": "quantizer",
+}
 """Text in the spelling of BASE -> text in that of the work tree, for all cases: {"--set defence.": "--set defense."}."""
 NOW: dict[str, str] = {}
 """The work tree's spelling of single cases, by name, as `now` has it; for cases that are not written out one by one."""

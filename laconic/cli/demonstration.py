@@ -42,7 +42,7 @@ def demonstrate(folder: Path, nodes: int, settings: Mapping[str, Any], view: Liv
         try:
             _follow(federation, run, number, view)
         finally:
-            view.finish()
+            view.end()
     page = run.path / "report.html"
     write_report([run.path], page)
     history = read_metrics(run.metrics)
@@ -88,7 +88,7 @@ def _follow(federation: LocalFederation, run: RunDirectory, number: int, view: L
         finished = run.model.exists()
         records = read_metrics(run.metrics)
         for record in records[shown:]:
-            view.update(record)
+            view.show(record)
         shown = len(records)
         if finished:
             return

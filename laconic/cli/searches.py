@@ -91,7 +91,7 @@ def _sweep_of(asked: dict[str, Any], directory: Path) -> Sweep:
     def make(settings: dict[str, Any]) -> RunConfig:
         return load_config(path, asked["options"], settings)
 
-    found = Sweep(make, space, directory, LiveView(stderr), asked["target"], RANK_BY[asked["rank_by"]], repeats)
+    found = Sweep(make, space, directory, [LiveView(stderr)], asked["target"], RANK_BY[asked["rank_by"]], repeats)
     _check(make, space, asked["optuna"])
     return found
 
@@ -133,7 +133,7 @@ def advise(
         stop.again = _again(out, directory)
         raise
     finally:
-        view.close()
+        view.end()
     _show_advice(advice, directory, asked["options"], as_json)
 
 

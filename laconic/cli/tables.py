@@ -13,7 +13,7 @@ from laconic.cli.view import duration, size
 from laconic.run.driver import Finished
 from laconic.run.target import WINDOW
 from laconic.run.training import TROUBLES, troubles
-from laconic.run.tune import Trial
+from laconic.run.tune import Timing
 
 
 def ranked(runs: Sequence[Finished], by: RankBy = "bytes") -> list[Finished]:
@@ -100,12 +100,12 @@ def _evaluations(run: Finished) -> int:
     return sum("accuracy" in record for record in run.result.history)
 
 
-def trials(measured: Sequence[Trial]) -> Table:
+def timings(measured: Sequence[Timing]) -> Table:
     """What `tune` has measured, fastest first."""
     table = new_table("strategy", "vmap width", "threads", "seconds a round")
-    for trial in measured:
-        width = str(trial.numerics.vmap_width) if trial.numerics.strategy == "vmap" else ""
-        table.add_row(trial.numerics.strategy, width, str(trial.threads), f"{trial.seconds_per_round:.3g}")
+    for timing in measured:
+        width = str(timing.numerics.vmap_width) if timing.numerics.strategy == "vmap" else ""
+        table.add_row(timing.numerics.strategy, width, str(timing.threads), f"{timing.seconds_per_round:.3g}")
     return table
 
 

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,13 @@ from laconic.cli.view import LiveView
 from laconic.core.errors import ConfigError, Interrupted
 from laconic.data.federated import ClientData
 from laconic.report.page import report as write_report
-from laconic.report.trackers import tracked
+from laconic.report.trackers import trackers
+from laconic.run.callbacks import Callback
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, write_atomically
-from laconic.run.driver import FREE_TO_CHANGE, Finished, drive
+from laconic.run.driver import Finished, run_config
 from laconic.run.labels import split_label
+from laconic.run.resume import FREE_TO_CHANGE
 from laconic.run.target import WINDOW
 from laconic.run.training import Diverged
 from laconic.run.tune import tune as measure_strategies
@@ -51,9 +53,9 @@ def run(
     wanted = load_config(config, options, split_label(algorithm) if algorithm else {})
     directory = out or new_directory(wanted.algorithm, wanted.dataset)
     _check_target(target, wanted)
-    watcher = tracked(LiveView(stderr), directory, tensorboard=tensorboard, mlflow=mlflow)
+    callbacks = [LiveView(stderr), *trackers(tensorboard=tensorboard, mlflow=mlflow)]
     try:
-        finished = drive(wanted, directory, watcher, resume=resume, target=target)
+        finished = run_config(wanted, directory, callbacks, resume=resume, target=target)
     except Diverged:
         # The page shows how it happened.
         if report:
@@ -109,16 +111,15 @@ class Comparison:
         write_atomically(self.directory / COMPARISON, json.dumps(options).encode())
         return data
 
-    def train(self, data: ClientData | None, **trackers: bool) -> tuple[list[Finished], dict[str, str]]:
+    def train(self, data: ClientData | None, callbacks: Sequence[Callback]) -> tuple[list[Finished], dict[str, str]]:
         """Run one after the other; returns the finished ones, and the error of each that diverged, by its label."""
         finished: list[Finished] = []
         failed: dict[str, str] = {}
-        watchers = {label: tracked(LiveView(stderr), folder, **trackers) for label, folder in self.folders.items()}
         for label, wanted in self.configs.items():
             own, more = self._shared(data, label), label != [*self.configs][-1]
             try:
                 how: dict[str, Any] = {"resume": self.resume, "target": self.target, "data": own, "more": more}
-                finished.append(drive(wanted, self.folders[label], watchers[label], label=label, **how))
+                finished.append(run_config(wanted, self.folders[label], callbacks, label=label, **how))
             except Diverged as error:
                 failed[label] = str(error)
                 stderr.print(f"[red]{escape(f'{label}: {error}')}[/red]", highlight=False, soft_wrap=True)
@@ -156,8 +157,9 @@ def compare(
     _check_target(target, first)
     comparison = Comparison(configs, directory, target, resume)
     data = comparison.prepare(options)
+    callbacks = [LiveView(stderr), *trackers(tensorboard=tensorboard, mlflow=mlflow)]
     try:
-        finished, failed = comparison.train(data, tensorboard=tensorboard, mlflow=mlflow)
+        finished, failed = comparison.train(data, callbacks)
     except Interrupted as stop:
         words = [word for word in sys.argv[1:] if word != "--resume"]
         stop.again = shlex.join(["laconic", *words, *([] if out else ["--out", str(directory)]), "--resume"])
@@ -236,9 +238,9 @@ def tune(config: Path | None, algorithm: str | None, out: Path, options: dict[st
     if not out.parent.is_dir():
         raise ConfigError(f"--out '{out}': there is no folder '{out.parent}'")
     note("measuring rounds with each way of computing gradients")
-    trials = measure_strategies(wanted, lambda trial: note(f"  {trial}"))
-    stdout.print(tables.trials(trials))
-    best = trials[0]
+    timings = measure_strategies(wanted, lambda timing: note(f"  {timing}"))
+    stdout.print(tables.timings(timings))
+    best = timings[0]
     chosen = wanted.model_copy(update={"numerics": best.numerics, "threads": best.threads})
     write_atomically(out, chosen.to_toml().encode())
     say(f"Fastest: {best}. Written to {out}; use it with: laconic run {out}")

@@ -23,7 +23,10 @@ State = dict[str, Tensor]
 P = TypeVar("P", bound="Part")
 
 
-def section(state: State, name: str) -> State:
+V = TypeVar("V")
+
+
+def section(state: Mapping[str, V], name: str) -> dict[str, V]:
     """The entries of one part in a state that holds several, without their prefix."""
     prefix = f"{name}/"
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}

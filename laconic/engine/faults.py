@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -15,6 +14,7 @@ from laconic.compression.packet import sequence_of
 from laconic.core.layout import Layout
 from laconic.core.part import State
 from laconic.core.randomness import Draw, Randomness
+from laconic.core.state_dict import StateDict
 from laconic.engine.attacks import Attacks
 from laconic.engine.settings import Faults
 from laconic.engine.simulated import SimulatedEngine
@@ -83,22 +83,23 @@ class FaultyEngine(SimulatedEngine):
             del self.forgetful[client]
         return client in self.forgetful
 
-    def snapshot(self) -> tuple[State, list[dict[str, Any]]]:
-        """What is still on its way, for a checkpoint; `forgetful` goes beside it."""
+    def state_dict(self) -> StateDict:
+        """The replies that are still on their way, and which clients have lost their states."""
         packets: State = {}
-        table = []
+        replies = []
         for number, reply in enumerate(self.held):
-            bodies = {f"{number}/{place}": bytearray(bytes(raw)) for place, raw in enumerate(reply.packets)}
+            bodies = {f"{number}/{index}": bytearray(bytes(raw)) for index, raw in enumerate(reply.packets)}
             packets |= {name: torch.frombuffer(raw, dtype=torch.uint8) for name, raw in bodies.items()}
-            table.append({name: getattr(reply, name) for name in _NUMBERS} | {"packets": list(bodies)})
-        return packets, table
+            replies.append({name: getattr(reply, name) for name in _NUMBERS} | {"packets": list(bodies)})
+        return {**packets, "replies": replies, "forgetful": [*self.forgetful.items()]}
 
-    def restore(self, packets: State, table: list[dict[str, Any]]) -> None:
-        """The inverse of `snapshot`."""
+    def load_state_dict(self, state: StateDict) -> None:
+        """Replace both by what `state_dict` returned."""
         self.held = [
-            Reply(**{**entry, "packets": tuple(packets[name].numpy().tobytes() for name in entry["packets"])})
-            for entry in table
+            Reply(**{**reply, "packets": tuple(state[name].numpy().tobytes() for name in reply["packets"])})
+            for reply in state["replies"]
         ]
+        self.forgetful = dict(state["forgetful"])
 
     def _happens(self, fault: Draw, chance: float, message: Instruction | Reply) -> bool:
         return chance > 0 and self._draw(fault, message) < chance

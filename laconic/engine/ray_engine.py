@@ -74,7 +74,8 @@ class RayEngine(SimulatedEngine):
         self._shards = min(settings.workers, len(spec.data))
         self._cache = cache // self._shards
         self._operator_threads = torch.get_num_threads()
-        at_once = {"loop": 1, "vmap": spec.numerics.vmap_width}.get(spec.numerics.strategy, MOST_STACKED)
+        numerics = spec.prepared.numerics
+        at_once = {"loop": 1, "vmap": numerics.vmap_width}.get(numerics.strategy, MOST_STACKED)
         self._together = max(TOGETHER, threads * (spec.chunk or at_once))
         self._workers: list[_Worker] = []
         self._fresh = True
@@ -195,7 +196,6 @@ class RayEngine(SimulatedEngine):
     def _open(self, shard: int, fresh: bool) -> Any:
         return self._host(shard).actor.open.remote(
             self._workers[shard].spec,
-            shard,
             self._folder / f"{shard}.sqlite",
             threads=self._threads,
             operator_threads=self._operator_threads,

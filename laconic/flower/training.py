@@ -6,8 +6,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from logging import getLogger
-from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -18,14 +18,13 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.compression import encode_dense
 from laconic.compression.packet import Packet, Stream
 from laconic.core.errors import ConfigError
-from laconic.core.layout import Layout
-from laconic.core.part import State, section
 from laconic.core.randomness import Randomness
+from laconic.core.state_dict import StateDict
 from laconic.data.federated import ClientData
+from laconic.engine.prepared import prepare, usable_device
 from laconic.federation.ledger import Ledger
 from laconic.federation.policy import Outcome
 from laconic.federation.round import Round
-from laconic.federation.server import Server
 from laconic.flower.deployment import Deployment
 from laconic.flower.engine import GridEngine
 from laconic.flower.plan import Model, Plan, initial_hash, make_model
@@ -33,10 +32,7 @@ from laconic.flower.policy import NodePolicy
 from laconic.flower.population import Population
 from laconic.flower.presence import Presence
 from laconic.flower.roster import Roster
-from laconic.gradients.choose import settle
-from laconic.gradients.named_rng import stochastic
 from laconic.run.config import RunConfig, spelled_out
-from laconic.run.simulation import usable_device
 from laconic.run.training import Diverged, Record, Training
 
 LOG = getLogger("flwr.laconic")
@@ -62,49 +58,33 @@ class FederatedTraining(Training):
         clients = config.clients or (0 if data is None else len(data))
         if not clients:
             raise ConfigError("clients: required, and not given: how many there are in all")
-        participants = config.participants or clients
-        if participants > clients:
-            raise ConfigError(f"participants = {participants}: there are only {clients} clients")
         for name in ("diagnostics", "full_gradient"):
             if getattr(config, name):
-                raise ConfigError(f"{name}: what it needs never leaves a client; only a simulation can")
+                raise ConfigError(f"{name}: needs data that never leaves a client; only a simulation has it")
         if config.faults.any():
-            raise ConfigError("faults: on purpose they are made in simulations only")
-        self.algorithm = algorithm.fitted()
+            raise ConfigError("faults: only simulations inject faults")
         self.deployment = deployment
-        device = usable_device(config.device)
         self.population = Population(clients, data)
-        self.data = self.population
-        dtype: torch.dtype = getattr(torch, config.numerics.dtype)
-        self.task = make_model(model, config.seed, self.population.shape).to(device, dtype)
-        self.layout = Layout.of(self.task.module)
-        # Without an example nothing can be tried: one client a call works for all.
-        numerics = config.numerics
-        if numerics.strategy == "auto":
-            numerics = numerics.model_copy(update={"strategy": "loop"})
         test = self.population.test
-        if test is not None:
-            example = test.batch(torch.arange(2) % len(test), dtype)
-            batch = tuple(part.to(device) for part in example)
-            self.task.check(batch)
-            draws = stochastic(self.task, batch)
-            numerics = settle(config.numerics, self.task, self.layout, draws, batch)
-        self.settings = config.settings().model_copy(update={"numerics": numerics, "participants": participants})
-        initial, buffers = self.layout.flatten(self.task.module), self.layout.flatten_buffers(self.task.module)
-        # Before any node is here; their sizes are looked at as they come.
-        self._check_sizes({})
+        example = None if test is None else partial(test.batch, torch.arange(2) % len(test))
+        task = make_model(model, config.seed, self.population.shape)
+        prepared = prepare(task, config.numerics, usable_device(config.device), example, None)
+        resolved = algorithm.fitted()
+        # Checked without sizes now, and again with the size of each node that joins.
+        check_sizes = partial(_check_sizes, resolved, config.weighting)
+        check_sizes({})
         plan = Plan(
             run=uuid4().hex,
             name=algorithm.name,
-            parts={slot: spelled_out(part) for slot, part in self.algorithm.parts().items()},
+            parts={slot: spelled_out(part) for slot, part in resolved.parts().items()},
             seed=config.seed,
             clients=clients,
             partition=config.partition,
-            numerics=numerics,
+            numerics=prepared.numerics,
             buffers=config.buffers,
             shape=self.population.shape,
-            fingerprint=self.layout.fingerprint,
-            initial=initial_hash(initial, buffers),
+            fingerprint=prepared.layout.fingerprint,
+            initial=initial_hash(prepared.initial_model, prepared.initial_buffers),
         )
         self.roster = Roster(
             grid,
@@ -114,26 +94,12 @@ class FederatedTraining(Training):
             replace_nodes=deployment.replace_nodes,
             most_examples=deployment.most_examples,
             fixed_sizes=config.weighting == "size" or config.sampling == "weighted",
-            fits=self._check_sizes,
+            fits=check_sizes,
         )
-        # Noise is added for clients that are silent, too.
+        # With noise a round without answers is not repeated: the noise is added for silent clients, too.
         policy = NodePolicy(self.roster, repeat=not config.defense.noise)
-        self.server = Server(
-            self.algorithm,
-            self.layout,
-            initial,
-            buffers.to(device),
-            self.population,
-            Randomness(config.seed),
-            participants=participants,
-            sampling=config.sampling,
-            weighting=config.weighting,
-            defenses=config.defense,
-            send_buffers=config.buffers != "frozen",
-            policy=policy,
-            quorum=None if deployment.quorum == 1 else deployment.quorum,
-        )
-        self.privacy = self._account()
+        quorum = None if deployment.quorum == 1 else deployment.quorum
+        super().__init__(resolved, prepared, self.population, config.settings(), policy=policy, quorum=quorum)
         if self.privacy is not None:
             # Nodes know the seed: what hides them from each other must not follow from it.
             self._hide(int.from_bytes(os.urandom(16), "little"))
@@ -143,15 +109,10 @@ class FederatedTraining(Training):
         self.mapper = map
         self.save: Callable[[], None] = lambda: None
         """Makes everything durable."""
-        self.ledger = Ledger()
-        self.seconds = 0.0
 
     def _hide(self, secret: int) -> None:
         self._secret = secret
         self.server.secret = Randomness(secret)
-
-    def _check_sizes(self, sizes: Mapping[int, int]) -> None:
-        self.algorithm.method.check(np.array([*sizes.values()], dtype=np.int64), self.settings.weighting)
 
     def _round(self) -> Round:
         """A round that somebody has answered."""
@@ -208,28 +169,22 @@ class FederatedTraining(Training):
                 found[f"clients_{name}"] = math.fsum(n * value for n, value in said) / sum(n for n, _ in said)
         return found | self.ledger.totals()
 
-    def snapshot(self) -> tuple[State, dict[str, Any]]:
-        """The server's side alone: clients keep their own."""
-        tensors = {f"server/{name}": value for name, value in self.server.state_dict().items()}
-        return tensors, {
-            "run": self.roster.plan.run,
-            "incarnation": self.server.incarnation,
-            "roster": self.roster.table(),
-            "secret": self._secret,
-            "ledger": self.ledger.table(),
-            "seconds": self.seconds,
-            "model": self.layout.fingerprint,
-        }
+    @property
+    def clients_keep_state(self) -> bool:
+        return True
 
-    def restore(self, tensors: State, numbers: dict[str, Any]) -> None:
-        """Go on as the next incarnation: what the last one asked and did not save is asked again."""
-        if numbers["model"] != self.layout.fingerprint:
-            raise ConfigError("resume: the model has another form than the one that the run was started with")
-        self.server.load_state_dict(section(tensors, "server"))
-        self.server.incarnation = (numbers["incarnation"] + 1) % 2**16
-        self.roster.plan = self.roster.plan.model_copy(update={"run": numbers["run"]})
-        self.roster.restore(numbers["roster"])
+    def state_dict(self) -> StateDict:
+        """The server's side alone: clients keep their own."""
+        own = {"run": self.roster.plan.run, "roster": self.roster.state_dict(), "secret": self._secret}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: StateDict) -> None:
+        super().load_state_dict(state)
+        self.roster.plan = self.roster.plan.model_copy(update={"run": state["run"]})
+        self.roster.load_state_dict(state["roster"])
         if self.privacy is not None:
-            self._hide(numbers["secret"])
-        self.ledger = Ledger.from_table(numbers["ledger"])
-        self.seconds = numbers["seconds"]
+            self._hide(state["secret"])
+
+
+def _check_sizes(algorithm: Algorithm, weighting: str, sizes: Mapping[int, int]) -> None:
+    algorithm.method.check(np.array([*sizes.values()], dtype=np.int64), weighting)

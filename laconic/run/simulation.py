@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,15 @@ from torch import nn
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
-from laconic.core.errors import ConfigError
-from laconic.core.layout import Layout
-from laconic.core.part import State
+from laconic.core.part import section
 from laconic.core.randomness import Draw, Randomness
+from laconic.core.state_dict import StateDict, prefixed
 from laconic.core.task import TASKS, Task
 from laconic.data.federated import ClientData, FederatedData, GeneratedData, sizes_of
 from laconic.engine.client_spec import ClientSpec
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.network import NetworkEngine
+from laconic.engine.prepared import client_example, prepare, usable_device
 from laconic.engine.ray_actors import connect
 from laconic.engine.ray_engine import RayEngine
 from laconic.engine.simulated import SimulatedEngine
@@ -31,10 +31,7 @@ from laconic.federation.disk_store import DiskStore
 from laconic.federation.ledger import Ledger
 from laconic.federation.policy import ExchangeReport, Outcome, ReplyPolicy
 from laconic.federation.round import Round
-from laconic.federation.server import Server
 from laconic.federation.store import MemoryStore
-from laconic.gradients.choose import settle
-from laconic.gradients.named_rng import stochastic
 from laconic.run.diagnostics import Diagnostics
 from laconic.run.full_gradient import FullGradient
 from laconic.run.settings import Settings
@@ -45,66 +42,32 @@ class Simulation(Training):
     """The server, its clients and an engine, ready to run; everything is checked here, before any work."""
 
     def __init__(self, algorithm: Algorithm, task: Task, data: ClientData, settings: Settings) -> None:
-        device = usable_device(settings.device)
-        dtype: torch.dtype = getattr(torch, settings.numerics.dtype)
-        participants = settings.participants or len(data)
-        if participants > len(data):
-            raise ConfigError(f"participants = {participants}: there are only {len(data)} clients")
-        algorithm = algorithm.fitted()
-        algorithm.method.check(sizes_of(data), settings.weighting)
-        self.algorithm, self.data = algorithm, data
-        self.task = task.to(device, dtype)
-        self.layout = Layout.of(self.task.module)
-        # Two examples, the same one twice if need be: batch norm cannot be tried on one.
-        example = data.batch(0, np.arange(2) % data.size(0), dtype)
-        batch = tuple(part.to(device) for part in example)
-        self.task.check(batch)
-        check_labels(self.task, data, batch)
-        draws = stochastic(self.task, batch)
-        numerics = settle(settings.numerics, self.task, self.layout, draws, batch)
-        update: dict[str, Any] = {"numerics": numerics, "participants": participants}
         if settings.engine == "ray":
-            update["ray"] = connect(settings.ray, settings.threads or 1)
-        self.settings = settings = settings.model_copy(update=update)
-        self.randomness = Randomness(settings.seed)
+            settings = settings.model_copy(update={"ray": connect(settings.ray, settings.threads or 1)})
         self.database = Database(settings.store_cache) if settings.store == "disk" else None
         self.store = MemoryStore() if self.database is None else DiskStore(self.database)
-        frozen = settings.buffers == "frozen"
-        buffers = self.layout.flatten_buffers(self.task.module)
         self.policy = SimulationPolicy(Blocklist(settings.max_violations))
-        self.server = Server(
-            algorithm,
-            self.layout,
-            self.layout.flatten(self.task.module),
-            buffers.to(device),
-            data,
-            self.randomness,
-            participants=participants,
-            sampling=settings.sampling,
-            weighting=settings.weighting,
-            defenses=settings.defense,
-            send_buffers=not frozen,
-            links=None if self.database is None else DiskClientLinkState(self.database),
-            policy=self.policy,
-        )
-        self.privacy = self._account()
+        algorithm.method.check(sizes_of(data), settings.weighting)
+        device = usable_device(settings.device)
+        prepared = prepare(task, settings.numerics, device, client_example(data, 0), data.classes)
+        links = None if self.database is None else DiskClientLinkState(self.database)
+        super().__init__(algorithm, prepared, data, settings, policy=self.policy, links=links)
+        settings = self.settings
         spec = ClientSpec(
-            algorithm,
-            self.task,
+            self.algorithm,
+            prepared,
             data,
             settings.seed,
-            numerics,
-            draws,
-            device,
-            frozen_buffers=frozen,
+            frozen_buffers=settings.buffers == "frozen",
             probing=settings.diagnostics,
             chunk=settings.chunk,
-            participants=participants,
+            participants=settings.participants,
         )
         # With workers, too: this process evaluates, and measures the full gradient.
         self.engine = spec.engine(self.store, settings.threads)
         self.mapper = self.engine.map
-        self._warm_up(batch)
+        assert prepared.batch is not None
+        self._warm_up(prepared.batch)
         self.transport: SimulatedEngine = self.engine
         self.workers: RayEngine | None = None
         if settings.engine == "ray":
@@ -113,18 +76,16 @@ class Simulation(Training):
         self.faulty: FaultyEngine | None = None
         if settings.faults.any():
             self.transport = self.faulty = FaultyEngine(
-                self.transport, settings.faults, self.randomness, clients=len(data), layout=self.layout
+                self.transport, settings.faults, self.server.randomness, clients=len(data), layout=self.layout
             )
             self.policy.attackers = frozenset(self.faulty.attacks.factors)
         self.network: NetworkEngine | None = None
         if settings.network.any():
-            self.transport = self.network = NetworkEngine(self.transport, settings.network, self.randomness)
+            self.transport = self.network = NetworkEngine(self.transport, settings.network, self.server.randomness)
         self.diagnostics: Diagnostics | None = None
         if settings.diagnostics:
-            self.diagnostics = Diagnostics(algorithm.uplink.effective)
+            self.diagnostics = Diagnostics(self.algorithm.uplink.effective)
         self.full_gradient = FullGradient(self.engine, settings.weighting) if settings.full_gradient else None
-        self.ledger = Ledger()
-        self.seconds = 0.0
 
     def _warm_up(self, batch: tuple[torch.Tensor, ...]) -> None:
         try:
@@ -133,7 +94,7 @@ class Simulation(Training):
             self.engine.close()
             raise
 
-    def rounds(self) -> Iterator[Record]:
+    def rounds(self) -> Generator[Record, None, None]:
         """See `Training`; that workers take a while to start is not the first round's fault."""
         if self.workers is not None and self.server.round < self.settings.rounds:
             self.workers.start()
@@ -153,7 +114,7 @@ class Simulation(Training):
             record |= self.full_gradient.measure(self.server)
         if self.diagnostics is not None:
             assert self.last_round is not None
-            context = RoundContext(self.layout, self.randomness, self.server.round)
+            context = RoundContext(self.layout, self.server.randomness, self.server.round)
             record |= self.diagnostics.measure(self.last_round.probes, context)
             record |= self._rates(self.last_round.costs)
         if self.network is not None:
@@ -180,68 +141,46 @@ class Simulation(Training):
             self.server.rounds_are_durable = False
 
     @property
-    def incarnations(self) -> bool:
-        """Workers' stores know of rounds that a crash of this process undid."""
+    def clients_keep_state(self) -> bool:
         return self.workers is not None
 
-    def snapshot(self) -> tuple[State, dict[str, Any]]:
-        """All that is needed to continue, as tensors and as plain numbers; what is in a database stays there."""
+    def figures(self) -> dict[str, np.ndarray]:
+        similarity = None if self.full_gradient is None else self.full_gradient.similarity
+        return {} if similarity is None else {"gradient_similarity": similarity}
+
+    def fingerprints(self) -> dict[str, Any]:
+        data = self.data.fingerprint() if isinstance(self.data, FederatedData | GeneratedData) else None
+        return super().fingerprints() | {"data": data}
+
+    def state_dict(self) -> StateDict:
+        """All that is needed to continue; states that are in a database stay there."""
         if self.workers is not None:
             # What the checkpoint relies on must be as durable as itself.
             self.workers.flush()
-        tensors = {f"server/{name}": value for name, value in self.server.state_dict().items()}
-        numbers: dict[str, dict[str, Any]] = {}
+        state = super().state_dict() | {"blocklist": self.policy.blocklist.state_dict()}
         if isinstance(self.store, MemoryStore):
-            clients, numbers = self.store.snapshot()
-            tensors |= {f"clients/{name}": value for name, value in clients.items()}
-        held: list[dict[str, Any]] = []
+            state |= prefixed("clients", self.store.state_dict())
         if self.faulty is not None:
-            packets, held = self.faulty.snapshot()
-            tensors |= {f"held/{name}": value for name, value in packets.items()}
-        return tensors, {
-            "held": held,
-            "forgetful": [] if self.faulty is None else [*self.faulty.forgetful.items()],
-            "incarnation": self.server.incarnation,
-            "places": [] if self.workers is None else self.workers.places,
-            "ledger": self.ledger.table(),
-            "clients": numbers,
-            "blocklist": self.policy.blocklist.state_dict(),
-            "seconds": self.seconds,
-            "simulated_seconds": self.network and self.network.seconds,
-            "model": self.layout.fingerprint,
-            "data": self._data_fingerprint(),
-        }
-
-    def _data_fingerprint(self) -> str | None:
-        return self.data.fingerprint() if isinstance(self.data, FederatedData | GeneratedData) else None
-
-    def restore(self, tensors: State, numbers: dict[str, Any]) -> None:
-        """Continue from a snapshot, bit for bit; with another model or other data that cannot be."""
-        if numbers["model"] != self.layout.fingerprint:
-            raise ConfigError("resume: the model has another form than the one that the run was started with")
-        if numbers["data"] != self._data_fingerprint():
-            raise ConfigError("resume: the data is not the same as the run was started with")
-        sections: dict[str, State] = {"server": {}, "clients": {}, "held": {}}
-        for key, value in tensors.items():
-            section, name = key.split("/", 1)
-            sections[section][name] = value
-        self.server.load_state_dict(sections["server"])
-        if isinstance(self.store, MemoryStore):
-            self.store.restore(sections["clients"], numbers["clients"])
-        if self.faulty is not None:
-            self.faulty.restore(sections["held"], numbers["held"])
-            self.faulty.forgetful = dict(numbers["forgetful"])
+            state |= prefixed("faults", self.faulty.state_dict())
         if self.workers is not None:
-            self.server.incarnation = (numbers["incarnation"] + 1) % 2**16
-            self.workers.go_on(numbers["places"])
+            state["places"] = self.workers.places
         if self.network is not None:
-            self.network.seconds = numbers["simulated_seconds"]
-        self.policy.blocklist.load_state_dict(numbers["blocklist"])
-        self.ledger = Ledger.from_table(numbers["ledger"])
-        self.seconds = numbers["seconds"]
+            state["simulated_seconds"] = self.network.seconds
+        return state
+
+    def load_state_dict(self, state: StateDict) -> None:
+        super().load_state_dict(state)
+        self.policy.blocklist.load_state_dict(state["blocklist"])
+        if isinstance(self.store, MemoryStore):
+            self.store.load_state_dict(section(state, "clients"))
+        if self.faulty is not None:
+            self.faulty.load_state_dict(section(state, "faults"))
+        if self.workers is not None:
+            self.workers.go_on(state["places"])
+        if self.network is not None:
+            self.network.seconds = state["simulated_seconds"]
 
     def close(self) -> None:
-        """Stop the engines, and let go of the database."""
         self.engine.close()
         if self.workers is not None:
             self.workers.close()
@@ -273,24 +212,3 @@ def initial_module(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 def make_task(module: nn.Module, data: ClientData) -> Task:
     """The ready-made task for a kind of data."""
     return TASKS[data.kind](module)
-
-
-def check_labels(task: Task, data: ClientData, batch: tuple[torch.Tensor, ...]) -> None:
-    """A ready-made classifier must have an output for every label."""
-    if data.classes is None or task.loss is not TASKS["classification"](task.module).loss:
-        return
-    with torch.no_grad():
-        outputs = task.module.eval()(batch[0]).shape[-1]
-    if outputs < data.classes:
-        raise ConfigError(f"model has {outputs} outputs, but the labels go from 0 to {data.classes - 1}")
-
-
-def usable_device(name: str) -> torch.device:
-    """The device of that name, if it works here."""
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).cpu()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        there = "cpu, cuda" if torch.cuda.is_available() else "cpu"
-        raise ConfigError(f"device = '{name}': not usable here; allowed: {there}") from error
-    return device

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from laconic.algorithms.algorithm import Algorithm
-from laconic.core.errors import LaconicError, PacketError
-from laconic.core.layout import Layout
-from laconic.core.part import State
-from laconic.core.task import Task
+from laconic.core.errors import ConfigError, LaconicError, PacketError
+from laconic.core.part import section
+from laconic.core.randomness import Randomness
+from laconic.core.state_dict import StateDict, prefixed
 from laconic.data.federated import ClientData
+from laconic.engine.prepared import PreparedTask
+from laconic.federation.client_links import DiskClientLinkState
 from laconic.federation.database import Database
 from laconic.federation.engine import Engine
 from laconic.federation.ledger import Ledger
+from laconic.federation.policy import ReplyPolicy
 from laconic.federation.privacy import Privacy
 from laconic.federation.round import Round, run_round
 from laconic.federation.server import Server
@@ -78,6 +82,8 @@ class Result:
     ledger: Ledger
     model_sha256: str
     seconds: float
+    stopped: str | None = None
+    """Why a callback has ended the run before its last round; None if none has."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -104,25 +110,53 @@ class Result:
 class Training:
     """A server and an engine that go through the rounds together."""
 
-    algorithm: Algorithm
-    task: Task
-    layout: Layout
-    data: ClientData
-    settings: Settings
-    """Resolved: numerics and participants are settled."""
-    server: Server
     transport: Engine
     """Who runs the clients."""
     mapper: Mapper
     """Where evaluation runs."""
     database: Database | None = None
     """Where clients' states and checkpoints are, if not in memory and in a file."""
-    privacy: Privacy | None = None
-    """The accountant, where noise hides clients."""
-    ledger: Ledger
-    seconds: float
     last_round: Round | None = None
     """The last round that was run."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        prepared: PreparedTask,
+        data: ClientData,
+        settings: Settings,
+        *,
+        policy: ReplyPolicy,
+        links: DiskClientLinkState | None = None,
+        quorum: float | None = None,
+    ) -> None:
+        participants = settings.participants or len(data)
+        if participants > len(data):
+            raise ConfigError(f"participants = {participants}: there are only {len(data)} clients")
+        self.algorithm, self.data = algorithm.fitted(), data
+        self.task, self.layout = prepared.task, prepared.layout
+        self.settings = settings.model_copy(update={"numerics": prepared.numerics, "participants": participants})
+        """Resolved: with the strategy for gradients and the number of participants."""
+        self.server = Server(
+            self.algorithm,
+            self.layout,
+            prepared.initial_model,
+            prepared.initial_buffers,
+            data,
+            Randomness(settings.seed),
+            participants=participants,
+            sampling=settings.sampling,
+            weighting=settings.weighting,
+            defenses=settings.defense,
+            send_buffers=settings.buffers != "frozen",
+            links=links,
+            policy=policy,
+            quorum=quorum,
+        )
+        self.privacy = self._account()
+        """The accountant, where noise protects clients."""
+        self.ledger = Ledger()
+        self.seconds = 0.0
 
     def _account(self) -> Privacy | None:
         """What the noise is worth; nothing without noise."""
@@ -132,7 +166,7 @@ class Training:
         assert settings.participants is not None
         return Privacy(defense.noise, defense.delta, settings.sampling, settings.participants, len(self.data))
 
-    def rounds(self) -> Iterator[Record]:
+    def rounds(self) -> Generator[Record, None, None]:
         """Run the rounds that are left; one record each."""
         before = torch.get_num_threads()
         # Reductions of the server must not depend on how many cores there are.
@@ -199,21 +233,43 @@ class Training:
         """The run has a directory: what must outlive this process, and is in no checkpoint, goes there."""
 
     @property
-    def incarnations(self) -> bool:
-        """Whether clients' states are no part of a checkpoint, so that each start must be told from the one before."""
+    def clients_keep_state(self) -> bool:
+        """Whether clients keep their states outside of the checkpoint. Each start then has its own incarnation number."""
         return False
 
     def saved(self) -> None:
         """A checkpoint of all up to now is durable."""
         self.server.acknowledge()
 
-    def snapshot(self) -> tuple[State, dict[str, Any]]:
-        """All that is needed to continue, as tensors and as plain numbers."""
-        raise NotImplementedError
+    def fingerprints(self) -> dict[str, Any]:
+        """What must be the same when a checkpoint is loaded, by what it is."""
+        return {"model": self.layout.fingerprint}
 
-    def restore(self, tensors: State, numbers: dict[str, Any]) -> None:
-        """Continue from a snapshot."""
-        raise NotImplementedError
+    def state_dict(self) -> StateDict:
+        """All that is needed to continue."""
+        return {
+            **prefixed("server", self.server.state_dict()),
+            **prefixed("ledger", self.ledger.state_dict()),
+            **prefixed("fingerprint", self.fingerprints()),
+            "incarnation": self.server.incarnation,
+            "seconds": self.seconds,
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Continue from what `state_dict` returned, bit for bit."""
+        self.server.load_state_dict(section(state, "server"))
+        if self.clients_keep_state:
+            # What the last start asked and did not save is asked again.
+            self.server.incarnation = (state["incarnation"] + 1) % 2**16
+        self.ledger.load_state_dict(section(state, "ledger"))
+        self.seconds = state["seconds"]
+
+    def figures(self) -> dict[str, np.ndarray]:
+        """Matrices that were measured and belong beside the metrics, by name."""
+        return {}
+
+    def close(self) -> None:
+        """Stop the engines, and close files."""
 
     def trained(self) -> nn.Module:
         """The module with the server's present model."""
@@ -228,10 +284,10 @@ class Training:
             digest.update(vector.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
-    def result(self, history: list[Record]) -> Result:
-        """What to hand to a person at the end."""
-        settings, ledger = self.settings, self.ledger
-        return Result(self.algorithm, settings, history, self.trained(), ledger, self.model_sha256(), self.seconds)
+    def result(self, history: list[Record], stopped: str | None = None) -> Result:
+        """What a run returns; `stopped` is why a callback has ended it."""
+        costs = (self.ledger, self.model_sha256(), self.seconds)
+        return Result(self.algorithm, self.settings, history, self.trained(), *costs, stopped)
 
 
 SMALLER = "training has diverged; try a smaller local_lr or server_lr"

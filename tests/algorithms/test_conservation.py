@@ -34,6 +34,7 @@ from laconic.compression.packet import Flag, Packet
 from laconic.core.layout import Layout
 from laconic.core.part import State, part, section
 from laconic.core.randomness import Randomness
+from laconic.core.state_dict import split
 from laconic.data import from_arrays
 from laconic.federation.client import ClientRuntime
 from laconic.federation.messages import Instruction, Reply
@@ -212,13 +213,12 @@ class World:
     def ask_again(self, client: int) -> None:
         """Copies of old instructions are refused, and whatever the client keeps stays as it was."""
         for old in self.asked.get(client, []):
-            tensors, table = self.store.snapshot()
-            tensors, table = {name: value.clone() for name, value in tensors.items()}, copy.deepcopy(table)
+            tensors, plain = split(copy.deepcopy(self.store.state_dict()))
             with pytest.raises(laconic.PacketError) as caught:
                 self.runtime.run([old], gradients=None)
             assert caught.value.reason == "stale"
-            now, table_now = self.store.snapshot()
-            assert table_now == table
+            now, plain_now = split(self.store.state_dict())
+            assert plain_now == plain
             assert now.keys() == tensors.keys()
             assert all(torch.equal(now[name], tensors[name]) for name in now)
 

@@ -188,10 +188,10 @@ def test_simulated_seconds_go_on_after_a_resume() -> None:
     rounds = first.rounds()
     for _ in range(3):
         next(rounds)
-    snapshot = first.snapshot()
+    state = first.state_dict()
     first.close()
     second = RunConfig(**(SMALL | settings)).build()
-    second.restore(*snapshot)
+    second.load_state_dict(state)
     rest = list(second.rounds())
     second.close()
     assert [record["simulated_seconds"] for record in rest] == [record["simulated_seconds"] for record in whole[3:]]

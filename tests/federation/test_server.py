@@ -54,7 +54,7 @@ def acknowledged(instruction: Instruction, layout: Layout = LAYOUT) -> int:
 def contents(server: Server, round: Round) -> tuple:
     """All that a refused reply could have changed, but for the count of refusals."""
     state = {name: value.clone() for name, value in server.state_dict().items()}
-    costs = round.costs.table() | {"refused": {}}
+    costs = round.costs.state_dict() | {"refused": {}}
     costs["streams"] = {name: numbers for name, numbers in costs["streams"].items() if name != "up/refused"}
     return state, costs, round.training_loss()
 

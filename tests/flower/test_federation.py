@@ -38,7 +38,7 @@ def test_every_recipe_gives_the_model_of_a_simulation(tmp_path, name):
     # Five rounds, so that clients are judged by the lengths of what came before.
     federated, expected = run(federation(tmp_path), tmp_path, name, rounds=5, **steps), simulated(name, rounds=5)
     assert federated.model_sha256 == expected.model_sha256
-    assert federated.ledger.table() == expected.ledger.table()
+    assert federated.ledger.state_dict() == expected.ledger.state_dict()
     assert federated.metrics == expected.metrics
 
 
@@ -91,7 +91,7 @@ def test_a_directory_with_another_run_is_refused_in_one_line_that_says_what_to_d
 
     where = f"but the run in '{tmp_path / 'run'}' was started with"
     line = complaint("scaffold")
-    assert f"resume: algorithm = 'scaffold', {where} algorithm = 'fed_cams'; go on with" in line
+    assert f"resume: algorithm = 'scaffold', {where} algorithm = 'fed_cams'; resume it with" in line
     assert "or give another out" in line
     line = complaint("fed_cams", local_lr=0.5, seed=6)
     assert f"resume: method.local_lr = 0.5, seed = 6, {where} method.local_lr = 0.05, seed = 5;" in line
@@ -268,7 +268,7 @@ def test_a_second_server_on_the_same_run_stops(tmp_path):
     def another(messages: list[Message]) -> None:
         if not seen:
             seen.append(True)
-            with pytest.raises(laconic.ConfigError, match="another server is at work"):
+            with pytest.raises(laconic.ConfigError, match="another process is at work"):
                 run(grid, tmp_path)
 
     grid.before_push = another

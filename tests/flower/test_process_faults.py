@@ -7,8 +7,10 @@ conservation law (what was computed is what was sent and what is remembered): it
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,7 @@ from laconic.run.simulation import Simulation, initial_module, make_task
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from laconic.flower.local_federation import LocalFederation
-from laconic.flower.node_store import NodeFile, NodeStore
+from laconic.flower.node_store import NodeFile
 from tests.flower.faulty_app import folded, write_faulty_app
 from tests.flower.proxy import Proxy
 
@@ -83,8 +85,9 @@ class Federation:
     def memory(self, node: int, number: int) -> torch.Tensor:
         """A node's error memory, once it hears that the server has its update `number`."""
         file = NodeFile(self.folder / "nodes" / f"node-{node}.sqlite")
-        (run,) = [row[0] for row in file.connect().execute("SELECT run FROM runs")]
-        settled = NodeStore(file, run).settle(node, Question(99, 10**6, 0, number))
+        with closing(sqlite3.connect(file.path)) as connection:
+            ((run,),) = connection.execute("SELECT run FROM documents WHERE name = 'plan'").fetchall()
+        settled = file.store(run).settle(node, Question(99, 10**6, 0, number))
         assert settled.state is not None
         assert not settled.lost
         return settled.state["uplink/memory"]
