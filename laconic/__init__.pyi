@@ -60,6 +60,7 @@ from .algorithms.recipes import (
     fed_yogi as fed_yogi,
     marina as marina,
     minibatch_sgd as minibatch_sgd,
+    make as make,
     scaffold as scaffold,
 )
 from .algorithms.uplinks.base import (
@@ -75,8 +76,10 @@ from .core.errors import (
     DataError as DataError,
     LaconicError as LaconicError,
     PacketError as PacketError,
+    unknown_name as unknown_name,
 )
 from .core.layout import Layout as Layout
+from .core.randomness import Randomness as Randomness
 from .core.task import (
     Task as Task,
     classification as classification,

@@ -16,6 +16,7 @@ from laconic.compression.compressors.sparse import RandomK, TopK, encode_exactly
 from laconic.compression.compressors.spelling import AnyCompressor, parse_compressor
 from laconic.compression.decoding import decode, decode_dense
 from laconic.compression.groups import Bounds, Chosen, Group, spans
+from laconic.compression.packet import HEADER_BYTES
 from laconic.compression.payload import DensePayload, Payload, SparsePayload, SumPayload
 from laconic.compression.positions import write_positions
 from laconic.compression.values import write_levels, write_signs
@@ -23,6 +24,7 @@ from laconic.compression.values import write_levels, write_signs
 __all__ = [
     "COMPRESSORS",
     "DENSE",
+    "HEADER_BYTES",
     "QSGD",
     "AnyCompressor",
     "BodyWriter",

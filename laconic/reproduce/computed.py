@@ -6,16 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from laconic import data, models
-from laconic.compression import Compressor, decode, parse_compressor
-from laconic.compression.packet import HEADER_BYTES
-from laconic.core.layout import Layout
-from laconic.core.randomness import Randomness
-from laconic.data.federated import ClientData
+from laconic import Layout, Randomness, data, models
+from laconic.compression import HEADER_BYTES, Compressor, decode, parse_compressor
+from laconic.data import ClientData
 from laconic.reproduce.study import Mode
-from laconic.run.full_gradient import FullGradient
-from laconic.run.settings import Settings
-from laconic.run.simulation import Simulation, initial_module, make_task
+from laconic.run import FullGradient, Settings, Simulation, initial_module, make_task
 
 Numbers = dict[str, dict[str, float | None]]
 
@@ -116,7 +111,7 @@ def gradient_similarity(mode: Mode) -> Numbers:
 
 def client_cosines(clients: ClientData, model: str) -> np.ndarray:
     """[n, n]: how alike the clients' full gradients are at the initial model."""
-    from laconic.algorithms.recipes import fed_avg
+    from laconic import fed_avg
 
     outputs = clients.classes or 1
     module = initial_module(lambda: models.build(model, clients.input_shape, outputs), 0)

@@ -9,13 +9,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from laconic.algorithms.optimizers.sgd import SGD
-from laconic.algorithms.recipes import make as make_recipe
-from laconic.data.federated import ClientData
-from laconic.run.callbacks import Callback
-from laconic.run.config import RunConfig
-from laconic.run.driver import RunRecords, run_or_resume
-from laconic.run.target import WINDOW
+from laconic import SGD
+from laconic import make as make_recipe
+from laconic.data import ClientData
+from laconic.run import WINDOW, Callback, RunConfig, RunRecords, run_or_resume
 from laconic.search.score import Score, final, score
 from laconic.search.space import spelled
 
