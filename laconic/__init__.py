@@ -4,13 +4,14 @@ Every algorithm is four parts: what clients compute, how updates travel, how the
 Every byte that crosses the network is counted.
 """
 
-from laconic import data, models
+from laconic import compression, data, models
 from laconic.algorithms.algorithm import Algorithm
-from laconic.algorithms.downlinks.base import DenseDownlink
+from laconic.algorithms.downlinks.base import DenseDownlink, Downlink
 from laconic.algorithms.downlinks.broadcast import Broadcast
 from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.algorithms.downlinks.repeated import Repeated
 from laconic.algorithms.methods.anchor_sampling import AnchorSampling
+from laconic.algorithms.methods.base import LocalMethod, Method
 from laconic.algorithms.methods.compressed_gradients import DIANA, EF21, MinibatchSGD
 from laconic.algorithms.methods.control_variates import ControlVariates
 from laconic.algorithms.methods.gradient_tracking import GradientTracking
@@ -18,6 +19,7 @@ from laconic.algorithms.methods.local_sgd import LocalSGD
 from laconic.algorithms.methods.own_training import OwnTraining
 from laconic.algorithms.methods.recursive_gradient import BVRLSGD, MARINA, FedPAGE
 from laconic.algorithms.optimizers.adaptive import AMS, Adagrad, Adam, AMSGrad, Yogi
+from laconic.algorithms.optimizers.base import Optimizer
 from laconic.algorithms.optimizers.sgd import SGD
 from laconic.algorithms.recipes import (
     bvr_l_sgd,
@@ -51,12 +53,30 @@ from laconic.algorithms.recipes import (
     minibatch_sgd,
     scaffold,
 )
-from laconic.algorithms.uplinks.base import Compressed, DenseUplink, ErrorFeedback
+from laconic.algorithms.uplinks.base import Compressed, DenseUplink, Uplink
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
 from laconic.api import simulate
-from laconic.compression import parse_compressor
+from laconic.compression import (
+    QSGD,
+    Cast,
+    Chain,
+    Compressor,
+    Dense,
+    HeavySign,
+    Kept,
+    Levels,
+    RandomK,
+    Sign,
+    Signs,
+    TopK,
+    Uniform,
+    Values,
+    compressor,
+    parse_compressor,
+)
 from laconic.core.errors import ConfigError, DataError, LaconicError, PacketError
 from laconic.core.layout import Layout
+from laconic.core.part import Part, part
 from laconic.core.task import Task, classification, next_token, regression
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation
@@ -69,6 +89,7 @@ __all__ = [
     "DIANA",
     "EF21",
     "MARINA",
+    "QSGD",
     "SGD",
     "AMSGrad",
     "Accelerated",
@@ -77,32 +98,52 @@ __all__ = [
     "Algorithm",
     "AnchorSampling",
     "Broadcast",
+    "Cast",
+    "Chain",
     "Compressed",
+    "Compressor",
     "ConfigError",
     "ControlVariates",
     "DataError",
+    "Dense",
     "DenseDownlink",
     "DenseUplink",
-    "ErrorFeedback",
+    "Downlink",
     "FedPAGE",
     "GradientTracking",
+    "HeavySign",
+    "Kept",
     "LaconicError",
     "Layout",
     "Lazy",
+    "Levels",
+    "LocalMethod",
     "LocalSGD",
+    "Method",
     "MinibatchSGD",
     "Mirrored",
+    "Optimizer",
     "OwnTraining",
     "PacketError",
+    "Part",
+    "RandomK",
     "Repeated",
     "Result",
     "Settings",
+    "Sign",
+    "Signs",
     "Simulation",
     "Task",
+    "TopK",
+    "Uniform",
+    "Uplink",
+    "Values",
     "Yogi",
     "__version__",
     "bvr_l_sgd",
     "classification",
+    "compression",
+    "compressor",
     "data",
     "diana",
     "ef21",
@@ -135,6 +176,7 @@ __all__ = [
     "models",
     "next_token",
     "parse_compressor",
+    "part",
     "regression",
     "scaffold",
     "simulate",

@@ -20,7 +20,7 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import LostState
 from laconic.algorithms.methods.cohort import Cohort
-from laconic.compression import DENSE, Codec, Payload, decode, decode_dense, encode_dense
+from laconic.compression import DENSE, Codec, Payload, decode_body, decode_dense, encode_dense
 from laconic.compression.packet import Body, Flag, Frame, Packet, Stream
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
@@ -161,7 +161,7 @@ class ClientRuntime:
             body = packets[Stream.BUFFERS].body
             buffers = decode_dense(body, self.layout.buffer_size, self.layout.dtype).dense()
         received = {
-            Stream(stream): decode(packet.body, self.layout).dense()
+            Stream(stream): decode_body(packet.body, self.layout).dense()
             for stream, packet in packets.items()
             if stream not in (Stream.MODEL, Stream.BUFFERS)
         }
@@ -205,7 +205,7 @@ class ClientRuntime:
             body = (compressor or DENSE).encode(
                 vector, self.layout, context.generator(Draw.UPLINK_STREAM.format(stream.name))
             )
-            answer.bodies[stream], answer.used[stream] = body, decode(body, self.layout)
+            answer.bodies[stream], answer.used[stream] = body, decode_body(body, self.layout)
         if not vectors:
             answer.bodies[Stream.CONFIRM] = Body(Codec.SKIP)
         return answer

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from torch import Tensor
 
 from laconic.algorithms.algorithm import Algorithm
-from laconic.compression import Chain, HeavySign, Payload, RandomK, SparsePayload, TopK
+from laconic.compression import Payload, SparsePayload
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.layout import Layout
 from laconic.core.units import parse_bytes
@@ -134,9 +134,11 @@ class Defenses(BaseModel):
     def _check_coordinates(self, algorithm: Algorithm, weighting: Weighting) -> None:
         if weighting != "uniform":
             raise ConfigError(f"weighting = '{weighting}': a {self.aggregate} knows no weights; uniform is allowed")
-        compressor = algorithm.uplink.parameters().get("compressor")
-        if isinstance(compressor, TopK | RandomK | HeavySign | Chain):
-            reason = f"with '{compressor}' most entries of an update are zero, and so is what is left of them"
+        compression = algorithm.uplink.compression
+        if compression is not None and compression.compressor.sparse:
+            reason = (
+                f"with '{compression.compressor}' most entries of an update are zero, and so is what is left of them"
+            )
             raise ConfigError(f"defense.aggregate = '{self.aggregate}': {reason}; use clip, or another compressor")
 
     def _check_noise(self, weighting: Weighting, sampling: Sampling, send_buffers: bool) -> None:

@@ -14,7 +14,7 @@ from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import LOST, BroadcastModel, ClientModelVersion
 from laconic.algorithms.methods.exchange import Exchange
 from laconic.algorithms.methods.received import Aggregate, Received
-from laconic.compression import DENSE, Codec, Payload, decode, decode_dense, encode_dense, encode_exactly
+from laconic.compression import DENSE, Codec, Payload, decode_body, decode_dense, encode_dense, encode_exactly
 from laconic.compression.packet import Body, Flag, Packet, Stream
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
@@ -256,7 +256,7 @@ class Server:
             elif stream == Stream.BUFFERS:
                 payloads[stream] = decode_dense(packet.body, self.layout.buffer_size, self.layout.dtype)
             elif stream != Stream.CONFIRM:
-                payloads[stream] = decode(packet.body, self.layout)
+                payloads[stream] = decode_body(packet.body, self.layout)
         lengths: dict[str, float] = {}
         if self.defenses.refuse == "auto":
             lengths = {f"{offer.phase}/{Stream(s).name.lower()}": length(each) for s, each in payloads.items()}

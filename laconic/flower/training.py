@@ -31,7 +31,7 @@ from laconic.flower.population import Population
 from laconic.flower.roster import Roster
 from laconic.gradients.choose import settle
 from laconic.gradients.named_rng import stochastic
-from laconic.run.config import RunConfig, spelled_out
+from laconic.run.config import RunConfig
 from laconic.run.simulation import usable_device
 from laconic.run.training import SMALLER, Diverged, Record, Training
 
@@ -142,7 +142,7 @@ class FederatedTraining(Training):
         plan = Plan(
             run=uuid4().hex,
             name=algorithm.name,
-            parts={slot: spelled_out(part) for slot, part in self.algorithm.parts().items()},
+            parts={slot: part.table() for slot, part in self.algorithm.parts().items()},
             seed=config.seed,
             clients=clients,
             partition=config.partition,

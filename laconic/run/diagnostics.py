@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
-from laconic.compression import Compressor, decode
+from laconic.compression import GroupedCompressor, decode_body
 from laconic.core.randomness import Draw
 from laconic.federation.messages import Probe, Reply
 
@@ -23,7 +23,7 @@ from laconic.federation.messages import Probe, Reply
 class Diagnostics:
     """Looks at what the server folds in, in client order."""
 
-    def __init__(self, compressor: Compressor | None) -> None:
+    def __init__(self, compressor: GroupedCompressor | None) -> None:
         self.compressor = compressor
         self._clear()
 
@@ -59,7 +59,7 @@ class Diagnostics:
             return found
         update, target, arrived = (total / self.count for total in self.sums)
         body = self.compressor.encode(target, context.layout, context.generator(Draw.DIAGNOSTICS))
-        direct = decode(body, context.layout).dense()
+        direct = decode_body(body, context.layout).dense()
         for name, above, below in (
             ("q_c", direct - target, target),
             ("q_a", arrived - target, target),

@@ -22,7 +22,7 @@ from laconic.algorithms.methods.exchange import Exchange
 from laconic.algorithms.methods.received import Received
 from laconic.algorithms.methods.recursion import large_batch, recursive_steps
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import AnyCompressor, Payload
+from laconic.compression import AnyGroupedCompressor, GroupedCompressor, Payload
 from laconic.compression.packet import Stream
 from laconic.core.errors import ConfigError
 from laconic.core.part import State, part
@@ -51,8 +51,8 @@ class AnchorSampling(LocalMethod):
     """c."""
     pl_constant: Annotated[float, Field(gt=0)] = 1.0
     """mu of the PL condition."""
-    mean_compressor: AnyCompressor | None = None
-    """How vbar travels to miners; dense when not given. It has no memory, so an unbiased one is meant: qsgd:8."""
+    mean_compressor: AnyGroupedCompressor | None = None
+    """How vbar travels to miners; dense when not given. It has no memory: use an unbiased one, as `qsgd:8@layer`."""
     equal_weights: ClassVar[bool] = True
     exact_sums: ClassVar[str | None] = "what clients change in their own state must be added as it is, undefended"
 
@@ -78,7 +78,7 @@ class AnchorSampling(LocalMethod):
             return cohort.states[row]
         return add_difference(cohort, row, "anchor", used[Stream.ANCHOR])
 
-    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
+    def compressor(self, phase: str, uplink: Uplink) -> GroupedCompressor | None:
         """As the update is compressed, without memory; the first pass only if that was asked for."""
         exact = phase == FIRST_ANCHOR and self.first_pass == "exact"
         return None if exact else difference_compressor(uplink)
@@ -121,7 +121,7 @@ class AnchorSampling(LocalMethod):
         """Vbar, to miners only."""
         return {Stream.ANCHOR: state["anchor"]} if phase == MINER else {}
 
-    def send_compressor(self, stream: Stream) -> AnyCompressor | None:
+    def send_compressor(self, stream: Stream) -> GroupedCompressor | None:
         """As that was asked for."""
         return self.mean_compressor
 

@@ -20,7 +20,7 @@ from laconic.algorithms.methods.cohort import Cohort, Step
 from laconic.algorithms.methods.exchange import Exchange
 from laconic.algorithms.methods.received import Received
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import AnyCompressor, Payload
+from laconic.compression import GroupedCompressor, Payload
 from laconic.compression.packet import Stream
 from laconic.core.errors import ConfigError
 from laconic.core.part import Part, State, checked
@@ -55,6 +55,8 @@ class Method(Part):
     """True if clients are told the mean of the round's updates."""
     exact_sums: ClassVar[str | None] = None
     """Why the server must use exactly what clients sent, so that no defense can come between; None if it need not."""
+    plain_uplink: ClassVar[str | None] = None
+    """Why the uplink can have neither a memory nor a reference, which the method would ignore; None if it can."""
     keeps_model: ClassVar[frozenset[str]] = frozenset()
     """The works after which a client keeps the round's model, because the next exchange comes without it."""
 
@@ -76,7 +78,7 @@ class Method(Part):
         """One client's new state, given what the server will decode of its answer."""
         return cohort.states[row]
 
-    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
+    def compressor(self, phase: str, uplink: Uplink) -> GroupedCompressor | None:
         """How vectors other than the update are compressed in that work; None is dense."""
         return None
 
@@ -98,7 +100,7 @@ class Method(Part):
         """What goes down with that work, besides the model."""
         return {}
 
-    def send_compressor(self, stream: Stream) -> AnyCompressor | None:
+    def send_compressor(self, stream: Stream) -> GroupedCompressor | None:
         """How what `send` gives is compressed, once for all; None is dense."""
         return None
 

@@ -22,7 +22,7 @@ from laconic.algorithms.methods.exchange import Exchange
 from laconic.algorithms.methods.received import Received
 from laconic.algorithms.methods.recursion import large_batch
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import AnyCompressor, Payload
+from laconic.compression import AnyGroupedCompressor, GroupedCompressor, Payload
 from laconic.compression.packet import Stream
 from laconic.core.layout import Layout
 from laconic.core.part import State, checked, part
@@ -51,6 +51,7 @@ class CompressedGradients(Method):
     absent: ClassVar[Mapping[str, str]] = ONE_STEP
     equal_weights: ClassVar[bool] = True
     exact_sums: ClassVar[str | None] = "what clients change in their own state must be added as it is, undefended"
+    plain_uplink: ClassVar[str | None] = "clients send differences to a state that both sides keep, which is its memory"
 
     def answer(self, cohort: Cohort) -> Vectors:
         """The gradient at w, less what the server has of it."""
@@ -82,7 +83,7 @@ class EF21(CompressedGradients):
         """g_i, moved by what arrived."""
         return add_difference(cohort, row, "gradient", used[Stream.GRADIENT])
 
-    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
+    def compressor(self, phase: str, uplink: Uplink) -> GroupedCompressor | None:
         """The uplink's, in its contractive form."""
         return difference_compressor(uplink)
 
@@ -98,7 +99,7 @@ class DIANA(CompressedGradients):
 
     alpha: Annotated[float, Field(gt=0, le=1)] | None = None
     """The rate of the shifts h_i; 1 / (1 + omega) of the compressor when not given."""
-    quantizer: AnyCompressor | None = None
+    quantizer: AnyGroupedCompressor | None = None
     """Whose omega that is: always the uplink's compressor, which takes this place before a run."""
 
     def fitted(self, uplink: Uplink) -> Self:
@@ -115,9 +116,9 @@ class DIANA(CompressedGradients):
         """h_i, moved by a part of what arrived."""
         return add_difference(cohort, row, "gradient", used[Stream.GRADIENT], self.shift_rate(cohort.layout))
 
-    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
+    def compressor(self, phase: str, uplink: Uplink) -> GroupedCompressor | None:
         """The uplink's, as it is."""
-        return uplink.parameters().get("compressor")
+        return uplink.compression
 
     def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
         """The estimate is made with h as it was."""

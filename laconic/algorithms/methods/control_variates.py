@@ -18,7 +18,7 @@ from laconic.algorithms.methods.differences import add_difference, difference_co
 from laconic.algorithms.methods.exchange import TRAIN, Exchange
 from laconic.algorithms.methods.received import Received
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import AnyCompressor, Payload
+from laconic.compression import AnyGroupedCompressor, GroupedCompressor, Payload
 from laconic.compression.packet import Stream
 from laconic.core.part import State, part
 
@@ -35,8 +35,8 @@ class ControlVariates(LocalMethod):
 
     warm_start: bool = False
     """c_i starts as the client's full gradient at w_0, not at 0."""
-    mean_compressor: AnyCompressor | None = None
-    """How c travels to clients; dense when not given. It has no memory, so an unbiased one is meant: qsgd:8."""
+    mean_compressor: AnyGroupedCompressor | None = None
+    """How c travels to clients; dense when not given. It has no memory: use an unbiased one, as `qsgd:8@layer`."""
     equal_clients: ClassVar[bool] = True
     exact_sums: ClassVar[str | None] = "what clients change in their own state must be added as it is, undefended"
 
@@ -61,7 +61,7 @@ class ControlVariates(LocalMethod):
         """c_i, moved by what arrived."""
         return add_difference(cohort, row, "control", used[Stream.CONTROL])
 
-    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
+    def compressor(self, phase: str, uplink: Uplink) -> GroupedCompressor | None:
         """As the update is compressed, without memory; a warm start is exact."""
         return None if phase == WARM_UP else difference_compressor(uplink)
 
@@ -78,7 +78,7 @@ class ControlVariates(LocalMethod):
         """c."""
         return {Stream.CONTROL: state["control"]} if phase == TRAIN else {}
 
-    def send_compressor(self, stream: Stream) -> AnyCompressor | None:
+    def send_compressor(self, stream: Stream) -> GroupedCompressor | None:
         """As that was asked for."""
         return self.mean_compressor
 

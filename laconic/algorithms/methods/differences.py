@@ -9,26 +9,25 @@ from __future__ import annotations
 from laconic.algorithms.methods.base import Method
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import AnyCompressor, Payload
+from laconic.compression import GroupedCompressor, Payload
 from laconic.core.errors import ConfigError
 from laconic.core.part import State
 
 
-def difference_compressor(uplink: Uplink) -> AnyCompressor | None:
+def difference_compressor(uplink: Uplink) -> GroupedCompressor | None:
     """What compresses the update, in its contractive form; None if the update is not compressed."""
-    compressor: AnyCompressor | None = uplink.parameters().get("compressor")
-    return None if compressor is None else compressor.scaled_for_feedback()
+    return None if uplink.compression is None else uplink.compression.scaled_for_feedback()
 
 
-def unbiased_compressor(method: Method, uplink: Uplink) -> AnyCompressor | None:
+def unbiased_compressor(method: Method, uplink: Uplink) -> GroupedCompressor | None:
     """What compresses the update, as it is, for a method that adds up means; a biased one is refused."""
-    compressor: AnyCompressor | None = uplink.parameters().get("compressor")
-    if compressor is not None and compressor.biased:
+    compression = uplink.compression
+    if compression is not None and compression.compressor.biased:
         raise ConfigError(
-            f"uplink.compressor = {compressor}: {method.name} needs an unbiased compressor, as qsgd:4, uniform:8 or "
-            "random_k:1/16, since nothing makes up for what a biased one leaves out; ef21 takes that"
+            f"uplink.compressor = {compression.compressor}: {method.name} needs an unbiased compressor, as qsgd:4, "
+            "uniform:8 or random_k:1/16, since nothing makes up for what a biased one leaves out; ef21 takes that"
         )
-    return compressor
+    return compression
 
 
 def add_difference(cohort: Cohort, row: int, name: str, arrived: Payload, rate: float = 1.0) -> State:

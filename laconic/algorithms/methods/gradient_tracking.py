@@ -16,8 +16,8 @@ from laconic.algorithms.methods.base import LocalMethod, Vectors
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.exchange import TRAIN, Exchange
 from laconic.algorithms.methods.received import Received
-from laconic.algorithms.uplinks.base import Compressed, DenseUplink, Uplink
-from laconic.compression import AnyCompressor, Payload, TopK
+from laconic.algorithms.uplinks.base import Uplink
+from laconic.compression import Payload
 from laconic.compression.packet import Stream
 from laconic.core.errors import ConfigError
 from laconic.core.part import State, part
@@ -32,7 +32,7 @@ class GradientTracking(LocalMethod):
     q_i is the client's update as the server has it, q their mean, which comes back in a second exchange. Until a client
     has it, its tracker holds the half with q_i, and the server owes it the other: so the trackers and what is owed sum to
     0 at any participation and after any loss. beta (`tracker_rate`) is 1 unless the uplink has a memory: then q_i holds
-    old mass, and beta is k/d for top_k and 0.1 for other compressors.
+    old mass, and beta is k/d for compressors that keep k entries exactly, such as top_k, and 0.1 for others.
     """
 
     tracker_rate: Annotated[float, Field(ge=0)] | None = None
@@ -45,8 +45,7 @@ class GradientTracking(LocalMethod):
 
     def fitted(self, uplink: Uplink) -> Self:
         """With the tracker rate that suits the uplink."""
-        exact = isinstance(uplink, DenseUplink | Compressed) and _dense(uplink)
-        if self.memory == "global" and not (exact or uplink.has_memory):
+        if self.memory == "global" and not (uplink.lossless or uplink.has_memory):
             raise ConfigError(
                 f"method.memory = 'global': the uplink '{uplink.name}' has no memory that the mean could be taken out of; "
                 "say --memory, or uplink = error_feedback"
@@ -113,12 +112,8 @@ class GradientTracking(LocalMethod):
         return 0 if phase == TAKE_IN else super().nominal_gradients(size, phase)
 
 
-def _dense(uplink: Uplink) -> bool:
-    return uplink.effective is None or uplink.effective.name == "dense"
-
-
 def _tracker_rate(uplink: Uplink) -> float:
-    if _dense(uplink) or not uplink.has_memory:
+    compressor = None if uplink.compression is None else uplink.compression.compressor
+    if compressor is None or compressor.lossless or not uplink.has_memory:
         return 1.0
-    compressor: AnyCompressor | None = uplink.parameters().get("compressor")
-    return compressor.ratio if isinstance(compressor, TopK) else 0.1
+    return compressor.kept_fraction if compressor.exact and compressor.kept_fraction is not None else 0.1

@@ -21,7 +21,7 @@ from laconic.algorithms.methods.exchange import TRAIN, Exchange
 from laconic.algorithms.methods.received import Received
 from laconic.algorithms.methods.recursion import large_batch, recursive_steps
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import AnyCompressor
+from laconic.compression import AnyGroupedCompressor, GroupedCompressor
 from laconic.compression.packet import Stream
 from laconic.core.part import State, checked, part
 from laconic.core.randomness import Draw
@@ -36,11 +36,11 @@ class TwoExchanges(LocalMethod):
 
     anchor_batch: Count | Literal["full"] = "full"
     """b, the examples of a large batch."""
-    gradient_compressor: AnyCompressor | None = None
-    """How gradients are compressed; dense when not given."""
+    gradient_compressor: AnyGroupedCompressor | None = None
+    """How gradients are compressed, as `qsgd:8@layer`; dense when not given, and by model without an `@`."""
     exact_sums: ClassVar[str | None] = BESIDE
 
-    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
+    def compressor(self, phase: str, uplink: Uplink) -> GroupedCompressor | None:
         """Gradients have their own."""
         return self.gradient_compressor
 
@@ -160,6 +160,7 @@ class MARINA(Renewed):
 
     probability: Annotated[float, Field(ge=0, le=1)] = 0.1
     absent: ClassVar[Mapping[str, str]] = ONE_STEP
+    plain_uplink: ClassVar[str | None] = "clients send gradients and their changes, each compressed by itself"
 
     def fitted(self, uplink: Uplink) -> Self:
         """As it is; but only with an unbiased compressor."""
@@ -170,9 +171,9 @@ class MARINA(Renewed):
         """A gradient, or its change."""
         return {Stream.GRADIENT: self.measured(cohort)}
 
-    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
+    def compressor(self, phase: str, uplink: Uplink) -> GroupedCompressor | None:
         """Renewals are dense, changes as the uplink says."""
-        return uplink.parameters().get("compressor") if phase == CHANGE else None
+        return uplink.compression if phase == CHANGE else None
 
     def init(self, model: Tensor) -> State:
         """G before anybody was heard."""
