@@ -91,7 +91,7 @@ class Levels:
         _write_numbers([form.scale for form in forms], writer)
         grid = any(form.offset is not None for form in forms)
         if grid:
-            _write_numbers([form.offset or 0.0 for form in forms], writer)
+            _write_numbers([0.0 if form.offset is None else form.offset for form in forms], writer)
         _write_levels(_joined([form.levels for form in forms]), forms[0].bits, writer)
         return Codec.GRID if grid else Codec.STEPS
 

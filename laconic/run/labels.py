@@ -41,7 +41,7 @@ def _key(setting: str) -> str:
 def _parameters(setting: str) -> list[str]:
     """The parameters of the compressor with which a setting ends; a granularity ends a compressor."""
     key, _, value = setting.partition("=")
-    compressor = value.rpartition("+")[2].partition(":")[0]
+    compressor = re.split("[:,]", value.rpartition("+")[2])[0]
     named = key.strip().endswith("compressor") and "@" not in value and compressor in COMPRESSORS
     return parameter_names(COMPRESSORS[compressor]) if named else []
 

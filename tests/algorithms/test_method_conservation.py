@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import laconic
 from laconic.algorithms.algorithm import Algorithm
-from laconic.compression import decode
+from laconic.compression import decode_body
 from laconic.compression.packet import Flag, Stream
 from laconic.core.layout import Layout
 from laconic.core.part import State
@@ -50,22 +50,22 @@ def quadratic(models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], 
     return torch.stack(rows), torch.zeros(len(rows))
 
 
-def feedback(text: str) -> laconic.ErrorFeedback:
-    return laconic.ErrorFeedback(laconic.parse_compressor(text))
+def feedback(text: str) -> laconic.Compressed:
+    return laconic.Compressed(text, memory=True)
 
 
 UPLINKS = {
     "dense": laconic.DenseUplink(),
     "sign": feedback("sign"),
     "top_k": feedback("top_k:1/4"),
-    "quantized": laconic.Compressed(laconic.parse_compressor("uniform:4")),
-    "lazy": laconic.Lazy(laconic.parse_compressor("top_k:1/4"), memory=True, threshold=1.0),
+    "quantized": laconic.Compressed("uniform:4"),
+    "lazy": laconic.Lazy("top_k:1/4", memory=True, threshold=1.0),
     "accelerated": laconic.Accelerated(threshold=1.0),
 }
 DOWNLINKS = {
     "dense": laconic.DenseDownlink(),
-    "broadcast": laconic.Broadcast(laconic.parse_compressor("top_k:1/4")),
-    "mirrored": laconic.Mirrored(laconic.parse_compressor("top_k:1/4")),
+    "broadcast": laconic.Broadcast("top_k:1/4"),
+    "mirrored": laconic.Mirrored("top_k:1/4"),
     "repeated": laconic.Repeated(),
 }
 METHODS = {
@@ -185,7 +185,7 @@ class World:
         bodies = self.server.debts.of(client)
         if Stream.MEAN not in bodies or "method/unit" not in state:
             return torch.zeros(LAYOUT.size, dtype=torch.float64)
-        return float(state["method/unit"]) * decode(bodies[Stream.MEAN], LAYOUT).dense()
+        return float(state["method/unit"]) * decode_body(bodies[Stream.MEAN], LAYOUT).dense()
 
     def check(self) -> None:
         states = {client: self.state_of(client) for client in range(CLIENTS)}

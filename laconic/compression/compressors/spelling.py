@@ -120,14 +120,14 @@ AnyGroupedCompressor = Annotated[GroupedCompressor, BeforeValidator(_read_groupe
 
 
 def _piece(text: str, chained: bool = False) -> Compressor:
-    name, colon, rest = text.partition(":")
+    name, *rest = re.split("[:,]", text, maxsplit=1)
     # Looked up now, since a person's own file may have added to them.
     known = {each: cls for each, cls in COMPRESSORS.items() if cls is not Chain}
     if name not in known:
         raise unknown_name("compressor", name, known)
     cls = known[name]
     parameters = dict(cls.in_chain) if chained else {}
-    for place, setting in enumerate(rest.split(",") if colon else []):
+    for place, setting in enumerate(rest[0].split(",") if rest else []):
         key, equals, value = setting.partition("=")
         if not equals:
             if place or cls.argument is None:
