@@ -38,13 +38,11 @@ _KEYS: list[tuple[str, type, str]] = [
     ("batch_order", str, "shuffled, or fixed: the order of the client's data, the same every round."),
     ("local_lr", float, "The clients' learning rate."),
     ("server_lr", float, "The server's learning rate."),
+    ("compressor", str, "How updates are compressed on their way up: top_k:1/64, sign, qsgd:4, top_k:0.01+qsgd:4, …"),
     (
-        "compressor",
+        "granularity",
         str,
-        "How updates are compressed on their way up: top_k:1/64, sign, qsgd:4, top_k:0.01+qsgd:4, …; a downlink that needs "
-        "one and has none takes it too. @layer or @model: in which groups; else by layer where the algorithm's own "
-        "compressor is (fed_ef_sgd, fed_ef_ams, fed_com, fed_paq, fed_comgate, fed_laconic, diana, marina), and as is usual "
-        "for the compressor: heavy_sign and uniform by layer, the others over the model.",
+        "Which entries are compressed together: model, layer or chunk:N. Short: --compressor sign@layer.",
     ),
     (
         "downlink",
