@@ -73,7 +73,7 @@ def settings(part: Part) -> str:
     values = part.parameters()
     said = ", ".join(f"`{key}={value}`" for key, value in values.items() if value is not None)
     unset = ", ".join(f"`{key}`" for key, value in values.items() if value is None)
-    return "; unset: ".join(each for each in (said, unset) if each) or "nothing to set"
+    return "; ".join([said] * bool(said) + [f"unset: {unset}"] * bool(unset)) or "nothing to set"
 
 
 def curve(name: str) -> str:

@@ -25,8 +25,8 @@ from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.part import SLOTS, Part, find_part, make_part, parameter_names
 
 LINKS = ("uplink", "downlink")
-UPLINK_WORDS = ("compressor", "granularity", "memory")
-"""Parameters that are the uplink's where nothing else is said."""
+USUAL_SLOTS = {"compressor": "uplink", "granularity": "uplink", "memory": "uplink", "server_lr": "optimizer"}
+"""Whose a parameter is that several parts may have, where nothing else is said."""
 Table: TypeAlias = dict[str, Any]
 """What is said of one part: its name, parameters, or both."""
 
@@ -88,7 +88,7 @@ class Algorithm:
         tables = {slot: _table(slot, changes[slot]) for slot in SLOTS if slot in changes}
         alone = [key for key in changes if key not in SLOTS]
         # An uplink that gets a compressor may become another part, with other parameters.
-        for key in sorted(alone, key=lambda key: key not in UPLINK_WORDS):
+        for key in sorted(alone, key=lambda key: key not in USUAL_SLOTS):
             slot = self.owner(key, tables)
             given, change = tables.get(slot, {}), {key: changes[key]}
             tables[slot] = given.replace(**change) if isinstance(given, Part) else _table(slot, given | change)
@@ -96,8 +96,8 @@ class Algorithm:
 
     def owners(self, key: str, tables: Mapping[str, Part | Table] | None = None) -> list[str]:
         """The slots whose parts have that parameter, once the parts are those that `tables` name."""
-        if key in UPLINK_WORDS:
-            return ["uplink"]
+        if key in USUAL_SLOTS:
+            return [USUAL_SLOTS[key]]
         kinds = {slot: _kind(slot, (tables or {}).get(slot, {}), part) for slot, part in self.parts().items()}
         found = [slot for slot, kind in kinds.items() if key in parameter_names(kind)]
         return found or [slot for slot, kind in kinds.items() if key in kind.absent]

@@ -24,7 +24,7 @@ import tomli_w
 from pydantic import BaseModel, Field, ValidationError
 
 from laconic import data, models
-from laconic.algorithms.algorithm import UPLINK_WORDS, Algorithm, canonical
+from laconic.algorithms.algorithm import USUAL_SLOTS, Algorithm, canonical
 from laconic.algorithms.recipes import RECIPES, make
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.part import SLOTS, explain, find_part, parameter_names
@@ -45,8 +45,7 @@ SHORT_NAMES = {
     "local_lr": "method.local_lr",
     "batch_size": "method.batch_size",
     "batch_order": "method.batch_order",
-    "server_lr": "optimizer.server_lr",
-    **{word: f"uplink.{word}" for word in UPLINK_WORDS},
+    **{word: f"{slot}.{word}" for word, slot in USUAL_SLOTS.items()},
     "dtype": "numerics.dtype",
     "strategy": "numerics.strategy",
     "vmap_width": "numerics.vmap_width",

@@ -58,7 +58,7 @@ UPLINKS = {
     "dense": laconic.DenseUplink(),
     "sign": feedback("sign"),
     "top_k": feedback("top_k:1/4"),
-    "quantized": laconic.Compressed("uniform:4"),
+    "quantized": laconic.Compressed("uniform:4@layer"),
     "lazy": laconic.Lazy("top_k:1/4", memory=True, threshold=1.0),
     "accelerated": laconic.Accelerated(threshold=1.0),
 }
@@ -222,7 +222,10 @@ def live_through(method: str, uplink: str, downlink: str, history: list[tuple[li
     # What is conserved has nothing to do with the server's step: half of the links go with each.
     adaptive = uplink in ("sign", "lazy", "accelerated") and downlink != "repeated"
     optimizer = laconic.AMS() if adaptive else laconic.SGD()
-    world = World(Algorithm(METHODS[method], UPLINKS[uplink], optimizer, DOWNLINKS[downlink]))
+    link = UPLINKS[uplink]
+    if METHODS[method].plain_uplink and (link.has_memory or link.has_reference):
+        link = laconic.Compressed(str(link.compression))
+    world = World(Algorithm(METHODS[method], link, optimizer, DOWNLINKS[downlink]))
     for fates, death in history:
         world.round(fates, death)
         world.check()
