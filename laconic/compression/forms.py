@@ -18,7 +18,7 @@ from laconic.compression.body import BodyWriter, Floats
 from laconic.compression.codec import Codec
 from laconic.compression.entropy import ONE_THREAD, Run, blocks
 from laconic.compression.gap_coding import Coding, Positions
-from laconic.compression.groups import Bounds, spans
+from laconic.compression.groups import Bounds
 from laconic.compression.positions import Seed, write_positions
 from laconic.compression.selection import peak
 from laconic.compression.values import CODED_BITS, HIGHEST_LEVEL, MOST_BITS
@@ -153,12 +153,12 @@ def _write_positions(forms: Sequence[Kept], groups: Bounds, writer: BodyWriter) 
     """One sorted list of positions for all groups, so that small layers cost no header each."""
     if forms[0].seed is not None:
         return forms[0].seed.write(writer)
-    for form, (start, end) in zip(forms, spans(groups), strict=True):
-        inside = np.diff(form.positions, prepend=-1, append=end - start)
-        if inside.min() < 1:
-            raise ConfigError(f"Kept.positions must be sorted, different, and from 0 to {end - start - 1}")
-    positions = [form.positions + start for form, start in zip(forms, groups.tolist(), strict=False)]
-    return write_positions(_joined(positions), int(groups[-1]), forms[0].coding, writer)
+    counts = np.cumsum([0, *map(len, forms)])
+    starts = np.repeat(groups[:-1], np.diff(counts))
+    positions = starts + _joined([form.positions for form in forms])
+    if (np.diff(positions) < 1).any() or not np.array_equal(np.searchsorted(positions, groups), counts):
+        raise ConfigError("Kept.positions must be sorted, different, and within the group")
+    return write_positions(positions, int(groups[-1]), forms[0].coding, writer)
 
 
 def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:

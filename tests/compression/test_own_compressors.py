@@ -111,7 +111,7 @@ def test_a_vector_that_leaves_out_groups_may_keep_nothing_in_one() -> None:
         (lambda x: laconic.Kept(np.array([0]), x[:1]), {}, "it must say `sparse = True`"),
         (lambda x: laconic.Kept(np.array([1, 0]), x[:2]), {"sparse": True}, "must be sorted"),
         (lambda x: laconic.Kept(np.array([0, 0]), x[:2]), {"sparse": True}, "must be sorted"),
-        (lambda x: laconic.Kept(np.array([len(x)]), x[:1]), {"sparse": True}, "from 0 to 3"),
+        (lambda x: laconic.Kept(np.array([len(x)]), x[:1]), {"sparse": True}, "within the group"),
         (lambda x: laconic.Kept(np.array([0]), x[:2]), {"sparse": True}, "forms of .* values where .* are needed"),
         (lambda x: x if x[0] > 0 else laconic.Signs(x < 0, 1.0), {}, "alike for all groups"),
     ],

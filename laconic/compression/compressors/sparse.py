@@ -58,24 +58,21 @@ class RandomK(Compressor):
         """All groups share one seed, from which both sides draw the positions."""
         peak(entries)  # refuses what is not finite
         seed = Seed(self.ratio, int(rng.integers(2**64, dtype=np.uint64)))
-        positions = seed.positions(bounds)
-        shares = zip(spans(bounds), spans(kept_bounds(self.ratio, bounds)), strict=True)
+        positions, kept = seed.positions(bounds), kept_bounds(self.ratio, bounds)
+        values = entries[positions]
+        if self.unbiased:
+            counts, most = np.diff(kept), np.finfo(values.dtype).max
+            with np.errstate(over="ignore"):
+                values *= np.repeat(np.diff(bounds) / counts, counts).astype(values.dtype)
+            np.clip(values, -most, most, out=values)  # a packet cannot carry infinity
+        starts = bounds.tolist()
         return [
-            self._kept(entries[start:end], positions[first:last] - start, seed)
-            for (start, end), (first, last) in shares
+            Kept(positions[first:last] - start, values[first:last], seed=seed)
+            for start, (first, last) in zip(starts, spans(kept), strict=False)
         ]
 
     def compress(self, x: Floats, rng: np.random.Generator) -> Form:
         return self.forms(x, np.array([0, len(x)]), rng)[0]
-
-    def _kept(self, x: Floats, positions: np.ndarray, seed: Seed) -> Kept:
-        values = x[positions]
-        if self.unbiased:
-            most = np.finfo(values.dtype).max
-            with np.errstate(over="ignore"):
-                values *= len(x) / len(values)
-            np.clip(values, -most, most, out=values)  # a packet cannot carry infinity
-        return Kept(positions, values, seed=seed)
 
     @property
     def kept_fraction(self) -> float:
