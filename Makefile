@@ -29,6 +29,7 @@ check: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/package_picture.py --check
 
 test: check
 	$(BIN)/pytest -n 2 --dist loadgroup

@@ -39,7 +39,7 @@ from laconic.compression import QSGD, Codec, GroupedCompressor, Sign, Uniform, d
 from laconic.compression.bit_packing import position_bound
 from laconic.compression.codec import form_of
 from laconic.compression.groups import group_bounds, spans
-from laconic.compression.packet import Body, Packet, Stream
+from laconic.compression.packet import Body, CoreStream, Packet
 from laconic.compression.payload import DensePayload
 from laconic.compression.selection import largest
 from laconic.core.layout import Layout
@@ -126,7 +126,7 @@ def client_data(name: str, shape: tuple[int, ...]) -> FederatedData:
 def size_row(grouped: GroupedCompressor, vector: Tensor, layout: Layout) -> dict[str, Any]:
     compressor, groups = grouped.compressor, len(group_bounds(layout, grouped.granularity)) - 1
     body = grouped.encode(vector, layout, np.random.default_rng(0))
-    size = len(Packet(body, Stream.MODEL, layout.fingerprint, 1, 1).to_bytes())
+    size = len(Packet(body, CoreStream.MODEL, layout.fingerprint, 1, 1).to_bytes())
     count = sum(map(compressor.kept, np.diff(group_bounds(layout, grouped.granularity)).tolist()))
     row: dict[str, Any] = {
         "compressor": str(grouped),
@@ -218,7 +218,7 @@ def adding(layout: Layout, coding: str, target: float) -> dict[str, Any]:
     compressor = GroupedCompressor.parse(f"top_k:1/64,coding={coding}")
     dense = [torch.randn(layout.size, generator=torch.Generator().manual_seed(seed)) for seed in range(10)]
     bodies = [compressor.encode(vector, layout, np.random.default_rng(0)) for vector in dense]
-    packets = [Packet(body, Stream.MODEL, layout.fingerprint, 1, 1).to_bytes() for body in bodies]
+    packets = [Packet(body, CoreStream.MODEL, layout.fingerprint, 1, 1).to_bytes() for body in bodies]
     mean = RunningMean(layout.size, layout.dtype, torch.device("cpu"))
 
     def add_dense() -> None:

@@ -35,7 +35,7 @@ from laconic.engine import inline
 from laconic.engine.client_spec import ClientSpec
 from laconic.engine.inline import InlineEngine
 from laconic.engine.ray_actors import connect
-from laconic.engine.ray_settings import RaySettings
+from laconic.engine.settings import RaySettings
 from laconic.federation.store import ClientStore
 from laconic.run.simulation import Simulation, initial_module
 
@@ -91,7 +91,7 @@ class Run:
         assert self.simulation.workers is not None
         work = self.simulation.workers._spec
         same = {each.name: getattr(work, each.name) for each in fields(ClientSpec)}
-        self.simulation.workers._work = TimedWork(**same, folder=self.folder)
+        self.simulation.workers._spec = TimedWork(**same, folder=self.folder)
         self.rounds = self.simulation.rounds()
         self.seconds = self.busier = self.inside = 0.0
         self.processor = self.processor_inside = self.busier_processor = 0.0

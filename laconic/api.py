@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from rich.progress import Progress
 from torch import nn
 
 from laconic import data as data_sets
 from laconic import models
 from laconic.algorithms.algorithm import Algorithm
-from laconic.core.errors import ConfigError, unknown_name
-from laconic.core.part import explain
+from laconic.core.errors import ConfigError, Interrupted, unknown_name
 from laconic.core.task import Task
+from laconic.core.validation import explain
 from laconic.data.federated import ClientData
 from laconic.data.supplied import Pair
+from laconic.run.callbacks import Callback, EachRound, ProgressBar
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
-from laconic.run.driver import Interrupted, Outcome, carry_out
 from laconic.run.labels import split_label
+from laconic.run.loop import run
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
 from laconic.run.training import Record, Result
@@ -34,20 +33,25 @@ def simulate(
     model: Task | nn.Module | Callable[[], nn.Module] | str,
     data: ClientData | Sequence[Pair] | str,
     *,
-    on_round: Callable[[Record], None] | None = None,
+    callbacks: Iterable[Callback] = (),
     progress: bool = False,
+    on_round: Callable[[Record], None] | None = None,
     out: str | PathLike[str] | None = None,
     **settings: Any,
 ) -> Result:
     """Train one model over many clients in this process.
 
-    `algorithm` is an `Algorithm`, or a recipe as `laconic compare` writes it ("fed_cams:compressor=sign"); `model` a `Task`,
-    a module, a function that builds one (its weights then follow from the seed) or a model's name; `data` a data set, one
-    pair of arrays (inputs, targets) for each client, or a name. Settings are those of `Settings`: rounds, participants,
-    seed, eval_every, and so on. `progress=True` shows the rounds as they go by, in a notebook too; `on_round` is called with
-    the record of each. `out="runs/mine"` writes the directory that `laconic run` writes, for `laconic report`, `plot` and
-    `watch`; its config.toml can be run again where algorithm, model and data have names of ours. Ctrl-C then waits for the
-    end of the round.
+    Args:
+        algorithm: An `Algorithm`, or a recipe as `laconic compare` writes it: "fed_cams:compressor=sign".
+        model: A `Task`, a module, a function that builds one (its weights then follow from the seed), or a model's name.
+        data: A data set, one pair of arrays (inputs, targets) for each client, or a data set's name.
+        callbacks: What is told about the run, and may end it: see `Callback`.
+        progress: Whether to show a bar over the rounds, in a notebook too.
+        on_round: A function that is called with the record of each round.
+        out: The run's directory, such as "runs/mine", as `laconic run` writes it, for `laconic report`, `plot` and `watch`.
+            Its config.toml can be run again if algorithm, model and data are given by name. Ctrl-C then waits for the end
+            of the round.
+        settings: Those of `Settings`: rounds, participants, seed, eval_every, and so on.
 
     >>> import laconic
     >>> result = laconic.simulate("fed_avg", "logistic", "digits", rounds=3, participants=5)
@@ -70,53 +74,13 @@ def simulate(
         "partition": None if isinstance(data, str) else "own",
         "model": _name(model),
     }
-    config = RunConfig(**names)
-    watcher = _Shown(on_round, progress)
-    if out is not None:
-        try:
-            return carry_out(simulation, config, RunDirectory(Path(out)), watcher, recipe.name, more=True)[1]
-        except Interrupted as stop:
-            # As without `out`: a script that catches exceptions to go on is stopped all the same.
-            raise KeyboardInterrupt(f"stopped after round {stop.done}; saved in '{out}'") from None
-    history = []
-    outcome: Outcome = "failed"
+    directory = None if out is None else RunDirectory(Path(out))
+    shown = [ProgressBar(shown=progress), *([EachRound(on_round)] if on_round else [])]
     try:
-        watcher.start(recipe.name, config, simulation, 0)
-        for record in simulation.rounds():
-            history.append(record)
-            watcher.update(record)
-        outcome = "finished"
-        return simulation.result(history)
-    finally:
-        watcher.finish(outcome)
-        simulation.close()
-
-
-class _Shown:
-    """A bar, if one is wanted, and the person's own function."""
-
-    def __init__(self, on_round: Callable[[Record], None] | None, progress: bool) -> None:
-        self.on_round = on_round
-        self.bar = Progress(disable=not progress)
-
-    def start(self, label: str, config: RunConfig, simulation: Simulation, done: int) -> None:
-        """See `Watcher`."""
-        self.bar.start()
-        self.task = self.bar.add_task(label, total=simulation.settings.rounds, completed=done)
-
-    def update(self, record: Record) -> None:
-        """See `Watcher`."""
-        self.bar.update(self.task, completed=record["round"])
-        if self.on_round:
-            self.on_round(record)
-
-    def stopping(self) -> None:
-        """See `Watcher`."""
-        print("finishing this round, then saving", file=sys.stderr)
-
-    def finish(self, outcome: Outcome) -> None:
-        """See `Watcher`."""
-        self.bar.stop()
+        return run(simulation, RunConfig(**names), directory, [*shown, *callbacks], label=recipe.name, more=True)
+    except Interrupted as stop:
+        # As without `out`: a script that catches exceptions to go on is stopped all the same.
+        raise KeyboardInterrupt(f"stopped after round {stop.done}; saved in '{out}'") from None
 
 
 def _name(model: Task | nn.Module | Callable[[], nn.Module] | str) -> str:

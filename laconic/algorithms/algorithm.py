@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from laconic.algorithms.downlinks.base import DenseDownlink, Downlink
 from laconic.algorithms.link import split_compressor
 from laconic.algorithms.methods.base import Method
+from laconic.algorithms.methods.exchange import UPDATE, PhaseTable
 from laconic.algorithms.optimizers.base import Optimizer
 from laconic.algorithms.optimizers.sgd import SGD
 from laconic.algorithms.uplinks.base import Compressed, DenseUplink, Uplink
@@ -58,13 +60,19 @@ class Algorithm:
         """The parts by slot."""
         return {slot: getattr(self, slot) for slot in SLOTS}
 
+    @cached_property
+    def phases(self) -> PhaseTable:
+        """The method's phases by name, and the numbers of its streams."""
+        return PhaseTable(self.method.phases(self.uplink))
+
     def fitted(self) -> Algorithm:
         """With what the method and the downlink leave open settled for the parts beside them; refuses what cannot be."""
         method = self.method.fitted(self.uplink)
         ignored = "memory" if self.uplink.has_memory else "reference" if self.uplink.has_reference else None
-        if method.plain_uplink is not None and ignored:
+        if ignored and not any(UPDATE in phase.up for phase in method.phases(self.uplink)):
             given = f"uplink = '{self.uplink.name}', whose {ignored} '{method.name}' cannot use"
-            raise ConfigError(f"{given}: {method.plain_uplink}; use uplink = 'compressed' without memory")
+            reason = "it sends no update through the uplink, but vectors of its own with the same compressor"
+            raise ConfigError(f"{given}: {reason}; use uplink = 'compressed' without memory")
         return replace(self, method=method, downlink=self.downlink.fitted(self.optimizer, self.method.sends_mean))
 
     def replace(self, **changes: Any) -> Algorithm:

@@ -11,10 +11,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from laconic.run.config import RunConfig
-from laconic.run.driver import Outcome
-from laconic.run.simulation import Simulation
+from laconic.run.callbacks import Callback, Outcome, Run
 from laconic.run.training import Record, metrics_of
+from laconic.search.advise import SearchCallback
 
 SHOWN_LABELS = 10
 """How many classes are named; text that is no label by mistake would fill the screen."""
@@ -58,7 +57,7 @@ def duration(seconds: float | None) -> str:
     raise AssertionError
 
 
-class LiveView:
+class LiveView(Callback):
     """Shows runs one after the other on a console."""
 
     def __init__(self, console: Console) -> None:
@@ -67,29 +66,28 @@ class LiveView:
         self.task: TaskID | None = None
         self.shown: dict[str, Any] = {}
 
-    def start(self, label: str, config: RunConfig, simulation: Simulation, done: int) -> None:
-        """See `Watcher`."""
-        settings = simulation.settings
-        head = (
-            f"[bold]{escape(label)}[/bold] on {escape(short(config.dataset))} ({config.partition or 'its own clients'})"
-        )
-        counts = f"{settings.participants} of {len(simulation.data)} clients a round"
+    def on_run_start(self, run: Run) -> None:
+        training, config, done = run.training, run.config, len(run.history)
+        settings = training.settings
+        where = f"{escape(short(config.dataset))} ({config.partition or 'its own clients'})"
+        head = f"[bold]{escape(run.label)}[/bold] on {where}"
+        counts = f"{settings.participants} of {len(training.data)} clients a round"
         again = f", going on after round {done}" if done else ""
         if done == settings.rounds:
             again = ", already complete"
-        model = f"{escape(short(config.model or ''))} with {simulation.layout.size:,} parameters"
+        model = f"{escape(short(config.model or ''))} with {training.layout.size:,} parameters"
         self.console.print(f"{head}: {counts}, {model}{again}", highlight=False, soft_wrap=True)
-        labels = getattr(simulation.data, "labels", None)
+        labels = getattr(training.data, "labels", None)
         if labels:
             named = ", ".join(f"{number} = {label}" for number, label in enumerate(labels[:SHOWN_LABELS]))
             more = f", … up to {len(labels) - 1}" if len(labels) > SHOWN_LABELS else ""
             self.console.print(f"  classes: {escape(named)}{more}", highlight=False, soft_wrap=True)
-        if simulation.data.test is None:
+        if training.data.test is None:
             self.console.print("  no test examples: the loss is the clients' own, on the way", highlight=False)
         self.begin(settings.rounds, done)
 
     def begin(self, rounds: int, done: int = 0) -> None:
-        """The part of `start` that is the same wherever the rounds are run."""
+        """Show the bar; for rounds that are run in another process, this is how a view starts."""
         self.rounds, self.first, self.began = rounds, done, time.perf_counter()
         self.shown = {}
         if self.console.is_terminal:
@@ -105,8 +103,11 @@ class LiveView:
             self.progress.start()
             self.task = self.progress.add_task("", total=self.rounds, completed=done, line="starting")
 
-    def update(self, record: Record) -> None:
-        """See `Watcher`."""
+    def on_round_end(self, run: Run, record: Record) -> None:
+        self.show(record)
+
+    def show(self, record: Record) -> None:
+        """Show a round."""
         found = metrics_of(record)
         self.shown |= found
         line = self._line(record)
@@ -125,30 +126,30 @@ class LiveView:
         rate = (record["round"] - self.first) / max(time.perf_counter() - self.began, 1e-9)
         return f"{metrics}  {traffic}  {rate:.3g} rounds/s".lstrip()
 
-    def stopping(self) -> None:
-        """See `Watcher`."""
+    def on_interrupt(self, run: Run) -> None:
         self.console.print(
             "finishing this round, then saving; Ctrl-C again does not wait for the rest of it", highlight=False
         )
 
-    def finish(self, outcome: Outcome = "finished") -> None:
-        """See `Watcher`."""
+    def on_run_end(self, run: Run, outcome: Outcome) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Remove the bar."""
         if self.progress is not None:
             self.progress.stop()
             self.progress = None
 
 
-class SearchView(LiveView):
+class SearchView(LiveView, SearchCallback):
     """Dozens of short runs: on a terminal one bar over the rounds of all of them, elsewhere a line for each."""
 
     place = ""
 
-    def say(self, text: str) -> None:
-        """See `Follower`."""
+    def on_message(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def expect(self, rounds: int) -> None:
-        """See `Follower`."""
+    def on_search_start(self, rounds: int) -> None:
         if self.console.is_terminal:
             self.progress = Progress(
                 TextColumn("trial"),
@@ -163,17 +164,14 @@ class SearchView(LiveView):
             self.progress.start()
             self.task = self.progress.add_task("", total=rounds, line="")
 
-    def turn(self, place: str, ended: int, own: int) -> None:
-        """See `Follower`."""
-        self.place, self.before, self.shown = place, ended - own, {}
+    def on_trial_start(self, label: str, ended: int, own: int) -> None:
+        self.place, self.before, self.shown = label, ended - own, {}
         self._show(ended)
 
-    def start(self, label: str, config: RunConfig, simulation: Simulation, done: int) -> None:
-        """See `Watcher`."""
-        self._show(self.before + done)
+    def on_run_start(self, run: Run) -> None:
+        self._show(self.before + len(run.history))
 
-    def update(self, record: Record) -> None:
-        """See `Watcher`."""
+    def show(self, record: Record) -> None:
         self.shown |= metrics_of(record)
         self._show(self.before + record["round"])
 
@@ -181,15 +179,10 @@ class SearchView(LiveView):
         if self.progress is not None and self.task is not None:
             self.progress.update(self.task, completed=done, line=self.place)
 
-    def finish(self, outcome: Outcome = "finished") -> None:
-        """See `Watcher`."""
+    def on_run_end(self, run: Run, outcome: Outcome) -> None:
         if self.progress is None:
             found = "  ".join(f"{name} {_number(name, value)}" for name, value in self.shown.items())
-            self.say(f"  {self.place}  {found if outcome == 'finished' else outcome}")
-
-    def close(self) -> None:
-        """The search is over, or was broken off."""
-        super().finish()
+            self.on_message(f"  {self.place}  {found if outcome == 'finished' else outcome}")
 
 
 def _number(name: str, value: float) -> str:

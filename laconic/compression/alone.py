@@ -9,7 +9,7 @@ from torch import Tensor
 from laconic.compression.compressors.base import Compressor
 from laconic.compression.compressors.spelling import GroupedCompressor
 from laconic.compression.decoding import decode_body
-from laconic.compression.packet import Buffer, Packet, Stream
+from laconic.compression.packet import Buffer, CoreStream, Packet
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout, Slot
 
@@ -30,7 +30,7 @@ def encode(tensor: Tensor, compressor: str | Compressor = "dense", seed: int = 0
     layout = vector_layout(vector.numel(), vector.dtype)
     grouped = GroupedCompressor.parse(compressor) if isinstance(compressor, str) else GroupedCompressor(compressor)
     body = grouped.encode(vector, layout, np.random.default_rng(seed))
-    return Packet(body, Stream.MODEL, layout.fingerprint, 0, 0).to_bytes()
+    return Packet(body, CoreStream.MODEL, layout.fingerprint, 0, 0).to_bytes()
 
 
 def decode(data: Buffer, size: int) -> Tensor:

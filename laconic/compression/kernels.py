@@ -12,10 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
 from numba.cpython.unsafe import numbers
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from laconic.compression.bit_packing import HalfWords, Widths, Words
@@ -150,31 +147,12 @@ def decode_symbols(
     return state, at
 
 
-def _prefetch_code(typing: Any, vector: Any, index: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        entry = builder.gep(context.make_array(vector)(context, builder, arguments[0]).data, [arguments[1]])
-        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
-        function = builder.module.declare_intrinsic("llvm.prefetch.p0", (), kind)
-        builder.call(function, [builder.bitcast(entry, byte), flag(0), flag(3), flag(1)])  # to read, to keep, data
-        return context.get_dummy_value()
-
-    return types.void(vector, index), generate
-
-
-_prefetch: Any = intrinsic(_prefetch_code)
-"""Have an entry brought near, without waiting for it."""
-
-
 @kernel
 def add_at(
     vector: NDArray[Any], positions: NDArray[np.int64], values: NDArray[Any], weight: Any, start: int, end: int
 ) -> None:
     """vector[positions] += weight * values, from `start` to `end`; the caller has checked the positions."""
-    last = len(positions) - 1
     for index in range(start, end):
-        # Nearly every entry lies in a cache line of its own: waiting for them one by one would take half as long again.
-        _prefetch(vector, positions[min(index + 64, last)])
         vector[np.uint64(positions[index])] += weight * values[index]
 
 

@@ -83,16 +83,17 @@ def import_file(path: Path) -> ModuleType:
     return module
 
 
-_LOADED: set[Path] = set()
+LOADED: set[Path] = set()
+"""Files whose parts are registered."""
 
 
 def load_parts(files: Iterable[str]) -> None:
     """Run a person's files that define parts: compressors, methods, links, optimizers. Each runs once in a process."""
     for file in files:
         path = Path(file).resolve()
-        if path not in _LOADED:
+        if path not in LOADED:
             _load_file(path, "--import")
-            _LOADED.add(path)
+            LOADED.add(path)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from laconic.core.errors import ConfigError, DataError
+from laconic.core.lru import LRUCache
 from laconic.data.checks import check_examples, check_indices
 
 Kind = Literal["classification", "regression", "next_token"]
@@ -251,7 +252,8 @@ class GeneratedData:
             raise ConfigError(f"{name}: clients is {clients}; at least 1 is needed")
         self.name, self.kind, self.classes, self.test = name, kind, classes, test
         self._clients, self._size, self._make = clients, size, make
-        self._normalize, self._cache = normalize, Cache(cache)
+        self._normalize = normalize
+        self._cache: LRUCache[int, Examples] = LRUCache(cache)
         if test is not None:
             check_examples(f"{name} (test)", test.inputs, test.targets, kind, classes)
         self.input_shape: tuple[int, ...] = tuple(self._examples(0).inputs.shape[1:])
@@ -286,7 +288,7 @@ class GeneratedData:
     def unmade(self) -> GeneratedData:
         """The same clients, none of them made yet, and nothing held out: what another process needs of them."""
         other = copy.copy(self)
-        other.test, other._cache = None, self._cache.emptied()
+        other.test, other._cache = None, LRUCache(self._cache.limit)
         return other
 
     def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -306,33 +308,3 @@ class GeneratedData:
             examples = Examples(inputs, targets, self._normalize)
             self._cache.put(client, examples)
         return examples
-
-
-class Cache:
-    """The most recently used examples, by client.
-
-    Plain dictionary operations, each atomic under Python's lock, because engines ask from several threads
-    and because a lock or functools.lru_cache could not be sent to another process.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._kept: dict[int, Examples] = {}
-
-    def emptied(self) -> Cache:
-        """Another one of the same capacity."""
-        return Cache(self._capacity)
-
-    def get(self, client: int) -> Examples | None:
-        """A client's examples if they are still here; they become the most recent."""
-        examples = self._kept.pop(client, None)
-        if examples is not None:
-            self._kept[client] = examples
-        return examples
-
-    def put(self, client: int, examples: Examples) -> None:
-        """Keep a client's examples, at the cost of the least recent ones."""
-        self._kept[client] = examples
-        clients = list(self._kept)
-        for oldest in clients[: max(0, len(clients) - self._capacity)]:
-            self._kept.pop(oldest, None)

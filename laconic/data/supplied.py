@@ -50,8 +50,22 @@ def from_arrays(
         raise DataError(f"{name}: inputs and targets of nobody; give a pair for each client, [(inputs, targets), …]")
     clients, test, named = _numbered(name, clients, test, labels)
     pairs = [_tensors(f"{name}, client {client}", pair) for client, pair in enumerate(clients)]
+    _check_shapes(name, pairs)
+    ends = np.cumsum([0, *(len(inputs) for inputs, _ in pairs)])
+    split = [np.arange(start, end, dtype=np.int64) for start, end in pairwise(ends)]
+    inputs, targets = (torch.cat(list(parts)) for parts in zip(*pairs, strict=True))
+    test_pair = None if test is None else _tensors(f"{name} (test)", test)
+    kind = kind or ("regression" if targets.is_floating_point() else "classification")
+    if kind != "regression" and classes is None:
+        classes = len(named) if named else _count_classes(targets, test_pair)
+    held_out = None if test_pair is None else Examples(*test_pair, normalize)
+    examples = Examples(inputs, targets, normalize)
+    return FederatedData(name, kind, examples, split, held_out, classes, named, labels_found=bool(named and not labels))
+
+
+def _check_shapes(name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    first_inputs, first_targets = pairs[0]
     for client, (inputs, targets) in enumerate(pairs):
-        first_inputs, first_targets = pairs[0]
         if inputs.shape[1:] != first_inputs.shape[1:] or targets.shape[1:] != first_targets.shape[1:]:
             raise DataError(
                 f"{name}: client {client} has shapes {tuple(inputs.shape)} and {tuple(targets.shape)}, "
@@ -59,17 +73,11 @@ def from_arrays(
             )
         if len(inputs) != len(targets):
             raise DataError(f"{name}: client {client} has {len(inputs)} inputs but {len(targets)} targets")
-    ends = np.cumsum([0, *(len(inputs) for inputs, _ in pairs)])
-    split = [np.arange(start, end, dtype=np.int64) for start, end in pairwise(ends)]
-    inputs, targets = (torch.cat(list(parts)) for parts in zip(*pairs, strict=True))
-    test_pair = None if test is None else _tensors(f"{name} (test)", test)
-    kind = kind or ("regression" if targets.is_floating_point() else "classification")
-    if kind != "regression" and classes is None:
-        both = [targets] if test_pair is None else [targets, test_pair[1]]
-        classes = len(named) if named else 1 + max(int(part.max()) for part in both if part.numel())
-    held_out = None if test_pair is None else Examples(*test_pair, normalize)
-    examples = Examples(inputs, targets, normalize)
-    return FederatedData(name, kind, examples, split, held_out, classes, named, labels_found=bool(named and not labels))
+
+
+def _count_classes(targets: Tensor, test: tuple[Tensor, Tensor] | None) -> int:
+    both = [targets] if test is None else [targets, test[1]]
+    return 1 + max(int(part.max()) for part in both if part.numel())
 
 
 def from_datasets(
@@ -118,16 +126,8 @@ def from_file(name: str, seed: int = 0, clients: int | None = None, partition: s
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     function_name = function_name or "clients"
-    with importable(path.parent):
-        module = _run(path, "importing it", lambda: import_file(path))
-        function = getattr(module, function_name, None)
-        if not callable(function):
-            raise ConfigError(f"{path} has no function '{function_name}'; write it, or name another: {path}:name")
-        arguments = _arguments(path, function_name, function, seed)
-        returned = _run(path, f"{function_name}()", lambda: function(**arguments))
-        whole = _whole(returned)
-        data = _run(path, f"{function_name}()", lambda: _as_data(returned if whole is None else whole, path.stem))
-    if whole is not None and isinstance(data, FederatedData):
+    data, undivided = _call_file(path, function_name, seed)
+    if undivided and isinstance(data, FederatedData):
         if clients is None or partition is None:
             divided = "have them divided, as by --partition iid --clients 20 (or dirichlet:0.3, shards:2, …)"
             raise ConfigError(
@@ -143,6 +143,20 @@ def from_file(name: str, seed: int = 0, clients: int | None = None, partition: s
     if not isinstance(data, FederatedData):
         raise ConfigError(f"clients is {clients}, but {name} generates {len(data)} of them; change it there")
     return replace(data, clients=natural(data.clients, clients, Randomness(seed).numpy(Draw.PARTITION)))
+
+
+def _call_file(path: Path, name: str, seed: int) -> tuple[ClientData, bool]:
+    """The data that the function of a file makes, and whether it leaves the examples undivided."""
+    with importable(path.parent):
+        module = _run(path, "importing it", lambda: import_file(path))
+        function = getattr(module, name, None)
+        if not callable(function):
+            raise ConfigError(f"{path} has no function '{name}'; write it, or name another: {path}:name")
+        arguments = _arguments(path, name, function, seed)
+        returned = _run(path, f"{name}()", lambda: function(**arguments))
+        whole = _whole(returned)
+        data = _run(path, f"{name}()", lambda: _as_data(returned if whole is None else whole, path.stem))
+    return data, whole is not None
 
 
 def _arguments(path: Path, name: str, function: Callable[..., Any], seed: int) -> dict[str, int]:
@@ -175,15 +189,8 @@ def _as_data(returned: object, name: str) -> ClientData:
         return returned
     options: dict[str, Any] = {"name": name}
     if isinstance(returned, Mapping):
-        allowed = ("clients", "test", "kind", "classes", "normalize", "labels")
-        unknown = [str(key) for key in returned if key not in allowed]
-        if unknown or "clients" not in returned:
-            fault = f"unknown key '{unknown[0]}'" if unknown else "no key 'clients'"
-            raise DataError(f"the dictionary has {fault}; allowed: {', '.join(allowed)}; or examples, for clients")
-        options |= returned
+        options |= _options(returned)
         returned = options.pop("clients")
-        test = options.get("test")
-        options["test"] = test if test is None or _is_pair(test) else _stack("test", test)
     if isinstance(returned, Sequence) and len(returned):
         if all(_is_pair(client) for client in returned):
             return from_arrays(cast(Sequence[Pair], returned), **options)
@@ -194,6 +201,17 @@ def _as_data(returned: object, name: str) -> ClientData:
         f"it returned {type(returned).__name__}; expected a ClientData, a non-empty list with one "
         '(inputs, targets) pair or torch Dataset per client, or a dictionary with "clients" and "test"'
     )
+
+
+def _options(returned: Mapping[Any, Any]) -> dict[str, Any]:
+    """The arguments of `from_arrays` in a dictionary that a function returned."""
+    allowed = ("clients", "test", "kind", "classes", "normalize", "labels")
+    unknown = [str(key) for key in returned if key not in allowed]
+    if unknown or "clients" not in returned:
+        fault = f"unknown key '{unknown[0]}'" if unknown else "no key 'clients'"
+        raise DataError(f"the dictionary has {fault}; allowed: {', '.join(allowed)}; or examples, for clients")
+    test = returned.get("test")
+    return {**returned, "test": test if test is None or _is_pair(test) else _stack("test", test)}
 
 
 def _is_pair(value: object) -> bool:
@@ -208,18 +226,8 @@ def _numbered(
     all_targets = [np.asarray(pair[1]) for pair in pairs if _has_text(pair[1])]
     if not all_targets:
         return clients, test, None
-    texts = np.concatenate(all_targets)
-    for text in texts:
-        if not isinstance(text, str) or not text.strip():
-            raise DataError(f"{name}: among labels that are text there is '{text}'; every example needs one")
-    found = np.unique(texts.astype(str)).tolist()
-    if _all_numbers(found):
-        raise DataError(f"{name}: targets are numbers as text, such as '{found[0]}'; make them int or float")
-    labels = tuple(given or found)
+    labels = _labels(name, np.concatenate(all_targets), given)
     numbers = {label: number for number, label in enumerate(labels)}
-    unknown = [label for label in found if label not in numbers]
-    if unknown:
-        raise DataError(f"{name}: '{unknown[0]}' is not among the labels: {', '.join(labels)}")
 
     def numbered(where: str, pair: Pair) -> Pair:
         if not _is_pair(pair):
@@ -230,6 +238,21 @@ def _numbered(
 
     named = [numbered(f"client {client}", pair) for client, pair in enumerate(clients)]
     return named, None if test is None else numbered("the test", test), labels
+
+
+def _labels(name: str, texts: np.ndarray[Any, Any], given: Sequence[str] | None) -> tuple[str, ...]:
+    """The given labels, or else those found, once it is clear that every example has one of them."""
+    for text in texts:
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(f"{name}: among labels that are text there is '{text}'; every example needs one")
+    found = np.unique(texts.astype(str)).tolist()
+    if _all_numbers(found):
+        raise DataError(f"{name}: targets are numbers as text, such as '{found[0]}'; make them int or float")
+    labels = tuple(given or found)
+    unknown = [label for label in found if label not in labels]
+    if unknown:
+        raise DataError(f"{name}: '{unknown[0]}' is not among the labels: {', '.join(labels)}")
+    return labels
 
 
 def _has_text(targets: Array) -> bool:

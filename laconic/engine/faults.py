@@ -7,54 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 
 from laconic.compression.packet import sequence_of
 from laconic.core.layout import Layout
 from laconic.core.part import State
 from laconic.core.randomness import Draw, Randomness
+from laconic.core.state_dict import StateDict
 from laconic.engine.attacks import Attacks
+from laconic.engine.settings import Faults
+from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import FaultInjection, Instruction, Reply
-from laconic.federation.round import Engine
 
 _NUMBERS = ("round", "client", "examples", "gradients", "samples", "loss")
-Chance = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=0)]
 
 
-class Faults(BaseModel):
-    """How likely each fault is, per client and round, and how many clients mean harm."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    drop: Chance = 0.0
-    """The update is lost on the way."""
-    late: Chance = 0.0
-    """The update arrives after its round has closed."""
-    duplicate: Chance = 0.0
-    """The update arrives twice."""
-    crash: Chance = 0.0
-    """The client dies at a random moment of its round."""
-    lose_state: Chance = 0.0
-    """The client comes back with nothing."""
-    not_finite: Count = 0
-    """How many clients, always the same ones, send NaN."""
-    boosted: Count = 0
-    """How many clients, always the same ones, send their vectors `boost` times as long."""
-    boost: Annotated[float, Field(allow_inf_nan=False)] = 1000.0
-
-    def any(self) -> bool:
-        """Whether anything can happen at all."""
-        return any(getattr(self, name) > 0 for name in type(self).model_fields if name != "boost")
-
-
-class FaultyEngine:
+class FaultyEngine(SimulatedEngine):
     """An engine, whichever it is, whose clients and messages fail."""
 
-    def __init__(self, engine: Engine, faults: Faults, randomness: Randomness, *, clients: int, layout: Layout) -> None:
+    def __init__(
+        self, engine: SimulatedEngine, faults: Faults, randomness: Randomness, *, clients: int, layout: Layout
+    ) -> None:
         self.engine, self.faults, self.randomness = engine, faults, randomness
         counts = (faults.not_finite, faults.boosted, faults.boost, clients)
         self.attacks = Attacks(*counts, layout, randomness)
@@ -109,22 +83,23 @@ class FaultyEngine:
             del self.forgetful[client]
         return client in self.forgetful
 
-    def snapshot(self) -> tuple[State, list[dict[str, Any]]]:
-        """What is still on its way, for a checkpoint; `forgetful` goes beside it."""
+    def state_dict(self) -> StateDict:
+        """The replies that are still on their way, and which clients have lost their states."""
         packets: State = {}
-        table = []
+        replies = []
         for number, reply in enumerate(self.held):
-            bodies = {f"{number}/{place}": bytearray(bytes(raw)) for place, raw in enumerate(reply.packets)}
+            bodies = {f"{number}/{index}": bytearray(bytes(raw)) for index, raw in enumerate(reply.packets)}
             packets |= {name: torch.frombuffer(raw, dtype=torch.uint8) for name, raw in bodies.items()}
-            table.append({name: getattr(reply, name) for name in _NUMBERS} | {"packets": list(bodies)})
-        return packets, table
+            replies.append({name: getattr(reply, name) for name in _NUMBERS} | {"packets": list(bodies)})
+        return {**packets, "replies": replies, "forgetful": [*self.forgetful.items()]}
 
-    def restore(self, packets: State, table: list[dict[str, Any]]) -> None:
-        """The inverse of `snapshot`."""
+    def load_state_dict(self, state: StateDict) -> None:
+        """Replace both by what `state_dict` returned."""
         self.held = [
-            Reply(**{**entry, "packets": tuple(packets[name].numpy().tobytes() for name in entry["packets"])})
-            for entry in table
+            Reply(**{**reply, "packets": tuple(state[name].numpy().tobytes() for name in reply["packets"])})
+            for reply in state["replies"]
         ]
+        self.forgetful = dict(state["forgetful"])
 
     def _happens(self, fault: Draw, chance: float, message: Instruction | Reply) -> bool:
         return chance > 0 and self._draw(fault, message) < chance

@@ -19,6 +19,7 @@ from typing import TypeVar
 import torch
 
 from laconic.core.task import Batch
+from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.client import ClientRuntime
 from laconic.federation.messages import Instruction, Reply
 from laconic.gradients.named_rng import Stochastic
@@ -39,7 +40,7 @@ LARGE = 16_000_000
 """Bytes of a chunk's instructions above which none waits for a thread: making the next one takes less than it weighs."""
 
 
-class InlineEngine:
+class InlineEngine(SimulatedEngine):
     """Runs a round's clients; `threads` and `chunk` change the speed and nothing else."""
 
     def __init__(

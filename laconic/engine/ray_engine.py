@@ -27,7 +27,8 @@ from laconic.data.owned import part_of
 from laconic.engine import ray_actors as hosts
 from laconic.engine.client_spec import ClientSpec
 from laconic.engine.inline import MOST_STACKED
-from laconic.engine.ray_settings import RaySettings
+from laconic.engine.settings import RaySettings
+from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import FaultInjection, Instruction, Reply
 
 LOG = getLogger("laconic")
@@ -64,8 +65,8 @@ class _Worker:
     """How often it has died since it last answered."""
 
 
-class RayEngine:
-    """Runs a round's clients on workers; see `Engine`."""
+class RayEngine(SimulatedEngine):
+    """Runs a round's clients on workers."""
 
     def __init__(self, spec: ClientSpec, settings: RaySettings, *, threads: int, cache: int) -> None:
         assert settings.workers is not None
@@ -73,7 +74,8 @@ class RayEngine:
         self._shards = min(settings.workers, len(spec.data))
         self._cache = cache // self._shards
         self._operator_threads = torch.get_num_threads()
-        at_once = {"loop": 1, "vmap": spec.numerics.vmap_width}.get(spec.numerics.strategy, MOST_STACKED)
+        numerics = spec.prepared.numerics
+        at_once = {"loop": 1, "vmap": numerics.vmap_width}.get(numerics.strategy, MOST_STACKED)
         self._together = max(TOGETHER, threads * (spec.chunk or at_once))
         self._workers: list[_Worker] = []
         self._fresh = True
@@ -194,7 +196,6 @@ class RayEngine:
     def _open(self, shard: int, fresh: bool) -> Any:
         return self._host(shard).actor.open.remote(
             self._workers[shard].spec,
-            shard,
             self._folder / f"{shard}.sqlite",
             threads=self._threads,
             operator_threads=self._operator_threads,

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from laconic.core.errors import ConfigError
 from laconic.engine.client_spec import ClientSpec
-from laconic.federation.database import Database
+from laconic.federation.database import SHARD, Database
 from laconic.federation.disk_store import DiskStore
 from laconic.federation.messages import Instruction, Reply
 
@@ -29,7 +28,6 @@ class Shard:
     def open(
         self,
         spec: ClientSpec,
-        example: int,
         path: Path,
         *,
         threads: int,
@@ -37,13 +35,13 @@ class Shard:
         cache: int,
         fresh: bool,
     ) -> None:
-        """`example` is one of the shard's clients; with `fresh`, what an earlier run left at `path` is thrown away."""
+        """Start with the states in the file at `path`; with `fresh`, with none."""
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"ray.folder = '{path.parent}': {error.strerror}; choose another") from None
-        self._database = Database(cache, log=True)
+        self._database = Database(cache, SHARD)
         self._database.open(path)
         if fresh:
             # Not by removing the file: a worker of an earlier run may still have it.
@@ -51,10 +49,8 @@ class Shard:
         # A training loop of a person's own runs with all the operator threads that it would have without workers.
         torch.set_num_threads(operator_threads)
         self._engine = spec.engine(DiskStore(self._database), threads)
-        positions = np.arange(2) % spec.data.size(example)
-        layout = self._engine.runtime.layout
-        batch = tuple(part.to(spec.device) for part in spec.data.batch(example, positions, layout.dtype))
-        self._engine.warm_up(batch)
+        assert spec.prepared.batch is not None
+        self._engine.warm_up(spec.prepared.batch)
 
     def run(self, instructions: Sequence[Instruction]) -> list[Reply]:
         """The replies of some of its clients, whose new states are in the store by then."""

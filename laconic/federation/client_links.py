@@ -63,11 +63,11 @@ class ClientLinkState:
         self._small.pop(client, None)
         self._free += self._rows.pop(client, {}).values()
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         """Everything as a flat dict, for a checkpoint."""
         return {f"{client}/{name}": value for client in self._small for name, value in self[client].items()}
 
-    def restore(self, state: State) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Take everything back from a checkpoint."""
         for client in list(self._small):
             self.forget(client)
@@ -126,9 +126,9 @@ class DiskClientLinkState:
         """Keep nothing of a client any more."""
         self.database.drop(("peer", client, 0))
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         """Nothing: it is in the database already."""
         return {}
 
-    def restore(self, state: State) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Nothing to do: the database went back to the checkpoint when it was opened."""

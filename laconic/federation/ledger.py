@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from laconic.compression.packet import HEADER_BYTES
+from laconic.core.state_dict import StateDict
 
 Direction = Literal["up", "down"]
 _COUNTS = ("gradients", "samples", "invited", "folded", "updates", "skipped", "skipped_down", "accelerated", "lost")
@@ -107,16 +107,17 @@ class RoundCosts:
         ]
         return "\n".join(lines)
 
-    def table(self) -> dict[str, Any]:
-        """As plain numbers, for a checkpoint."""
+    def state_dict(self) -> StateDict:
+        """All counts, as plain numbers."""
         streams = {key: [t.packets, t.bytes, t.paper_bits] for key, t in self.streams.items()}
-        return {"streams": streams, "refused": self.refused} | {name: getattr(self, name) for name in _COUNTS}
+        return {"streams": streams, "refused": dict(self.refused)} | {name: getattr(self, name) for name in _COUNTS}
 
-    @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> RoundCosts:
-        """The inverse of `table`."""
-        streams = {key: Traffic(*numbers) for key, numbers in table["streams"].items()}
-        return cls(**(dict(table) | {"streams": streams}))
+    def load_state_dict(self, state: StateDict) -> None:
+        """Replace all counts by what `state_dict` returned."""
+        self.streams = {key: Traffic(*numbers) for key, numbers in state["streams"].items()}
+        self.refused = dict(state["refused"])
+        for name in _COUNTS:
+            setattr(self, name, state[name])
 
 
 Ledger = RoundCosts

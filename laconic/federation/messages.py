@@ -1,4 +1,4 @@
-"""What passes between the server and one client in a round. Both are packets and a few numbers that travel beside them."""
+"""The messages between the server and one client: packets, and a few numbers that travel with them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from enum import Flag, auto
 from torch import Tensor
 
 from laconic.compression.packet import Wire
+from laconic.core.errors import PacketError
 
 
 class FaultInjection(Flag):
-    """What has befallen a client, or will. It never travels: a simulation says it to the clients it plays."""
+    """Faults that a simulation injects into a client. They never travel."""
 
     LOSE_STATE = auto()
-    """It comes back with nothing: what its store holds is as good as lost."""
+    """The client has lost the state in its store."""
     CRASH = auto()
-    """It dies once it has settled the last round, and does not answer."""
+    """The client crashes after it has settled the last round, and does not answer."""
     ASKED_AGAIN = auto()
-    """Its answer to the same question is known to have been lost on its own side, and will never arrive."""
+    """The client's answer to the same question was lost on its own side, and will never arrive."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,15 @@ class Probe:
     """y_i."""
     memory: Tensor | None
     """What was not sent."""
+
+
+@dataclass(frozen=True)
+class MalformedReply:
+    """An answer that is no `Reply`: what a client sent instead of one is refused."""
+
+    client: int
+    error: PacketError
+    packets: tuple[Wire, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""What the server still has to tell clients whose update it has used (design rule 5).
+"""Vectors that clients must still receive before both sides agree (design rule 5).
 
-Where a round has a second exchange that clients must not miss, what it brings is kept here until each of them has
-confirmed it, and goes out again with its next instruction. All clients of one round are owed the same, so it is kept once.
+Some methods send a result back to every client whose update was used, such as the mean of the round. A client may miss it.
+The server keeps the vector until the client confirms it, and sends it again with the client's next instruction. All clients
+of one round receive the same vectors, so each is kept once.
 """
 
 from __future__ import annotations
@@ -11,67 +12,65 @@ from collections.abc import Iterable
 
 import torch
 
-from laconic.compression.packet import Body, Stream
+from laconic.compression.packet import Body
 from laconic.core.part import State
 
 
 class PendingBroadcasts:
-    """Bodies by round, and the round that each debtor waits for."""
+    """Bodies by round, and the round whose bodies each client still needs."""
 
     def __init__(self) -> None:
         self._rounds: dict[int, int] = {}
-        self._debtors: Counter[int] = Counter()
-        """How many wait for each round."""
-        self._bodies: dict[int, dict[Stream, Body]] = {}
+        self._waiting: Counter[int] = Counter()
+        """The number of clients that wait for each round's bodies."""
+        self._bodies: dict[int, dict[str, Body]] = {}
 
-    def owe(self, round: int, bodies: dict[Stream, Body], clients: Iterable[int]) -> None:
-        """From now on every one of these clients must hear this."""
+    def must_deliver(self, round: int, bodies: dict[str, Body], clients: Iterable[int]) -> None:
+        """Keep these bodies until each of these clients has confirmed them."""
         for client in clients:
-            self._enter(client, round)
-        if self._debtors[round]:
+            self._add(client, round)
+        if self._waiting[round]:
             self._bodies[round] = bodies
 
-    def _enter(self, client: int, round: int) -> None:
-        self.settle(client)
+    def _add(self, client: int, round: int) -> None:
+        self.confirm(client)
         self._rounds[client] = round
-        self._debtors[round] += 1
+        self._waiting[round] += 1
 
-    def of(self, client: int) -> dict[Stream, Body]:
-        """What that client is owed."""
+    def bodies(self, client: int) -> dict[str, Body]:
+        """The bodies that a client still needs."""
         return self._bodies[self._rounds[client]] if client in self._rounds else {}
 
-    def settle(self, client: int) -> None:
-        """The client has confirmed, or is not there any more."""
+    def confirm(self, client: int) -> None:
+        """The client has received its bodies, or has started over without them."""
         round = self._rounds.pop(client, None)
         if round is None:
             return
-        self._debtors[round] -= 1
-        if not self._debtors[round]:
-            del self._debtors[round]
+        self._waiting[round] -= 1
+        if not self._waiting[round]:
+            del self._waiting[round]
             self._bodies.pop(round, None)
 
     def clients(self) -> dict[int, int]:
-        """The debtors, and the round of each."""
+        """The waiting clients, and the round of each."""
         return dict(self._rounds)
 
-    def state(self) -> State:
-        """As tensors, for a checkpoint."""
+    def state_dict(self) -> State:
+        """All of it as tensors."""
         state: State = {}
         if self._rounds:
             state["clients"] = torch.tensor(list(self._rounds.items()))
         for round, bodies in self._bodies.items():
-            state |= {f"bodies/{round}/{int(stream)}": body.to_tensor() for stream, body in bodies.items()}
+            state |= {f"bodies/{round}/{stream}": body.to_tensor() for stream, body in bodies.items()}
         return state
 
-    @classmethod
-    def restored(cls, state: State) -> PendingBroadcasts:
-        """The inverse of `state`."""
-        debts = cls()
+    def load_state_dict(self, state: State) -> None:
+        """Restore a `state_dict`."""
+        self._rounds, self._waiting, self._bodies = {}, Counter(), {}
         for key, value in state.items():
             if key == "clients":
                 for client, round in value.tolist():
-                    debts._enter(client, round)
+                    self._add(client, round)
             else:
                 _, round, stream = key.split("/")
-                debts._bodies.setdefault(int(round), {})[Stream(int(stream))] = Body.from_tensor(value)
-        return debts
+                self._bodies.setdefault(int(round), {})[stream] = Body.from_tensor(value)

@@ -1,30 +1,316 @@
-"""One round, the same in every engine."""
+"""One round, the same in every engine.
+
+`run_round` is the whole of it. A `Round` owns everything that lasts one round and is forgotten afterward; the `Server` keeps
+what lasts. Engines move the messages; nothing here knows how.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from laconic.algorithms.context import RoundContext
+from laconic.algorithms.downlinks.base import BroadcastModel
+from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MEAN, MODEL, UPDATE, Exchange, Phase, Stream
+from laconic.algorithms.methods.received import Aggregate, Received
+from laconic.compression import DENSE, Codec, encode_dense, encode_exactly
+from laconic.compression.packet import Body, Flag, Packet
+from laconic.core.errors import PacketError
+from laconic.core.randomness import GLOBAL, Draw
+from laconic.federation.aggregation import RunningMean
+from laconic.federation.defenses import DefendedMean, norm, refuse_long
+from laconic.federation.engine import Engine
 from laconic.federation.ledger import RoundCosts
-from laconic.federation.messages import Instruction, Reply
+from laconic.federation.messages import Instruction, MalformedReply, Probe, Reply
+from laconic.federation.policy import ExchangeReport, Outcome, Refusal
+from laconic.federation.replies import SentInstruction, ValidReply, check_labels, decode_packets, parse_packets
 from laconic.federation.server import Server
 
 
-class Engine(Protocol):
-    """Who runs the clients: in this process, on a cluster, or on machines of their own."""
+def run_round(server: Server, engine: Engine) -> Round:
+    """One round: choose participants, send the model, train locally, collect updates, move the model.
 
-    def run(self, instructions: Iterable[Instruction]) -> Iterable[Reply]:
-        """The replies, in the order of the instructions; whoever does not answer is left out."""
-        ...
-
-
-def run_round(server: Server, engine: Engine) -> RoundCosts:
-    """One round: who takes part -> model out -> local work -> updates in -> mean -> new model.
-
-    Most methods have one exchange with their clients in a round; some need to hear them twice.
+    Most methods have one exchange of messages per round; some have two. A round that must be repeated leaves the model as it
+    was; `outcome` says so.
     """
-    for exchange in server.exchanges():
-        for reply in engine.run(server.invite(exchange)):
-            server.receive(reply)
-        server.gather(exchange)
-    return server.close()
+    round = Round(server, engine)
+    for exchange in round.exchanges():
+        for reply in engine.run(round.instructions(exchange)):
+            round.receive(reply)
+            if round.has_quorum():
+                engine.stop_waiting()
+        if round.finish(exchange) is not Outcome.PROCEED:
+            return round
+    return round.close()
+
+
+class Round:
+    """Who takes part, what was sent, what came back, and what it cost."""
+
+    def __init__(self, server: Server, engine: Engine) -> None:
+        self.server = server
+        self.method, self.phases = server.algorithm.method, server.algorithm.phases
+        self.layout = server.layout
+        self.engine = engine
+        self.participants: Sequence[int] = engine.participants(server.draw_participants())
+        self.costs = RoundCosts(invited=len(self.participants))
+        self.outcome = Outcome.PROCEED
+        self.probes: list[Probe] = []
+        """What diagnostics need about the updates that were used; simulations only."""
+        self._number = -1
+        """The number of the present exchange."""
+        self._sent: dict[int, SentInstruction] = {}
+        """By client: the question that it has not answered yet."""
+        self._asked = 0
+        self._waiting: dict[int, tuple[Reply, SentInstruction, ValidReply]] = {}
+        """Valid replies of the present exchange, where replies do not come in client order."""
+        self.answered: list[int] = []
+        """Clients whose reply to the present exchange was used."""
+        self._heard: set[int] = set()
+        """Clients with a reply that was used in an exchange that counts."""
+        self._refusals: list[Refusal] = []
+        self._losses: list[tuple[float, int]] = []
+        self.received = Received(self.layout, server.model.device, self._aggregate)
+        """The sums of what has arrived, by stream."""
+        if server.defenses.noise:
+            # The noise must be there even if nobody answers.
+            self.received.open(MODEL)
+        self._broadcast = BroadcastModel(server.model, server.downlink_state, self.layout)
+        server.begin_round()
+
+    # Sending.
+
+    def exchanges(self) -> Iterator[Exchange]:
+        """The exchanges of this round, one by one."""
+        return iter(self.method.exchanges(self._context(), self.server.method_state))
+
+    def instructions(self, exchange: Exchange) -> list[Instruction]:
+        """Open an exchange: the instruction for each client that takes part and can be reached."""
+        asked = self._clients(exchange)
+        self._number += 1
+        self.answered, self._sent, self._waiting, self._refusals = [], {}, {}, []
+        beside: dict[str, dict[str, Body]] = {}
+        if self.server.send_buffers and exchange.model:
+            buffers = {BUFFERS: encode_dense(self.server.buffers)}
+        else:
+            buffers = {}
+        instructions = []
+        for client in asked:
+            if not self.server.blocklist.is_blocked(client) and self.engine.is_available(client):
+                instructions.append(self._instruction(exchange, client, buffers, beside))
+        self._asked = len(instructions)
+        return instructions
+
+    def _clients(self, exchange: Exchange) -> Sequence[int]:
+        if exchange.who == "everyone":
+            return range(len(self.server.data))
+        if exchange.who == "answered":
+            answered = set(self.answered)
+            return [client for client in self.participants if client in answered]
+        return self.participants
+
+    def _instruction(
+        self, exchange: Exchange, client: int, buffers: dict[str, Body], beside: dict[str, dict[str, Body]]
+    ) -> Instruction:
+        """`beside` collects what goes with each phase: it is encoded once for all clients."""
+        server, table, context = self.server, self.server.clients, self._context(client)
+        phase = self.phases[self.method.assign(exchange, context)]
+        if phase.name not in beside:
+            beside[phase.name] = {stream.name: self._encode_beside(stream) for stream in phase.down}
+        bodies: dict[str, Body] = {}
+        if exchange.model:
+            bodies[MODEL] = server.algorithm.downlink.send(self._broadcast, table.model_version(client), context)
+        bodies |= buffers | beside[phase.name] | table.pending.bodies(client)
+        self._sent[client] = SentInstruction(phase, exchange, bodies.get(MODEL))
+        label = (self.layout.fingerprint, table.acknowledged(client), server.round, Flag(0))
+        packets = []
+        for name, body in bodies.items():
+            packet = Packet(body, self.phases.number(name), *label, server.incarnation, self._number)
+            packets.append(packet.to_frame())
+            self.costs.skipped_down += body.codec == Codec.SKIP
+            bits = self._paper_bits_down(name, body, phase) if exchange.counted else 0
+            self.costs.count("down", name, len(packets[-1]), bits)
+        continues = table.continues(client)
+        return Instruction(server.round, client, context.invited, self._number, phase.name, continues, tuple(packets))
+
+    def _encode_beside(self, stream: Stream) -> Body:
+        generator = self._context().generator(Draw.DOWNLINK_STREAM.format(stream.draw))
+        return (stream.compressor or DENSE).encode(self.server.method_state[stream.name], self.layout, generator)
+
+    def _paper_bits_down(self, name: str, body: Body, phase: Phase) -> int:
+        if name == MODEL:
+            return self.server.algorithm.downlink.paper_bits(body, self.layout)
+        if name == BUFFERS:
+            return 0
+        compressors = {stream.name: stream.compressor for stream in phase.down}
+        return (compressors.get(name) or DENSE).paper_bits(self.layout)
+
+    # Receiving.
+
+    def receive(self, reply: Reply | MalformedReply) -> bool:
+        """Use a reply, or count its refusal; a refused reply changes nothing else. Returns whether it is valid."""
+        try:
+            if isinstance(reply, MalformedReply):
+                raise reply.error
+            valid = self.validate(reply)
+            if valid is not None and self.engine.in_order:
+                self.server.norms.check(valid.norms, reply.client)
+        except PacketError as error:
+            self._refuse(reply, error)
+            return False
+        sent = self._sent.pop(reply.client)
+        if valid is None:
+            self._forget(reply)
+        elif self.engine.in_order:
+            self._use(reply, sent, valid)
+        else:
+            self._waiting[reply.client] = reply, sent, valid
+        return True
+
+    def validate(self, reply: Reply) -> ValidReply | None:
+        """Check a reply and change nothing; None from a client that has lost its state and cannot read what it got."""
+        packets = parse_packets(reply, self.layout, self.phases)
+        if reply.client not in self._sent:
+            raise PacketError("stale", f"client {reply.client} is not expected in round {self.server.round}")
+        now = (self.server.round, self.server.incarnation, self._number)
+        check_labels(reply, packets, now, int(self.server.clients.sequences[reply.client]))
+        flags = next(iter(packets.values())).flags
+        if Flag.LOST in flags:
+            return None
+        phase = self._sent[reply.client].phase
+        expected = {stream.name for stream in phase.up} or {CONFIRM}
+        if self.server.send_buffers and MODEL in expected:
+            expected.add(BUFFERS)
+        uplink_state = {} if Flag.RESET in flags else self.server.clients.uplink_state(reply.client)
+        valid = decode_packets(packets, expected, self.server.algorithm.uplink, uplink_state, self.layout)
+        if MODEL in valid.payloads:
+            refuse_long(self.server.defenses, valid.payloads[MODEL], reply.client)
+        size = self.server.data.size(reply.client)
+        if self.server.weighting == "size" and reply.examples != size:
+            raise PacketError("examples", f"client {reply.client} has {size} examples, and says {reply.examples}")
+        if self.server.defenses.refuse != "auto":
+            return valid
+        norms = {f"{phase.name}/{name}": norm(payload) for name, payload in valid.payloads.items()}
+        return replace(valid, norms=norms)
+
+    def _refuse(self, reply: Reply | MalformedReply, error: PacketError) -> None:
+        self.costs.refuse(error.reason, reply.client)
+        self.costs.count("up", "refused", sum(map(len, reply.packets)), 0)
+        self._refusals.append(Refusal(reply.client, error))
+
+    def _use(self, reply: Reply, sent: SentInstruction, valid: ValidReply) -> None:
+        """Add a valid reply to the sums. From here on nothing can be refused."""
+        weight = 1.0 if self.server.weighting == "uniform" else float(reply.examples)
+        for stream, payload in valid.payloads.items():
+            self.received.add(stream, payload, weight)
+        self.server.norms.add(valid.norms)
+        self._count(reply, sent, valid)
+        self._advance(reply.client, sent, valid)
+
+    def _advance(self, client: int, sent: SentInstruction, valid: ValidReply) -> None:
+        """The client's links move on, on the server's side."""
+        downlink, table = self.server.algorithm.downlink, self.server.clients
+        before = table.model_version(client)
+        state, version = before.peer, None
+        if sent.model is not None:
+            state = downlink.confirmed(self._broadcast, before, sent.model)
+            version = downlink.version(self.server.downlink_state)
+        elif MEAN in table.pending.bodies(client):
+            version = downlink.repeated_version(before.version)
+        table.advance(client, valid.sequence, valid.uplink_state, state, version)
+        self.answered.append(client)
+
+    def _forget(self, reply: Reply) -> None:
+        """A client cannot read what it was sent: next time it gets the whole model."""
+        self.costs.lost += int(not self.server.clients.has_lost_state(reply.client))
+        self.server.clients.forget(reply.client)
+        self.costs.count("up", MODEL, sum(map(len, reply.packets)), 0)
+
+    def _count(self, reply: Reply, sent: SentInstruction, valid: ValidReply) -> None:
+        for raw, (name, packet) in zip(reply.packets, valid.packets.items(), strict=True):
+            bits = self._paper_bits_up(name, packet.body, sent.phase) if sent.exchange.counted else 0
+            self.costs.count("up", name, len(raw), bits)
+        self.costs.samples += reply.samples
+        if sent.exchange.counted:
+            self.costs.gradients += reply.gradients
+            self.costs.folded += reply.client not in self._heard
+            self._heard.add(reply.client)
+        # A client that had to ask for the whole model first was counted then.
+        self.costs.lost += int(valid.started_over and not self.server.clients.has_lost_state(reply.client))
+        self._losses.append((reply.loss, reply.samples))
+        if MODEL in valid.packets:
+            self.costs.updates += 1
+            self.costs.skipped += valid.packets[MODEL].body.codec == Codec.SKIP
+            self.costs.accelerated += Flag.ACCELERATED in valid.packets[MODEL].flags
+        if reply.probe is not None:
+            self.probes.append(reply.probe)
+
+    def _paper_bits_up(self, name: str, body: Body, phase: Phase) -> int:
+        if name == MODEL:
+            return self.server.algorithm.uplink.paper_bits(body, self.layout)
+        if name in (BUFFERS, CONFIRM):
+            return 0
+        return (phase.stream(name).compressor or DENSE).paper_bits(self.layout)
+
+    def unanswered(self) -> set[int]:
+        """Clients that have not answered the present exchange."""
+        return set(self._sent)
+
+    def has_quorum(self) -> bool:
+        """Whether enough valid replies are here to go on without the others."""
+        quorum = self.server.quorum
+        return quorum is not None and len(self._waiting) + len(self.answered) >= math.ceil(quorum * self._asked)
+
+    # Ending.
+
+    def finish(self, exchange: Exchange) -> Outcome:
+        """End an exchange: the method processes the answers, unless the round cannot go on."""
+        for client in sorted(self._waiting):
+            # Sums run in client order, whoever was faster.
+            reply, sent, valid = self._waiting.pop(client)
+            try:
+                self.server.norms.check(valid.norms, client)
+            except PacketError as error:
+                self._refuse(reply, error)
+            else:
+                self._use(reply, sent, valid)
+        report = ExchangeReport(self.server.round, self._number, self.participants, self.answered, self._refusals)
+        self.outcome = self.server.policy.judge(report)
+        if self.outcome is not Outcome.PROCEED:
+            return self.outcome
+        server = self.server
+        server.method_state = self.method.gather(exchange, server.method_state, self.received, self._context())
+        mean = self.received.mean(MODEL) if self.method.sends_mean else None
+        if mean is not None and UPDATE in self.phases[exchange.phase].up:
+            bodies = {MEAN: encode_exactly(mean, self.layout)}
+            server.clients.pending.must_deliver(server.round, bodies, self.answered)
+        return self.outcome
+
+    def close(self) -> Round:
+        """Move the model by the mean of the updates; without updates it stays where it is."""
+        self.server.advance(self.received)
+        return self
+
+    def training_loss(self) -> float:
+        """The clients' mean training loss in this round, over those that report one."""
+        known = [(loss, count) for loss, count in self._losses if not math.isnan(loss)]
+        samples = sum(count for _, count in known)
+        return sum(loss * count for loss, count in known) / samples if samples else math.nan
+
+    def _context(self, client: int = GLOBAL) -> RoundContext:
+        server, invited = self.server, len(self.participants)
+        return RoundContext(self.layout, server.randomness, server.round, client, invited, len(server.data))
+
+    def _aggregate(self, stream: str) -> Aggregate:
+        server = self.server
+        size = self.layout.buffer_size if stream == BUFFERS else self.layout.size
+        like = (size, self.layout.dtype, server.model.device)
+        defenses = server.defenses
+        if stream == BUFFERS:
+            # Statistics are not differences, so their norm says nothing.
+            defenses = defenses.model_copy(update={"clip": None})
+        if not defenses.any() or stream not in (MODEL, BUFFERS):
+            return RunningMean(*like)
+        noise = server.secret.numpy(Draw.PRIVACY_NOISE, server.round) if defenses.noise else None
+        return DefendedMean(defenses, *like, server.count, noise)

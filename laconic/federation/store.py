@@ -1,15 +1,16 @@
-"""Where clients' states live: a committed one, and a pending one until the server has acknowledged it (design rule 5)."""
+"""Clients' states: a committed one each, and pending ones until the server acknowledges one of them (design rule 5)."""
 
 from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass, field, replace
+from typing import Protocol
 
 from laconic.core.errors import PacketError
 from laconic.core.part import State
+from laconic.core.state_dict import StateDict
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,11 @@ class Record:
     """The numbers of what is kept of a client; its states are kept by them."""
 
     number: int = 0
-    """The highest one given out, so that an update that was lost never shares its number with the next."""
+    """The highest number given out, so that an update that was lost never shares its number with the next."""
     committed: int = 0
-    """That of the committed state; 0 if there is none."""
+    """The number of the committed state; 0 if there is none."""
     pending: list[int] = field(default_factory=list)
-    """One for every answer since the last acknowledgement that may still count."""
+    """One number for every answer since the last acknowledgement that may still count."""
     last: tuple[int, int, int] | None = None
     """Incarnation, round and exchange of the last question."""
 
@@ -85,27 +86,40 @@ class Record:
         """The numbers of all the states that are kept."""
         return {*self.pending, *([self.committed] if self.committed else [])}
 
+    def copy(self) -> Record:
+        """An equal record that may be changed."""
+        return replace(self, pending=list(self.pending))
+
+    def settled(self, question: Question) -> Record:
+        """The record after a question: the acknowledged state is committed, the one that it continues from stays pending."""
+        return Record(
+            self.number,
+            question.acknowledged if question.acknowledged in self.pending else self.committed,
+            [number for number in self.pending if number == question.continues],
+            (question.incarnation, question.round, question.exchange),
+        )
+
 
 def unseen() -> int:
-    """How many numbers a client leaves out that starts with an empty store.
+    """How many numbers a client skips that starts with an empty store.
 
-    It may be asked, by a copy of an old instruction, what it has answered before its store was lost. The second answer must
-    not take the first one's number: the server may have folded that, and acknowledge it. Nothing that the client still has
-    tells it so; hence a random number, at the odds of one to a million for every such event.
+    A copy of an old instruction may ask it what it has answered before its store was lost. The second answer must not take
+    the first one's number: the server may have folded that, and acknowledge it. Nothing that the client still has tells it
+    so; hence a random number, which fails once in a million such events.
     """
     return secrets.randbelow(2**20)
 
 
 class RecordStore(ABC):
-    """What every store does alike; where records and states lie is up to each."""
+    """What all stores do in the same way; where records and states are kept is up to each."""
 
     def __init__(self, unseen: Callable[[], int] = lambda: 0) -> None:
         self._unseen = unseen
-        """None left out where an instruction is never delivered twice, so that every run has the same numbers."""
+        """Zero where no instruction is delivered twice, so that every run has the same numbers."""
 
     @abstractmethod
     def clients(self) -> Iterable[int]:
-        """All that were ever heard of."""
+        """All clients that have a record."""
 
     @abstractmethod
     def record(self, client: int) -> Record | None:
@@ -121,25 +135,27 @@ class RecordStore(ABC):
 
     @abstractmethod
     def _write(self, client: int, record: Record, added: dict[int, State], dropped: Iterable[int]) -> None:
-        """Put a record in the place of the one before, and add and drop states."""
+        """Replace a record, and add and drop states."""
 
     def settle(self, client: int, question: Question) -> Settled:
         """See `ClientStore`."""
-        record = self.record(client) or Record()
+        before = self.record(client)
+        after = self._after(client, before, question)
+        self._write(client, after, {}, (before or Record()).held() - after.held())
+        return self._settled(client, after, question)
+
+    def _after(self, client: int, record: Record | None, question: Question) -> Record:
+        record = record or Record()
         if not question.follows(record.last):
             raise PacketError("stale", f"client {client} was asked this before")
-        before = record.held()
-        acknowledged, continues = question.acknowledged, question.continues
-        record.last = (question.incarnation, question.round, question.exchange)
-        if acknowledged in record.pending:
-            record.committed = acknowledged
-        record.pending = [number for number in record.pending if number == continues]
-        self._write(client, record, {}, before - record.held())
-        if continues is not None:
-            lost = continues not in record.pending
-            return Settled(None if lost else self.state(client, continues), lost)
+        return record.settled(question)
+
+    def _settled(self, client: int, record: Record, question: Question) -> Settled:
+        if question.continues is not None:
+            lost = question.continues not in record.pending
+            return Settled(None if lost else self.state(client, question.continues), lost)
         # A committed state of another number is an old copy: using it would count some updates twice or not at all.
-        lost = record.committed != acknowledged
+        lost = record.committed != question.acknowledged
         return Settled(None if lost or not record.committed else self.state(client, record.committed), lost)
 
     def propose(self, client: int, known: int, state: State) -> int:
@@ -157,26 +173,19 @@ class RecordStore(ABC):
             if record is not None and record.held():
                 yield client, self.state(client, max(record.pending, default=record.committed))
 
-    def snapshot(self) -> tuple[State, dict[str, dict[str, Any]]]:
-        """Everything as a flat dict of tensors and a table of numbers, for a checkpoint."""
-        tensors: State = {}
-        table: dict[str, dict[str, Any]] = {}
-        for client in self.clients():
-            record = self.record(client) or Record()
-            table[str(client)] = {
-                "number": record.number,
-                "committed": record.committed or None,
-                "pending": list(record.pending),
-                "last": record.last,
-            }
+    def state_dict(self) -> StateDict:
+        """All records, as "records", and all states, as "client/number/name"."""
+        records = {client: self.record(client) or Record() for client in self.clients()}
+        found: StateDict = {"records": {str(client): asdict(record) for client, record in records.items()}}
+        for client, record in records.items():
             for number in sorted(record.held()):
                 state = self.state(client, number)
-                tensors |= {f"{client}/{number}/{name}": value for name, value in state.items()}
-        return tensors, table
+                found |= {f"{client}/{number}/{name}": value for name, value in state.items()}
+        return found
 
 
 class MemoryStore(RecordStore):
-    """States in a dict: what a simulation uses unless it is told otherwise."""
+    """States in a dict: the default of a simulation."""
 
     def __init__(self, unseen: Callable[[], int] = lambda: 0) -> None:
         super().__init__(unseen)
@@ -184,20 +193,16 @@ class MemoryStore(RecordStore):
         self._states: dict[int, dict[int, State]] = {}
 
     def clients(self) -> Iterable[int]:
-        """See `RecordStore`."""
         return list(self._records)
 
     def record(self, client: int) -> Record | None:
-        """See `RecordStore`."""
         record = self._records.get(client)
-        return None if record is None else replace(record, pending=list(record.pending))
+        return None if record is None else record.copy()
 
     def state(self, client: int, number: int) -> State:
-        """See `RecordStore`."""
         return self._states[client][number]
 
     def forget(self, client: int) -> None:
-        """See `ClientStore`."""
         self._records.pop(client, None)
         self._states.pop(client, None)
 
@@ -208,15 +213,14 @@ class MemoryStore(RecordStore):
         for number in dropped:
             del states[number]
 
-    def restore(self, tensors: State, table: dict[str, dict[str, Any]]) -> None:
-        """Take everything back from a checkpoint."""
-        found: dict[tuple[str, str], State] = {}
-        for key, value in tensors.items():
-            client, number, name = key.split("/", 2)
-            found.setdefault((client, number), {})[name] = value
-        self._records, self._states = {}, {}
-        for client, entry in table.items():
-            last = entry["last"] and tuple(entry["last"])
-            record = Record(entry["number"], entry["committed"] or 0, list(entry["pending"]), last)
-            self._records[int(client)] = record
-            self._states[int(client)] = {number: found.get((client, str(number)), {}) for number in record.held()}
+    def load_state_dict(self, state: StateDict) -> None:
+        """Replace everything by what `state_dict` returned."""
+        records = {int(client): Record(**fields) for client, fields in state["records"].items()}
+        for record in records.values():
+            record.last = record.last and (record.last[0], record.last[1], record.last[2])
+        self._records = records
+        self._states = {client: {number: {} for number in record.held()} for client, record in records.items()}
+        for key, value in state.items():
+            if key != "records":
+                client, number, name = key.split("/", 2)
+                self._states[int(client)][int(number)][name] = value

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
 
-import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -22,19 +21,19 @@ from torch import Tensor
 from laconic import data as data_sets
 from laconic.algorithms.algorithm import Algorithm
 from laconic.compression import decode_dense
-from laconic.compression.packet import Packet, Stream
+from laconic.compression.packet import CoreStream, Packet
 from laconic.core.errors import ConfigError, LaconicError, PacketError
 from laconic.core.layout import Layout
 from laconic.data.federated import ClientData, Examples
 from laconic.data.owned import OwnData
 from laconic.engine.client_spec import ClientSpec
 from laconic.engine.inline import InlineEngine
+from laconic.engine.prepared import client_example, prepare
+from laconic.federation.store import ClientStore
 from laconic.flower import wire
-from laconic.flower.node_store import KEEP_DAYS, NodeFile, NodeStore
+from laconic.flower.node_store import KEEP_DAYS, NodeFile
 from laconic.flower.plan import Model, Plan, initial_hash, make_model
-from laconic.gradients.named_rng import stochastic
 from laconic.run.evaluate import evaluate
-from laconic.run.simulation import check_labels
 
 LOG = getLogger("flwr.laconic")
 
@@ -120,12 +119,12 @@ class Node:
         trainer = self._known(record, context, wire.count(record, "client"))
         layout, examples = trainer.layout, trainer.examples()
         packets = {packet.stream: packet for packet in (Packet.parse(p, layout) for p in wire.packets_of(record))}
-        if Stream.MODEL not in packets:
+        if CoreStream.MODEL not in packets:
             raise PacketError("stream", "an evaluation without a model")
-        model = decode_dense(packets[Stream.MODEL].body, layout.size, layout.dtype).dense()
+        model = decode_dense(packets[CoreStream.MODEL].body, layout.size, layout.dtype).dense()
         buffers = trainer.buffers
-        if Stream.BUFFERS in packets:
-            buffers = decode_dense(packets[Stream.BUFFERS].body, layout.buffer_size, layout.dtype).dense()
+        if CoreStream.BUFFERS in packets:
+            buffers = decode_dense(packets[CoreStream.BUFFERS].body, layout.buffer_size, layout.dtype).dense()
         task = trainer.engine.runtime.task
         found = evaluate(trainer.engine.map, task, layout, model.to(self._device), buffers.to(self._device), examples)
         return wire.content(examples=len(examples), names=[*found], values=[float(value) for value in found.values()])
@@ -148,35 +147,27 @@ class Node:
             if self._built is not None:
                 self._built[1].engine.close()
                 self._built = None
-            store = NodeStore(self._file(context), plan.run)
+            store = self._file(context).store(plan.run)
             self._built = key, self._build(plan, context, client, store)
         return self._built[1]
 
-    def _build(self, plan: Plan, context: Context, client: int, store: NodeStore) -> Trainer:
+    def _build(self, plan: Plan, context: Context, client: int, store: ClientStore) -> Trainer:
         """As a simulation is built, for one client and with the server's choices."""
-        dtype: torch.dtype = getattr(torch, plan.numerics.dtype)
         data = self._examples(plan, context, client)
         model = self._model
         if isinstance(model, str):
             model = str(context.run_config.get("model", model))
-        task = make_model(model, plan.seed, plan.shape).to(self._device, dtype)
-        layout = Layout.of(task.module)
-        initial, buffers = layout.flatten(task.module).cpu(), layout.flatten_buffers(task.module).cpu()
+        task = make_model(model, plan.seed, plan.shape)
+        prepared = prepare(task, plan.numerics, self._device, client_example(data, client), data.classes)
+        layout, buffers = prepared.layout, prepared.initial_buffers.cpu()
         if layout.fingerprint != plan.fingerprint:
             raise ConfigError(f"model: its {layout.size} parameters have another form than the server's")
-        if initial_hash(initial, buffers) != plan.initial:
+        if initial_hash(prepared.initial_model, buffers) != plan.initial:
             raise ConfigError(
                 "model: its initial weights are not the server's; give both sides a function that builds it"
             )
-        batch = tuple(part.to(self._device) for part in data.batch(client, np.arange(2) % data.size(client), dtype))
-        task.check(batch)
-        check_labels(task, data, batch)
         algorithm = plan.algorithm() if self._algorithm is None else self._algorithm.fitted()
-        frozen = plan.buffers == "frozen"
-        draws = stochastic(task, batch)
-        spec = ClientSpec(
-            algorithm, task, data, plan.seed, plan.numerics, draws, self._device, frozen_buffers=frozen, chunk=1
-        )
+        spec = ClientSpec(algorithm, prepared, data, plan.seed, frozen_buffers=plan.buffers == "frozen", chunk=1)
         return Trainer(spec.engine(store, threads=1), data, client, layout, buffers)
 
     def _examples(self, plan: Plan, context: Context, client: int) -> ClientData:

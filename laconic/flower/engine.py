@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from logging import getLogger
 
@@ -13,9 +13,10 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from laconic.core.errors import PacketError
-from laconic.federation.messages import Instruction, Reply
+from laconic.federation.engine import Engine
+from laconic.federation.messages import Instruction, MalformedReply, Reply
 from laconic.flower import wire
-from laconic.flower.roster import Roster
+from laconic.flower.presence import Presence
 
 LOG = getLogger("flwr.laconic")
 PIECE = 16
@@ -29,38 +30,42 @@ MOST_METRICS, LARGEST_METRIC = 20, 1e9
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 
 
-class GridEngine:
-    """Asks nodes, and waits until all have answered, enough have, or the time is up."""
+class GridEngine(Engine):
+    """Asks nodes, and waits until all have answered, the round has enough replies, or the time is up."""
 
-    def __init__(
-        self,
-        grid: Grid,
-        roster: Roster,
-        *,
-        deadline: float,
-        quorum: float,
-        examine: Callable[[Reply], object],
-        refuse: Callable[[int, PacketError], None],
-    ) -> None:
-        self._grid, self._roster, self._deadline, self._quorum = grid, roster, deadline, quorum
-        self._examine, self._refuse = examine, refuse
+    in_order = False
+
+    def __init__(self, grid: Grid, presence: Presence, *, deadline: float, quorum: float) -> None:
+        self._grid, self._presence, self._roster = grid, presence, presence.roster
+        self._deadline, self._quorum = deadline, quorum
+        self._enough = False
         self._late: dict[str, tuple[int, float]] = {}
         """Questions of closed exchanges that may still be answered: the client, and when Flower forgets them."""
 
-    def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
-        """Replies in the order of the instructions, once the exchange is over: sums run in client order.
+    def participants(self, drawn: list[int]) -> list[int]:
+        """The drawn clients, or others that stand in for them."""
+        return self._presence.wait_for_any(drawn)
 
-        Those that come too late come first, for the server to refuse and to count.
-        """
+    def is_available(self, client: int) -> bool:
+        """Whether the client's node is connected."""
+        return self._roster.node(client) is not None
+
+    def stop_waiting(self) -> None:
+        """End the exchange with the replies that are here."""
+        self._enough = True
+
+    def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply | MalformedReply]:
+        """Replies as they arrive. Late replies to closed exchanges come first: the server refuses and counts them."""
         waiting = iter(instructions)
         asked: dict[str, int] = {}
         while piece := list(islice(waiting, PIECE)):
             asked |= self._send(piece)
         yield from self._stragglers()
-        replies = self._collect(asked)
-        for client in asked.values():
-            if client in replies:
-                yield replies[client]
+        self._enough = False
+        for client, message in self._hear(asked):
+            reply = self._reply(client, message)
+            if reply is not None:
+                yield reply
 
     def _send(self, instructions: list[Instruction]) -> dict[str, int]:
         messages, clients = [], []
@@ -80,40 +85,18 @@ class GridEngine:
         sent = zip(self._grid.push_messages(messages), clients, strict=False) if messages else ()
         return {identifier: client for identifier, client in sent if identifier}
 
-    def _collect(self, asked: dict[str, int]) -> dict[int, Reply]:
-        """The replies by client, until the exchange closes."""
-        replies: dict[int, Reply] = {}
-
-        def take(client: int, message: Message) -> bool:
-            reply = self._reply(client, message)
-            if reply is not None:
-                replies[client] = reply
-            return reply is not None and self._counts(reply)
-
-        self._hear(asked, take)
-        return replies
-
-    def _counts(self, reply: Reply) -> bool:
-        """Whether the server will take a reply; it says itself why not, when its turn comes."""
-        if self._quorum == 1:
-            return True  # all are waited for anyway
-        try:
-            return self._examine(reply) is not None
-        except PacketError:
-            return False
-
-    def _hear(self, asked: dict[str, int], take: Callable[[int, Message], bool]) -> None:
-        """Until nobody is missing, enough answers count, or the time is up; `take` says of each whether it does."""
-        missing, valid, enough = dict(asked), 0, math.ceil(self._quorum * len(asked))
+    def _hear(self, asked: dict[str, int]) -> Iterator[tuple[int, Message]]:
+        """Messages by client, until nobody is missing, enough have come, or the time is up."""
+        missing = dict(asked)
         started = looked = time.monotonic()
         pause = FIRST_PAUSE
         while missing:
             for message in self._grid.pull_messages(list(missing)):
                 client = missing.pop(message.metadata.reply_to_message_id, None)
                 if client is not None:
-                    valid += take(client, message)
+                    yield client, message
             now = time.monotonic()
-            if not missing or valid >= enough or now - started >= self._deadline:
+            if not missing or self._enough or now - started >= self._deadline:
                 break
             if now - looked >= LOOK_AROUND:
                 looked = now
@@ -129,7 +112,7 @@ class GridEngine:
     def _remember(self, missing: dict[str, int], started: float) -> None:
         self._late |= {key: (client, started + self._deadline) for key, client in missing.items()}
 
-    def _stragglers(self) -> Iterator[Reply]:
+    def _stragglers(self) -> Iterator[Reply | MalformedReply]:
         """What has come since to questions of closed exchanges."""
         now = time.monotonic()
         self._late = {key: value for key, value in self._late.items() if value[1] > now}
@@ -141,7 +124,7 @@ class GridEngine:
             if reply is not None:
                 yield reply
 
-    def _reply(self, client: int, message: Message) -> Reply | None:
+    def _reply(self, client: int, message: Message) -> Reply | MalformedReply | None:
         """What a node has said, as far as it makes sense; None if there is no reply in it."""
         if message.has_error():
             LOG.warning("laconic: client %d did not answer: %s", client, wire.shown(message.error.reason))
@@ -149,11 +132,10 @@ class GridEngine:
         try:
             return wire.unpack_reply(wire.said(message), client)
         except PacketError as error:
-            if error.reason == wire.NOT_KNOWN:
-                LOG.warning("laconic: client %d does not know this run any more; it is told again", client)
-                self._roster.ask_again(client)
-            else:
-                self._refuse(client, error)
+            if error.reason != wire.NOT_KNOWN:
+                return MalformedReply(client, error)
+            LOG.warning("laconic: client %d does not know this run any more; it is told again", client)
+            self._roster.ask_again(client)
             return None
 
     def evaluate(self, packets: list[bytes], round: int) -> tuple[int, list[tuple[int, int, dict[str, float]]]]:
@@ -170,15 +152,13 @@ class GridEngine:
                 messages.append(self._message(content, node, MessageType.EVALUATE, round))
             asked |= self._push(messages, piece)
         found: dict[int, tuple[int, dict[str, float]]] = {}
-
-        def take(client: int, message: Message) -> bool:
+        self._enough = False
+        for client, message in self._hear(asked):
             try:
                 found[client] = _metrics(message)
             except PacketError as error:
                 LOG.warning("laconic: client %d did not evaluate: %s", client, error)
-            return client in found
-
-        self._hear(asked, take)
+            self._enough = len(found) >= math.ceil(self._quorum * len(asked))
         return len(asked), [(client, *found[client]) for client in sorted(found)]
 
 

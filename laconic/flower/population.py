@@ -22,8 +22,15 @@ class Population:
         self.classes = None if like is None else like.classes
         self.input_shape = () if like is None else like.input_shape
         self.shape = None if like is None else Shape(kind=like.kind, classes=like.classes, input_shape=like.input_shape)
-        self.sizes: Mapping[int, int] = {}
-        """As the nodes have said."""
+        self.sizes: dict[int, int] = {}
+        """The number of examples that each node has reported."""
+        self.revision = 0
+        """Changes whenever the sizes do."""
+
+    def update(self, sizes: Mapping[int, int]) -> None:
+        """Take over the sizes that nodes have reported."""
+        if sizes != self.sizes:
+            self.sizes, self.revision = dict(sizes), self.revision + 1
 
     def __len__(self) -> int:
         return self._clients

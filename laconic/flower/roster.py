@@ -1,4 +1,4 @@
-"""Which node is which client: who is here, who is new, who was set aside.
+"""Which node is which client: who is here, who is new, who was blocked.
 
 A client is a number, and all randomness of a run is keyed by it; a node is whatever Flower calls it at the moment. A node
 says its number (`partition-id` in its config), or the server gives it one. Whoever has a number once keeps it: another node
@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from logging import getLogger
-from typing import Any
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from laconic.core.errors import ConfigError, PacketError
+from laconic.core.state_dict import StateDict
 from laconic.federation.blocklist import Blocklist
 from laconic.flower import wire
 from laconic.flower.plan import Plan
@@ -75,7 +75,7 @@ class Roster:
         return sorted(client for client in self._nodes if not self.blocklist.is_blocked(client))
 
     def node(self, client: int) -> int | None:
-        """Where a client is; None if it is not here, or was set aside."""
+        """Where a client is; None if it is not here, or was blocked."""
         return None if self.blocklist.is_blocked(client) else self._nodes.get(client)
 
     def refresh(self) -> None:
@@ -187,16 +187,16 @@ class Roster:
         present = set(self._grid.get_node_ids())
         return {client for client in clients if self._nodes.get(client) not in present}
 
-    def table(self) -> dict[str, Any]:
-        """What must outlive the server, as plain numbers."""
+    def state_dict(self) -> StateDict:
+        """What must outlive the server, as plain values."""
         return {
             "owners": {str(client): list(owner) for client, owner in self.owners.items()},
             "sizes": {str(client): size for client, size in self.sizes.items()},
-            "blocklist": self.blocklist.table(),
+            "blocklist": self.blocklist.state_dict(),
         }
 
-    def restore(self, table: dict[str, Any]) -> None:
-        """The inverse of `table`."""
-        self.owners = {int(client): (name, node) for client, (name, node) in table["owners"].items()}
-        self.sizes = {int(client): size for client, size in table["sizes"].items()}
-        self.blocklist.restore(table["blocklist"])
+    def load_state_dict(self, state: StateDict) -> None:
+        """Replace everything by what `state_dict` returned."""
+        self.owners = {int(client): (name, node) for client, (name, node) in state["owners"].items()}
+        self.sizes = {int(client): size for client, size in state["sizes"].items()}
+        self.blocklist.load_state_dict(state["blocklist"])

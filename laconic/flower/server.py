@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from logging import getLogger
 from pathlib import Path
@@ -19,20 +15,24 @@ from pydantic import BaseModel, ValidationError
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.core.errors import ConfigError, LaconicError, unknown_name
-from laconic.core.part import SLOTS, explain
+from laconic.core.part import SLOTS
+from laconic.core.validation import explain
 from laconic.data.federated import ClientData
+from laconic.flower.deployment import Deployment
 from laconic.flower.plan import Model
-from laconic.flower.training import Deployment, FederatedTraining
-from laconic.run.config import SHORT_NAMES, RunConfig, load_config
+from laconic.flower.training import FederatedTraining
+from laconic.run.callbacks import Callback, Run
+from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
-from laconic.run.driver import FREE_TO_CHANGE
+from laconic.run.keys import SHORT_NAMES
 from laconic.run.labels import split_label
-from laconic.run.settings import flat, flattened
-from laconic.run.training import Diverged, Record, Result
+from laconic.run.loop import run
+from laconic.run.resume import FREE_TO_CHANGE, check_same
+from laconic.run.training import Record, Result
 
 LOG = getLogger("flwr.laconic")
-MAY_CHANGE = FREE_TO_CHANGE | {"max_violations"}
-"""What may differ when a server goes on: a person lets clients back in that were set aside, for one."""
+MAY_CHANGE = FREE_TO_CHANGE | {"max_violations", "defense.refuse"}
+"""Settings that may differ when a server is started again: a person may let clients back in that were set aside."""
 MEANINGLESS = {
     "network": "messages take as long as they take; only a simulation can have a network that is not there",
     "engine": "the nodes run the clients",
@@ -99,36 +99,40 @@ def serve(
     training = FederatedTraining(grid, algorithm, model, loaded, config, deployment)
     resolved = config.resolved(training)
     training.roster.plan = training.roster.plan.model_copy(update={"partition": resolved.partition})
-    folder = RunDirectory(Path(deployment.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{algorithm.name}-flower"))
-    if folder.exists():
-        _check_same(folder, resolved)
-    else:
-        folder.create(training, resolved.to_toml())
-    with _alone(folder.path):
-        history = folder.resume(training, resolved.to_toml())
-        LOG.info("laconic: %s in '%s', after round %d", algorithm.name, folder.path, training.server.round)
-        # The number of this start must be durable before anyone hears it.
-        folder.save_checkpoint(training)
-        training.save = partial(folder.save_checkpoint, training)
-        try:
-            for record in training.rounds():
-                history.append(record)
-                folder.append(record)
-                # Before the next round, whose instructions acknowledge this one.
-                folder.save_checkpoint(training)
-                # What takes this long must not be what a crash undoes: the round is safe.
-                on_clients = training.evaluate_on_clients()
-                if on_clients:
-                    record |= on_clients
-                    folder.amend(record)
-                    folder.save_checkpoint(training)
-                LOG.info("laconic: %s", _line(record))
-        except Diverged as error:
-            raise Diverged(f"{error} (the run is in '{folder.path}')") from error
-        folder.save_model(training)
-    result = training.result(history)
+    path = Path(deployment.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{algorithm.name}-flower")
+    # A round is saved before the next one, whose instructions acknowledge it.
+    directory = RunDirectory(path, resume=True, every_round=True)
+    if directory.exists():
+        stored = RunConfig.model_validate(tomllib.loads(directory.config.read_text()))
+        check_same(resolved.model_dump(), stored, path, MAY_CHANGE)
+    training.save = partial(directory.save_checkpoint, training)
+    result = run(training, resolved, directory, [ClientEvaluation(training, directory), RoundLog()])
     LOG.info("laconic: finished: %s sha256=%s", result, result.model_sha256)
     return result
+
+
+class ClientEvaluation(Callback):
+    """Adds the metrics on clients' own examples to a round's record, once the round is saved: a crash must not undo it."""
+
+    def __init__(self, training: FederatedTraining, directory: RunDirectory) -> None:
+        self.training, self.directory = training, directory
+
+    def on_round_end(self, run: Run, record: Record) -> None:
+        found = self.training.evaluate_on_clients()
+        if found:
+            record.update(found)
+            self.directory.amend(record)
+            self.directory.save_checkpoint(self.training)
+
+
+class RoundLog(Callback):
+    """Writes a line for each round to Flower's log."""
+
+    def on_run_start(self, run: Run) -> None:
+        LOG.info("laconic: %s in '%s', after round %d", run.label, run.directory, len(run.history))
+
+    def on_round_end(self, run: Run, record: Record) -> None:
+        LOG.info("laconic: %s", _line(record))
 
 
 def _configured(
@@ -180,37 +184,6 @@ def _placed(algorithm: Algorithm, said: dict[str, Any]) -> tuple[dict[str, Any],
             dot, rest = ".", "name"
         target[head] = target.get(head, {}) | {rest: value} if dot else value
     return fields, changes
-
-
-def _check_same(folder: RunDirectory, resolved: RunConfig) -> None:
-    """A run goes on with what it was started with."""
-    then, now = (tomllib.loads(text) for text in (folder.config.read_text(), resolved.to_toml()))
-    for table in (then, now):
-        table.get("defense", {}).pop("refuse", None)  # what was folded is folded; later ones may be judged otherwise
-    # What is as usual is not compared, since older runs may not say it; it is told, though.
-    told = [flattened(table) for table in (now, then)]
-    then, now = ({key: each for key, each in flat(table).items() if key not in MAY_CHANGE} for table in (then, now))
-    others = [key for key in sorted({*then, *now}) if then.get(key) != now.get(key)]
-    if "algorithm" in others:
-        others = ["algorithm"]  # its parts follow from it
-    if others:
-        said, started = (", ".join(f"{key} = {table.get(key)!r}" for key in others) for table in told)
-        what = "go on with what it was started with, or give another out: --run-config 'out=\"runs/another\"'"
-        raise ConfigError(f"resume: {said}, but the run in '{folder.path}' was started with {started}; {what}")
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """One server for one run: two would acknowledge what the other does not know."""
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"out = '{path}': another server is at work there") from None
-        yield
-    finally:
-        os.close(folder)
 
 
 def _line(record: Record) -> str:

@@ -26,14 +26,14 @@ def settle(numerics: Numerics, task: Task, layout: Layout, stochastic: Stochasti
     chosen = "loop"
     if can_be_stacked(task.module) and stochastic != "serial" and layout.size <= MOST_PARAMETERS:
         # The model's code may do what vmap cannot follow, such as to decide by what it sees, or mix the examples of a batch.
-        trial = _Trial(task, layout, stochastic, batch)
-        if trial.agrees("vmap"):
+        clients = _TwoClients(task, layout, stochastic, batch)
+        if clients.agrees("vmap"):
             simple = task.losses and stochastic == "no" and batch[0].device.type == "cpu"
-            chosen = "stacked" if simple and trial.agrees("stacked") else "vmap"
+            chosen = "stacked" if simple and clients.agrees("stacked") else "vmap"
     return numerics.model_copy(update={"strategy": chosen})
 
 
-class _Trial:
+class _TwoClients:
     """Gradients of two clients with unlike models and data."""
 
     def __init__(self, task: Task, layout: Layout, stochastic: Stochastic, batch: Batch) -> None:

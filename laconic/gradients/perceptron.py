@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from laconic.core.layout import Layout
 from laconic.core.task import Batch, Task, is_cross_entropy
+from laconic.gradients.hooks import has_hooks
 from laconic.gradients.stacked import StackedGradients, StackedLinear, descend, multiply, write
 
 Layer = tuple[Tensor, Tensor | None]
@@ -20,7 +21,7 @@ _through_relu = torch.ops.aten.threshold_backward.default
 
 def is_perceptron(module: nn.Module, task: Task) -> bool:
     """Linear layers with ReLUs between them, after a Flatten or not, that are trained by the cross-entropy."""
-    if type(module) is not nn.Sequential or not is_cross_entropy(task) or _has_hooks(module):
+    if type(module) is not nn.Sequential or not is_cross_entropy(task) or has_hooks(module):
         return False
     kinds = [type(each) for each in module]
     if len(set(map(id, module))) < len(module):  # a layer that is used twice
@@ -33,12 +34,6 @@ def is_perceptron(module: nn.Module, task: Task) -> bool:
         kinds = kinds[1:]
     layers, between = kinds[::2], kinds[1::2]
     return len(layers) == len(between) + 1 and set(layers) == {nn.Linear} and set(between) <= {nn.ReLU}
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    """Whether somebody listens in or changes what passes: that needs the module's own calls."""
-    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(each, name) for each in module.modules() for name in names)
 
 
 class PerceptronGradients(StackedGradients):

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from laconic.gradients.hooks import has_hooks
+
 MOST_CHANNELS = 64
 """Of the input. In wider layers torch's dense kernels are so fast that leaving out zeros no longer pays."""
 
@@ -34,14 +36,10 @@ def fuse(module: nn.Module) -> nn.Module:
     return module
 
 
-def _has_hooks(module: Any) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
-
-
 def _is_plain(module: Any) -> bool:
     return (
         type(module) is nn.Conv2d
-        and not _has_hooks(module)
+        and not has_hooks(module)
         and module.in_channels <= MOST_CHANNELS
         and module.stride == module.dilation == (1, 1)
         and module.padding == (0, 0)
@@ -50,13 +48,13 @@ def _is_plain(module: Any) -> bool:
 
 
 def _rectifies(module: Any) -> bool:
-    return type(module) is nn.ReLU and not _has_hooks(module)
+    return type(module) is nn.ReLU and not has_hooks(module)
 
 
 def _halves(module: Any) -> bool:
     return (
         type(module) is nn.MaxPool2d
-        and not _has_hooks(module)
+        and not has_hooks(module)
         and module.kernel_size in (2, (2, 2))
         and module.stride in (2, (2, 2))
         and module.padding in (0, (0, 0))

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from pydantic import PositiveInt
 from torch import nn
 
 from laconic.core.errors import ConfigError, unknown_name
+from laconic.core.spelling import convert, parse
 from laconic.core.user_code import is_own
 from laconic.models import convolutional, dense, recurrent, residual
 from laconic.models.own import build_own
@@ -108,14 +110,13 @@ def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
     >>> build("mlp:64", (1, 28, 28), 10)[-1]
     Linear(in_features=64, out_features=10, bias=True)
     """
-    head, colon, arguments = name.partition(":")
+    head, colon, _ = name.partition(":")
     if not input_shape or min(input_shape) < 1:
         raise wrong_shape(name, input_shape, "positive sizes")
     if classes < 1:
         raise ConfigError(f"model '{name}' cannot have {classes} outputs: it needs at least 1")
     if head in _ENTRIES:
-        sizes = _sizes(name, arguments, _ENTRIES[head]) if colon else _ENTRIES[head].defaults()
-        return _ENTRIES[head].build(tuple(input_shape), classes, sizes)
+        return _ENTRIES[head].build(tuple(input_shape), classes, _sizes(name, _ENTRIES[head]))
     if is_own(name):
         return build_own(name, tuple(input_shape), classes)
     if name.endswith(".py"):
@@ -143,16 +144,20 @@ def _describe(name: str, entry: _Entry) -> ModelInfo:
     )
 
 
-def _sizes(name: str, arguments: str, entry: _Entry) -> tuple[int, ...]:
+def _sizes(name: str, entry: _Entry) -> tuple[int, ...]:
     """The numbers after the colon, completed with the defaults."""
-    defaults = entry.defaults()
+    spelling, defaults = parse(name), entry.defaults()
+    if ":" not in name:
+        return defaults
     if not defaults:
-        raise ConfigError(f"model '{name}': '{name.partition(':')[0]}' takes no sizes")
-    words = arguments.split(",")
-    if not all(word.strip().isascii() and word.strip().isdigit() and int(word) > 0 for word in words):
+        raise ConfigError(f"model '{name}': '{spelling.name}' takes no sizes")
+    try:
+        given: tuple[int, ...] = convert(spelling.positional(), tuple[PositiveInt, ...])
+    except ValueError:
         allowed = ", ".join(f"{key}={value}" for key, value in entry.parameters().items())
-        raise ConfigError(f"model '{name}': sizes must be positive whole numbers split by commas; default: {allowed}")
-    given = tuple(int(word) for word in words)
+        raise ConfigError(
+            f"model '{name}': sizes must be positive whole numbers split by commas; default: {allowed}"
+        ) from None
     if entry.hidden:
         return given
     if len(given) > len(defaults):

@@ -144,29 +144,34 @@ def _differs(key: str, own: Table, other: Table) -> bool:
 
 def _told(settings: Sequence[Table], more: Sequence[set[str]]) -> list[str]:
     names = []
-    sets = {own.get("dataset") for own in settings}
     for own, needed in zip(settings, more, strict=True):
-        others = [other for other in settings if other["algorithm"] == own["algorithm"]]
-        differing = {key for other in others for key in own.keys() | other.keys() if _differs(key, own, other)}
-        differing |= _links_of_its_own(own) | ({"dataset"} if len(sets) > 1 else set())
-        # A part that is another one says enough; its parameters, and the file that it is from, follow from that.
-        parts = {key.removesuffix(".name") for key in differing if key.endswith(".name")}
-        told = [
-            key
-            for key in sorted(differing)
-            if key in needed
-            or key.endswith((".name", ".compressor"))
-            or (key != "imports" and key.partition(".")[0] not in parts)
-        ]
-        said = {key: key.removesuffix(".name").rpartition(".")[2] for key in told if key in own}
-        shared = Counter(said.values())
+        words = {key: key.removesuffix(".name").rpartition(".")[2] for key in _telling(own, settings, needed)}
+        shared = Counter(words.values())
         # "uplink compressor" where the downlink has one, too.
         spelled = [
             f"{key.replace('.', ' ') if shared[word] > 1 else word} {_spelled(key, own, settings)}"
-            for key, word in said.items()
+            for key, word in words.items()
         ]
         names.append(own["algorithm"] + (f" ({', '.join(spelled)})" if spelled else ""))
     return names
+
+
+def _telling(own: Table, settings: Sequence[Table], needed: set[str]) -> list[str]:
+    """The keys that tell a run from the others, and in any case those of `needed` that do."""
+    others = [other for other in settings if other["algorithm"] == own["algorithm"]]
+    differing = {key for other in others for key in own.keys() | other.keys() if _differs(key, own, other)}
+    differing |= _links_of_its_own(own)
+    if len({other.get("dataset") for other in settings}) > 1:
+        differing.add("dataset")
+    # A part that is another one says enough; its parameters, and the file that it is from, follow from that.
+    parts = {key.removesuffix(".name") for key in differing if key.endswith(".name")}
+
+    def tells(key: str) -> bool:
+        if key in needed or key.endswith((".name", ".compressor")):
+            return True
+        return key != "imports" and key.partition(".")[0] not in parts
+
+    return [key for key in sorted(differing) if key in own and tells(key)]
 
 
 def _spelled(key: str, own: Table, settings: Sequence[Table]) -> str:

@@ -35,6 +35,10 @@ NAMED = 40
 LONGEST = 60
 """Letters of a name; more would leave no room for the picture."""
 HEADERS = "headers"
+Line = dict[int, tuple[float, float]]
+"""By round: the cost up to it, and the metric."""
+Point = tuple[float, float, int]
+"""Cost, metric, and the number of the setting."""
 PLACES = [(right, up) for right in (-60, -35, -10, 10, 35, 60) for up in range(-60, 61, 10)]
 """Where a name may stand beside its point, in points of a printer."""
 
@@ -75,23 +79,25 @@ def plot(runs: Sequence[Table], out: Path, *, metric: str, cost: str, scale: Sca
     axes = figure.subplots()
     factor = 100 if metric == "accuracy" else 1
     for number, members in enumerate(groups):
-        label = members[0]["label"]
-        lines = [_line(run, metric, cost) for run in members]
-        at, columns = _joined(lines)
-        columns = [[factor * value for value in column] for column in columns]
-        style = STYLES[number // 10 % len(STYLES)]
-        mean = [sum(column) / len(column) for column in columns]
-        (line,) = axes.plot(at, mean, style, label=_name(number, label))
-        if len(members) > 1:
-            lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
-            axes.fill_between(at, lowest, highest, color=line.get_color(), alpha=0.2, linewidth=0)
+        lines = [_line(run, metric, cost, factor) for run in members]
+        color = _draw_mean(axes, lines, STYLES[number // 10 % len(STYLES)], _name(number, members[0]["label"]))
         ends = [each[max(each)] for run, each in zip(members, lines, strict=True) if run["diverged"] and each]
-        axes.plot([x for x, _ in ends], [factor * y for _, y in ends], "x", color=line.get_color())
+        axes.plot([x for x, _ in ends], [y for _, y in ends], "x", color=color)
     name = metric.replace("_", " ")
     axes.set(xlabel=COSTS[cost], ylabel="accuracy, %" if metric == "accuracy" else name, xscale=scale)
     axes.grid(alpha=0.3)
     _legend(axes, groups)
     figure.savefig(out)
+
+
+def _draw_mean(axes: Any, lines: Sequence[Line], style: str, label: str) -> Any:
+    """The mean of the lines of one setting, a band around it if there are several; returns the color."""
+    at, columns = _joined(lines)
+    (drawn,) = axes.plot(at, [sum(column) / len(column) for column in columns], style, label=label)
+    if len(lines) > 1:
+        lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
+        axes.fill_between(at, lowest, highest, color=drawn.get_color(), alpha=0.2, linewidth=0)
+    return drawn.get_color()
 
 
 def pareto(runs: Sequence[Table], out: Path, *, cost: str, scale: Scale) -> None:
@@ -101,16 +107,11 @@ def pareto(runs: Sequence[Table], out: Path, *, cost: str, scale: Scale) -> None
     axes = figure.subplots()
     points = []
     for number, members in enumerate(groups):
-        own = [point for run in members for point in _line(run, "accuracy", cost).values()]
-        color, marker = f"C{number % 10}", "os^D"[number // 10 % 4]
-        x, y = [x for x, _ in own], [100 * y for _, y in own]
-        look = {"color": color, "marker": marker, "alpha": 0.6, "linewidths": 0}
-        axes.scatter(x, y, 12, label=_name(number, members[0]["label"]), **look)
-        points += [(*point, number) for point in zip(x, y, strict=True)]
-    front: list[tuple[float, float, int]] = []
-    for point in sorted(points, key=lambda point: (point[0], -point[1])):
-        if not front or point[1] > front[-1][1]:
-            front.append(point)
+        own = [point for run in members for point in _line(run, "accuracy", cost, 100).values()]
+        look = {"color": f"C{number % 10}", "marker": "os^D"[number // 10 % 4], "alpha": 0.6, "linewidths": 0}
+        axes.scatter([x for x, _ in own], [y for _, y in own], 12, label=_name(number, members[0]["label"]), **look)
+        points += [(*point, number) for point in own]
+    front = _front(points)
     axes.step([x for x, _, _ in front], [y for _, y, _ in front], ":", where="post", color="0.4", linewidth=1.2)
     axes.set(xlabel=COSTS[cost], ylabel="accuracy, %", xscale=scale)
     low, high = axes.get_ylim()
@@ -123,6 +124,15 @@ def pareto(runs: Sequence[Table], out: Path, *, cost: str, scale: Scale) -> None
     steps = [(x, y) for (start, y, _), (end, _, _) in pairwise(front) for x in np.geomspace(start or end / 10, end, 20)]
     _write_beside(axes, named, [(x, y) for x, y, _ in points] + steps)
     figure.savefig(out)
+
+
+def _front(points: Sequence[Point]) -> list[Point]:
+    """The points that no other beats in both coordinates: the lowest x for each y, in order."""
+    front: list[Point] = []
+    for point in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not front or point[1] > front[-1][1]:
+            front.append(point)
+    return front
 
 
 def _write_beside(axes: Any, names: dict[str, tuple[float, float, str]], points: Sequence[tuple[float, float]]) -> None:
@@ -167,15 +177,8 @@ def traffic(runs: Sequence[Table], out: Path) -> None:
     left, right = figure.subplots(1, 2, sharey=True)
     tops = [sum(0.16 * count + 0.2 for count in lines[:place]) for place in range(len(lines))]
     middles = [top + 0.08 * count for top, count in zip(tops, lines, strict=True)]
-    for axes, totals in ((left, [1e6] * len(sums)), (right, [sum(own.values()) / 100 or 1 for own in sums])):
-        ends = [0.0] * len(sums)
-        for number, stream in enumerate(streams):
-            width = [own[stream] / total for own, total in zip(sums, totals, strict=True)]
-            color = "0.6" if stream == HEADERS else f"C{number % 10}"
-            axes.barh(middles, width, 0.18, ends, color=color, label=stream)
-            ends = [end + more for end, more in zip(ends, width, strict=True)]
-        axes.grid(alpha=0.3, axis="x")
-        axes.set_axisbelow(True)
+    _draw_bars(left, middles, sums, streams, [1e6] * len(sums))
+    _draw_bars(right, middles, sums, streams, [sum(own.values()) / 100 or 1 for own in sums])
     left.set(xlabel="megabytes", yticks=middles, yticklabels=names)
     left.tick_params(axis="y", labelsize=8)
     left.invert_yaxis()
@@ -183,6 +186,20 @@ def traffic(runs: Sequence[Table], out: Path) -> None:
     handles, texts = left.get_legend_handles_labels()
     figure.legend(handles, texts, loc="outside upper center", ncols=6, frameon=False, fontsize=8)
     figure.savefig(out)
+
+
+def _draw_bars(
+    axes: Any, middles: list[float], sums: list[Counter[str]], streams: Sequence[str], units: Sequence[float]
+) -> None:
+    """One bar for each setting, made of its streams, in the setting's own unit."""
+    ends = [0.0] * len(sums)
+    for number, stream in enumerate(streams):
+        width = [own[stream] / unit for own, unit in zip(sums, units, strict=True)]
+        color = "0.6" if stream == HEADERS else f"C{number % 10}"
+        axes.barh(middles, width, 0.18, ends, color=color, label=stream)
+        ends = [end + more for end, more in zip(ends, width, strict=True)]
+    axes.grid(alpha=0.3, axis="x")
+    axes.set_axisbelow(True)
 
 
 def _streams(members: Sequence[Table]) -> Counter[str]:
@@ -207,12 +224,8 @@ def _groups(runs: Sequence[Table]) -> list[list[Table]]:
     return list(groups.values())
 
 
-Line = dict[int, tuple[float, float]]
-"""By round: what it had cost, and the metric."""
-
-
 def _joined(lines: Sequence[Line]) -> tuple[list[float], list[list[float]]]:
-    """Mean costs, and the values of all seeds, at the rounds that all seeds have that have come so far."""
+    """Mean costs and the values of the seeds, at each round that no seed which has reached it lacks."""
     at, columns = [], []
     for number in sorted({number for line in lines for number in line}):
         there = [line[number] for line in lines if number in line]
@@ -222,7 +235,8 @@ def _joined(lines: Sequence[Line]) -> tuple[list[float], list[list[float]]]:
     return at, columns
 
 
-def _line(run: Table, metric: str, cost: str) -> Line:
+def _line(run: Table, metric: str, cost: str, factor: float) -> Line:
+    """The course of one run, its metric multiplied by the factor."""
     columns: Table = run["evaluations"] if metric in run["metrics"] else run["course"]
     if cost == "bytes":
         places = [(up + down) / 1e6 for up, down in zip(columns["bytes_up"], columns["bytes_down"], strict=True)]
@@ -231,4 +245,4 @@ def _line(run: Table, metric: str, cost: str) -> Line:
     else:
         places = [value / (1e6 if cost.startswith("bytes") else 1) for value in columns[cost]]
     rows = zip(columns["round"], places, columns[metric], strict=True)
-    return {number: (place, value) for number, place, value in rows if value is not None}
+    return {number: (place, factor * value) for number, place, value in rows if value is not None}

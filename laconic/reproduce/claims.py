@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from laconic.reproduce.measures import Measure
@@ -66,16 +67,21 @@ class Claim:
         missing = [label for label in (*self.ones, *others) if label not in rows]
         if missing:
             return Verdict(None, f"{', '.join(missing)}: not run")
-        one = [rows[label].get(self.measure.name) for label in self.ones]
-        other = [self.others] if isinstance(self.others, float) else [rows[x].get(self.measure.name) for x in others]
-        said = [f"{label} {self.measure.text(rows[label].get(self.measure.name))}" for label in (*self.ones, *others)]
-        known = [value for value in one if value is not None]
-        if len(said) > MANY and len(known) == len(one) and not others:
-            said = [f"from {self.measure.text(min(known))} to {self.measure.text(max(known))}"]
-        if not known and not any(value is not None for value in other):
-            return Verdict(None, f"{'; '.join(said)}: nothing to compare")
+        numbers = {label: rows[label].get(self.measure.name) for label in (*self.ones, *others)}
+        one = [numbers[label] for label in self.ones]
+        other = [self.others] if isinstance(self.others, float) else [numbers[label] for label in others]
+        evidence = self._evidence(numbers)
+        if all(value is None for value in (*one, *other)):
+            return Verdict(None, f"{evidence}: nothing to compare")
         holds = all(self._compare()(a, None if b is None else self.factor * b) for a in one for b in other)
-        return Verdict(holds, "; ".join(said))
+        return Verdict(holds, evidence)
+
+    def _evidence(self, numbers: Mapping[str, float | None]) -> str:
+        """The numbers as text; of many that are compared with a bound, their range."""
+        known = [value for value in numbers.values() if value is not None]
+        if len(numbers) > MANY and len(known) == len(numbers) and isinstance(self.others, float):
+            return f"from {self.measure.text(min(known))} to {self.measure.text(max(known))}"
+        return "; ".join(f"{label} {self.measure.text(value)}" for label, value in numbers.items())
 
     def _compare(self) -> Callable[[float | None, float | None], bool]:
         if self.relation == "near":
@@ -90,3 +96,28 @@ class Claim:
             return sign * (first - second) > 0 and sign * (first - second) >= self.margin
 
         return compare
+
+
+def in_order(
+    text: str, measure: Measure, relation: Relation, label: str, values: Sequence[object]
+) -> tuple[Claim, ...]:
+    """A claim for each two neighbors: the later value has more (less) of the measure than the earlier one.
+
+    Args:
+        text: the statement, with `{later}` and `{earlier}` for the two values.
+        label: the label of a run, with `{}` for the value.
+
+    >>> from laconic.reproduce.measures import LOSS
+    >>> [claim.text for claim in in_order("{later} beats {earlier}", LOSS, "less", "tau = {}", (5, 10, 20))]
+    ['10 beats 5', '20 beats 10']
+    """
+    return tuple(
+        Claim(
+            text.format(later=later, earlier=earlier),
+            measure,
+            relation,
+            (label.format(later),),
+            (label.format(earlier),),
+        )
+        for earlier, later in pairwise(values)
+    )

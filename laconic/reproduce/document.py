@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from laconic.core.errors import DataError
 from laconic.reproduce.catalog import REPRODUCTIONS
 from laconic.reproduce.findings import FINDINGS
 from laconic.reproduce.runner import Data
@@ -42,8 +41,6 @@ def load(name: str, docs: Path) -> Data | None:
     """A study's data; None where it was not run."""
     path = docs / "data" / f"{name}.json"
     found: Data | None = json.loads(path.read_text()) if path.exists() else None
-    if found is not None and "mode" not in found:
-        raise DataError(f"'{path}' has an older form; write it anew with: laconic reproduce {name}")
     return found
 
 
@@ -102,24 +99,30 @@ def _section(name: str, study: Study, docs: Path) -> list[str]:
     if study.experiment is not None:
         lines += [f"Setting: `{study.experiment.common}`", ""]
     if data is None:
-        only_full = study.short is not None and study.short.left_out
-        needs = " It needs a GPU." if study.needs_gpu else " It is left to `--full`." if only_full else ""
-        return [*lines, f"Not run yet.{needs}"]
+        return [*lines, _not_run(study)]
     if data["mode"] == "full" and data.get("runs"):
         seeds = max(len(run["seeds"]) for run in data["runs"].values())
         lines += [f"Made by `laconic reproduce {name} --full --seeds {seeds}`.", ""]
     lines += [about(study, data) + (f" {BRACKETS}" if study.paper else ""), "", grid(study, data).markdown()]
-    claims = verdicts(study, data)
-    if claims:
-        # A claim about the end says little in the middle.
-        part = " so far" if study.experiment and (data.get("rounds") or 0) < study.experiment.rounds else ""
-        lines += [""]
-        for claim, verdict in claims:
-            lines.append(
-                f"- **{verdict.word}{part if verdict.holds is not None else ''}**: {claim.text} ({verdict.evidence})"
-            )
+    lines += _claims(study, data)
     if study.note:
         lines += ["", study.note]
     if (docs / "figures" / f"{name}.svg").exists():
         lines += ["", f"![{study.title}](figures/{name}.svg)"]
     return lines
+
+
+def _not_run(study: Study) -> str:
+    if study.needs_gpu:
+        return "Not run yet. It needs a GPU."
+    return "Not run yet." + (" It is left to `--full`." if study.short is not None and study.short.left_out else "")
+
+
+def _claims(study: Study, data: Data) -> list[str]:
+    """A line for each claim; one about the end of training says little in the middle."""
+    shortened = study.experiment is not None and (data.get("rounds") or 0) < study.experiment.rounds
+    lines = []
+    for claim, verdict in verdicts(study, data):
+        part = " so far" if shortened and verdict.holds is not None else ""
+        lines.append(f"- **{verdict.word}{part}**: {claim.text} ({verdict.evidence})")
+    return ["", *lines] if lines else []

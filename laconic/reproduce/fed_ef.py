@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from math import sqrt
 
-from laconic.reproduce.claims import Claim
+from laconic.reproduce.claims import Claim, in_order
 from laconic.reproduce.computed import DISTRIBUTIONS, SCALES, compression_discrepancy
 from laconic.reproduce.experiments import FED_EF, FED_EF_FIGURE_1, FED_EF_PAPER, Experiment
 from laconic.reproduce.measures import (
@@ -261,11 +260,8 @@ _COUNTS = (20, 40, 60, 100)
 
 
 def _speed_up(symbol: str) -> tuple[Claim, ...]:
-    text = f"faster with increasing {symbol}: the gradient is smaller (Figure 4)"
-    return tuple(
-        Claim(f"{text}, {many} against {few}", OBJECTIVE, "less", (f"{symbol} = {many}",), (f"{symbol} = {few}",))
-        for few, many in pairwise(_COUNTS)
-    )
+    text = f"faster with increasing {symbol}: the gradient is smaller (Figure 4), {{later}} against {{earlier}}"
+    return in_order(text, OBJECTIVE, "less", f"{symbol} = {{}}", _COUNTS)
 
 
 FIGURE_4 = Reproduction(

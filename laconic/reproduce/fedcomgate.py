@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-from laconic.reproduce.claims import Claim
+from laconic.reproduce.claims import Claim, in_order
 from laconic.reproduce.computed import gradient_similarity
 from laconic.reproduce.experiments import GRADIENT_TRACKING, Experiment
 from laconic.reproduce.measures import FINAL, LAST_FIVE, LOSS, MEGABYTES, MEGABYTES_UP, Measure, to_accuracy
@@ -138,16 +136,7 @@ FIGURE_9 = Reproduction(
                 rounds=100,
             ),
             measures=(FINAL, LAST_FIVE, LOSS),
-            claims=tuple(
-                Claim(
-                    f"noise {more} is worse than {less} (Figure 9a)",
-                    LOSS,
-                    "more",
-                    (f"noise {more}",),
-                    (f"noise {less}",),
-                )
-                for less, more in pairwise(_NOISES)
-            ),
+            claims=in_order("noise {later} is worse than {earlier} (Figure 9a)", LOSS, "more", "noise {}", _NOISES),
             quick=("noise 0", "noise 128"),
             note="These levels were chosen after 8, 16 and 32 had shown no effect, so the verdicts say where noise begins "
             "to matter, not that any does. It moves all values of a layer alike, and the mean over clients evens most of it "
@@ -162,16 +151,7 @@ FIGURE_9 = Reproduction(
                 rounds=100,
             ),
             measures=(FINAL, LAST_FIVE, LOSS),
-            claims=tuple(
-                Claim(
-                    f"tau = {more} is better than {less} (Figure 9b)",
-                    LOSS,
-                    "less",
-                    (f"tau = {more}",),
-                    (f"tau = {less}",),
-                )
-                for less, more in pairwise(_STEPS)
-            ),
+            claims=in_order("tau = {later} is better than {earlier} (Figure 9b)", LOSS, "less", "tau = {}", _STEPS),
             quick=("tau = 5", "tau = 20"),
         ),
     },

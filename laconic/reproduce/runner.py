@@ -17,10 +17,10 @@ from laconic.reproduce.measures import Curve, mean_of_last
 from laconic.reproduce.options import options, quick
 from laconic.reproduce.study import Mode, Short, Study
 from laconic.run import target
+from laconic.run.callbacks import Callback
 from laconic.run.config import load_config
 from laconic.run.directory import RunDirectory, read_metrics
-from laconic.run.driver import Watcher
-from laconic.run.ensure import ensure
+from laconic.run.driver import run_or_resume
 from laconic.run.training import DIAGNOSTICS
 from laconic.version import __version__
 
@@ -67,7 +67,7 @@ class Skipped(Exception):
     """A study that cannot be run here, or is not in this mode; its message says why."""
 
 
-def collect(name: str, study: Study, mode: Mode, folder: Path, watcher: Watcher, seeds: int | None = None) -> Data:
+def collect(name: str, study: Study, mode: Mode, folder: Path, callback: Callback, seeds: int | None = None) -> Data:
     """Everything that a study's table is made of."""
     if mode == "short" and study.short is not None and study.short.left_out:
         raise Skipped("left out of the shortened form; --full runs it")
@@ -77,7 +77,7 @@ def collect(name: str, study: Study, mode: Mode, folder: Path, watcher: Watcher,
         return _stamp(mode, date.today()) | {"rows": study.compute(mode)}
     assert study.experiment is not None
     runner = Runner(
-        study.experiment, plan(study, study.experiment, mode, seeds), folder / (study.folder or name), watcher
+        study.experiment, plan(study, study.experiment, mode, seeds), folder / (study.folder or name), callback
     )
     try:
         runs = {label: runner.runs(label) for label in runner.labels()}
@@ -96,8 +96,8 @@ def _stamp(mode: Mode, day: date) -> Data:
 class Runner:
     """Runs what a plan asks for of an experiment, below one folder."""
 
-    def __init__(self, experiment: Experiment, wanted: Plan, folder: Path, watcher: Watcher) -> None:
-        self.experiment, self.plan, self.folder, self.watcher = experiment, wanted, folder, watcher
+    def __init__(self, experiment: Experiment, wanted: Plan, folder: Path, callback: Callback) -> None:
+        self.experiment, self.plan, self.folder, self.callback = experiment, wanted, folder, callback
         self.newest = date.min
         """The day on which the last of the runs was finished."""
 
@@ -159,7 +159,7 @@ class Runner:
 
     def _run(self, said: dict[str, Any], directory: Path, label: str) -> tuple[Curve, bool]:
         """The records of one run up to the rounds that are asked for, and whether it has diverged."""
-        records, diverged = ensure(load_config(None, said), directory, self.watcher, label)
+        records, diverged = run_or_resume(load_config(None, said), directory, [self.callback], label)
         metrics = RunDirectory(directory).metrics
         if metrics.exists():
             self.newest = max(self.newest, date.fromtimestamp(metrics.stat().st_mtime))

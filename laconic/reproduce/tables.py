@@ -76,23 +76,38 @@ def about(study: Study, data: Data) -> str:
     """How much of it was run, when, where."""
     if "rows" in data:
         return f"{data['date']}, {data['software']}."
+    counts = [_seeds(study, data), _rounds(study, data), _rates(study, data), _left_out(study, data)]
+    return f"{'; '.join(filter(None, counts))}. {data['date']}, {data['hardware']}, {data['software']}."
+
+
+def _seeds(study: Study, data: Data) -> str:
     seeds = max(len(run["seeds"]) for run in data["runs"].values())
     paper = f" (the paper: {study.seeds})" if study.seeds > seeds else ""
-    counts = [f"{seeds} seed{'s' if seeds > 1 else ''}{paper}"]
-    experiment = study.experiment
+    return f"{seeds} seed{'s' if seeds > 1 else ''}{paper}"
+
+
+def _rounds(study: Study, data: Data) -> str:
     rounds = data.get("rounds")
-    if rounds:
-        whole = experiment.rounds if experiment else rounds
-        counts.append(f"{rounds} rounds" + (f" of {whole}: shortened" if whole > rounds else ""))
-    used = {run["rate"] for run in data["runs"].values() if "rate" in run}
-    if data["mode"] == "short" and study.short and study.short.rates and used and experiment:
-        tried = f"{' and '.join(study.short.rates)} instead of {len(experiment.rates)} rates"
-        trial = study.short.trial or experiment.trial
-        counts.append(f"{tried}, trials of {trial} rounds" if len(study.short.rates) > 1 else f"rate {tried}")
-    left = [label for label in (experiment.runs if experiment else ()) if label not in data["runs"]]
-    if left:
-        counts.append(f"without {', '.join(left)}")
-    return f"{'; '.join(counts)}. {data['date']}, {data['hardware']}, {data['software']}."
+    if not rounds:
+        return ""
+    whole = study.experiment.rounds if study.experiment else rounds
+    return f"{rounds} rounds" + (f" of {whole}: shortened" if whole > rounds else "")
+
+
+def _rates(study: Study, data: Data) -> str:
+    """Which rates were tried, where they were fewer than the paper's."""
+    chosen = any("rate" in run for run in data["runs"].values())
+    if data["mode"] != "short" or not chosen or not (study.short and study.short.rates and study.experiment):
+        return ""
+    tried = f"{' and '.join(study.short.rates)} instead of {len(study.experiment.rates)} rates"
+    trial = study.short.trial or study.experiment.trial
+    return f"{tried}, trials of {trial} rounds" if len(study.short.rates) > 1 else f"rate {tried}"
+
+
+def _left_out(study: Study, data: Data) -> str:
+    runs = study.experiment.runs if study.experiment else ()
+    left = [label for label in runs if label not in data["runs"]]
+    return f"without {', '.join(left)}" if left else ""
 
 
 def draw(study: Study, data: Data, path: Path) -> bool:

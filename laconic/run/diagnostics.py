@@ -11,53 +11,35 @@ Only a simulation can know them: a real server never sees x_i.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+
 import torch
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
 from laconic.compression import GroupedCompressor, decode_body
 from laconic.core.randomness import Draw
-from laconic.federation.messages import Probe, Reply
+from laconic.federation.messages import Probe
 
 
 class Diagnostics:
-    """Looks at what the server folds in, in client order."""
+    """Measures a round from the probes of the updates that were used, in client order."""
 
     def __init__(self, compressor: GroupedCompressor | None) -> None:
         self.compressor = compressor
-        self._clear()
 
-    def _clear(self) -> None:
-        self.sums: list[Tensor] = []
-        self.memories: list[float] = []
-        self.count = 0
-
-    def observe(self, reply: Reply) -> None:
-        """One reply that counts."""
-        if reply.probe is not None:
-            self._add(reply.probe)
-
-    def _add(self, probe: Probe) -> None:
-        parts = [probe.update, probe.target, probe.arrived]
-        self.sums = [total + part for total, part in zip(self.sums, parts, strict=True)] if self.sums else parts
-        self.count += 1
-        if probe.memory is not None:
-            self.memories.append(float(torch.linalg.vector_norm(probe.memory)))
-
-    def measure(self, context: RoundContext) -> dict[str, float]:
-        """The round's numbers, and a clean sheet for the next; what has no meaning for this algorithm is left out."""
-        try:
-            return self._measured(context)
-        finally:
-            self._clear()
-
-    def _measured(self, context: RoundContext) -> dict[str, float]:
+    def measure(self, probes: Sequence[Probe], context: RoundContext) -> dict[str, float]:
+        """The round's numbers; those that mean nothing for this algorithm are left out."""
         found: dict[str, float] = {}
-        if self.memories:
-            found["memory_norm"] = sum(self.memories) / len(self.memories)
-        if not self.count or self.compressor is None:
+        memories = [float(torch.linalg.vector_norm(probe.memory)) for probe in probes if probe.memory is not None]
+        if memories:
+            found["memory_norm"] = sum(memories) / len(memories)
+        if not probes or self.compressor is None:
             return found
-        update, target, arrived = (total / self.count for total in self.sums)
+        update, target, arrived = (
+            _mean([getattr(probe, name) for probe in probes]) for name in ("update", "target", "arrived")
+        )
         body = self.compressor.encode(target, context.layout, context.generator(Draw.DIAGNOSTICS))
         direct = decode_body(body, context.layout).dense()
         for name, above, below in (
@@ -69,3 +51,7 @@ class Diagnostics:
             if size > 0:
                 found[name] = float(torch.linalg.vector_norm(above)) / size
         return found
+
+
+def _mean(vectors: Sequence[Tensor]) -> Tensor:
+    return reduce(torch.add, vectors) / len(vectors)

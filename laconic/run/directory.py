@@ -6,6 +6,7 @@ directory that can be resumed.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -19,23 +20,38 @@ from safetensors.torch import save
 from torch import Tensor
 
 from laconic.core.errors import ConfigError, DataError
+from laconic.core.part import section
+from laconic.core.state_dict import StateDict, split
+from laconic.data.federated import FederatedData
+from laconic.run.callbacks import Callback, Outcome, Run
 from laconic.run.heat_map import heat_map
+from laconic.run.resume import check_fingerprints, check_rounds
 from laconic.run.training import Record, Training
 
 # A checkpoint is due when the work since the last one is worth this many times what a checkpoint costs.
 CHECKPOINT_SHARE = 20
 CHECKPOINT_SECONDS = 1.0
-FORMAT = 1
+FORMAT = 2
 """The version of the checkpoint format. A file of another version is refused."""
+SHOWN_CLIENTS = 100
+"""How many clients' labels a report shows."""
 
 
-class RunDirectory:
-    """The files of one run."""
+class RunDirectory(Callback):
+    """The files of one run. As a callback it writes them while the run goes on.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Args:
+        path: The directory.
+        resume: Go on with the run that is there, if there is one; without this only a new directory is allowed.
+        every_round: Save a checkpoint before the first round and after every one, and not only when it is worth its time.
+    """
+
+    def __init__(self, path: Path, *, resume: bool = False, every_round: bool = False) -> None:
+        self.path, self.every_round = path, every_round
+        self._resume = resume
         self._written = time.perf_counter()
         self._cost = 0.0
+        self._lock: int | None = None
         self.saved = 0
         """The round up to which everything is durable."""
 
@@ -91,8 +107,61 @@ class RunDirectory:
                 f"out = '{self.path}': exists already; continue it with --resume, or choose another --out"
             )
 
+    def on_run_start(self, run: Run) -> None:
+        """Start a run, or resume one: `run.history` then has its rounds up to the checkpoint."""
+        training, config = run.training, run.config.to_toml()
+        begun = self._resume and self.exists()
+        if not begun:
+            self.check_new()
+            self.path.mkdir(parents=True, exist_ok=True)
+        self._take_lock()
+        if begun:
+            run.history = self.resume(training, config)
+        else:
+            self.create(training, config)
+        if self.every_round and not self.checkpoint.exists():
+            self.save_checkpoint(training)
+        clients = training.data
+        if isinstance(clients, FederatedData) and clients.kind == "classification" and not self.label_counts.exists():
+            self.save_label_counts(clients.label_counts()[:SHOWN_CLIENTS])
+
+    def on_round_end(self, run: Run, record: Record) -> None:
+        self.append(record)
+        if self.every_round or self.checkpoint_due():
+            self.save_checkpoint(run.training)
+
+    def on_run_end(self, run: Run, outcome: Outcome) -> None:
+        """Save what is whole: the checkpoint, and the model of a finished run."""
+        try:
+            if outcome == "diverged":
+                self.diverged.touch()
+            if not run.broken_off:
+                self.save_checkpoint(run.training)
+            if outcome == "finished":
+                self.save_model(run.training)
+                self.diverged.unlink(missing_ok=True)
+                for name, value in run.training.figures().items():
+                    title = (
+                        f"{run.config.dataset}, {run.config.partition or 'natural'}, round {run.training.server.round}"
+                    )
+                    self.save_matrix(name, value, title)
+        finally:
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+    def _take_lock(self) -> None:
+        """One process for one run: each of two would overwrite what the other has written."""
+        self._lock = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"out = '{self.path}': another process is at work there") from None
+        except OSError:
+            pass  # a file system that has no locks
+
     def create(self, training: Training, config: str) -> None:
-        """Begin a new run; an old one is never overwritten."""
+        """Start a new run; an old one is never overwritten."""
         self.check_new()
         self.path.mkdir(parents=True, exist_ok=True)
         self._tidy()
@@ -103,14 +172,14 @@ class RunDirectory:
 
     def resume(self, training: Training, config: str) -> list[Record]:
         """Put a training back to the last checkpoint; returns the records up to there."""
-        done = 0
         training.keep_in(self.path)
-        found = self._load(training)
-        if found is not None:
-            training.restore(*found)
+        state = self._load(training)
+        done = 0
+        if state is not None:
+            check_fingerprints(section(state, "fingerprint"), training.fingerprints())
+            training.load_state_dict(state)
             done = self.saved = training.server.round
-        if done > training.settings.rounds:
-            raise ConfigError(f"resume: rounds = {training.settings.rounds}, but '{self.path}' has done {done} already")
+        check_rounds(training.settings.rounds, done, self.path)
         history = [record for record in read_metrics(self.metrics) if record["round"] <= done]
         if [record["round"] for record in history] != list(range(1, done + 1)):
             raise ConfigError(f"'{self.metrics}' does not match the checkpoint of round {done}: it was changed by hand")
@@ -118,16 +187,18 @@ class RunDirectory:
         write_atomically(self.metrics, b"".join(_line(record) for record in history))
         # More rounds than at first may have been asked for: the config stays the one that gives this model.
         write_atomically(self.config, config.encode())
-        if found is not None and training.incarnations:
+        if state is not None and training.clients_keep_state:
             # Before any client hears of the new incarnation: the next start must not take the same one.
             self.save_checkpoint(training)
         return history
 
-    def _load(self, training: Training) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def _load(self, training: Training) -> StateDict | None:
         if training.database is not None:
             training.database.open(self.database)
-            return training.database.load()
-        return load_tensors(self.checkpoint) if self.checkpoint.exists() else None
+            found = training.database.load()
+        else:
+            found = load_tensors(self.checkpoint) if self.checkpoint.exists() else None
+        return None if found is None else {**found[0], **found[1]}
 
     def _tidy(self) -> None:
         for left in filter(_unfinished, self.path.iterdir()):
@@ -152,10 +223,11 @@ class RunDirectory:
         started = time.perf_counter()
         with self.metrics.open("ab") as file:
             os.fsync(file.fileno())
+        state = split(training.state_dict())
         if training.database is not None:
-            training.database.save(*training.snapshot())
+            training.database.save(*state)
         else:
-            save_tensors(self.checkpoint, *training.snapshot())
+            save_tensors(self.checkpoint, *state)
         training.saved()
         self.saved = training.server.round
         self._written = time.perf_counter()
@@ -170,13 +242,13 @@ class RunDirectory:
         """Which client has how many examples of which class, for the report."""
         write_atomically(self.label_counts, json.dumps(counts.tolist()).encode())
 
-    def save_similarity(self, similarity: np.ndarray, title: str) -> None:
-        """How alike the clients' gradients are: a table, and a picture where pictures can be drawn."""
-        lines = (",".join(f"{value:.6f}" for value in row) for row in similarity.tolist())
-        write_atomically(self.path / "gradient_similarity.csv", "".join(f"{line}\n" for line in lines).encode())
-        picture = heat_map(similarity, title)
+    def save_matrix(self, name: str, matrix: np.ndarray, title: str) -> None:
+        """A matrix as a table, and as a picture where pictures can be drawn."""
+        lines = (",".join(f"{value:.6f}" for value in row) for row in matrix.tolist())
+        write_atomically(self.path / f"{name}.csv", "".join(f"{line}\n" for line in lines).encode())
+        picture = heat_map(matrix, title)
         if picture is not None:
-            write_atomically(self.path / "gradient_similarity.png", picture)
+            write_atomically(self.path / f"{name}.png", picture)
 
 
 def read_metrics(path: Path) -> list[Record]:
@@ -203,20 +275,21 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]
         if place in seen:
             plain[name] = plain[name].clone()
         seen.add(place)
-    write_atomically(path, save(plain, {"laconic": json.dumps(numbers), "format": str(FORMAT)}))
+    # One entry: safetensors writes several in any order, and equal checkpoints are equal files.
+    write_atomically(path, save(plain, {"laconic": json.dumps({"format": FORMAT, "plain": numbers})}))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The inverse of `save_tensors`."""
     try:
         with safe_open(path, "pt") as file:
-            version = file.metadata()["format"]
-            if version != str(FORMAT):
+            content = json.loads(file.metadata()["laconic"])
+            version = content.get("format")
+            if version != FORMAT:
                 raise DataError(
                     f"'{path}' has checkpoint format {version}; this version of Laconic reads format {FORMAT}"
                 )
-            numbers = json.loads(file.metadata()["laconic"])
-            return {name: file.get_tensor(name) for name in file.keys()}, numbers  # noqa: SIM118 - not a dict
+            return {name: file.get_tensor(name) for name in file.keys()}, content["plain"]  # noqa: SIM118 - not a dict
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"'{path}' is damaged: {error}") from error
 

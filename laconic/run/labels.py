@@ -9,7 +9,7 @@ from laconic.algorithms.recipes import RECIPES, make
 from laconic.compression import COMPRESSORS
 from laconic.core.errors import ConfigError
 from laconic.core.part import SLOTS, parameter_names
-from laconic.run.config import parse_setting
+from laconic.run.keys import parse_setting
 
 
 def split_label(label: str) -> dict[str, Any]:

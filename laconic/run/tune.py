@@ -18,7 +18,7 @@ MOST = 50
 
 
 @dataclass(frozen=True)
-class Trial:
+class Timing:
     """One way of computing gradients, and how long a round took with it."""
 
     numerics: Numerics
@@ -31,7 +31,7 @@ class Trial:
         return f"{self.numerics.strategy}{width} on {threads}, {self.seconds_per_round:.3g} s a round"
 
 
-def tune(config: RunConfig, report: Callable[[Trial], None] = lambda trial: None) -> list[Trial]:
+def tune(config: RunConfig, report: Callable[[Timing], None] = lambda timing: None) -> list[Timing]:
     """Short runs of every candidate, fastest first; a strategy that the model does not allow is left out.
 
     At most `MOST` clients take part, and one slow round is enough to rule a candidate out.
@@ -42,21 +42,21 @@ def tune(config: RunConfig, report: Callable[[Trial], None] = lambda trial: None
     candidates = [base.model_copy(update={"strategy": strategy}) for strategy in ("loop", "stacked")]
     candidates += [base.model_copy(update={"strategy": "vmap", "vmap_width": width}) for width in WIDTHS]
     participants = min(config.participants or len(data), len(data), MOST)
-    trials: list[Trial] = []
+    timings: list[Timing] = []
     for numerics in candidates:
         for threads in sorted({1, cores}):
             changes = {"numerics": numerics, "threads": threads, "participants": participants}
             changes |= {"rounds": ROUNDS + 2, "eval_every": ROUNDS + 2}
-            best = min((trial.seconds_per_round for trial in trials), default=float("inf"))
+            best = min((timing.seconds_per_round for timing in timings), default=float("inf"))
             try:
                 seconds = _time(config.model_copy(update=changes), data, enough=2 * best)
             except (RuntimeError, ConfigError):
                 continue
-            trials.append(Trial(numerics, threads, seconds))
-            report(trials[-1])
-    if not trials:
+            timings.append(Timing(numerics, threads, seconds))
+            report(timings[-1])
+    if not timings:
         raise ConfigError("tune: no strategy runs this model; `laconic run` says why")
-    return sorted(trials, key=lambda trial: trial.seconds_per_round)
+    return sorted(timings, key=lambda timing: timing.seconds_per_round)
 
 
 def _time(config: RunConfig, data: ClientData, enough: float) -> float:

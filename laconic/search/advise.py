@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from laconic.algorithms.optimizers.sgd import SGD
 from laconic.algorithms.recipes import make as make_recipe
 from laconic.data.federated import ClientData
+from laconic.run.callbacks import Callback
 from laconic.run.config import RunConfig
-from laconic.run.driver import Watcher
-from laconic.run.ensure import Trial, ensure
+from laconic.run.driver import RunRecords, run_or_resume
 from laconic.run.target import WINDOW
 from laconic.search.score import Score, final, score
 from laconic.search.space import spelled
@@ -61,7 +61,7 @@ class Candidate:
 
     settings: dict[str, Any]
     directory: Path
-    trial: Trial
+    run: RunRecords
 
     @property
     def label(self) -> str:
@@ -75,17 +75,17 @@ def label_of(settings: dict[str, Any]) -> str:
     return f"{settings['algorithm']}:{spelled(rest)}"
 
 
-class Follower(Watcher, Protocol):
-    """Whoever shows a search while it goes on."""
+class SearchCallback(Callback):
+    """A callback of all runs of a search, which is also told about the search itself. Its methods do nothing."""
 
-    def say(self, text: str) -> None:
-        """A line for people."""
+    def on_search_start(self, rounds: int) -> None:
+        """The search is about to start; all its runs together have so many rounds."""
 
-    def expect(self, rounds: int) -> None:
-        """The search has so many rounds in all."""
+    def on_message(self, text: str) -> None:
+        """There is a line for people."""
 
-    def turn(self, place: str, ended: int, own: int) -> None:
-        """A trial's turn has come: so many rounds of the search are over, and so many of them were its own."""
+    def on_trial_start(self, label: str, ended: int, own: int) -> None:
+        """A run is next, which is called `label`. `ended` rounds of the search are over; `own` of them are this run's."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def advise(
     make: Make,
     settings: list[dict[str, Any]],
     directory: Path,
-    follower: Follower,
+    callback: SearchCallback,
     *,
     target: float | None,
 ) -> Advice:
@@ -122,29 +122,39 @@ def advise(
     plan = _plan(most, len(settings))
     furthest: dict[str, Candidate] = {}
     running = [(each, directory / f"{number:03d}-{each['algorithm']}") for number, each in enumerate(settings)]
-    follower.expect(sum(count * (rounds - before) for count, rounds, before in plan))
+    callback.on_search_start(sum(count * (rounds - before) for count, rounds, before in plan))
     ended = 0
     for place, (count, rounds, before) in enumerate(plan, 1):
-        follower.say(f"rung {place} of {len(plan)}: {count} settings, {rounds} rounds each")
+        callback.on_message(f"rung {place} of {len(plan)}: {count} settings, {rounds} rounds each")
         found = []
         for number, (each, path) in enumerate(running, 1):
-            follower.turn(f"{number}/{count} {label_of(each)}", ended, before)
+            callback.on_trial_start(f"{number}/{count} {label_of(each)}", ended, before)
             config = make(each | {"rounds": rounds, "eval_every": 1})
-            found.append(Candidate(each, path, ensure(config, path, follower, path.name, data)))
+            found.append(Candidate(each, path, run_or_resume(config, path, [callback], path.name, data)))
             ended += rounds - before
         if rounds < most:
             ranked = rank(found, level(found))
-            follower.say(f"  ahead: {ranked[0].label}, accuracy {100 * best_accuracy(ranked[:1]):.2f} %")
+            callback.on_message(f"  ahead: {ranked[0].label}, accuracy {100 * best_accuracy(ranked[:1]):.2f} %")
             furthest |= {_arm(each.settings): each for each in reversed(ranked)}
             running = [(each.settings, each.directory) for each in ranked[: plan[place][0]]]
-    goal = target if target is not None else level(found) - 0.01
-    ranked = rank(found, goal)
-    scores = [score(each.trial, goal, "simulated_seconds") for each in ranked]
+    rungs = [(count, rounds) for count, rounds, _ in plan]
+    return _conclude(found, level(found) - 0.01 if target is None else target, rungs, furthest, settings)
+
+
+def _conclude(
+    found: Sequence[Candidate],
+    target: float,
+    rungs: list[tuple[int, int]],
+    furthest: dict[str, Candidate],
+    settings: list[dict[str, Any]],
+) -> Advice:
+    """The ranking of the last rung, and the evidence around it."""
+    ranked = rank(found, target)
+    scores = [score(each.run, target, "simulated_seconds") for each in ranked]
     last = {_arm(each.settings) for each in ranked}
     tried = [each for each in settings if _arm(each) == _arm(ranked[0].settings)]
     rates = {key: sorted({each[key] for each in tried}) for key in RATES}
-    rungs = [(count, rounds) for count, rounds, _ in plan]
-    return Advice(ranked, scores, goal, rungs, [each for arm, each in furthest.items() if arm not in last], rates)
+    return Advice(ranked, scores, target, rungs, [each for arm, each in furthest.items() if arm not in last], rates)
 
 
 RATES = ("local_lr", "server_lr")
@@ -177,9 +187,9 @@ def level(found: Sequence[Candidate]) -> float:
 
 def best_accuracy(found: Sequence[Candidate]) -> float:
     """The best mean of five evaluations that any of them had at its end."""
-    return max((final(each.trial.records, "accuracy") or 0.0) * (not each.trial.diverged) for each in found)
+    return max((final(each.run.records, "accuracy") or 0.0) * (not each.run.diverged) for each in found)
 
 
 def rank(found: Sequence[Candidate], accuracy: float) -> list[Candidate]:
     """Who is soonest at an accuracy; those that never are follow by their own."""
-    return sorted(found, key=lambda each: score(each.trial, accuracy, "simulated_seconds").order)
+    return sorted(found, key=lambda each: score(each.run, accuracy, "simulated_seconds").order)

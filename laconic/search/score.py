@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from laconic.run.ensure import Trial
+from laconic.run.driver import RunRecords
 from laconic.run.target import WINDOW, Reached, reached
 from laconic.run.training import Record
 
@@ -42,11 +42,11 @@ class Score:
         return self.accuracy if self.accuracy is not None else -(self.loss or 0.0)
 
 
-def score(trial: Trial, target: float | None, by: str) -> Score:
+def score(run: RunRecords, target: float | None, by: str) -> Score:
     """A run's score; `by` names the cost to the target as `Reached` has it."""
-    at = None if target is None or trial.diverged else reached(trial.records, target)
+    at = None if target is None or run.diverged else reached(run.records, target)
     cost = None if at is None else getattr(at, by)
-    return Score(trial.diverged, final(trial.records, "accuracy"), final(trial.records, "loss"), at, cost)
+    return Score(run.diverged, final(run.records, "accuracy"), final(run.records, "loss"), at, cost)
 
 
 def mean_of(scores: Sequence[Score]) -> Score:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from laconic.core.errors import ConfigError
 from laconic.data.federated import ClientData
+from laconic.run.callbacks import Callback
 from laconic.run.config import RunConfig
 from laconic.run.directory import RunDirectory, write_atomically
-from laconic.run.driver import Watcher
-from laconic.run.ensure import ensure
+from laconic.run.driver import run_or_resume
 from laconic.search.score import Score, mean_of, score
 from laconic.search.space import Choices, Range, Space, grid, spelled
 
@@ -48,7 +48,7 @@ class Sweep:
     make: Make
     space: Space
     directory: Path
-    watcher: Watcher
+    callbacks: Sequence[Callback]
     target: float | None = None
     by: str = "bytes"
     seeds: int = 1
@@ -113,9 +113,9 @@ class Sweep:
             # The first seed's run is where it would be alone, so that more seeds can be asked for later.
             path = directory if seed == first else directory.with_name(f"{directory.name}_seed={seed}")
             label = f"{place} {spelled(settings)}{f', seed {seed}' if self.seeds > 1 else ''}"
-            trial = ensure(config, path, self.watcher, label, self._loaded(config))
+            run = run_or_resume(config, path, self.callbacks, label, self._loaded(config))
             tried.directories.append(path)
-            tried.scores.append(score(trial, self.target, self.by))
+            tried.scores.append(score(run, self.target, self.by))
         self.tried.append(tried)
         return tried
 

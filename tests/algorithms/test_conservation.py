@@ -34,11 +34,13 @@ from laconic.compression.packet import Flag, Packet
 from laconic.core.layout import Layout
 from laconic.core.part import State, part, section
 from laconic.core.randomness import Randomness
+from laconic.core.state_dict import split
 from laconic.data import from_arrays
 from laconic.federation.client import ClientRuntime
 from laconic.federation.messages import Instruction, Reply
 from laconic.federation.server import Server
 from laconic.federation.store import MemoryStore, RecordStore
+from tests.federation.rounds import begin
 
 CLIENTS, SEED = 4, 7
 TASK = laconic.regression(nn.Linear(15, 1).double())
@@ -60,7 +62,7 @@ class GivenUpdates(Method):
     def local(self, cohort: Cohort) -> Tensor:
         return torch.stack([update_of(cohort.round, client) for client in cohort.clients])
 
-    def nominal_gradients(self, size: int, phase: str) -> int:
+    def nominal_gradients(self, size: int) -> int:
         return 0
 
 
@@ -139,31 +141,32 @@ class World:
     def make_server(self) -> Server:
         initial = LAYOUT.flatten(TASK.module)
         self.starts += 1
-        counts = {"participants": CLIENTS, "incarnation": self.starts}
-        return Server(self.algorithm, LAYOUT, initial, torch.zeros(0), DATA, RANDOMNESS, **counts)
+        counts = {"participants": CLIENTS}
+        server = Server(self.algorithm, LAYOUT, initial, torch.zeros(0), DATA, RANDOMNESS, **counts)
+        server.incarnation = self.starts
+        return server
 
     def state_of(self, client: int) -> State:
         """The client's state that goes with the last update that the server has folded in."""
-        record, number = self.store.record(client), int(self.server.folded[client])
+        record, number = self.store.record(client), int(self.server.clients.sequences[client])
         if record is None or client in self.emptied or number not in record.held():
             return {}
         return self.store.state(client, number)
 
     def round(self, fates: list[str], server_dies: bool) -> None:
-        before = {name: value.clone() for name, value in self.server.state().items()}
-        (exchange,) = self.server.exchanges()
-        instructions = list(self.server.invite(exchange))
+        before = {name: value.clone() for name, value in self.server.state_dict().items()}
+        round, instructions = begin(self.server)
         entries = []
         for reply in self.deliver(instructions, fates):
             entry = self.would_fold(reply)
-            if self.server.receive(reply) and entry is not None:
+            if round.receive(reply) and entry is not None:
                 entries.append(entry)
         if server_dies:
             # Nothing of this round was durable, so a new process knows the round before; the clients find out.
             self.server = self.make_server()
-            self.server.restore(before)
+            self.server.load_state_dict(before)
             return
-        self.server.close()
+        self.costs = round.close().costs
         for client, update, used, memory_thrown in entries:
             self.updates[client] += update
             self.used[client] += used
@@ -206,13 +209,12 @@ class World:
     def ask_again(self, client: int) -> None:
         """Copies of old instructions are refused, and whatever the client keeps stays as it was."""
         for old in self.asked.get(client, []):
-            tensors, table = self.store.snapshot()
-            tensors, table = {name: value.clone() for name, value in tensors.items()}, copy.deepcopy(table)
+            tensors, plain = split(copy.deepcopy(self.store.state_dict()))
             with pytest.raises(laconic.PacketError) as caught:
                 self.runtime.run([old], gradients=None)
             assert caught.value.reason == "stale"
-            now, table_now = self.store.snapshot()
-            assert table_now == table
+            now, plain_now = split(self.store.state_dict())
+            assert plain_now == plain
             assert now.keys() == tensors.keys()
             assert all(torch.equal(now[name], tensors[name]) for name in now)
 
@@ -220,7 +222,7 @@ class World:
         memory = self.state_of(client).get("uplink/memory")
         if memory is not None:
             self.thrown[client] += memory
-        if self.server.folded[client] > 0:
+        if self.server.clients.sequences[client] > 0:
             self.emptied.add(client)
         self.losses += 1
         self.store.forget(client)
@@ -231,7 +233,7 @@ class World:
         packet = Packet.parse(reply.packets[0], LAYOUT)
         if Flag.LOST in packet.flags:
             return None
-        peer = {} if Flag.RESET in packet.flags else section(self.server.peers.get(reply.client, {}), "uplink")
+        peer = {} if Flag.RESET in packet.flags else section(self.server.clients.links.get(reply.client, {}), "uplink")
         try:
             payload, _ = self.algorithm.uplink.fold(packet.body, packet.flags, peer, LAYOUT)
         except laconic.PacketError:
@@ -264,16 +266,16 @@ class World:
                 self.check_shared(client, state)
 
     def check_shared(self, client: int, state: State) -> None:
-        peer = self.server.peers.get(client, {})
-        if isinstance(self.algorithm.uplink, Lazy | Accelerated) and self.server.folded[client]:
+        peer = self.server.clients.links.get(client, {})
+        if isinstance(self.algorithm.uplink, Lazy | Accelerated) and self.server.clients.sequences[client]:
             assert torch.equal(peer["uplink/reference"], state["uplink/reference"])
-        if self.server.versions[client] == LOST:
+        if self.server.clients.versions[client] == LOST:
             return
         if "downlink/mirror" in peer:
             assert torch.equal(peer["downlink/mirror"], state["downlink/model"])
         if isinstance(self.algorithm.downlink, laconic.Broadcast) and "downlink/version" in state:
             version = int(state["downlink/version"])
-            assert version == self.server.versions[client]
+            assert version == self.server.clients.versions[client]
             assert torch.equal(state["downlink/model"], self.models[version])
 
 
@@ -314,7 +316,7 @@ def test_with_no_faults_every_update_counts(uplink: str, downlink: str) -> None:
     for _ in range(4):
         world.round(["answers"] * CLIENTS, False)
         world.check()
-    assert world.server.folded.tolist() == [4] * CLIENTS
+    assert world.server.clients.sequences.tolist() == [4] * CLIENTS
     assert all(float(world.used[client].norm()) > 0 for client in range(CLIENTS))
 
 
@@ -324,8 +326,8 @@ def test_a_client_that_lost_everything_is_brought_back() -> None:
         world.round(fates, False)
         world.check()
     assert not world.emptied
-    assert world.server.folded[0] >= 3
-    assert "uplink/reference" in world.server.peers[0]
+    assert world.server.clients.sequences[0] >= 3
+    assert "uplink/reference" in world.server.clients.links[0]
 
 
 def test_copies_of_instructions_are_tried() -> None:
@@ -334,7 +336,7 @@ def test_copies_of_instructions_are_tried() -> None:
         world.round(fates, server_dies)
         world.check()
     assert [len(world.asked[client]) for client in range(CLIENTS)] == [3] * CLIENTS
-    assert world.server.folded.tolist() == [3] * CLIENTS
+    assert world.server.clients.sequences.tolist() == [3] * CLIENTS
 
 
 @pytest.mark.parametrize("uplink", ["lazy", "lazy with restart", "accelerated", "accelerated by what is used"])
@@ -345,7 +347,7 @@ def test_lazy_and_accelerated_fire_and_restart_here(uplink: str) -> None:
     for round in range(12):
         world.round(["answers" if round % 4 != 3 else "away"] * 3 + ["answers" if round % 3 == 0 else "away"], False)
         world.check()
-        fired += world.server.costs.skipped + world.server.costs.accelerated
+        fired += world.costs.skipped + world.costs.accelerated
         thrown.append(float(world.thrown[3].norm()))
     assert fired > 0
     assert (thrown[-1] > 0) == ("restart" in uplink)
@@ -373,8 +375,8 @@ def test_folding_sparse_packets_never_makes_one_dense(uplink: str, monkeypatch: 
     world = World(Algorithm(GivenUpdates(), part, AMS(), DOWNLINKS["dense"]))
     fired = 0
     for _ in range(6):
-        (exchange,) = world.server.exchanges()
-        replies = world.runtime.run(list(world.server.invite(exchange)), gradients=None)
+        round, instructions = begin(world.server)
+        replies = world.runtime.run(instructions, gradients=None)
         for reply in replies:
             body = Packet.parse(reply.packets[0], LAYOUT).body
             assert body.codec == Codec.SKIP or isinstance(decode_body(body, LAYOUT), SparsePayload)
@@ -382,8 +384,8 @@ def test_folding_sparse_packets_never_makes_one_dense(uplink: str, monkeypatch: 
             patch.setattr(SparsePayload, "dense", lambda self: pytest.fail("a dense vector for one client"))
             patch.setattr(SumPayload, "dense", lambda self: pytest.fail("a dense vector for one client"))
             for reply in replies:
-                world.server.fold(reply)
-            world.server.close()
-        fired += world.server.costs.skipped + world.server.costs.accelerated
-    assert world.server.folded.tolist() == [6] * CLIENTS
+                assert round.receive(reply)
+            round.close()
+        fired += round.costs.skipped + round.costs.accelerated
+    assert world.server.clients.sequences.tolist() == [6] * CLIENTS
     assert (fired > 0) == (uplink != "top_k")

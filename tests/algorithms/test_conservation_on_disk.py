@@ -57,4 +57,4 @@ def test_with_no_faults_every_update_counts_on_disk() -> None:
         world.round(["answers"] * CLIENTS, False)
         world.restart_clients()
         world.check()
-    assert world.server.folded.tolist() == [4] * CLIENTS
+    assert world.server.clients.sequences.tolist() == [4] * CLIENTS

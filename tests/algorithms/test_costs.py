@@ -29,7 +29,7 @@ def costs(algorithm: laconic.Algorithm, setting: Setting = SETTING) -> list[Roun
     """What each round has cost."""
     simulation = setting.simulation(algorithm)
     try:
-        return [simulation.server.costs for _ in simulation.rounds()]
+        return [simulation.last_round.costs for _ in simulation.rounds()]
     finally:
         simulation.close()
 
@@ -58,7 +58,7 @@ def test_anchors_and_miners() -> None:
     simulation = SETTING.simulation(laconic.fed_amd(probability=0.5))
     seen = {"anchor": 0, "miner": 0}
     for _ in simulation.rounds():
-        round = simulation.server.costs
+        round = simulation.last_round.costs
         streams = round.streams
         miners = streams["up/model"].packets if "up/model" in streams else 0
         # Before round 0 everybody is an anchor, at no cost in the paper.
@@ -69,7 +69,7 @@ def test_anchors_and_miners() -> None:
         measured = round.bytes("up") + round.bytes("down")
         assert measured == (2 * first + 2 * anchors + 3 * miners) * VECTOR
         chosen = SETTING.oracle().participants[simulation.server.round - 1]
-        roles = {client: simulation.server.method.assign(Exchange(), asked(simulation, client)) for client in chosen}
+        roles = {client: simulation.algorithm.method.assign(Exchange(), asked(simulation, client)) for client in chosen}
         sizes = [SIZES[client] for client, role in roles.items() if role == "anchor"]
         assert len(sizes) == anchors
         assert round.gradients == sum(sizes) + miners * 2 * K * BATCH
@@ -80,9 +80,9 @@ def test_anchors_and_miners() -> None:
 
 
 def test_the_gradients_of_anchors_and_miners() -> None:
-    method = laconic.fed_amd(local_steps=10, batch_size=64).method
-    assert (method.nominal_gradients(600, "anchor"), method.nominal_gradients(600, "miner")) == (600, 1280)
-    assert method.replace(anchor_batch=256).nominal_gradients(600, "anchor") == 256
+    algorithm = laconic.fed_amd(local_steps=10, batch_size=64)
+    assert (algorithm.phases["anchor"].gradients(600), algorithm.phases["miner"].gradients(600)) == (600, 1280)
+    assert algorithm.replace(anchor_batch=256).phases["anchor"].gradients(600) == 256
 
 
 def test_the_first_pass_is_in_the_samples_and_not_in_the_gradients() -> None:
@@ -147,7 +147,7 @@ def test_clients_are_counted_once_a_round(name: str) -> None:
 def test_the_skip_rate_is_a_share_of_the_updates() -> None:
     lazy = laconic.Lazy(threshold=1e9)
     simulation = SETTING.simulation(laconic.fed_page(probability=1.0, uplink=lazy))
-    records = [record | simulation._rates() for record in simulation.rounds()]
+    records = [record | simulation._rates(simulation.last_round.costs) for record in simulation.rounds()]
     simulation.close()
     # Whoever has sent an update before skips this one, though all renew their gradient in every round.
     sent: set[int] = set()

@@ -107,7 +107,7 @@ def test_trackers_see_what_a_lazy_or_accelerated_server_used() -> None:
         simulation = SETTING.simulation(laconic.fed_gate(uplink=uplink))
         fired = 0
         for _ in simulation.rounds():
-            fired += simulation.server.costs.skipped
+            fired += simulation.last_round.costs.skipped
             trackers = [state["method/tracker"] for _, state in simulation.store.states()]
             assert np.abs(sum(tracker.numpy() for tracker in trackers)).max() < 1e-12, kind
         simulation.close()
@@ -221,7 +221,7 @@ def in_silence(algorithm: laconic.Algorithm, setting: Setting, silent: set[int])
     """The models and the gradient estimates after every round, if nobody answers in some of them."""
     simulation = setting.simulation(algorithm)
     server = simulation.server
-    server.reachable = lambda client: server.round not in silent
+    simulation.transport.is_available = lambda client: server.round not in silent
     found = ([], [])
     for _ in simulation.rounds():
         found[0].append(server.model.numpy().copy())

@@ -39,7 +39,7 @@ def test_three_attackers_of_fifty_change_nothing_that_matters(caplog) -> None:
         with caplog.at_level(logging.INFO, logger="laconic"):
             assert accuracy(faults=ATTACK, defense=defense) > clean - 0.01, defense
         attacker = int(Randomness(0).numpy("attackers").choice(50, 3, replace=False)[0])
-        assert f"client {attacker} is set aside after 3 refused replies" in caplog.text
+        assert f"client {attacker} is blocked after 3 refused replies" in caplog.text
 
 
 @pytest.mark.parametrize("label", ["fed_cams:compressor=sign", "fed_ef_sgd:compressor=top_k:1/16"])

@@ -37,8 +37,8 @@ SETTINGS = {
     "more clients than examples": (["--clients", "100000"], ["clients is 100000", "examples"]),
     "an empty batch": (["--batch-size", "0"], ["method.batch_size = 0", "greater than or equal to 1"]),
     "a negative seed": (["--seed", "-1"], ["seed = -1", "greater than or equal to 0"]),
-    "a negative concentration": (["--partition", "dirichlet:-1"], ["dirichlet:-1", "above 0"]),
-    "shards without a number": (["--partition", "shards:x"], ["shards:x", "shards:2"]),
+    "a negative concentration": (["--partition", "dirichlet:-1"], ["dirichlet:-1", "greater than 0"]),
+    "shards without a number": (["--partition", "shards:x"], ["shards:x", "integer", "shards:PER_CLIENT"]),
     "natural clients that do not exist": (["--partition", "natural"], ["natural", "digits has no natural clients"]),
     "steps and epochs": (
         ["--local-steps", "2", "--local-epochs", "2"],
@@ -108,7 +108,7 @@ def test_a_setting_that_cannot_work(forked, tmp_path: Path, arguments: list[str]
 
 CONFIGS = {
     "a misspelled key": ("local_stesp = 3\n", ["'local_stesp'", "did you mean 'local_steps'?", "eval_every"]),
-    "a misspelled table": ("[optimizer]\nbeta2 = 0.9\n", ["'optimizer'", "did you mean 'optimizer'?"]),
+    "a misspelled table": ("[optimiser]\nbeta2 = 0.9\n", ["'optimiser'", "did you mean 'optimizer'?"]),
     "a misspelled key in a table": ("[method]\nlocal_rl = 0.9\n", ["'local_rl'", "did you mean 'local_lr'?"]),
     "a misspelled key of the numerics": ("[numerics]\nstrategie = 'loop'\n", ["strategie", "strategy"]),
     "an impossible value": ("rounds = -4\n", ["rounds = -4", "greater than or equal to 1"]),

@@ -93,7 +93,10 @@ def test_resuming_with_another_setting_is_refused_by_its_key(
     before = {path.name: path.read_bytes() for path in begun.iterdir()}
     done = forked("run", "--out", "run", "--resume", *option)
     assert done.code == 2
-    assert done.stderr == f"error: resume: {key} = {now}, but the run in 'run' was started with {then}\n"
+    what = "resume it with the same settings, or give another out"
+    assert (
+        done.stderr == f"error: resume: {key} = {now}, but the run in 'run' was started with {key} = {then}; {what}\n"
+    )
     assert {path.name: path.read_bytes() for path in begun.iterdir()} == before
 
 

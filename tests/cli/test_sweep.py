@@ -186,27 +186,27 @@ def test_the_better_third_goes_on_for_longer(forked, small, tmp_path: Path) -> N
 
 
 def test_the_bar_of_a_search_goes_from_nothing_to_the_whole_of_it(tmp_path: Path) -> None:
-    view = SearchView(Console(file=io.StringIO(), force_terminal=True, width=100))
     seen: list[float] = []
 
-    class Looking:
-        def __getattr__(self, name: str) -> object:
-            if view.progress is not None:
-                seen.append(view.progress.tasks[0].percentage)
-            return getattr(view, name)
+    class Looking(SearchView):
+        def __getattribute__(self, name: str) -> object:
+            if name.startswith("on_") and self.progress is not None:
+                seen.append(self.progress.tasks[0].percentage)
+            return super().__getattribute__(name)
 
+    view = Looking(Console(file=io.StringIO(), force_terminal=True, width=100))
     base = {"model": "logistic", "strategy": "loop", "participants": 3, "local_steps": 2, "threads": 1, "rounds": 30}
     base |= {"bandwidth_up": "1Mbit"}
     advise(
         lambda each: load_config(None, base, each),
         candidates([{"algorithm": "fed_avg"}]),
         tmp_path,
-        Looking(),
+        view,
         target=None,
     )
     assert view.progress is not None and view.progress.tasks[0].percentage == 100
     assert seen == sorted(seen) and len({*seen}) > 30
-    view.close()
+    view.end()
     assert view.progress is None
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laconic.compression import GroupedCompressor, decode_body
-from laconic.compression.packet import Body, Packet, Stream
+from laconic.compression.packet import Body, CoreStream, Packet
 from laconic.core.errors import PacketError
 from tests.compression.test_compressors import ALL, draws, layout_of, normal
 
@@ -120,7 +120,7 @@ def test_random_bytes(codec: int, data: bytes) -> None:
 def test_hostile_packets_with_a_right_checksum() -> None:
     generator = draws(4)
     for _ in range(300):
-        raw = Packet(hostile(generator), Stream.MODEL, LAYOUT.fingerprint, 1, 1).to_bytes()
+        raw = Packet(hostile(generator), CoreStream.MODEL, LAYOUT.fingerprint, 1, 1).to_bytes()
         check(Packet.parse(raw, LAYOUT).body)
 
 

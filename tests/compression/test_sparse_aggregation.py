@@ -16,12 +16,14 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.uplinks.base import Uplink
 from laconic.algorithms.uplinks.lazy import SKIP
 from laconic.compression import DensePayload, GroupedCompressor, SparsePayload, SumPayload, decode_body
-from laconic.compression.packet import Body, Flag, Packet, Stream
+from laconic.compression.packet import Body, CoreStream, Flag, Packet
 from laconic.core.randomness import Randomness
 from laconic.data import from_arrays
 from laconic.federation.messages import Reply
+from laconic.federation.round import Round
 from laconic.federation.server import Server
 from tests.compression.test_compressors import draws, layout_of, normal
+from tests.federation.rounds import begin
 
 CLIENTS = 5
 LAYOUT = layout_of(250_000, 0, 7, 149_993, dtype=torch.float32)
@@ -51,14 +53,9 @@ def server_with(uplink: Uplink) -> Server:
     return Server(algorithm, LAYOUT, torch.zeros(LAYOUT.size), torch.zeros(0), DATA, Randomness(1), **counts)
 
 
-def open_round(server: Server) -> None:
-    (exchange,) = server.exchanges()
-    list(server.invite(exchange))
-
-
 def reply(server: Server, client: int, body: Body, flags: Flag) -> Reply:
-    number = int(server.folded[client]) + 1
-    packet = Packet(body, Stream.MODEL, LAYOUT.fingerprint, number, server.round, flags)
+    number = int(server.clients.sequences[client]) + 1
+    packet = Packet(body, CoreStream.MODEL, LAYOUT.fingerprint, number, server.round, flags)
     return Reply(server.round, client, (packet.to_bytes(),), 1, 0, 0, 0.0)
 
 
@@ -73,18 +70,20 @@ def _loaded() -> None:
     assert mode.made
 
 
-def fold_all(server: Server, bodies: list[Body], flags: Flag, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def fold_all(
+    server: Server, round: Round, bodies: list[Body], flags: Flag, monkeypatch: pytest.MonkeyPatch
+) -> list[int]:
     """One reply after the other; the bytes that each took on the way. The first has made the accumulator."""
     replies = [reply(server, client, body, flags) for client, body in enumerate(bodies)]
-    server.fold(replies[0])
-    known = [server.model, server._received._streams[Stream.MODEL]._sum]
+    assert round.receive(replies[0])
+    known = [server.model, round.received.sum("model")]
     peaks = []
     with monkeypatch.context() as patch, DenseTensors(known) as mode:
         for kind in (SparsePayload, SumPayload, DensePayload):
             patch.setattr(kind, "dense", lambda self: pytest.fail("a dense vector for one client"))
         for each in replies[1:]:
             tracemalloc.start()
-            server.fold(each)
+            assert round.receive(each)
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
     assert not mode.made
@@ -111,11 +110,11 @@ def test_a_sparse_packet_takes_less_than_a_dense_vector(
     bodies = [compressor.encode(normal(LAYOUT, seed), LAYOUT, draws(seed)) for seed in range(CLIENTS)]
     assert all(isinstance(decode_body(body, LAYOUT), SparsePayload) for body in bodies)
     server = server_with(laconic.Compressed(str(compressor)))
-    open_round(server)
-    peaks = fold_all(server, bodies, Flag(0), monkeypatch)
+    round, _ = begin(server)
+    peaks = fold_all(server, round, bodies, Flag(0), monkeypatch)
     assert max(peaks) < share * DENSE_BYTES
     expected = sum(decode_body(body, LAYOUT).dense().double() for body in bodies) / CLIENTS
-    mean = server._received.mean(Stream.MODEL)
+    mean = round.received.mean("model")
     assert mean is not None
     torch.testing.assert_close(mean.double(), expected, rtol=1e-5, atol=1e-6)
 
@@ -128,19 +127,19 @@ def test_references_stay_packets(
     compressor = GroupedCompressor.parse("top_k:1/64")
     bodies = [compressor.encode(normal(LAYOUT, seed), LAYOUT, draws(seed)) for seed in range(CLIENTS)]
     server = server_with(kind(str(compressor), memory=True))
-    open_round(server)
-    fold_all(server, bodies, Flag(0), monkeypatch)
-    once = server._received.mean(Stream.MODEL)
-    server.close()
-    open_round(server)
+    round, _ = begin(server)
+    fold_all(server, round, bodies, Flag(0), monkeypatch)
+    once = round.received.mean("model")
+    round.close()
+    round, _ = begin(server)
     again = [SKIP] * CLIENTS if kind is laconic.Lazy else bodies
-    peaks = fold_all(server, again, Flag(0) if kind is laconic.Lazy else Flag.ACCELERATED, monkeypatch)
+    peaks = fold_all(server, round, again, Flag(0) if kind is laconic.Lazy else Flag.ACCELERATED, monkeypatch)
     assert max(peaks) < 0.4 * DENSE_BYTES
-    mean = server._received.mean(Stream.MODEL)
+    mean = round.received.mean("model")
     assert once is not None and mean is not None
     torch.testing.assert_close(mean, once if kind is laconic.Lazy else 2 * once)
     for client, body in enumerate(bodies):
-        assert sum(value.nbytes for value in server.peers[client].values()) <= len(body.data) + 1
+        assert sum(value.nbytes for value in server.clients.links[client].values()) <= len(body.data) + 1
 
 
 def test_a_dense_vector_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,6 +155,6 @@ def test_a_dense_vector_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(SparsePayload, "pieces", add_densely)
     server = server_with(laconic.Compressed(str(compressor)))
-    open_round(server)
+    round, _ = begin(server)
     with pytest.raises(AssertionError):
-        fold_all(server, bodies, Flag(0), monkeypatch)
+        fold_all(server, round, bodies, Flag(0), monkeypatch)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from laconic.core.errors import ConfigError
 from laconic.core.randomness import Randomness
-from laconic.data.partition import Partition, parse_partition
+from laconic.data.partition import Dirichlet, Pairs, parse_partition
 
 
 def generator(seed: int = 0) -> np.random.Generator:
@@ -60,7 +60,7 @@ def test_shards_of_fed_ef_hold_one_label_each():
 @settings(max_examples=60, deadline=None)
 @given(labels=labeled, clients=st.integers(1, 20), alpha=st.floats(1e-3, 1e3), seed=st.integers(0, 1000))
 def test_dirichlet(labels, clients, alpha, seed):
-    split = Partition("dirichlet", alpha).split(labels, clients, generator(seed))
+    split = Dirichlet(alpha).split(labels, clients, generator(seed))
     assert len(split) == clients
     assert_covers(split, len(labels))
 
@@ -69,7 +69,7 @@ def test_the_concentration_decides_how_unlike_clients_are():
     labels = np.repeat(np.arange(10), 1000)
 
     def largest_share(alpha):
-        split = Partition("dirichlet", alpha).split(labels, 20, generator())
+        split = Dirichlet(alpha).split(labels, 20, generator())
         return np.mean([np.bincount(labels[held]).max() / len(held) for held in split])
 
     assert largest_share(0.05) > 0.6 > 0.4 > largest_share(1) > 0.15 > largest_share(1000)
@@ -87,7 +87,7 @@ def test_pairs(classes, factor, seed, shuffled, data):
     clients = classes * factor
     counts = data.draw(st.lists(st.integers(2 * factor, 40), min_size=classes, max_size=classes))
     labels = generator(seed).permutation(np.repeat(np.arange(classes) + 3, counts))
-    split = Partition("pairs", shuffled=shuffled).split(labels, clients, generator(seed))
+    split = Pairs("shuffled" if shuffled else "by_label").split(labels, clients, generator(seed))
     assert_covers(split, len(labels))
     holders = np.zeros(classes, dtype=int)
     for held in split:
@@ -142,20 +142,20 @@ def test_the_seed_decides(text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("dirichlet", "write it as dirichlet:0.3"),
-        ("dirichlet:x", "write it as dirichlet:0.3"),
-        ("dirichlet:0", "above 0"),
-        ("dirichlet:-1", "above 0"),
-        ("dirichlet:nan", "above 0"),
-        ("dirichlet:inf", "above 0"),
-        ("shards", "write it as shards:2"),
-        ("shards:2.5", "write it as shards:2"),
-        ("shards:0", "1 or more"),
-        ("iid:3", "write it as iid"),
+        ("dirichlet", "concentration: required.*write it as dirichlet:CONCENTRATION"),
+        ("dirichlet:x", "concentration = 'x': must be a valid number; write it as dirichlet:CONCENTRATION"),
+        ("dirichlet:0", "greater than 0"),
+        ("dirichlet:-1", "greater than 0"),
+        ("dirichlet:nan", "finite"),
+        ("dirichlet:inf", "finite"),
+        ("shards", "write it as shards:PER_CLIENT"),
+        ("shards:2.5", "must be a valid integer; write it as shards:PER_CLIENT"),
+        ("shards:0", "greater than 0"),
+        ("iid:3", "takes no arguments; write it as iid"),
         ("natural:3", "write it as natural"),
-        ("pairs:3", "write it as pairs"),
+        ("pairs:3", "'by_label' or 'shuffled'; write it as pairs"),
         ("dirichet:0.3", "did you mean 'dirichlet'"),
-        ("", "unknown partition ''"),
+        ("", "unknown name ''"),
     ],
 )
 def test_text_that_cannot_be_read(text, message):

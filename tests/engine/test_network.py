@@ -11,7 +11,8 @@ import pytest
 import laconic
 from laconic.core.errors import ConfigError
 from laconic.core.randomness import Randomness
-from laconic.engine.network import Connections, Network, Spread, quantity
+from laconic.engine.network import Connections
+from laconic.engine.settings import Network, quantity
 from laconic.run.config import RunConfig
 from laconic.run.simulation import Simulation
 
@@ -86,8 +87,8 @@ def test_a_round_lasts_as_long_as_its_slowest_client() -> None:
 
 
 def test_lognormal_rates_have_the_median_and_the_spread() -> None:
-    spread = Spread.parse("lognormal:1Mbit,0.5", "bandwidth")
-    logs = np.log([spread.of("up", client, Randomness(3)) for client in range(4000)])
+    connections = Connections(Network(bandwidth_up="lognormal:1Mbit,0.5"), Randomness(3))
+    logs = np.log([connections.of(client, 0).up for client in range(4000)])
     # Standard errors are 0.008 and 0.0056: six of them, so a right program fails once in 1e8 seeds; and this one is fixed.
     assert abs(logs.mean() - math.log(1e6)) < 0.05
     assert abs(logs.std() - 0.5) < 0.035
@@ -106,7 +107,7 @@ def test_a_deadline_cuts_stragglers_off_and_their_round_is_not_committed() -> No
     assert [record["cut_off"] for record in history] == [3] * 6
     assert history[-1]["simulated_seconds"] == pytest.approx(6 * deadline)
     slow = [client for client in range(8) if 8 * everybody[0]["bytes_up"] / 8 / connections.of(client, 0).up > deadline]
-    assert simulation.server.folded[slow].tolist() == [0, 0, 0]
+    assert simulation.server.clients.sequences[slow].tolist() == [0, 0, 0]
     # Whatever they have kept of it was never acknowledged.
     records = [simulation.store.record(client) for client in slow]
     assert [record.committed for record in records] == [0, 0, 0]
@@ -122,7 +123,7 @@ def test_a_deadline_is_for_the_whole_round_and_not_for_each_exchange() -> None:
     # The updates are in time, what confirms the mean is not; it is owed and comes with the next instruction.
     assert late[0]["participants"] == 4 and late[0]["cut_off"] == 4
     assert late[-1]["simulated_seconds"] == pytest.approx(6 * 0.3)
-    assert simulation.server.debts.clients()
+    assert simulation.server.clients.pending.clients()
 
 
 def test_whoever_does_not_answer_is_waited_for_until_the_deadline() -> None:
@@ -187,10 +188,10 @@ def test_simulated_seconds_go_on_after_a_resume() -> None:
     rounds = first.rounds()
     for _ in range(3):
         next(rounds)
-    snapshot = first.snapshot()
+    state = first.state_dict()
     first.close()
     second = RunConfig(**(SMALL | settings)).build()
-    second.restore(*snapshot)
+    second.load_state_dict(state)
     rest = list(second.rounds())
     second.close()
     assert [record["simulated_seconds"] for record in rest] == [record["simulated_seconds"] for record in whole[3:]]

@@ -15,7 +15,8 @@ from laconic.compression import DensePayload, Payload, SparsePayload, SumPayload
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.randomness import Randomness
 from laconic.federation import defenses as module
-from laconic.federation.defenses import DefendedMean, Defenses
+from laconic.federation.defenses import DefendedMean
+from laconic.federation.settings import Defenses
 from laconic.federation.update_norms import KEPT, UpdateNormFilter
 from laconic.run.simulation import Simulation, initial_module, make_task
 from tests.oracles import defenses as oracle
@@ -109,11 +110,11 @@ MEDIAN, CLIP, NOISE = {"aggregate": "median"}, {"clip": 1.0}, {"clip": 1.0, "noi
     ("algorithm", "given", "words"),
     [
         ("fed_gate", {"defense": MEDIAN}, "gradient_tracking': its trackers sum to zero"),
-        ("scaffold", {"defense": CLIP}, "control_variates': what clients change in their own state"),
+        ("scaffold", {"defense": CLIP}, "control_variates': its stream 'control' travels beside the updates"),
         ("fed_amd", {"defense": CLIP | {"refuse": 5.0}}, "anchor_sampling"),
         ("fed_avg", {"defense": NOISE | {"refuse": "auto"}}, "what one client sends would decide about another"),
         ("ef21", {"defense": NOISE}, "ef21"),
-        ("fed_page", {"defense": MEDIAN}, "fed_page': its gradients travel beside the updates"),
+        ("fed_page", {"defense": MEDIAN}, "fed_page': its stream 'gradient' travels beside the updates"),
         ("fed_cams", {"defense": MEDIAN}, "with 'top_k.*most entries of an update are zero"),
         ("fed_avg", {"defense": MEDIAN, "weighting": "size"}, "a median knows no weights"),
         ("fed_avg", {"defense": MEDIAN | {"memory": 20_000}}, "10 updates of 650 parameters take .* together"),
@@ -147,7 +148,7 @@ def test_a_client_that_sends_nan_is_refused_named_and_set_aside(caplog) -> None:
     assert [record["participants"] for record in result.history] == [9] * 6
     assert [record.get("refused") for record in result.history] == [{"not finite": 1}] * 2 + [None] * 4
     assert f"the reply of client {attacker} was refused: not finite" in caplog.text
-    assert f"client {attacker} is set aside after 2 refused replies" in caplog.text
+    assert f"client {attacker} is blocked after 2 refused replies" in caplog.text
 
 
 def test_an_update_that_is_far_too_long_is_refused(caplog) -> None:
@@ -197,23 +198,23 @@ def test_a_misspelled_length_says_what_is_allowed(value: object) -> None:
 
 
 def test_too_long_is_measured_by_the_median_of_what_was_accepted() -> None:
-    lengths = UpdateNormFilter()
+    norms = UpdateNormFilter()
     for length in (1.0, 2.0, 500.0, 0.0, 3.0):
-        assert lengths.limit("train/model") is None  # five are needed, and a skipped update has no length
-        lengths.enter({"train/model": length})
-    lengths.enter({"train/model": 2.5})
-    assert lengths.limit("train/model") == 250.0
-    assert lengths.limit("anchor/model") is None
-    lengths.check({"train/model": 250.0, "anchor/model": 1e9}, 7)
-    with pytest.raises(PacketError, match="client 7 has length 251, above 250, 100 times the median") as caught:
-        lengths.check({"train/model": 251.0}, 7)
+        assert norms.limit("train/model") is None  # five are needed, and a skipped update has no length
+        norms.add({"train/model": length})
+    norms.add({"train/model": 2.5})
+    assert norms.limit("train/model") == 250.0
+    assert norms.limit("anchor/model") is None
+    norms.check({"train/model": 250.0, "anchor/model": 1e9}, 7)
+    with pytest.raises(PacketError, match="client 7 has norm 251, above 250, 100 times the median") as caught:
+        norms.check({"train/model": 251.0}, 7)
     assert caught.value.reason == "exploding"
     again = UpdateNormFilter()
-    again.restore(lengths.state())
+    again.load_state_dict(norms.state_dict())
     assert again.limit("train/model") == 250.0
     # Only late ones count.
     for _ in range(KEPT):
-        again.enter({"train/model": 0.01})
+        again.add({"train/model": 0.01})
     assert again.limit("train/model") == 1.0
 
 

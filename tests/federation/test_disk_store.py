@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,9 @@ from hypothesis import strategies as st
 from laconic.core.errors import DataError, PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import State
+from laconic.core.state_dict import split
 from laconic.federation.client_links import ClientLinkState, DiskClientLinkState
-from laconic.federation.database import CHECKPOINT, Database, Recent
+from laconic.federation.database import CHECKPOINT, Database
 from laconic.federation.disk_store import DiskStore
 from laconic.federation.store import MemoryStore, Question, RecordStore, Settled
 
@@ -33,8 +35,8 @@ def same(one: State | None, other: State | None) -> bool:
 
 
 def same_snapshots(one: RecordStore, other: RecordStore) -> bool:
-    (tensors, table), (tensors_there, table_there) = one.snapshot(), other.snapshot()
-    return same(tensors, tensors_there) and table == table_there
+    (tensors, plain), (tensors_there, plain_there) = split(one.state_dict()), split(other.state_dict())
+    return same(tensors, tensors_there) and plain == plain_there
 
 
 @st.composite
@@ -104,7 +106,7 @@ def live_through(history: list[tuple], database: Database, die: Callable[[], Non
         else:
             agree(memory, disk, action, step)
         assert same_snapshots(memory, disk)
-        assert database._recent.bytes <= database._recent.limit
+        assert database._recent.total <= database._recent.limit
     database.close()
 
 
@@ -208,26 +210,35 @@ def test_peers_on_disk_are_peers_in_memory() -> None:
         assert same(memory.get(client), disk.get(client)) and (client in memory) == (client in disk)
     restored = ClientLinkState(layout)
     restored[7] = {"downlink/mirror": torch.ones(4)}
-    restored.restore(memory.state())
+    restored.load_state_dict(memory.state_dict())
     assert sorted(restored) == [2, 3] and same(restored[3], memory[3])
 
 
 def test_the_least_recently_used_states_make_room() -> None:
-    recent = Recent(3 * 5000)
+    recent = Database(3 * 5000)._recent
     for client in range(3):
         recent.put(("client", client, 1), {"memory": torch.zeros(1000)})
     recent.get(("client", 0, 1))
     recent.put(("client", 3, 1), {"memory": torch.zeros(1000)})
     assert [client for client in range(4) if recent.get(("client", client, 1)) is not None] == [0, 2, 3]
     recent.put(("client", 4, 1), {"memory": torch.zeros(100_000)})
-    assert recent.get(("client", 4, 1)) is None and recent.bytes == 0
+    assert recent.get(("client", 4, 1)) is None and recent.total == 0
 
 
 def test_states_of_nothing_are_not_kept_without_end() -> None:
-    recent = Recent(10_000)
+    recent = Database(10_000)._recent
     for client in range(1000):
         recent.put(("client", client, 1), {})
-    assert len(recent._states) <= 20
+    assert len(recent) <= 20
+
+
+def test_a_cache_arrives_empty_in_another_process() -> None:
+    recent = Database(10_000)._recent
+    recent.put(("client", 0, 1), {})
+    there = pickle.loads(pickle.dumps(recent))
+    assert (len(there), there.limit) == (0, 10_000)
+    there.put(("client", 0, 1), {})
+    assert there.total == recent.total
 
 
 def test_a_row_of_a_matrix_does_not_keep_the_matrix_in_memory() -> None:

@@ -14,7 +14,7 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.methods.base import Method
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.compression import GroupedCompressor, encode_dense
-from laconic.compression.packet import Body, Packet
+from laconic.compression.packet import Body, CoreStream, Packet
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import State, part
@@ -22,9 +22,11 @@ from laconic.core.randomness import Randomness
 from laconic.data import from_arrays
 from laconic.federation.client import ClientRuntime
 from laconic.federation.messages import Reply
+from laconic.federation.round import Round
 from laconic.federation.server import Server
 from laconic.federation.store import MemoryStore
 from tests.compression.test_compressors import draws
+from tests.federation.rounds import begin
 
 CLIENTS = 4
 TASK = laconic.regression(nn.Sequential(nn.Linear(20, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)))
@@ -52,7 +54,7 @@ class RepliedUpdates(Method):
         drawn = [RANDOMNESS.numpy("update", cohort.round, client).normal(size=LAYOUT.size) for client in cohort.clients]
         return torch.from_numpy(np.stack(drawn)).float()
 
-    def nominal_gradients(self, size: int, phase: str) -> int:
+    def nominal_gradients(self, size: int) -> int:
         return 0
 
 
@@ -61,15 +63,15 @@ class Scene:
     """A server in the middle of a round, and the honest replies that it waits for."""
 
     server: Server
+    round: Round
     replies: list[Reply]
     start: State
     """The server's state when the round began."""
 
     def begin_again(self) -> None:
         """The same round once more; it expects the same replies."""
-        self.server.restore({name: value.clone() for name, value in self.start.items()})
-        (exchange,) = self.server.exchanges()
-        list(self.server.invite(exchange))
+        self.server.load_state_dict({name: value.clone() for name, value in self.start.items()})
+        self.round, _ = begin(self.server)
 
     @classmethod
     def of(cls, name: str, rounds: int = 3) -> Scene:
@@ -80,29 +82,32 @@ class Scene:
         runtime = ClientRuntime(
             algorithm, TASK, LAYOUT, model, buffers, DATA, RANDOMNESS, MemoryStore(), torch.device("cpu")
         )
-        for round in range(rounds + 1):
-            start = {name: value.clone() for name, value in server.state().items()}
-            (exchange,) = server.exchanges()
-            replies = runtime.run(list(server.invite(exchange)), gradients=None)
-            if round == rounds:
+        for number in range(rounds + 1):
+            start = {name: value.clone() for name, value in server.state_dict().items()}
+            round, instructions = begin(server)
+            replies = runtime.run(instructions, gradients=None)
+            if number == rounds:
                 break
-            assert all(server.receive(reply) for reply in replies)
-            server.gather(exchange)
-            server.close()
+            assert all(round.receive(reply) for reply in replies)
+            (exchange,) = round.exchanges()
+            round.finish(exchange)
+            round.close()
         assert all(len(reply.packets) == 2 for reply in replies), "an update and buffers"
-        return cls(server, replies, start)
+        return cls(server, round, replies, start)
 
     def books(self) -> dict[str, object]:
         """Everything that a reply can change but for the ledger of refusals, in a form that can be compared."""
-        server = self.server
-        kept: dict[str, object] = {name: value.numpy().tobytes() for name, value in server.state().items()}
-        for stream, mean in server._received._streams.items():
-            kept[f"received/{stream}"] = (mean.total().numpy().tobytes(), mean._weight)
-        kept |= {"offered": sorted(server._offered), "answered": list(server._answered), "losses": list(server.losses)}
-        kept["durable"] = dict(server._durable)
-        traffic = {key: vars(each).copy() for key, each in server.costs.streams.items() if key != "up/refused"}
+        kept: dict[str, object] = {name: value.numpy().tobytes() for name, value in self.server.state_dict().items()}
+        for stream in (CoreStream.MODEL, CoreStream.BUFFERS):
+            mean = self.round.received.mean(stream)
+            kept[f"received/{stream}"] = None if mean is None else mean.numpy().tobytes()
+        acknowledged = [self.server.clients.acknowledged(client) for client in range(CLIENTS)]
+        kept |= {"unanswered": self.round.unanswered(), "answered": [*self.round.answered], "durable": acknowledged}
+        kept["loss"] = repr(self.round.training_loss())
+        costs = self.round.costs
+        traffic = {key: vars(each).copy() for key, each in costs.streams.items() if key != "up/refused"}
         ignored = ("streams", "refused", "refused_clients")
-        return kept | traffic | {name: value for name, value in vars(server.costs).items() if name not in ignored}
+        return kept | traffic | {name: value for name, value in vars(costs).items() if name not in ignored}
 
 
 def hostile(replies: list[Reply], generator: np.random.Generator) -> Reply:
@@ -161,18 +166,18 @@ def attack(name: str, number: int, seed: int) -> set[str]:
     before = scene.books()
     for _ in range(number):
         reply = hostile(scene.replies, generator)
-        refused = dict(scene.server.costs.refused)
-        if scene.server.receive(reply):
+        refused = dict(scene.round.costs.refused)
+        if scene.round.receive(reply):
             accepted += 1
             scene.begin_again()
             assert scene.books() == before
             continue
         assert scene.books() == before
-        now = scene.server.costs.refused
+        now = scene.round.costs.refused
         (reason,) = [each for each in now if now[each] != refused.get(each, 0)]
         reasons.add(reason)
     # After all that, the honest replies are as good as before.
-    assert all(scene.server.receive(reply) for reply in scene.replies)
+    assert all(scene.round.receive(reply) for reply in scene.replies)
     assert bool(torch.isfinite(scene.server.model).all())
     assert 0 < accepted < number, "some changes only change values"
     return reasons
@@ -192,11 +197,11 @@ def test_twenty_thousand_hostile_replies_for_each_link(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_fold_says_why(name: str) -> None:
-    """fold() itself raises PacketError and nothing else, with a reason of one word or two and one line."""
+def test_validate_says_why(name: str) -> None:
+    """validate() raises PacketError and nothing else, with a reason of one word or two and one line."""
     generator, scene = draws(3), Scene.of(name)
     for _ in range(150):
         try:
-            scene.server.fold(hostile(scene.replies, generator))
+            scene.round.validate(hostile(scene.replies, generator))
         except PacketError as error:
             assert error.reason and len(error.reason) < 20 and "\n" not in str(error)

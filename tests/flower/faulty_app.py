@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from laconic.cli.flower_app import write_app
+from laconic.cli.new_app import write_app
 
 CLIENT = '''\
 """A node that dies in the phase of a round that a file names, or repeats its last answer but one."""
@@ -18,9 +18,9 @@ import pickle
 import signal
 from pathlib import Path
 
+from laconic.federation.disk_store import SharedStore
 from laconic.flower import client_app
 from laconic.flower.client import Node
-from laconic.flower.node_store import NodeStore
 
 
 def told(path, what):
@@ -33,7 +33,7 @@ def told(path, what):
 
 
 def die(store, phase):
-    word = told(store._file.path, phase)
+    word = told(store.database.path, phase)
     if word == "process":
         os.kill(os.getpid(), signal.SIGKILL)
     elif word == "node":
@@ -41,7 +41,7 @@ def die(store, phase):
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-settle, propose, train = NodeStore.settle, NodeStore.propose, Node.train
+settle, propose, train = SharedStore.settle, SharedStore.propose, Node.train
 
 
 def settled(self, client, question):
@@ -68,7 +68,7 @@ def trained(self, record, context):
     return content
 
 
-NodeStore.settle, NodeStore.propose, Node.train = settled, proposed, trained
+SharedStore.settle, SharedStore.propose, Node.train = settled, proposed, trained
 app = client_app("mlp:32", "digits")
 '''
 

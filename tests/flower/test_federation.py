@@ -38,7 +38,7 @@ def test_every_recipe_gives_the_model_of_a_simulation(tmp_path, name):
     # Five rounds, so that clients are judged by the lengths of what came before.
     federated, expected = run(federation(tmp_path), tmp_path, name, rounds=5, **steps), simulated(name, rounds=5)
     assert federated.model_sha256 == expected.model_sha256
-    assert federated.ledger.table() == expected.ledger.table()
+    assert federated.ledger.state_dict() == expected.ledger.state_dict()
     assert federated.metrics == expected.metrics
 
 
@@ -91,7 +91,7 @@ def test_a_directory_with_another_run_is_refused_in_one_line_that_says_what_to_d
 
     where = f"but the run in '{tmp_path / 'run'}' was started with"
     line = complaint("scaffold")
-    assert f"resume: algorithm = 'scaffold', {where} algorithm = 'fed_cams'; go on with" in line
+    assert f"resume: algorithm = 'scaffold', {where} algorithm = 'fed_cams'; resume it with" in line
     assert "or give another out" in line
     line = complaint("fed_cams", local_lr=0.5, seed=6)
     assert f"resume: method.local_lr = 0.5, seed = 6, {where} method.local_lr = 0.05, seed = 5;" in line
@@ -142,7 +142,7 @@ def test_a_client_that_sends_nonsense_is_named_and_set_aside(tmp_path, caplog, h
         result = run(grid, tmp_path, "fed_avg", rounds=6, max_violations=2)
     assert [record["participants"] for record in result.history] == [2] * 6
     assert grid.sent.count(("train", 101)) == 2
-    assert "client 1 (node 101) is set aside after 2 refused replies" in caplog.text
+    assert "client 1 (node 101) is blocked after 2 refused replies" in caplog.text
     # It stays so when the server starts again.
     run(grid, tmp_path, "fed_avg", rounds=7, max_violations=2, first=2)
     assert grid.sent.count(("train", 101)) == 2
@@ -196,7 +196,7 @@ def test_a_node_that_joins_in_the_middle_gets_what_it_needs(tmp_path):
 
 
 def test_too_few_nodes_are_waited_for(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("laconic.flower.training.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("laconic.flower.presence.LOOK_EVERY", 0.01)
     grid = federation(tmp_path, nodes=[0])
     looked = grid.get_node_ids
 
@@ -268,7 +268,7 @@ def test_a_second_server_on_the_same_run_stops(tmp_path):
     def another(messages: list[Message]) -> None:
         if not seen:
             seen.append(True)
-            with pytest.raises(laconic.ConfigError, match="another server is at work"):
+            with pytest.raises(laconic.ConfigError, match="another process is at work"):
                 run(grid, tmp_path)
 
     grid.before_push = another

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.request import ProxyHandler, build_opener
 
-import httpx
 import pytest
 
 import laconic
@@ -18,8 +18,8 @@ from laconic.run.directory import RunDirectory, load_tensors, read_metrics
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 pytest.importorskip("ray", reason="Flower's simulation needs Ray")
 
-from laconic.cli.flower_app import write_app
-from laconic.flower.trial import free_port
+from laconic.cli.new_app import write_app
+from laconic.flower.local_federation import free_port
 
 PATIENCE = 600.0
 
@@ -33,8 +33,10 @@ def wait(what, log: Path) -> None:
 
 def healthy(port: int) -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=1, trust_env=False).is_success
-    except httpx.HTTPError:
+        # Without the proxies of the environment.
+        with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{port}/health", timeout=1) as answer:
+            return answer.status == 200
+    except OSError:
         return False
 
 

@@ -29,7 +29,7 @@ from tests.flower.small_federation import CLIENTS, add, federation, not_a_number
 @pytest.fixture(autouse=True)
 def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laconic.flower.training.SHORTEST_REST", 0.01)
-    monkeypatch.setattr("laconic.flower.training.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("laconic.flower.presence.LOOK_EVERY", 0.01)
 
 
 def trained(reply: Message) -> bool:
@@ -79,9 +79,9 @@ def test_one_bad_client_alone_in_a_round_does_not_stop_the_others(tmp_path, capl
     grid.spoil = lambda node, reply: not_a_number(reply) if node == 101 and trained(reply) else reply
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
         result = run(grid, tmp_path, "fed_avg", rounds=8, participants=1, max_violations=2)
-    # Asked alone, it is blamed until it is set aside, and another one stands in for it.
+    # Asked alone, it is blamed until it is blocked, and another one stands in for it.
     assert [record["participants"] for record in result.history] == [1] * 8
-    assert "client 1 (node 101) is set aside after 2 refused replies" in caplog.text
+    assert "client 1 (node 101) is blocked after 2 refused replies" in caplog.text
     assert "none of the drawn clients is here; 1 others stand in for them" in caplog.text
     assert sum(record.get("refused", {}).get("not finite", 0) for record in result.history) == 2
 
@@ -103,7 +103,7 @@ def test_when_all_are_set_aside_the_server_stops_and_more_strikes_let_them_in(tm
         return reply
 
     grid.spoil = spoil
-    with pytest.raises(Diverged, match="all clients are set aside after round 0"):
+    with pytest.raises(Diverged, match="all clients are blocked after round 0"):
         run(grid, tmp_path, "fed_avg", max_violations=2)
     grid.spoil = lambda node, reply: reply
     result = run(grid, tmp_path, "fed_avg", max_violations=5)
@@ -252,8 +252,8 @@ def test_updates_far_longer_than_others_are_refused_without_being_asked_for(tmp_
         result = run(grid, tmp_path, "fed_avg", rounds=6, max_violations=2)
     assert [record["participants"] for record in result.history] == [3, 3, 2, 2, 2, 2]
     assert [record.get("refused") for record in result.history[2:4]] == [{"exploding": 1}] * 2
-    assert "the reply of client 1 (node 101) was refused: exploding: the update of client 1 has length" in caplog.text
-    assert "client 1 (node 101) is set aside after 2 refused replies" in caplog.text
+    assert "the reply of client 1 (node 101) was refused: exploding: the update of client 1 has norm" in caplog.text
+    assert "client 1 (node 101) is blocked after 2 refused replies" in caplog.text
 
 
 def test_who_wants_long_updates_says_so(tmp_path):

@@ -23,7 +23,7 @@ from tests.flower.small_federation import data, federation, run, simulated
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laconic.flower.roster.FIRST_PAUSE", 0.05)
-    monkeypatch.setattr("laconic.flower.training.LOOK_EVERY", 0.02)
+    monkeypatch.setattr("laconic.flower.presence.LOOK_EVERY", 0.02)
 
 
 def small_node_arrives(grid: LoopbackGrid, folder: Path, messages: list[Message]) -> None:
@@ -111,14 +111,14 @@ def test_sizes_of_late_joiners_count_for_weighted_sampling(tmp_path, monkeypatch
     from laconic.federation.server import Server
 
     seen = []
-    sizes = Server._sizes
+    sizes = Server.client_sizes
 
     def looked(self):
         found = sizes(self)
         seen.append(found.tolist())
         return found
 
-    monkeypatch.setattr(Server, "_sizes", looked)
+    monkeypatch.setattr(Server, "client_sizes", looked)
     grid = federation(tmp_path, nodes=[0, 1])
 
     grid.before_push = partial(small_node_arrives, grid, tmp_path)

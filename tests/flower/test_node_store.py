@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,12 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.core.errors import PacketError
+from laconic.core.errors import DataError, PacketError
+from laconic.federation.disk_store import SharedStore
 from laconic.federation.store import MemoryStore, Question
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from laconic.flower.node_store import NodeFile, NodeStore
+from laconic.flower.node_store import NodeFile
 from laconic.flower.plan import Plan
 
 STEPS = st.tuples(st.integers(0, 1), st.integers(0, 3), st.sampled_from(["same", "next", "late"]), st.booleans())
@@ -28,8 +31,8 @@ def plan(run: str) -> Plan:
     )
 
 
-def opened(path: Path) -> NodeStore:
-    return NodeStore(NodeFile(path), "run", unseen=lambda: 0)
+def opened(path: Path) -> SharedStore:
+    return NodeFile(path).store("run", unseen=lambda: 0)
 
 
 def outcome(store, client, question, known, state):
@@ -53,7 +56,7 @@ def test_it_agrees_with_the_store_of_a_simulation(tmp_path_factory, steps):
             round, exchange = round + 1, 0
         elif when == "same":
             exchange += 1
-        last = max((number for key in memory.snapshot()[1].values() for number in [key["number"]]), default=0)
+        last = max((record["number"] for record in memory.state_dict()["records"].values()), default=0)
         acknowledged = max(0, last - back)
         question = Question(0, round, exchange, acknowledged, last if continues else None)
         state = {"x": torch.tensor([float(step)]), "y": torch.arange(step)}
@@ -91,7 +94,7 @@ def test_a_new_file_never_repeats_a_number(tmp_path):
     """It may have answered before: the numbers of the old file are not known any more."""
     numbers = set()
     for attempt in range(5):
-        store = NodeStore(NodeFile(tmp_path / f"{attempt}.sqlite"), "run")
+        store = NodeFile(tmp_path / f"{attempt}.sqlite").store("run")
         store.settle(0, Question(0, 0, 0, 0))
         numbers.add(store.propose(0, 0, {}))
     assert len(numbers) == 5
@@ -100,13 +103,13 @@ def test_a_new_file_never_repeats_a_number(tmp_path):
 def test_runs_and_clients_do_not_share_states(tmp_path):
     file = NodeFile(tmp_path / "node.sqlite")
     for run, client in (("a", 0), ("a", 1), ("b", 0)):
-        store = NodeStore(file, run)
+        store = file.store(run)
         assert store.settle(client, Question(0, 0, 0, 0)).state is None
         store.propose(client, 0, {"x": torch.ones(1)})
-    NodeStore(file, "a").forget(0)
-    assert NodeStore(file, "a").settle(0, Question(0, 0, 0, 0)).state is None
+    file.store("a").forget(0)
+    assert file.store("a").settle(0, Question(0, 0, 0, 0)).state is None
     with pytest.raises(PacketError, match="stale"):
-        NodeStore(file, "b").settle(0, Question(0, 0, 0, 0))
+        file.store("b").settle(0, Question(0, 0, 0, 0))
 
 
 def test_runs_that_nobody_speaks_of_any_more_are_forgotten(tmp_path, monkeypatch):
@@ -115,7 +118,7 @@ def test_runs_that_nobody_speaks_of_any_more_are_forgotten(tmp_path, monkeypatch
     monkeypatch.setattr("laconic.flower.node_store.time.time", lambda: clock[0])
 
     def answer(run: str) -> None:
-        store = NodeStore(file, run)
+        store = file.store(run)
         store.settle(0, Question(0, 0, 0, 0))
         store.propose(0, 0, {"x": torch.ones(1000)})
 
@@ -123,13 +126,25 @@ def test_runs_that_nobody_speaks_of_any_more_are_forgotten(tmp_path, monkeypatch
         file.enter(plan(run))
         answer(run)
     clock[0] += 20 * 86400
-    NodeStore(file, "busy").forget(0)
+    file.store("busy").forget(0)
     answer("busy")
     clock[0] += 20 * 86400
     file.enter(plan("new"))
     assert file.plan("old") is None
     assert file.plan("busy") == plan("busy")
-    with file.connect() as connection:
-        assert {row[0] for row in connection.execute("SELECT run FROM states")} == {"busy"}
+    with closing(sqlite3.connect(file.path)) as connection:
+        assert {row[0] for row in connection.execute("SELECT run FROM tensors")} == {"busy"}
+        assert {row[0] for row in connection.execute("SELECT run FROM records")} == {"busy"}
     # Had it gone on after all, the node would have started anew.
-    assert NodeStore(file, "old").settle(0, Question(0, 5, 0, 3)).lost
+    assert file.store("old").settle(0, Question(0, 5, 0, 3)).lost
+
+
+def test_a_node_keeps_its_name_and_refuses_a_file_of_another_version(tmp_path):
+    file = NodeFile(tmp_path / "node.sqlite")
+    name = file.name()
+    file.enter(plan("a"), keep_days=0)
+    assert NodeFile(file.path).name() == name
+    with closing(sqlite3.connect(file.path)) as connection:
+        connection.execute("PRAGMA user_version = 1")
+    with pytest.raises(DataError, match=r"node\.sqlite' was written by another version of Laconic: its format is 1"):
+        NodeFile(file.path).name()

@@ -7,14 +7,17 @@ conservation law (what was computed is what was sent and what is remembered): it
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
 import laconic
+from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import Instruction, Reply
 from laconic.federation.store import Question
 from laconic.run.directory import RunDirectory, load_tensors, read_metrics
@@ -22,10 +25,10 @@ from laconic.run.simulation import Simulation, initial_module, make_task
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from laconic.flower.node_store import NodeFile, NodeStore
-from laconic.flower.trial import Trial
-from laconic.flower.trial_proxy import Proxy
+from laconic.flower.local_federation import LocalFederation
+from laconic.flower.node_store import NodeFile
 from tests.flower.faulty_app import folded, write_faulty_app
+from tests.flower.proxy import Proxy
 
 NODES = 3
 LABEL = "fed_cams:compressor=sign"
@@ -43,7 +46,7 @@ class Federation:
     def __init__(self, folder: Path, label: str = LABEL, nodes: int = NODES, **trial) -> None:
         self.folder, self.label, self.nodes = folder.resolve(), label, nodes
         self.app = write_faulty_app(self.folder, nodes)
-        self.trial = Trial(self.folder, max(nodes, trial.pop("started", nodes)), **trial)
+        self.trial = LocalFederation(self.folder, max(nodes, trial.pop("started", nodes)), **trial)
         self.run = RunDirectory(self.folder / "run")
         self.rounds = 0
 
@@ -82,8 +85,9 @@ class Federation:
     def memory(self, node: int, number: int) -> torch.Tensor:
         """A node's error memory, once it hears that the server has its update `number`."""
         file = NodeFile(self.folder / "nodes" / f"node-{node}.sqlite")
-        (run,) = [row[0] for row in file.connect().execute("SELECT run FROM runs")]
-        settled = NodeStore(file, run).settle(node, Question(99, 10**6, 0, number))
+        with closing(sqlite3.connect(file.path)) as connection:
+            ((run,),) = connection.execute("SELECT run FROM documents WHERE name = 'plan'").fetchall()
+        settled = file.store(run).settle(node, Question(99, 10**6, 0, number))
         assert settled.state is not None
         assert not settled.lost
         return settled.state["uplink/memory"]
@@ -100,13 +104,13 @@ class Federation:
         assert numbers["sha256"] == expected.model_sha256()
         checkpoint, _ = load_tensors(self.run.checkpoint)
         for client in set().union(*heard.values()):
-            there = expected.store.settle(client, Question(0, 10**6, 0, int(expected.server.folded[client])))
+            there = expected.store.settle(client, Question(0, 10**6, 0, int(expected.server.clients.sequences[client])))
             here = self.memory(client, int(checkpoint["server/folded"][client]))
             assert torch.equal(here, there.state["uplink/memory"]), client
         return heard
 
 
-class OnlyThese:
+class OnlyThese(SimulatedEngine):
     """An engine of whose replies only some arrive."""
 
     def __init__(self, simulation: Simulation, heard: Mapping[int, set[int]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -62,6 +63,36 @@ def test_it_equals_its_three_layers(
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("of_input", [True, False])
+@pytest.mark.parametrize(("height", "width", "channels"), [(5, 5, 1), (5, 5, 6), (3, 3, 32), (2, 1, 1), (1, 31, 1)])
+def test_vector_instructions_by_hand_equal_the_loop(
+    height: int, width: int, channels: int, of_input: bool, dtype: type
+) -> None:
+    """To the bit: line lengths of 1 to 96 take every width of vector."""
+    from laconic.gradients import kernels
+
+    generator = np.random.default_rng(0)
+    gradient = generator.standard_normal((4, 3, 3, 7)).astype(dtype)
+    chosen = generator.integers(0, kernels.NONE + 1, gradient.shape).astype(np.uint8)
+    images = generator.standard_normal((4, height + 5, width + 5, channels)).astype(dtype)
+    weights = generator.standard_normal(7 * height * width * channels).astype(dtype)
+    found = []
+    for by_hand in (True, False):
+        results = np.zeros_like(weights), np.zeros(7, dtype), np.zeros(images.size * of_input, dtype)
+        back = kernels.gradient_of_pooled(height, width * channels, channels, of_input, by_hand=by_hand)
+        back(gradient, chosen, images, weights, *results)
+        assert np.abs(results[0]).min() > 0
+        found.append(results)
+    assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def hooked_backwards() -> nn.Module:
+    module = layers(1, 2, (3, 3), True, False)
+    module[1].register_full_backward_pre_hook(lambda layer, gradients: None)
+    return module
+
+
 def test_of_equals_the_first_is_chosen() -> None:
     plain = nn.Sequential(nn.Conv2d(1, 1, 1, bias=False), nn.ReLU(), nn.MaxPool2d(2))
     nn.init.ones_(plain[0].weight)
@@ -103,6 +134,7 @@ def hooked() -> nn.Module:
     [
         Own,
         hooked,
+        hooked_backwards,
         lambda: nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
         lambda: nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.ReLU(), nn.MaxPool2d(2)),
         lambda: nn.Sequential(nn.Conv2d(2, 2, 3, groups=2), nn.ReLU(), nn.MaxPool2d(2)),

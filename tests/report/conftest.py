@@ -11,7 +11,7 @@ import pytest
 
 from laconic.cli.view import LiveView
 from laconic.run.config import RunConfig
-from laconic.run.driver import drive
+from laconic.run.driver import run_config
 
 COMMON: dict[str, Any] = {
     "clients": 6,
@@ -38,7 +38,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("runs")
     for name, settings in RUNS.items():
-        drive(RunConfig(**(COMMON | settings)), folder / name, LiveView(Console(quiet=True)))
+        run_config(RunConfig(**(COMMON | settings)), folder / name, [LiveView(Console(quiet=True))])
     return folder
 
 

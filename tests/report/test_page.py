@@ -15,7 +15,7 @@ from laconic.cli.view import LiveView
 from laconic.report.gather import find_runs, gather, read_run
 from laconic.report.page import html, report
 from laconic.run.config import RunConfig
-from laconic.run.driver import drive
+from laconic.run.driver import run_config
 
 COMMON: dict[str, Any] = {"clients": 6, "participants": 3, "eval_every": 2, "model": "logistic", "threads": 1}
 CHARTS = ["curves", "pareto", "streams", "course", "similarity", "labels"]
@@ -223,7 +223,7 @@ def test_the_ranking_is_carried_into_the_page_and_can_be_changed(page: Any, fini
 def test_what_went_wrong_with_clients_is_in_the_table(page: Any, tmp_path: Path) -> None:
     network = {"bandwidth_up": "lognormal:10kbit,2", "deadline": 2}
     config = RunConfig(**(COMMON | {"network": network, "rounds": 4}))
-    finished = drive(config, tmp_path / "run", LiveView(Console(quiet=True)))
+    finished = run_config(config, tmp_path / "run", [LiveView(Console(quiet=True))])
     report([tmp_path / "run"], tmp_path / "page.html")
     page.goto((tmp_path / "page.html").as_uri())
     page.wait_for_selector("#outcome td")

@@ -8,12 +8,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from laconic.cli.view import LiveView
-from laconic.report.trackers import MLflow, tracked
+import laconic
+from laconic.core.errors import Interrupted
+from laconic.report.trackers import MLflow, trackers
+from laconic.run.callbacks import EachRound
 from laconic.run.config import load_config
-from laconic.run.driver import Interrupted, drive
+from laconic.run.driver import run_config
 from laconic.run.training import Diverged
 
 SMALL = {"model": "logistic", "strategy": "loop", "participants": 3, "local_steps": 2, "threads": 1, "eval_every": 2}
@@ -27,9 +28,9 @@ def run(
     mlflow: bool = False,
     **changes: object,
 ) -> list[dict]:
-    watcher = tracked(LiveView(Console(quiet=True)), directory, tensorboard=tensorboard, mlflow=mlflow)
+    callbacks = trackers(tensorboard=tensorboard, mlflow=mlflow)
     config = load_config(None, {"rounds": rounds} if resume else SMALL | {"rounds": rounds} | changes)
-    drive(config, directory, watcher, resume=resume, label="a run")
+    run_config(config, directory, callbacks, resume=resume, label="a run")
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -55,7 +56,7 @@ def test_mlflow_reads_every_number_at_its_round(tmp_path: Path) -> None:
     tracking = pytest.importorskip("mlflow.tracking", reason="the extra `mlflow` is not installed")
     run(tmp_path / "run", 3, mlflow=True)
     records = run(tmp_path / "run", 4, resume=True, mlflow=True)
-    client = tracking.MlflowClient(tracking_uri=MLflow(tmp_path / "run").store)
+    client = tracking.MlflowClient(tracking_uri=MLflow.store(tmp_path / "run"))
     (found,) = client.search_runs([client.get_experiment_by_name("laconic").experiment_id])
     assert found.info.run_name == "a run" and found.info.status == "FINISHED"
     assert found.data.params["method.local_steps"] == "2" and found.data.params["algorithm"] == "fed_avg"
@@ -74,14 +75,13 @@ def test_mlflow_is_told_how_a_run_ended_in_the_store_that_the_environment_names(
     def status(name: str) -> str:
         return client.get_run((tmp_path / name / "mlflow_run").read_text().strip()).info.status
 
-    class Impatient(LiveView):
-        def update(self, record: dict) -> None:
-            if record["round"] == 2:
-                os.kill(os.getpid(), signal.SIGINT)
+    def interrupt(record: dict) -> None:
+        if record["round"] == 2:
+            os.kill(os.getpid(), signal.SIGINT)
 
-    watcher = tracked(Impatient(Console(quiet=True)), tmp_path / "stopped", tensorboard=False, mlflow=True)
+    callbacks = [EachRound(interrupt), *trackers(tensorboard=False, mlflow=True)]
     with pytest.raises(Interrupted):
-        drive(load_config(None, SMALL | {"rounds": 9}), tmp_path / "stopped", watcher)
+        run_config(load_config(None, SMALL | {"rounds": 9}), tmp_path / "stopped", callbacks)
     assert status("stopped") == "KILLED"
     run(tmp_path / "stopped", 3, resume=True, mlflow=True)
     assert status("stopped") == "FINISHED"
@@ -95,6 +95,7 @@ def test_mlflow_is_told_how_a_run_ended_in_the_store_that_the_environment_names(
     assert (tmp_path / "mlflow.db").exists()
 
 
-def test_without_either_only_the_view_watches(tmp_path: Path) -> None:
-    view = LiveView(Console(quiet=True))
-    assert tracked(view, tmp_path, tensorboard=False, mlflow=False) is view
+def test_a_tracker_needs_a_directory() -> None:
+    pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
+    with pytest.raises(laconic.ConfigError, match="TensorBoard: give it a directory, or give the run one"):
+        laconic.simulate("fed_avg", "logistic", "digits", rounds=1, callbacks=[laconic.TensorBoard()])

@@ -47,17 +47,18 @@ def test_the_quick_form_goes_the_whole_way(name: str, tmp_path: Path) -> None:
         assert len(verdicts(study, data)) == len(study.claims)
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", [name for name, study in STUDIES.items() if study.experiment])
 def test_the_settings_of_the_whole_form_are_settings(name: str) -> None:
-    study = STUDIES[name]
-    if study.experiment is None:
-        return
-    for label, line in study.experiment.runs.items():
-        said = options(f"{study.experiment.common} {line.replace('{rate}', '0.1')}")
+    experiment = STUDIES[name].experiment
+    assert experiment is not None
+    for label, line in experiment.runs.items():
+        assert bool(experiment.rates) == ("{rate}" in experiment.common + line), f"{label}: rates to try"
+        said = options(f"{experiment.common} {line.replace('{rate}', '0.1')}")
+        assert (experiment.rounds > 0) != ("rounds" in said), f"{label}: the length is said once"
+        assert {"algorithm", "dataset", "clients", "model"} <= said.keys(), f"{label}: left to defaults"
         config = load_config(None, said)
+        assert (config.algorithm, config.model) == (said["algorithm"], said["model"])
         config.build_algorithm()
-        assert study.experiment.rounds or config.rounds, label
-        assert study.experiment.rates or "{rate}" not in line, label
 
 
 @pytest.mark.parametrize("name", STUDIES)

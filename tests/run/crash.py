@@ -19,7 +19,7 @@ from laconic.cli.view import LiveView
 from laconic.federation.database import Database
 from laconic.run import directory
 from laconic.run.config import load_config
-from laconic.run.driver import drive
+from laconic.run.driver import run_config
 
 OPTIONS = {"model": "logistic", "strategy": "loop", "participants": 2, "local_steps": 1, "threads": 1}
 ALGORITHMS = {
@@ -55,7 +55,7 @@ def run(out: Path, rounds: int, store: str, moment: int) -> int:
         Path.replace = dying(Path.replace, left)
         Database.execute = dying(Database.execute, left)
         options = OPTIONS | ALGORITHMS[store] | {"rounds": rounds, "store": store}
-        drive(load_config(None, options), out, Quiet(), resume=True)
+        run_config(load_config(None, options), out, [Quiet()], resume=True)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 

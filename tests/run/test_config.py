@@ -136,7 +136,7 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_line(tmp_path) -> None
     directory.save_tensors(file, {"x": torch.zeros(2)}, {"round": 1})
     assert directory.load_tensors(file)[1] == {"round": 1}
     content = file.read_bytes()
-    assert b'"format":"1"' in content
-    file.write_bytes(content.replace(b'"format":"1"', b'"format":"2"'))
-    with pytest.raises(DataError, match="has checkpoint format 2; this version of Laconic reads format 1"):
+    assert rb"\"format\": 2" in content
+    file.write_bytes(content.replace(rb"\"format\": 2", rb"\"format\": 3"))
+    with pytest.raises(DataError, match="has checkpoint format 3; this version of Laconic reads format 2"):
         directory.load_tensors(file)

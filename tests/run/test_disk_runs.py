@@ -101,10 +101,10 @@ def test_a_checkpoint_does_not_hold_what_the_database_holds() -> None:
     for store in ("memory", "disk"):
         run = simulation(laconic.fed_bnlaca(), store)
         list(run.rounds())
-        tensors, numbers = run.snapshot()
-        known = [name for name in tensors if name.startswith(("clients/", "server/peers/"))]
-        assert bool(known) == bool(numbers["clients"]) == (store == "memory")
-        assert any(run.server.peers) and run.server.versions.max() > LOST
+        state = run.state_dict()
+        known = [name for name in state if name.startswith(("clients/", "server/clients/links/"))]
+        assert bool(known) == bool(state.get("clients/records")) == (store == "memory")
+        assert any(run.server.clients.links) and run.server.clients.versions.max() > LOST
         run.close()
 
 

@@ -25,11 +25,11 @@ CHECKPOINTS = {"memory": "checkpoint.safetensors", "disk": "checkpoint.sqlite"}
 FILES = ["config.toml", "label_counts.json", "metrics.jsonl", "model.safetensors"]
 
 
-def start(folder: Path, out: str, rounds: int, store: str) -> subprocess.Popen:
+def start(folder: Path, out: str, rounds: int, store: str, hold: int = 0) -> subprocess.Popen:
     command = [sys.executable, str(SCRIPT), "run", *OPTIONS, *ALGORITHMS[store], "--threads", "1", "--json"]
     command += ["--store", store]
     command += ["--rounds", str(rounds), "--out", out, "--resume"]
-    environment = os.environ | {"LACONIC_OFFLINE": "1"}
+    environment = os.environ | {"LACONIC_OFFLINE": "1", "HOLD": str(hold)}
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -59,21 +59,19 @@ def wait_for_a_round(process: subprocess.Popen, path: Path) -> None:
 def kill_again_and_again(folder: Path, rounds: int, kills: int, seed: int, store: str) -> None:
     reference = finish(start(folder, "reference", rounds, store))
     generator = random.Random(seed)
-    done = 0
-    while done < kills:
-        process = start(folder, "run", rounds, store)
+    for done in range(kills):
+        # However fast it is, it waits for its kill, so that the next one has rounds left.
+        process = start(folder, "run", rounds, store, hold=rounds * (done + 1) // (kills + 1))
         if done % 5 == 4:
             # From the very start: also while Python is still loading, or the directory is made.
             time.sleep(generator.uniform(0, 3))
         else:
-            # From its first new round on; the delays are short enough that the run is not over before all kills have
-            # happened.
+            # From its first new round on.
             wait_for_a_round(process, folder / "run/metrics.jsonl")
             time.sleep(generator.uniform(0, reference["seconds"] / kills / 2))
-        assert process.poll() is None, f"it was over after {done} kills"
+        assert process.poll() is None, process.communicate()
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        done += 1
     before = len((folder / "run/metrics.jsonl").read_text().splitlines())
     assert 0 < before < rounds, "the kills fell into the middle of the run"
     summary = finish(start(folder, "run", rounds, store))

@@ -143,10 +143,12 @@ def test_other_data_or_another_model_cannot_be_resumed(tmp_path: Path) -> None:
         return Simulation(laconic.fed_avg(), laconic.classification(module), data(shift), laconic.Settings(rounds=3))
 
     first = simulation(0.0, 4)
-    next(first.rounds())
-    snapshot = first.snapshot()
+    directory = RunDirectory(tmp_path / "run")
+    directory.create(first, "")
+    directory.append(next(first.rounds()))
+    directory.save_checkpoint(first)
     first.close()
     for other, match in ((simulation(0.5, 4), "data"), (simulation(0.0, 6), "model")):
         with pytest.raises(ConfigError, match=f"resume: the {match}"):
-            other.restore(*snapshot)
+            directory.resume(other, "")
         other.close()

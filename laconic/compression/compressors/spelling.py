@@ -21,7 +21,8 @@ from laconic.compression.groups import check_granularity, group_bounds
 from laconic.compression.packet import Body
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.layout import Layout
-from laconic.core.part import make_part
+from laconic.core.part import make_part, parameter_names
+from laconic.core.spelling import Spelling, parse
 
 _FRACTION = re.compile(r"\d+/\d+")
 
@@ -120,23 +121,28 @@ AnyGroupedCompressor = Annotated[GroupedCompressor, BeforeValidator(_read_groupe
 
 
 def _piece(text: str, chained: bool = False) -> Compressor:
-    name, *rest = re.split("[:,]", text, maxsplit=1)
+    # `qsgd,norm=max` is `qsgd:norm=max`.
+    name, arguments, keywords = _split(re.sub(r"^(\w+),", r"\1:", text))
     # Looked up now, since a person's own file may have added to them.
     known = {each: cls for each, cls in COMPRESSORS.items() if cls is not Chain}
     if name not in known:
         raise unknown_name("compressor", name, known)
     cls = known[name]
     parameters = dict(cls.in_chain) if chained else {}
-    for place, setting in enumerate(rest[0].split(",") if rest else []):
-        key, equals, value = setting.partition("=")
-        if not equals:
-            if place or cls.argument is None:
-                names = ", ".join(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
-                raise ConfigError(f"compressor '{text}': '{setting}' must be name=value with one of {names}")
-            key, value = cls.argument, setting
+    if len(arguments) > (cls.argument is not None):
+        names = ", ".join(parameter_names(cls))
+        raise ConfigError(f"compressor '{text}': '{arguments[-1]}' must be name=value with one of {names}")
+    for key, value in [*zip([cls.argument or ""], arguments, strict=False), *keywords.items()]:
         # A person's own compressor may call its share as it likes.
         parameters[key] = _number(key, value) if key == "ratio" or _FRACTION.fullmatch(value) else value
     return make_part(cls, parameters)
+
+
+def _split(text: str) -> Spelling:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ConfigError(f"compressor '{text}': {error}") from None
 
 
 def _number(key: str, text: str) -> float:

@@ -1,0 +1,116 @@
+"""The short spelling of a choice with arguments: `dirichlet:0.3`, `step:100:0.5`, `mlp:200,200`, `top_k:1/64,coding=rice`.
+
+A name, a colon, then arguments. Commas separate them; colons do so too, where no argument has a name (`step:100:0.5`).
+`parse` splits such a text, `convert` gives a piece of it a type, and `choose` does both for a family of dataclasses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from laconic.core.errors import suggestion
+from laconic.core.validation import explain
+
+
+class Spelling(NamedTuple):
+    """A text, split but not yet converted."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    keywords: dict[str, str] = {}
+
+    def positional(self) -> tuple[str, ...]:
+        """The arguments, where none may have a name."""
+        for key in self.keywords:
+            raise ValueError(f"'{key}=' is not allowed: arguments have no names here")
+        return self.arguments
+
+
+def parse(text: str) -> Spelling:
+    """Split a text into its name, positional arguments and keyword arguments.
+
+    >>> parse("dirichlet:0.3,x=1")
+    Spelling(name='dirichlet', arguments=('0.3',), keywords={'x': '1'})
+    """
+    name, colon, rest = text.strip().partition(":")
+    arguments: list[str] = []
+    keywords: dict[str, str] = {}
+    for piece in rest.split(",") if colon else []:
+        key, equals, value = (word.strip() for word in piece.partition("="))
+        if equals:
+            if key in keywords:
+                raise ValueError(f"'{key}' is given twice")
+            keywords[key] = value
+        elif keywords:
+            raise ValueError(f"'{piece}' must be name=value, as the one before it")
+        else:
+            arguments += [word.strip() for word in piece.split(":")]
+    return Spelling(name, tuple(arguments), keywords)
+
+
+def convert(value: Any, kind: Any) -> Any:
+    """The value as that type (anything that pydantic knows); ValueError with one line that says what is allowed.
+
+    >>> convert(("200", "100"), tuple[int, ...])
+    (200, 100)
+    """
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise ValueError(explain(error)) from None
+
+
+class Choice:
+    """Base of pydantic dataclasses that have a short spelling: their name, then their fields in order."""
+
+    name: ClassVar[str]
+
+    def __str__(self) -> str:
+        """The shortest text from which `choose` makes the same choice."""
+        values = [(getattr(self, field.name), field.default) for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        while values and values[-1][0] == values[-1][1]:
+            values.pop()
+        return ":".join([self.name, *(_shortest(value) for value, _ in values)])
+
+
+C = TypeVar("C", bound=Choice)
+
+
+def choose(text: str, choices: Mapping[str, type[C]]) -> C:
+    """The choice that is spelled so; ValueError with one line that says what is allowed."""
+    name, arguments, keywords = parse(text)
+    if name not in choices:
+        near = suggestion(name, choices)
+        allowed = ", ".join(map(usage, choices.values()))
+        raise ValueError(f"unknown name '{name}': {near}{' ' if near else ''}allowed: {allowed}")
+    cls = choices[name]
+    fields = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    given = dict(zip(fields, arguments, strict=False)) | keywords
+    try:
+        if len(arguments) > len(fields):
+            raise ValueError(f"{len(arguments)} arguments are too many" if fields else "it takes no arguments")
+        if len(given) < len(arguments) + len(keywords):
+            raise ValueError("an argument is given twice")
+        if unknown := given.keys() - set(fields):
+            raise ValueError(f"'{min(unknown)}' is no argument of it")
+        return cls(**given)
+    except ValueError as error:
+        problem = explain(error) if isinstance(error, ValidationError) else error
+        raise ValueError(f"{problem}; write it as {usage(cls)}") from None
+
+
+def usage(cls: type[Choice]) -> str:
+    """How a choice is written, as in `step:ROUNDS:DECAY` or `pairs[:ORDER]`."""
+    text = cls.name
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        required = field.default is dataclasses.MISSING
+        text += f":{field.name.upper()}" if required else f"[:{field.name.upper()}]"
+    return text
+
+
+def _shortest(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -1,0 +1,90 @@
+"""A task that is ready to train: on its device, tried on an example, with its strategy for gradients resolved.
+
+Simulations, the server of a federation and its nodes all prepare their task here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from laconic.core.errors import ConfigError
+from laconic.core.layout import Layout
+from laconic.core.task import TASKS, Batch, Task
+from laconic.data.federated import ClientData
+from laconic.gradients.choose import settle
+from laconic.gradients.named_rng import Stochastic, stochastic
+from laconic.gradients.numerics import Numerics
+
+Example = Callable[[torch.dtype], Batch]
+"""Two examples of the data, in the given floating type."""
+
+
+@dataclass(frozen=True)
+class PreparedTask:
+    """A checked task, its layout, and how its gradients are computed."""
+
+    task: Task
+    layout: Layout
+    numerics: Numerics
+    stochastic: Stochastic
+    device: torch.device
+    batch: Batch | None
+    """The example that the task was tried on, on its device."""
+
+    @property
+    def initial_model(self) -> Tensor:
+        """The initial parameters as one vector."""
+        return self.layout.flatten(self.task.module)
+
+    @property
+    def initial_buffers(self) -> Tensor:
+        """The initial floating buffers as one vector."""
+        return self.layout.flatten_buffers(self.task.module).to(self.device)
+
+
+def prepare(
+    task: Task, numerics: Numerics, device: torch.device, example: Example | None, classes: int | None
+) -> PreparedTask:
+    """Check a task on an example. Without an example the strategy `auto` becomes `loop`, which works for every model."""
+    dtype: torch.dtype = getattr(torch, numerics.dtype)
+    task = task.to(device, dtype)
+    layout = Layout.of(task.module)
+    if example is None:
+        chosen = numerics.model_copy(update={"strategy": "loop"}) if numerics.strategy == "auto" else numerics
+        return PreparedTask(task, layout, chosen, "no", device, None)
+    batch = tuple(part.to(device) for part in example(dtype))
+    task.check(batch)
+    _check_labels(task, classes, batch)
+    draws = stochastic(task, batch)
+    return PreparedTask(task, layout, settle(numerics, task, layout, draws, batch), draws, device, batch)
+
+
+def client_example(data: ClientData, client: int) -> Example:
+    """Two examples of a client, the same one twice if it has only one: batch norm cannot be tried on one."""
+    return lambda dtype: data.batch(client, np.arange(2) % data.size(client), dtype)
+
+
+def _check_labels(task: Task, classes: int | None, batch: Batch) -> None:
+    """A ready-made classifier must have an output for every label."""
+    if classes is None or task.loss is not TASKS["classification"](task.module).loss:
+        return
+    with torch.no_grad():
+        outputs = task.module.eval()(batch[0]).shape[-1]
+    if outputs < classes:
+        raise ConfigError(f"model has {outputs} outputs, but the labels go from 0 to {classes - 1}")
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of that name, if it works here."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        there = "cpu, cuda" if torch.cuda.is_available() else "cpu"
+        raise ConfigError(f"device = '{name}': not usable here; allowed: {there}") from error
+    return device

@@ -1,0 +1,85 @@
+"""What the server keeps about its clients between rounds.
+
+Per client that is 16 bytes (the number of its last update and the version of its model), and what its links need.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from laconic.algorithms.downlinks.base import LOST, ClientModelVersion
+from laconic.core.layout import Layout
+from laconic.core.part import State, section
+from laconic.federation.client_links import ClientLinkState, DiskClientLinkState
+from laconic.federation.pending_broadcasts import PendingBroadcasts
+
+
+class ClientTable:
+    """Sequence numbers, model versions, link states and pending broadcasts of all clients."""
+
+    def __init__(self, layout: Layout, count: int, links: ClientLinkState | DiskClientLinkState | None = None) -> None:
+        self.sequences = np.zeros(count, dtype=np.int64)
+        """The number of each client's last update that was used."""
+        self.versions = np.zeros(count, dtype=np.int64)
+        """The version of the model that each client has; `LOST` for a client that has lost its state."""
+        self.links = ClientLinkState(layout) if links is None else links
+        self.pending = PendingBroadcasts()
+        self._durable: dict[int, int] = {}
+        """For clients with updates since the last checkpoint: the number before these, which may be acknowledged."""
+
+    def acknowledge(self) -> None:
+        """All updates used up to now are durable, so clients may be told."""
+        self._durable = {}
+
+    def acknowledged(self, client: int) -> int:
+        """The number of the client's last update that is used durably."""
+        return self._durable.get(client, int(self.sequences[client]))
+
+    def continues(self, client: int) -> int | None:
+        """The number of an update that is used but not durable yet, from which the client goes on; else None."""
+        return int(self.sequences[client]) if client in self._durable else None
+
+    def model_version(self, client: int) -> ClientModelVersion:
+        """The model that the client has, as far as the server knows."""
+        return ClientModelVersion(int(self.versions[client]), section(self.links.get(client), "downlink"))
+
+    def uplink_state(self, client: int) -> State:
+        """What the uplink keeps about the client."""
+        return section(self.links.get(client), "uplink")
+
+    def has_lost_state(self, client: int) -> bool:
+        """Whether the client must receive the whole model."""
+        return bool(self.versions[client] == LOST)
+
+    def advance(self, client: int, sequence: int, uplink: State, downlink: State, version: int | None) -> None:
+        """The client's update counts: its links move on, and its pending broadcast has arrived."""
+        state = {f"uplink/{name}": value for name, value in uplink.items()}
+        state |= {f"downlink/{name}": value for name, value in downlink.items()}
+        if state:
+            self.links[client] = state
+        if version is not None:
+            self.versions[client] = version
+        self._durable.setdefault(client, int(self.sequences[client]))
+        self.sequences[client] = sequence
+        self.pending.confirm(client)
+
+    def forget(self, client: int) -> None:
+        """The client has lost its state: it receives the whole model next."""
+        self.versions[client] = LOST
+        self.links.forget(client)
+        self.pending.confirm(client)
+
+    def state_dict(self) -> State:
+        """All of it as tensors."""
+        own: State = {"sequences": torch.from_numpy(self.sequences), "versions": torch.from_numpy(self.versions)}
+        own |= {f"pending/{name}": value for name, value in self.pending.state_dict().items()}
+        return own | {f"links/{name}": value for name, value in self.links.state_dict().items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore a `state_dict`."""
+        self.sequences = state["sequences"].cpu().numpy().copy()
+        self.versions = state["versions"].cpu().numpy().copy()
+        self.pending.load_state_dict(section(state, "pending"))
+        self.links.load_state_dict(section(state, "links"))
+        self._durable = {}

@@ -1,0 +1,85 @@
+"""Checking a reply before it may change anything: its labels, its streams, its vectors (design rule 8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MODEL, Exchange, Phase, PhaseTable
+from laconic.algorithms.uplinks.base import Uplink
+from laconic.compression import Payload, decode_body, decode_dense
+from laconic.compression.packet import Body, Flag, Packet
+from laconic.core.errors import PacketError
+from laconic.core.layout import Layout
+from laconic.core.part import State
+from laconic.federation.messages import Reply
+
+
+@dataclass(frozen=True)
+class SentInstruction:
+    """What one client was asked in the present exchange."""
+
+    phase: Phase
+    exchange: Exchange
+    model: Body | None
+    """The encoded model, if the instruction carried one."""
+
+
+@dataclass(frozen=True)
+class ValidReply:
+    """A reply that passed every check and may be used."""
+
+    packets: dict[str, Packet]
+    payloads: dict[str, Payload]
+    uplink_state: State
+    """What the uplink keeps about the client from now on."""
+    norms: dict[str, float] = field(default_factory=dict)
+    """The norms of its vectors by kind, where clients are judged by them."""
+
+    @property
+    def sequence(self) -> int:
+        """The number of the client's update."""
+        return next(iter(self.packets.values())).sequence
+
+    @property
+    def started_over(self) -> bool:
+        """Whether the client had lost its state."""
+        return any(Flag.RESET in packet.flags for packet in self.packets.values())
+
+
+def parse_packets(reply: Reply, layout: Layout, phases: PhaseTable) -> dict[str, Packet]:
+    """The packets of a reply by stream: at least one, and each stream once."""
+    parsed = [Packet.parse(raw, layout) for raw in reply.packets]
+    packets = {phases.stream(packet.stream): packet for packet in parsed}
+    if not packets or len(packets) != len(reply.packets):
+        raise PacketError("stream", f"client {reply.client} sent streams {sorted(packets)}")
+    return packets
+
+
+def check_labels(reply: Reply, packets: dict[str, Packet], now: tuple[int, int, int], last: int) -> None:
+    """All packets answer the present question, as the client's next update.
+
+    `now` is round, incarnation and exchange; `last` the number of the client's last update that was used.
+    """
+    if {(packet.round, packet.incarnation, packet.exchange) for packet in packets.values()} != {now}:
+        raise PacketError("stale", f"client {reply.client} is not expected in round {now[0]}")
+    numbers = {packet.sequence for packet in packets.values()}
+    if len(numbers) > 1 or min(numbers) <= last:
+        number = next(iter(packets.values())).sequence
+        raise PacketError("stale", f"update {number} of client {reply.client} is not the next")
+
+
+def decode_packets(
+    packets: dict[str, Packet], expected: set[str], uplink: Uplink, uplink_state: State, layout: Layout
+) -> ValidReply:
+    """The vectors of a reply; `uplink_state` is what the uplink keeps about the client."""
+    if set(packets) != expected:
+        raise PacketError("stream", f"streams {sorted(packets)} where {sorted(expected)} are expected")
+    payloads: dict[str, Payload] = {}
+    for stream, packet in packets.items():
+        if stream == MODEL:
+            payloads[stream], uplink_state = uplink.fold(packet.body, packet.flags, uplink_state, layout)
+        elif stream == BUFFERS:
+            payloads[stream] = decode_dense(packet.body, layout.buffer_size, layout.dtype)
+        elif stream != CONFIRM:
+            payloads[stream] = decode_body(packet.body, layout)
+    return ValidReply(packets, payloads, uplink_state)
