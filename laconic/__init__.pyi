@@ -1,6 +1,6 @@
-from . import data as data, models as models
+from . import compression as compression, data as data, models as models
 from .algorithms.algorithm import Algorithm as Algorithm
-from .algorithms.downlinks.base import DenseDownlink as DenseDownlink
+from .algorithms.downlinks.base import DenseDownlink as DenseDownlink, Downlink as Downlink
 from .algorithms.downlinks.broadcast import Broadcast as Broadcast
 from .algorithms.downlinks.mirrored import Mirrored as Mirrored
 from .algorithms.downlinks.repeated import Repeated as Repeated
@@ -29,6 +29,7 @@ from .algorithms.optimizers.adaptive import (
     AMSGrad as AMSGrad,
     Yogi as Yogi,
 )
+from .algorithms.optimizers.base import Optimizer as Optimizer
 from .algorithms.optimizers.sgd import SGD as SGD
 from .algorithms.recipes import (
     bvr_l_sgd as bvr_l_sgd,
@@ -60,17 +61,33 @@ from .algorithms.recipes import (
     fed_yogi as fed_yogi,
     marina as marina,
     minibatch_sgd as minibatch_sgd,
-    make as make,
     scaffold as scaffold,
 )
 from .algorithms.uplinks.base import (
     Compressed as Compressed,
     DenseUplink as DenseUplink,
-    ErrorFeedback as ErrorFeedback,
+    Uplink as Uplink,
 )
 from .algorithms.uplinks.lazy import Accelerated as Accelerated, Lazy as Lazy
 from .api import simulate as simulate
-from .compression import parse_compressor as parse_compressor
+from .compression import (
+    QSGD as QSGD,
+    Cast as Cast,
+    Chain as Chain,
+    Compressor as Compressor,
+    Dense as Dense,
+    HeavySign as HeavySign,
+    Kept as Kept,
+    Levels as Levels,
+    RandomK as RandomK,
+    Sign as Sign,
+    Signs as Signs,
+    TopK as TopK,
+    Uniform as Uniform,
+    Values as Values,
+    compressor as compressor,
+    parse_compressor as parse_compressor,
+)
 from .core.errors import (
     ConfigError as ConfigError,
     DataError as DataError,
@@ -79,6 +96,7 @@ from .core.errors import (
     unknown_name as unknown_name,
 )
 from .core.layout import Layout as Layout
+from .core.part import Part as Part, part as part
 from .core.randomness import Randomness as Randomness
 from .core.task import (
     Task as Task,

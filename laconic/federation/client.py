@@ -21,7 +21,7 @@ from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import LostState
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MEAN, MODEL, Phase
-from laconic.compression import DENSE, Codec, Payload, decode, decode_dense, encode_dense
+from laconic.compression import DENSE, Codec, Payload, decode_body, decode_dense, encode_dense
 from laconic.compression.packet import Body, Flag, Frame, Packet
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
@@ -169,7 +169,7 @@ class ClientRuntime:
             body = packets[BUFFERS].body
             buffers = decode_dense(body, self.layout.buffer_size, self.layout.dtype).dense()
         received = {
-            stream: decode(packet.body, self.layout).dense()
+            stream: decode_body(packet.body, self.layout).dense()
             for stream, packet in packets.items()
             if stream not in (MODEL, BUFFERS)
         }
@@ -213,7 +213,7 @@ class ClientRuntime:
             declared = opening.phase.stream(name)
             generator = context.generator(Draw.UPLINK_STREAM.format(declared.draw))
             body = (declared.compressor or DENSE).encode(vector, self.layout, generator)
-            answer.bodies[name], answer.used[name] = body, decode(body, self.layout)
+            answer.bodies[name], answer.used[name] = body, decode_body(body, self.layout)
         if not vectors:
             answer.bodies[CONFIRM] = Body(Codec.SKIP)
         return answer

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MODEL, Exchange, Phase, PhaseTable
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import Payload, decode, decode_dense
+from laconic.compression import Payload, decode_body, decode_dense
 from laconic.compression.packet import Body, Flag, Packet
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
@@ -81,5 +81,5 @@ def decode_packets(
         elif stream == BUFFERS:
             payloads[stream] = decode_dense(packet.body, layout.buffer_size, layout.dtype)
         elif stream != CONFIRM:
-            payloads[stream] = decode(packet.body, layout)
+            payloads[stream] = decode_body(packet.body, layout)
     return ValidReply(packets, payloads, uplink_state)

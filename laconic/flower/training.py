@@ -32,7 +32,7 @@ from laconic.flower.policy import NodePolicy
 from laconic.flower.population import Population
 from laconic.flower.presence import Presence
 from laconic.flower.roster import Roster
-from laconic.run.config import RunConfig, spelled_out
+from laconic.run.config import RunConfig
 from laconic.run.training import Diverged, Record, Training
 
 LOG = getLogger("flwr.laconic")
@@ -76,7 +76,7 @@ class FederatedTraining(Training):
         plan = Plan(
             run=uuid4().hex,
             name=algorithm.name,
-            parts={slot: spelled_out(part) for slot, part in resolved.parts().items()},
+            parts={slot: part.table() for slot, part in resolved.parts().items()},
             seed=config.seed,
             clients=clients,
             partition=config.partition,

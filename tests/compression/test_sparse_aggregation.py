@@ -15,7 +15,7 @@ import laconic
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.uplinks.base import Uplink
 from laconic.algorithms.uplinks.lazy import SKIP
-from laconic.compression import DensePayload, SparsePayload, SumPayload, decode, parse_compressor
+from laconic.compression import DensePayload, GroupedCompressor, SparsePayload, SumPayload, decode_body
 from laconic.compression.packet import Body, CoreStream, Flag, Packet
 from laconic.core.randomness import Randomness
 from laconic.data import from_arrays
@@ -63,8 +63,8 @@ def reply(server: Server, client: int, body: Body, flags: Flag) -> Reply:
 def _loaded() -> None:
     """What is loaded or compiled only once is no part of a client's cost."""
     for spelling in ("top_k:1/64", "top_k:1/64,coding=rice", "random_k:1/64+uniform:12", "top_k:1/64+qsgd:4"):
-        body = parse_compressor(spelling).encode(normal(LAYOUT), LAYOUT, draws())
-        decode(body, LAYOUT).add_to(torch.zeros(LAYOUT.size), 1.0)
+        body = GroupedCompressor.parse(spelling).encode(normal(LAYOUT), LAYOUT, draws())
+        decode_body(body, LAYOUT).add_to(torch.zeros(LAYOUT.size), 1.0)
     with DenseTensors([]) as mode:
         torch.zeros(LAYOUT.size)
     assert mode.made
@@ -106,14 +106,14 @@ def test_a_sparse_packet_takes_less_than_a_dense_vector(
     spelling: str, ratio: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Decoding included. A list of positions takes two numbers' worth each; random_k marks them, a byte for each entry."""
-    compressor = parse_compressor(spelling.format(ratio))
+    compressor = GroupedCompressor.parse(spelling.format(ratio))
     bodies = [compressor.encode(normal(LAYOUT, seed), LAYOUT, draws(seed)) for seed in range(CLIENTS)]
-    assert all(isinstance(decode(body, LAYOUT), SparsePayload) for body in bodies)
-    server = server_with(laconic.Compressed(compressor))
+    assert all(isinstance(decode_body(body, LAYOUT), SparsePayload) for body in bodies)
+    server = server_with(laconic.Compressed(str(compressor)))
     round, _ = begin(server)
     peaks = fold_all(server, round, bodies, Flag(0), monkeypatch)
     assert max(peaks) < share * DENSE_BYTES
-    expected = sum(decode(body, LAYOUT).dense().double() for body in bodies) / CLIENTS
+    expected = sum(decode_body(body, LAYOUT).dense().double() for body in bodies) / CLIENTS
     mean = round.received.mean("model")
     assert mean is not None
     torch.testing.assert_close(mean.double(), expected, rtol=1e-5, atol=1e-6)
@@ -124,9 +124,9 @@ def test_references_stay_packets(
     kind: type[laconic.Lazy | laconic.Accelerated], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A skip, and an acceleration, are folded from the client's last packet; that is all that is kept of a client."""
-    compressor = parse_compressor("top_k:1/64")
+    compressor = GroupedCompressor.parse("top_k:1/64")
     bodies = [compressor.encode(normal(LAYOUT, seed), LAYOUT, draws(seed)) for seed in range(CLIENTS)]
-    server = server_with(kind(compressor, memory=True))
+    server = server_with(kind(str(compressor), memory=True))
     round, _ = begin(server)
     fold_all(server, round, bodies, Flag(0), monkeypatch)
     once = round.received.mean("model")
@@ -144,7 +144,7 @@ def test_references_stay_packets(
 
 def test_a_dense_vector_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the tests above."""
-    compressor = parse_compressor("top_k:1/64")
+    compressor = GroupedCompressor.parse("top_k:1/64")
     bodies = [compressor.encode(normal(LAYOUT), LAYOUT, draws())] * 2
 
     def add_densely(self: SparsePayload, accumulator: torch.Tensor, weight: float) -> list[Any]:
@@ -154,7 +154,7 @@ def test_a_dense_vector_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
         return []
 
     monkeypatch.setattr(SparsePayload, "pieces", add_densely)
-    server = server_with(laconic.Compressed(compressor))
+    server = server_with(laconic.Compressed(str(compressor)))
     round, _ = begin(server)
     with pytest.raises(AssertionError):
         fold_all(server, round, bodies, Flag(0), monkeypatch)

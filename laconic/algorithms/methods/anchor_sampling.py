@@ -20,7 +20,7 @@ from laconic.algorithms.methods.exchange import Answer, Exchange, Phase
 from laconic.algorithms.methods.recursion import recursive_steps
 from laconic.algorithms.methods.shared_state import SharedState, first_pass
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import AnyCompressor
+from laconic.compression import AnyGroupedCompressor
 from laconic.core.errors import ConfigError
 from laconic.core.part import State
 from laconic.core.randomness import Draw
@@ -51,8 +51,8 @@ class AnchorSampling(LocalMethod):
     """c."""
     pl_constant: Annotated[float, Field(gt=0)] = 1.0
     """mu of the PL condition."""
-    mean_compressor: AnyCompressor | None = None
-    """How vbar travels to miners; dense when not given. It has no memory, so use an unbiased one, as qsgd:8."""
+    mean_compressor: AnyGroupedCompressor | None = None
+    """How vbar travels to miners; dense when not given. It has no memory, so use an unbiased one, as qsgd:8@layer."""
     equal_weights: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from laconic.algorithms.methods.received import Received
 from laconic.algorithms.methods.shared_state import SharedState
 from laconic.algorithms.methods.unbiased import unbiased_compressor
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import AnyCompressor
+from laconic.compression import AnyGroupedCompressor
 from laconic.core.layout import Layout
 from laconic.core.part import State, checked
 
@@ -70,7 +70,7 @@ class DIANA(CompressedGradients):
 
     alpha: Annotated[float, Field(gt=0, le=1)] | None = None
     """The rate of the shifts h_i; 1 / (1 + omega) of the compressor when not given."""
-    quantizer: AnyCompressor | None = None
+    quantizer: AnyGroupedCompressor | None = None
     """The compressor whose omega that is. Always the uplink's, which is filled in before a run."""
 
     def shift_rate(self, layout: Layout) -> float:

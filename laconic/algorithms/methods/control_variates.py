@@ -12,7 +12,7 @@ from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.exchange import TRAIN, UPDATE, Answer, Exchange, Phase
 from laconic.algorithms.methods.shared_state import SharedState, first_pass
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import AnyCompressor
+from laconic.compression import AnyGroupedCompressor
 from laconic.core.part import State
 
 FIRST = "first gradient"
@@ -28,8 +28,8 @@ class ControlVariates(LocalMethod):
     control = SharedState(down=True)
     warm_start: bool = False
     """c_i starts as the client's full gradient at w_0, not at 0."""
-    mean_compressor: AnyCompressor | None = None
-    """How c travels to clients; dense when not given. It has no memory, so use an unbiased one, as qsgd:8."""
+    mean_compressor: AnyGroupedCompressor | None = None
+    """How c travels to clients; dense when not given. It has no memory, so use an unbiased one, as qsgd:8@layer."""
     equal_clients: ClassVar[bool] = True
 
     def local(self, cohort: Cohort) -> Answer:

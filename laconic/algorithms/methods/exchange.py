@@ -14,7 +14,7 @@ from typing import Literal
 from torch import Tensor
 
 from laconic.algorithms.methods.cohort import Cohort
-from laconic.compression import AnyCompressor
+from laconic.compression import GroupedCompressor
 from laconic.compression.packet import STREAMS, CoreStream
 from laconic.core.errors import ConfigError, PacketError
 
@@ -31,7 +31,7 @@ class Stream:
     """One vector that travels, by its name, with the compressor that it is encoded with."""
 
     name: str
-    compressor: AnyCompressor | None = None
+    compressor: GroupedCompressor | None = None
     """Dense if there is none."""
 
     @property

@@ -16,8 +16,8 @@ from laconic.algorithms.context import RoundContext
 from laconic.algorithms.methods.base import LocalMethod, method
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.exchange import MEAN, MODEL, TRAIN, Answer, Exchange, Phase
-from laconic.algorithms.uplinks.base import Compressed, DenseUplink, Uplink
-from laconic.compression import AnyCompressor, Payload, TopK
+from laconic.algorithms.uplinks.base import Uplink
+from laconic.compression import Payload
 from laconic.core.errors import ConfigError
 from laconic.core.part import State
 
@@ -29,8 +29,8 @@ class GradientTracking(LocalMethod):
     """K times W -= a (g(W, batch) - T_i); then T_i += beta (q - q_i) / (a K).
 
     q_i is the client's update as the server decodes it. q is their mean, which comes back in a second exchange. beta
-    (`tracker_rate`) is 1 unless the uplink has a memory: then q_i holds parts of old updates, and beta is k/d for top_k and
-    0.1 for other compressors.
+    (`tracker_rate`) is 1 unless the uplink has a memory: then q_i holds parts of old updates, and beta is k/d for
+    compressors that keep k entries exactly, as top_k, and 0.1 for others.
 
     On failure: a client subtracts its share of q_i at once, and adds that of q when q arrives. The server sends q again
     until the client confirms. So the trackers and what is still to be delivered sum to 0 at any participation. A client
@@ -46,8 +46,7 @@ class GradientTracking(LocalMethod):
     exact_sums: ClassVar[str | None] = "its trackers sum to zero only if the mean is exact"
 
     def fitted(self, uplink: Uplink) -> Self:
-        exact = isinstance(uplink, DenseUplink | Compressed) and _dense(uplink)
-        if self.memory == "global" and not (exact or uplink.has_memory):
+        if self.memory == "global" and not (uplink.lossless or uplink.has_memory):
             raise ConfigError(
                 f"method.memory = 'global': the uplink '{uplink.name}' has no memory that the mean could be taken out of; "
                 "say --memory, or uplink = error_feedback"
@@ -103,12 +102,8 @@ def _confirm(cohort: Cohort) -> Answer:
     return Answer()
 
 
-def _dense(uplink: Uplink) -> bool:
-    return uplink.effective is None or uplink.effective.name == "dense"
-
-
 def _tracker_rate(uplink: Uplink) -> float:
-    if _dense(uplink) or not uplink.has_memory:
+    compressor = None if uplink.compression is None else uplink.compression.compressor
+    if compressor is None or compressor.lossless or not uplink.has_memory:
         return 1.0
-    compressor: AnyCompressor | None = uplink.parameters().get("compressor")
-    return compressor.ratio if isinstance(compressor, TopK) else 0.1
+    return compressor.kept_fraction if compressor.exact and compressor.kept_fraction is not None else 0.1

@@ -22,7 +22,7 @@ from laconic.algorithms.methods.received import Received
 from laconic.algorithms.methods.recursion import recursive_steps
 from laconic.algorithms.methods.unbiased import unbiased_compressor
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import AnyCompressor
+from laconic.compression import AnyGroupedCompressor, GroupedCompressor
 from laconic.core.part import State, checked
 from laconic.core.randomness import Draw
 
@@ -64,8 +64,8 @@ class EstimatedGradient(Method):
 class TwoExchanges(EstimatedGradient, LocalMethod):
     """First gradients, from which the server makes g; then K steps of the recursion from g."""
 
-    gradient_compressor: AnyCompressor | None = None
-    """How gradients are compressed; dense when not given."""
+    gradient_compressor: AnyGroupedCompressor | None = None
+    """How gradients are compressed, as qsgd:8@layer; dense when not given."""
 
     @property
     def order(self) -> BatchOrder:
@@ -117,7 +117,7 @@ class RenewedGradient(EstimatedGradient):
         return 2 * self._examples(size)
 
     def _estimate_phases(
-        self, renewal: AnyCompressor | None, change: AnyCompressor | None, keeps_model: bool
+        self, renewal: GroupedCompressor | None, change: GroupedCompressor | None, keeps_model: bool
     ) -> tuple[Phase, ...]:
         up, previous = (Stream(GRADIENT, change),), (Stream(PREVIOUS),)
         return (
@@ -165,7 +165,7 @@ class MARINA(RenewedGradient):
         return self
 
     def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
-        return self._estimate_phases(None, uplink.parameters().get("compressor"), keeps_model=False)
+        return self._estimate_phases(None, uplink.compression, keeps_model=False)
 
     def update(self, received: Received, state: State) -> Tensor | None:
         return -state[GRADIENT] if GRADIENT in received.heard else None

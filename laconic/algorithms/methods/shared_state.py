@@ -8,7 +8,7 @@ from typing import Any
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.exchange import Exchange, Stream
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import AnyCompressor, Payload
+from laconic.compression import GroupedCompressor, Payload
 from laconic.core.layout import Layout
 from laconic.core.part import State
 
@@ -49,16 +49,16 @@ class SharedState:
 
     def difference(self, uplink: Uplink) -> Stream:
         """C(new - own), on its way up."""
-        compressor: AnyCompressor | None = uplink.parameters().get("compressor")
-        if compressor is not None and self.contractive:
-            compressor = compressor.scaled_for_feedback()
-        return Stream(self.name, compressor)
+        compression = uplink.compression
+        if compression is not None and self.contractive:
+            compression = compression.scaled_for_feedback()
+        return Stream(self.name, compression)
 
     def exact(self) -> Stream:
         """The difference without compression, for the first pass."""
         return Stream(self.name)
 
-    def mean(self, compressor: AnyCompressor | None = None) -> Stream:
+    def mean(self, compressor: GroupedCompressor | None = None) -> Stream:
         """c, on its way down."""
         return Stream(self.name, compressor)
 
