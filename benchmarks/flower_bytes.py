@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -24,12 +25,15 @@ from typing import Any
 from flower_envelope import envelope, example
 
 from laconic import models
-from laconic.cli.flower_app import write_app
+from laconic.cli.new_app import write_app
 from laconic.cli.view import size
 from laconic.core.layout import Layout
-from laconic.flower.trial import Trial
-from laconic.flower.trial_proxy import Proxy
+from laconic.flower.local_federation import LocalFederation
 from laconic.run.directory import RunDirectory, read_metrics
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.flower.proxy import Proxy
 
 ALGORITHMS = ("fed_avg", "fed_cams:compressor=sign")
 IDLE_SECONDS = 20.0
@@ -39,7 +43,7 @@ PATIENCE = 900.0
 def measure(folder: Path, nodes: int, rounds: int, model: str) -> list[dict[str, Any]]:
     """One row for each algorithm."""
     write_app(folder / "app", nodes)
-    trial = Trial(folder, nodes)
+    trial = LocalFederation(folder, nodes)
     with ExitStack() as stack:
         proxies = [stack.enter_context(Proxy(trial.port)) for _ in range(nodes)]
         trial.doors = {node: proxy.port for node, proxy in enumerate(proxies)}
@@ -87,7 +91,7 @@ def measure(folder: Path, nodes: int, rounds: int, model: str) -> list[dict[str,
     return rows
 
 
-def train(trial: Trial, algorithm: str, rounds: int, model: str, nodes: int) -> dict[str, Any]:
+def train(trial: LocalFederation, algorithm: str, rounds: int, model: str, nodes: int) -> dict[str, Any]:
     """One run to its end; its last record."""
     name = f"{algorithm.partition(':')[0]}-{rounds}"
     run = RunDirectory(trial.folder / name)

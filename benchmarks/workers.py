@@ -35,7 +35,7 @@ from laconic.engine import inline
 from laconic.engine.client_spec import ClientSpec
 from laconic.engine.inline import InlineEngine
 from laconic.engine.ray_actors import connect
-from laconic.engine.ray_settings import RaySettings
+from laconic.engine.settings import RaySettings
 from laconic.federation.store import ClientStore
 from laconic.run.simulation import Simulation, initial_module
 

@@ -13,16 +13,16 @@ from torch import nn
 from laconic import data as data_sets
 from laconic import models
 from laconic.algorithms.algorithm import Algorithm
-from laconic.core.errors import ConfigError, unknown_name
-from laconic.core.part import explain
+from laconic.core.errors import ConfigError, Interrupted, unknown_name
 from laconic.core.task import Task
+from laconic.core.validation import explain
 from laconic.data.federated import ClientData
 from laconic.data.supplied import Pair
 from laconic.run.callbacks import Callback, EachRound, ProgressBar
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.labels import split_label
-from laconic.run.loop import Interrupted, run
+from laconic.run.loop import run
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
 from laconic.run.training import Record, Result

@@ -74,9 +74,9 @@ def test_a_trials_certificate_always_names_this_machine(tmp_path) -> None:
     pytest.importorskip("flwr", reason="the extra `flower` is not installed")
     from cryptography import x509
 
-    from laconic.flower.trial_keys import make_trial_keys
+    from laconic.flower.local_keys import make_local_keys
 
-    keys = make_trial_keys(tmp_path, 1, ["superlink.example.org"])
+    keys = make_local_keys(tmp_path, 1, ["superlink.example.org"])
     certificate = x509.load_pem_x509_certificate(keys.certificate.read_bytes())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert set(names.get_values_for_type(x509.DNSName)) == {"superlink.example.org", "localhost"}

@@ -10,13 +10,16 @@ from typing import Any
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.combine import with_memory
+from laconic.algorithms.downlinks.broadcast import Broadcast
 from laconic.algorithms.downlinks.mirrored import Mirrored
+from laconic.algorithms.downlinks.repeated import Repeated
 from laconic.algorithms.methods.anchor_sampling import AnchorSampling
 from laconic.algorithms.methods.compressed_gradients import DIANA, EF21
 from laconic.algorithms.methods.control_variates import ControlVariates
 from laconic.algorithms.methods.gradient_tracking import GradientTracking
 from laconic.algorithms.methods.local_sgd import LocalSGD
 from laconic.algorithms.methods.minibatch_sgd import MinibatchSGD
+from laconic.algorithms.methods.own_training import OwnTraining
 from laconic.algorithms.methods.recursive_gradient import BVRLSGD, MARINA, FedPAGE
 from laconic.algorithms.optimizers.adaptive import AMS, Adagrad, Adam, AMSGrad, Yogi
 from laconic.algorithms.optimizers.sgd import SGD
@@ -27,6 +30,8 @@ from laconic.core.errors import unknown_name
 
 Recipe = Callable[..., Algorithm]
 RECIPES: dict[str, Recipe] = {}
+# A part can be named once its module is imported; no recipe uses these, so they are imported here.
+_OTHER_PARTS = (Broadcast, OwnTraining, Repeated)
 
 
 def _recipe(function: Recipe) -> Recipe:

@@ -1,5 +1,5 @@
 """The command line."""
 
-from laconic.cli.app import main
+from laconic.cli.entry_point import main
 
 __all__ = ["main"]

@@ -1,217 +1,250 @@
-"""The options that run, compare and tune share, said once."""
+"""The options that commands share. Those of a run are made from the keys of its config: name, type, default and help."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 import typer
+from pydantic import ByteSize
+from pydantic.fields import FieldInfo
 
-from laconic.algorithms.recipes import make
-from laconic.core.errors import ConfigError
-from laconic.core.part import SLOTS
+from laconic.cli.completion import (
+    AGGREGATES,
+    COMPRESSORS,
+    DATASETS,
+    DOWNLINKS,
+    MODELS,
+    PARTITIONS,
+    algorithms,
+    completing,
+)
+from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.user_code import load_parts
-from laconic.run.config import SHORT_NAMES, RunConfig, load_config, parse_setting
-
-# Name, type and help of each option that stands for a key of the config.
-_KEYS: list[tuple[str, type, str]] = [
-    ("dataset", str, "Data set by name (see `laconic datasets`), or file.py[:function] that returns clients."),
-    ("partition", str, "iid, shards:S, pairs, dirichlet:ALPHA or natural; the data set's own when not given."),
-    (
-        "model",
-        str,
-        "Model by name (see `laconic models`), or module:function of your own; one that fits when not given.",
-    ),
-    (
-        "clients",
-        int,
-        "How many clients the data is split over; 20 for digits, all where there are natural ones, else 100.",
-    ),
-    ("participants", int, "Clients per round; all when not given."),
-    ("rounds", int, "Rounds of training."),
-    ("local_steps", int, "Local steps per round."),
-    ("local_epochs", int, "Local passes over the client's data, instead of steps."),
-    ("batch_size", int, "Examples per local step."),
-    ("batch_order", str, "shuffled, or fixed: the order of the client's data, the same every round."),
-    ("local_lr", float, "The clients' learning rate."),
-    ("server_lr", float, "The server's learning rate."),
-    (
-        "compressor",
-        str,
-        "How updates are compressed on their way up: top_k:1/64, sign, qsgd:4, top_k:0.01+qsgd:4, …; a downlink that needs "
-        "one and has none takes it too. @layer or @model: in which groups; else by layer where the algorithm's own "
-        "compressor is (fed_ef_sgd, fed_ef_ams, fed_com, fed_paq, fed_comgate, fed_laconic, diana, marina), and as is usual "
-        "for the compressor: heavy_sign and uniform by layer, the others over the model.",
-    ),
-    (
-        "downlink",
-        str,
-        "How the model travels: dense; broadcast or mirrored, compressed as updates are or by --set downlink.compressor; "
-        "or repeated, where clients hear the mean (fed_gate).",
-    ),
-    ("aggregate", str, "How updates become one: mean, median, or trimmed_mean:SHARE, coordinate by coordinate."),
-    ("clip_updates", str, "Updates that are longer are brought to this length; median is that of the round's updates."),
-    (
-        "refuse_updates",
-        str,
-        "Updates that are longer are refused; auto is 100 times the median length of those that were accepted last.",
-    ),
-    ("dp_noise", float, "Central differential privacy: noise on the sum, as a multiple of --clip-updates."),
-    ("dp_delta", float, "The delta at which its epsilon is reported."),
-    ("drop", float, "Chance that an update is lost on the way."),
-    ("late", float, "Chance that an update arrives after its round."),
-    ("duplicate", float, "Chance that an update arrives twice."),
-    ("crash", float, "Chance that a client dies at a random moment of its round."),
-    ("lose_state", float, "Chance that a client comes back with nothing."),
-    (
-        "bandwidth_up",
-        str,
-        "Simulate the time of messages: from a client, as 1Mbit or lognormal:1Mbit,0.5 (median, spread).",
-    ),
-    ("bandwidth_down", str, "The same to a client."),
-    ("latency", str, "The same for each way, as 50ms or lognormal:50ms,0.5."),
-    (
-        "deadline",
-        float,
-        "Simulated seconds, as 30 or 30s, after which a round closes; clients that are later are cut off.",
-    ),
-    (
-        "sampling",
-        str,
-        "How participants are drawn: uniform, weighted by their examples, or poisson: each by its own coin.",
-    ),
-    ("weighting", str, "A client's weight in the mean: uniform, or size."),
-    ("seed", int, "Everything random follows from it."),
-    ("eval_every", int, "Rounds between two evaluations."),
-    ("device", str, "cpu, cuda, cuda:1, …"),
-    ("dtype", str, "float32 or float64."),
-    ("strategy", str, "How gradients are computed: auto, stacked, vmap or loop."),
-    ("threads", int, "Python threads over clients; changes the speed only."),
-    ("chunk", int, "Clients handled together by one thread; changes the speed only."),
-    ("store", str, "Where clients' states are kept: memory, or disk, for populations that memory does not hold."),
-    ("store_cache", str, "With --store disk: how much of it is kept in memory, too, as in 200MB."),
-    ("engine", str, "Who runs the clients: inline (this process), or ray (workers on many cores or machines)."),
-    (
-        "workers",
-        int,
-        "With --engine ray: how many processes, each with a shard of the clients; one per core if not given.",
-    ),
-    (
-        "ray_address",
-        str,
-        "With --engine ray: a cluster that runs already (auto, or host:port); else one is started here.",
-    ),
-    ("data_dir", str, "Where to look for data sets first."),
-]
-
-_FIRST: str = RunConfig.model_fields["algorithm"].default
-"""The algorithm when none is named."""
-_METAVARS = {str: "TEXT", int: "NUMBER", float: "NUMBER"}
+from laconic.run.keys import SHORT_NAMES, ConfigKeys, PartParameters, parse_setting
 
 Command = Callable[..., None]
 
+OUTPUT = "Output"
+PANELS = {
+    "Data": ("dataset", "partition", "clients", "data_dir"),
+    "Model": ("model", "dtype"),
+    "Training": (
+        "rounds",
+        "participants",
+        "local_steps",
+        "local_epochs",
+        "batch_size",
+        "batch_order",
+        "local_lr",
+        "seed",
+    ),
+    "Links": ("compressor", "memory", "downlink"),
+    "Server": ("server_lr", "sampling", "weighting"),
+    OUTPUT: ("eval_every", "diagnostics", "full_gradient"),
+    "Network and faults": (
+        *("bandwidth_up", "bandwidth_down", "latency", "deadline"),
+        *("drop", "late", "duplicate", "crash", "lose_state"),
+    ),
+    "Defenses": ("aggregate", "clip_updates", "refuse_updates", "dp_noise", "dp_delta"),
+    "Engine": (
+        *("device", "engine", "workers", "ray_address", "strategy"),
+        *("threads", "chunk", "store", "store_cache"),
+    ),
+    "Other settings": ("imports",),
+}
+"""The options of a run, in the order in which the help shows them."""
+_FLAGS = {"memory": "--memory/--no-memory", "diagnostics": "--diagnostics", "full_gradient": "--full-gradient"}
+_COMPLETED = {
+    **{"dataset": DATASETS, "partition": PARTITIONS, "model": MODELS, "compressor": COMPRESSORS},
+    **{"downlink": DOWNLINKS, "aggregate": AGGREGATES},
+}
 
-def with_config(function: Command, defaults: dict[str, str] | None = None) -> Command:
-    """Give a command the shared options; it gets what was said as `options`, a dict of config keys.
+RankBy = Literal["bytes", "time", "rounds"]
+RANK_BY: dict[RankBy, str] = {"bytes": "bytes", "time": "simulated_seconds", "rounds": "rounds"}
+"""What runs may be ranked by, and the name of that cost where a target is reached."""
 
-    `defaults`: what the help says of them where the command has others than the config.
+
+def as_fraction(target: float | None) -> float | None:
+    """A target accuracy, which may be given in percent."""
+    if target is None:
+        return None
+    fraction = target / 100 if target > 1 else target
+    if not 0 < fraction <= 1:
+        raise ConfigError(f"--target {target:g}: an accuracy between 0 and 1, or in percent, is allowed")
+    return fraction
+
+
+def _known_ranking(word: str) -> str:
+    if word not in RANK_BY:
+        raise unknown_name("ranking", word, RANK_BY)
+    return word
+
+
+def field_of(name: str) -> FieldInfo:
+    """The key of the config that an option sets."""
+    if name in PartParameters.model_fields:
+        return PartParameters.model_fields[name]
+    head, _, key = SHORT_NAMES.get(name, name).partition(".")
+    field = ConfigKeys.model_fields[head]
+    return field.annotation.model_fields[key] if key else field  # type: ignore[union-attr]
+
+
+def help_of(name: str, default: str | None = None) -> str:
+    """What an option does, and what holds when it is not given (`default`, if the command differs from the config)."""
+    field = field_of(name)
+    value = field.get_default(call_default_factory=True)
+    if default is None and name in PartParameters.model_fields:
+        default = "Default: the algorithm's own."
+    elif default is None and value is not None and not isinstance(value, bool | dict | list):
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        if isinstance(value, ByteSize):
+            shown = value.human_readable(decimal=True).replace(".0", "")
+        default = f"Default: {shown}."
+    return f"{field.description} {default or ''}".rstrip()
+
+
+Algorithm = Annotated[
+    str | None, typer.Option("--algorithm", help=help_of("algorithm"), autocompletion=completing(algorithms))
+]
+Target = Annotated[
+    float | None,
+    typer.Option(
+        "--target",
+        callback=as_fraction,
+        help="Accuracy in %; report what it cost until the mean of 5 evaluations reached it.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Ranking = Annotated[
+    str,
+    typer.Option(
+        "--rank-by",
+        metavar="|".join(RANK_BY),
+        callback=_known_ranking,
+        autocompletion=completing(RANK_BY),
+        help="Rank by this cost to reach the --target; time is simulated.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="Directory to write to; a new one in runs/ when not given.", rich_help_panel=OUTPUT),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue what was stopped in --out.", rich_help_panel=OUTPUT)]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.", rich_help_panel=OUTPUT)
+]
+Report = Annotated[
+    bool, typer.Option("--report/--no-report", help="Write report.html at the end.", rich_help_panel=OUTPUT)
+]
+TensorBoard = Annotated[
+    bool,
+    typer.Option(
+        "--tensorboard", help="Also write TensorBoard event files to the run's directory.", rich_help_panel=OUTPUT
+    ),
+]
+MLflow = Annotated[
+    bool,
+    typer.Option(
+        "--mlflow", help="Also log to MLflow: MLFLOW_TRACKING_URI, or mlflow.db in --out.", rich_help_panel=OUTPUT
+    ),
+]
+
+
+def implemented_in(module: str) -> Callable[[Command], Command]:
+    """The command calls the function of the same name in `laconic.cli.MODULE`, which is imported only then.
+
+    These modules import torch, which takes seconds. Help and shell completion need only the declarations of commands.
     """
-    told = {name: _default(name) for name, _, _ in _KEYS} | (defaults or {})
-    own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.name != "options"]
-    # Everything is text here, and checked by the config, so that a mistake reads the same in a file and an option.
-    shared = [
-        _option(name, str | None, f"--{name.replace('_', '-')}", metavar=_METAVARS[kind], help=text + told[name])
-        for name, kind, text in _KEYS
-    ]
-    shared += [
-        _option(
-            "memory",
-            bool | None,
-            "--memory/--no-memory",
-            help="Whether clients remember what they did not send; as the algorithm has it when not given.",
-        ),
-        _option("diagnostics", bool | None, "--diagnostics", help="Measure q_C, q_A, gamma and the memories' norm."),
-        _option(
-            "full_gradient",
-            bool | None,
-            "--full-gradient",
-            help="Measure the objective over all clients, its gradient, and how alike the clients' gradients are.",
-        ),
-        _option(
-            "imports",
-            list[str] | None,
-            "--import",
-            metavar="FILE.py",
-            help="A file of your own with parts (a compressor, a method, …) that may then be named; may be given again.",
-        ),
-        _option("set", list[str] | None, "--set", metavar="PART.PARAMETER=VALUE", help="Any other setting."),
-    ]
 
-    @functools.wraps(function)
+    def declare(declaration: Command) -> Command:
+        declaration.__dict__["implemented_in"] = module
+
+        @functools.wraps(declaration)
+        def command(**arguments: Any) -> None:
+            getattr(import_module(f"laconic.cli.{module}"), declaration.__name__)(**arguments)
+
+        return command
+
+    return declare
+
+
+def with_config(declaration: Command, defaults: dict[str, str] | None = None) -> Command:
+    """Give a command the options of a run; it gets those that were given as `options`, a dict of config keys.
+
+    `defaults`: what the help says of options whose defaults differ in this command.
+    """
+    own = [p for p in inspect.signature(declaration, eval_str=True).parameters.values() if p.name != "options"]
+    shared = [_option(name, panel, defaults or {}) for panel, names in PANELS.items() for name in names]
+    panel = [*PANELS][-1]
+    help_text = "Any other key, as in optimizer.beta2=0.9; repeatable."
+    how: dict[str, Any] = {"metavar": "SLOT.PARAMETER=VALUE", "help": help_text, "rich_help_panel": panel}
+    shared.append(_parameter("set", list[str] | None, "--set", **how))
+
+    @functools.wraps(declaration)
     def command(**arguments: Any) -> None:
-        options = {name: arguments.pop(name) for name in ("memory", "diagnostics", "full_gradient")}
-        options |= {name: _value(kind, arguments.pop(name)) for name, kind, _ in _KEYS}
-        options["imports"] = arguments.pop("imports") or None
-        load_parts(options["imports"] or [])  # now, since labels of algorithms may speak of them
+        options = {name: _value(name, arguments.pop(name)) for names in PANELS.values() for name in names}
+        options["imports"] = options["imports"] or None
+        if options["local_steps"] is not None and options["local_epochs"] is not None:
+            raise ConfigError("--local-steps and --local-epochs: only one of the two is allowed")
+        load_parts(options["imports"] or [])  # now, since labels of algorithms may name them
         settings = dict(parse_setting(text) for text in arguments.pop("set") or [])
-        function(**arguments, options=options | settings)
+        declaration(**arguments, options=options | settings)
 
-    parameters = [*own, *shared]
+    # The help shows panels in the order of their first option: the command's own options join the panel that they name.
+    order = [None, *PANELS]
+    parameters = sorted([*own, *shared], key=lambda each: order.index(_panel(each)))
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
 
 
-def _option(name: str, kind: Any, *spelling: str, **details: Any) -> inspect.Parameter:
+def _panel(parameter: inspect.Parameter) -> str | None:
+    found: str | None = get_args(parameter.annotation)[1].rich_help_panel
+    return found
+
+
+def _option(name: str, panel: str, defaults: dict[str, str]) -> inspect.Parameter:
+    details: dict[str, Any] = {"help": help_of(name, defaults.get(name)), "rich_help_panel": panel}
+    if name in _FLAGS:
+        return _parameter(name, bool | None, _FLAGS[name], **details)
+    if name == "imports":
+        return _parameter(name, list[str] | None, "--import", metavar="FILE.py", **details)
+    choices = [leaf for leaf in _leaves(field_of(name).annotation) if isinstance(leaf, str)]
+    completed = _COMPLETED.get(name, choices)
+    if completed:
+        details["autocompletion"] = completing(completed)
+    metavar = "|".join([*(["NUMBER"] if _number(name) else []), *choices]) or "TEXT"
+    # Every value is text here and is checked by the config, so that a mistake reads the same in a file and in an option.
+    return _parameter(name, str | None, f"--{name.replace('_', '-')}", metavar=metavar, **details)
+
+
+def _parameter(name: str, kind: Any, *spelling: str, **details: Any) -> inspect.Parameter:
     annotation = Annotated[kind, typer.Option(*spelling, **details)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _default(name: str) -> str:
-    """What holds when an option is not given, for its help; nothing where its text says so itself."""
-    head, dot, key = SHORT_NAMES.get(name, name).partition(".")
-    if head in SLOTS:
-        value = make(_FIRST).parts()[head].parameters().get(key)
-        return "" if value is None else f" Default: the algorithm's own; {_shown(value)} in {_FIRST}."
-    section = RunConfig.model_fields[head].get_default(call_default_factory=True)
-    value = getattr(section, key) if dot else section
-    if name == "store_cache":
-        return f" Default: {value // 10**6}MB."
-    return "" if value is None else f" Default: {_shown(value)}."
+def _leaves(annotation: Any) -> list[Any]:
+    """The types and literal values that a type is made of."""
+    inner = get_args(annotation)
+    return [leaf for each in inner for leaf in _leaves(each)] if inner else [annotation]
 
 
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _number(name: str) -> type[int] | type[float] | None:
+    """int or float, if the option takes a number."""
+    return next((leaf for leaf in _leaves(field_of(name).annotation) if leaf in (int, float)), None)
 
 
-def _value(kind: type, text: str | None) -> Any:
-    """A number where one is wanted; what is none stays text, for the config to complain about."""
+def _value(name: str, given: Any) -> Any:
+    """A number where one is wanted; any other text is left for the config to complain about."""
+    kind = _number(name)
     try:
-        return text if text is None else kind(text)
+        return kind(given) if kind is not None and isinstance(given, str) else given
     except ValueError:
-        return text
-
-
-def read_config(path: Path | None, options: dict[str, Any], label: dict[str, Any]) -> RunConfig:
-    """The config of a command; what the label of the algorithm says wins over the options."""
-    check_options(options)
-    return load_config(path, options, label)
-
-
-def check_options(options: dict[str, Any]) -> None:
-    """Refuse what only a file and an option may say differently."""
-    if options.get("local_steps") is not None and options.get("local_epochs") is not None:
-        raise ConfigError("--local-steps and --local-epochs: only one of the two is allowed")
-
-
-def fraction(target: float | None) -> float | None:
-    """A target accuracy that may be given in per cent."""
-    if target is None:
-        return None
-    fraction = target / 100 if target > 1 else target
-    if not 0 < fraction <= 1:
-        raise ConfigError(f"--target {target:g}: an accuracy between 0 and 1, or in per cent, is allowed")
-    return fraction
+        return given

@@ -7,60 +7,46 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated
 
-import typer
-from rich.console import Console
 from rich.markup import escape
 
+from laconic.cli.console import say, stderr, stdout
 from laconic.cli.tables import new_table
 from laconic.cli.view import LiveView, duration
-from laconic.core.errors import ConfigError
+from laconic.core.errors import ConfigError, Interrupted
 from laconic.reproduce.catalog import REPRODUCTIONS, find
 from laconic.reproduce.document import render, save
 from laconic.reproduce.runner import Data, Skipped, collect
 from laconic.reproduce.study import Mode, Reproduction, Study
 from laconic.reproduce.tables import BRACKETS, about, grid, verdicts
-from laconic.run.loop import Interrupted
-
-stderr = Console(stderr=True)
-stdout = Console() if Console().is_terminal else Console(width=160)
 
 ALL = "all"
 
 
 def reproduce(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME…", help="See --list; one of its studies by its name on the page; or all."),
-    ] = None,
-    show: Annotated[bool, typer.Option("--list", help="What there is.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Only check that it works: digits, a few rounds.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="As the paper did it, for many hours.")] = False,
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.")] = None,
-    runs: Annotated[Path, typer.Option("--runs", help="Where the runs are; finished ones are not run again.")] = Path(
-        "runs/reproduce"
-    ),
-    docs: Annotated[
-        Path | None,
-        typer.Option("--docs", help="Where data, figures and the page go; docs in a checkout, else beside the runs."),
-    ] = None,
-    page: Annotated[bool, typer.Option("--render", help="Only write the page from the data that are there.")] = False,
+    names: list[str] | None,
+    show: bool,
+    quick: bool,
+    full: bool,
+    seeds: int | None,
+    runs: Path,
+    docs: Path | None,
+    page: bool,
 ) -> None:
-    """Run a table or figure of a paper: its numbers beside ours, and which of its claims hold."""
+    """Run tables or figures of papers."""
     if show:
         stdout.print(_list())
         return
     place = docs or (Path("docs") if Path("docs/data").is_dir() else runs)
     if page:
-        stdout.print(f"The page is {render(place)}", highlight=False, soft_wrap=True)
+        say(f"The page is {render(place)}")
         return
     if quick and full:
         raise ConfigError("--quick and --full: only one of the two is allowed")
     wanted = [*REPRODUCTIONS] if names == [ALL] else names or []
     if not wanted:
         raise ConfigError(f"name what to reproduce (laconic reproduce --list): {', '.join([*REPRODUCTIONS, ALL])}")
-    # Every name is looked up before the first one runs.
+    # Every name is looked up before the first study runs.
     for name, reproduction in [(name, find(name)) for name in wanted]:
         _reproduce(name, reproduction, "quick" if quick else "full" if full else "short", runs, place, seeds)
 
@@ -68,14 +54,14 @@ def reproduce(
 def _reproduce(name: str, reproduction: Reproduction, mode: Mode, runs: Path, docs: Path, seeds: int | None) -> None:
     started = time.perf_counter()
     stdout.print(f"[bold]{name}[/bold]  {escape(reproduction.what)}", highlight=False, soft_wrap=True)
-    stdout.print(f"{reproduction.paper}.", highlight=False, soft_wrap=True, markup=False)
+    say(f"{reproduction.paper}.")
     with tempfile.TemporaryDirectory() as aside:
         for key, study in reproduction.studies.items():
             stdout.print(f"\n[bold]{escape(study.title)}[/bold]", highlight=False, soft_wrap=True)
             try:
                 data = collect(key, study, mode, Path(aside) if mode == "quick" else runs, LiveView(stderr), seeds)
             except Skipped as reason:
-                stdout.print(f"skipped: {reason}", highlight=False, soft_wrap=True, markup=False)
+                say(f"skipped: {reason}")
                 continue
             except Interrupted as stop:
                 stop.again = shlex.join(["laconic", *sys.argv[1:]])
@@ -83,8 +69,8 @@ def _reproduce(name: str, reproduction: Reproduction, mode: Mode, runs: Path, do
             _show(study, data)
             if mode != "quick":
                 for path in save(key, study, data, docs):
-                    stdout.print(f"written: {path}", highlight=False, soft_wrap=True)
-    stdout.print(f"\n{name} took {duration(time.perf_counter() - started)}\n", highlight=False)
+                    say(f"written: {path}")
+    say(f"\n{name} took {duration(time.perf_counter() - started)}\n")
 
 
 def _show(study: Study, data: Data) -> None:
@@ -93,11 +79,9 @@ def _show(study: Study, data: Data) -> None:
     for row in found.rows:
         shown.add_row(*map(escape, row))
     stdout.print(shown)
-    stdout.print(
-        about(study, data) + (f" {BRACKETS}" if study.paper else ""), highlight=False, soft_wrap=True, markup=False
-    )
+    say(about(study, data) + (f" {BRACKETS}" if study.paper else ""))
     if data["mode"] == "quick":
-        stdout.print("On a tiny setting only the way is tried; its numbers say nothing of the paper.", highlight=False)
+        say("This only checks that the study runs; its numbers say nothing about the paper.")
         return
     colors = {True: "green", False: "red", None: "dim"}
     for claim, verdict in verdicts(study, data):

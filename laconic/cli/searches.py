@@ -5,102 +5,64 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from rich.console import Console
 from rich.markup import escape
 
-from laconic.cli.options import check_options, fraction, with_config
-from laconic.cli.places import new_directory, print_json
-from laconic.cli.tables import RANK_BY, new_table
+from laconic.cli.app import CHOSEN_BY_ADVISE
+from laconic.cli.console import note, say, stderr, stdout
+from laconic.cli.options import RANK_BY, RankBy
+from laconic.cli.output import new_directory, print_json
+from laconic.cli.tables import new_table
 from laconic.cli.view import LiveView, SearchView, duration, size
-from laconic.core.errors import ConfigError, unknown_name
-from laconic.engine.network import Network, Spread
+from laconic.core.errors import ConfigError, Interrupted
+from laconic.engine.settings import Network, Spread
 from laconic.report.page import report as write_report
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, write_atomically
 from laconic.run.labels import split_label
-from laconic.run.loop import Interrupted
 from laconic.run.target import WINDOW
-from laconic.search.advise import ARMS, Advice, advise, candidates
+from laconic.search.advise import ARMS, Advice, candidates
+from laconic.search.advise import advise as find_advice
 from laconic.search.score import Score, mean_of, spread
-from laconic.search.space import PRESETS, Range, space_of
+from laconic.search.space import Range, space_of
 from laconic.search.sweep import Sweep, Tried
 
-stderr = Console(stderr=True)
-stdout = Console() if Console().is_terminal else Console(width=160)
-
 ORDER = "search.json"
-"""What a sweep or an advice was asked for, beside its runs."""
-
-Out = Annotated[Path | None, typer.Option("--out", help="A directory for the runs; below runs/ if not given.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on in --out, as it was begun.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
-Target = Annotated[float | None, typer.Option("--target", help="Rank by what it costs to this accuracy, in %.")]
+"""What a sweep or an advice was asked for, in the folder of its runs."""
+MakeConfig = Callable[[dict[str, Any]], RunConfig]
 
 
-@with_config
 def sweep(
-    config: Annotated[Path | None, typer.Argument(help="A TOML file, or the directory of an earlier run.")] = None,
-    algorithm: Annotated[str | None, typer.Option("--algorithm", help="See `laconic algorithms`.")] = None,
-    tries: Annotated[
-        list[str] | None,
-        typer.Option("--try", metavar="KEY=VALUE,VALUE…", help="What to try; KEY=LOW..HIGH is a range, for --optuna."),
-    ] = None,
-    preset: Annotated[
-        str | None, typer.Option("--preset", help=f"A paper's grid of rates: {', '.join(PRESETS)}.")
-    ] = None,
-    optuna: Annotated[
-        int | None, typer.Option("--optuna", min=1, metavar="NUMBER", help="So many settings, chosen by optuna.")
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option("--seeds", min=1, help="Run each setting with so many seeds; their mean is judged.")
-    ] = None,
-    target: Target = None,
-    rank_by: Annotated[
-        str, typer.Option("--rank-by", help="What to the --target decides: bytes, rounds, or simulated time.")
-    ] = "bytes",
-    out: Out = None,
-    resume: Resume = False,
-    as_json: Json = False,
-    *,
+    config: Path | None,
+    algorithm: str | None,
+    tries: list[str] | None,
+    preset: str | None,
+    optuna: int | None,
+    seeds: int | None,
+    target: float | None,
+    rank_by: RankBy,
+    out: Path | None,
+    resume: bool,
+    as_json: bool,
     options: dict[str, Any],
 ) -> None:
-    """Try settings of one algorithm, a grid or by optuna, and write the best one as a config."""
-    check_options(options)
+    """Try settings of one algorithm, and write the best as a config."""
     if config is not None and config.is_dir():
         config = RunDirectory(config).config
-    goal = fraction(target)
-    if rank_by not in RANK_BY:
-        raise unknown_name("ranking", rank_by, RANK_BY)
     label = split_label(algorithm) if algorithm else {}
     asked: dict[str, Any] = {
         "config": config.read_text() if config is not None and config.exists() else None,
-        **{"options": _said(options | label), "try": tries or [], "preset": preset, "optuna": optuna},
-        **{"target": goal, "rank_by": rank_by, "seeds": seeds},
+        **{"options": _given(options | label), "try": tries or [], "preset": preset, "optuna": optuna},
+        **{"target": target, "rank_by": rank_by, "seeds": seeds},
     }
     base = load_config(config, options, label)
     directory = out or new_directory("sweep", base.dataset)
     asked = _begun(directory, asked, resume)
-    space = space_of(asked["try"], asked["preset"])
-    path = directory / "base.toml" if asked["config"] else None
-
-    def make(settings: dict[str, Any]) -> RunConfig:
-        return load_config(path, asked["options"], settings)
-
-    by = RANK_BY[asked["rank_by"]]
-    repeats = asked.get("seeds") or 1
-    if "seed" in space and repeats > 1:
-        raise ConfigError("--seeds: the seed is tried already, by --try; only one of the two is allowed")
-    found = Sweep(make, space, directory, [LiveView(stderr)], asked["target"], by, repeats)
-    _check(make, space, asked["optuna"])
-    directory.mkdir(parents=True, exist_ok=True)
-    _write_order(directory, asked)
-    _say_where(directory)
+    found = _sweep_of(asked, directory)
+    _start(directory, asked)
     try:
         ranked = found.run_optuna(asked["optuna"], base.seed) if asked["optuna"] else found.run_grid()
     except Interrupted as stop:
@@ -108,51 +70,49 @@ def sweep(
         raise
     best = found.write_best()
     runs = [path for tried in ranked for path in tried.directories if RunDirectory(path).tells()]
-    write_report(runs, directory / "report.html", asked["target"], asked["rank_by"])
+    page = directory / "report.html"
+    write_report(runs, page, asked["target"], asked["rank_by"])
     if as_json:
         print_json({"best": str(best), "runs": [_summary(tried) for tried in ranked]})
         return
     stdout.print(_swept(ranked, asked["target"], asked["rank_by"]))
-    stdout.print(f"The best one is {best}; run it with: laconic run {best}", highlight=False, soft_wrap=True)
-    stdout.print(f"Runs are in {directory}, the report is {directory / 'report.html'}", highlight=False, soft_wrap=True)
+    say(f"The best one is {best}; run it with: laconic run {best}")
+    say(f"Runs are in {directory}, the report is {page}")
 
 
-_CHOSEN = ("compressor", "downlink", "local_lr", "server_lr")
-"""What advise chooses itself."""
-_OTHERWISE = {"rounds": " Default: 90.", "eval_every": " Always 1 here.", **dict.fromkeys(_CHOSEN, " Chosen here.")}
+def _sweep_of(asked: dict[str, Any], directory: Path) -> Sweep:
+    """The sweep, with its first setting built before anything is written."""
+    space = space_of(asked["try"], asked["preset"])
+    path = directory / "base.toml" if asked["config"] else None
+    repeats = asked.get("seeds") or 1
+    if "seed" in space and repeats > 1:
+        raise ConfigError("--seeds: the seed is tried already, by --try; only one of the two is allowed")
+
+    def make(settings: dict[str, Any]) -> RunConfig:
+        return load_config(path, asked["options"], settings)
+
+    found = Sweep(make, space, directory, [LiveView(stderr)], asked["target"], RANK_BY[asked["rank_by"]], repeats)
+    _check(make, space, asked["optuna"])
+    return found
 
 
-@partial(with_config, defaults=_OTHERWISE)
-def advise_command(
-    algorithms: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[ALGORITHM…]", help="Only these, written as for compare; else what is known to be good."
-        ),
-    ] = None,
-    target: Target = None,
-    out: Out = None,
-    resume: Resume = False,
-    as_json: Json = False,
-    *,
+def advise(
+    algorithms: list[str] | None,
+    target: float | None,
+    out: Path | None,
+    resume: bool,
+    as_json: bool,
     options: dict[str, Any],
 ) -> None:
-    """Find the algorithm, compressor and rates that are fastest on your network: short trials of many, then fewer."""
-    check_options(options)
-    for key in _CHOSEN:
+    """Find the algorithm, compressor and learning rates that train fastest on a network."""
+    for key in CHOSEN_BY_ADVISE:
         if options.get(key) is not None:
             raise ConfigError(f"--{key.replace('_', '-')}: advise chooses it itself")
     asked: dict[str, Any] = {
-        **{"options": {"rounds": 90} | _said(options), "target": fraction(target)},
+        **{"options": {"rounds": 90} | _given(options), "target": target},
         "arms": [split_label(label) for label in algorithms or []],
     }
-    first = load_config(None, asked["options"])
-    if not first.network.any():
-        raise ConfigError("say what the network is like, as in --bandwidth-up 1Mbit --bandwidth-down 10Mbit")
-    if first.rounds < WINDOW:
-        raise ConfigError(
-            f"--rounds {first.rounds}: {WINDOW} or more, since accuracy is a mean of {WINDOW} evaluations"
-        )
+    first = _check_advised(asked)
     directory = out or new_directory("advise", first.dataset)
     asked = _begun(directory, asked, resume)
 
@@ -163,19 +123,32 @@ def advise_command(
     for each in tried:
         make(each).build_algorithm()
     make(tried[0]).build().close()
-    directory.mkdir(parents=True, exist_ok=True)
-    _write_order(directory, asked)
-    for note in _assumed(make(tried[0]).network):
-        stderr.print(f"note: {note}", highlight=False, soft_wrap=True)
-    _say_where(directory)
+    for assumption in _assumed(make(tried[0]).network):
+        note(f"note: {assumption}")
+    _start(directory, asked)
     view = SearchView(stderr)
     try:
-        advice = advise(make, tried, directory, view, target=asked["target"])
+        advice = find_advice(make, tried, directory, view, target=asked["target"])
     except Interrupted as stop:
         stop.again = _again(out, directory)
         raise
     finally:
         view.end()
+    _show_advice(advice, directory, asked["options"], as_json)
+
+
+def _check_advised(asked: dict[str, Any]) -> RunConfig:
+    config = load_config(None, asked["options"])
+    if not config.network.any():
+        raise ConfigError("say what the network is like, as in --bandwidth-up 1Mbit --bandwidth-down 10Mbit")
+    if config.rounds < WINDOW:
+        enough = f"{WINDOW} or more, since accuracy is a mean of {WINDOW} evaluations"
+        raise ConfigError(f"--rounds {config.rounds}: {enough}")
+    return config
+
+
+def _show_advice(advice: Advice, directory: Path, options: dict[str, Any], as_json: bool) -> None:
+    """Write the report and the best config, and print the result."""
     page = directory / "report.html"
     shown = [each for each in (*advice.ranked, *advice.left) if RunDirectory(each.directory).tells()]
     write_report([each.directory for each in shown], page, advice.target, "time")
@@ -190,10 +163,10 @@ def advise_command(
         print_json({"advice": best.settings, "config": str(config), "target": advice.target, "runs": runs})
         return
     stdout.print(_advised(advice))
-    stdout.print(_because(advice), highlight=False, soft_wrap=True)
-    stdout.print(f"Run it with: laconic run {config}", highlight=False, soft_wrap=True)
-    stdout.print(f"or: {command(best.settings, asked['options'])}", highlight=False, soft_wrap=True, markup=False)
-    stdout.print(f"The evidence is {page}", highlight=False, soft_wrap=True)
+    say(_because(advice))
+    say(f"Run it with: laconic run {config}")
+    say(f"or: {command(best.settings, options)}")
+    say(f"The evidence is {page}")
 
 
 def command(settings: dict[str, Any], options: dict[str, Any]) -> str:
@@ -209,10 +182,6 @@ def command(settings: dict[str, Any], options: dict[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _say_where(directory: Path) -> None:
-    stderr.print(f"runs go to {directory}; `laconic watch {directory}` shows them", highlight=False, soft_wrap=True)
-
-
 def _assumed(network: Network) -> Iterator[str]:
     """What the simulated network leaves out, where that may change the advice."""
     if network.trace is not None:
@@ -224,12 +193,12 @@ def _assumed(network: Network) -> Iterator[str]:
         yield "--latency is 0: many small rounds cost no more than few large ones; give it, as in --latency 50ms"
 
 
-def _said(options: dict[str, Any]) -> dict[str, Any]:
+def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if value is not None}
 
 
 def _begun(directory: Path, asked: dict[str, Any], resume: bool) -> dict[str, Any]:
-    """What was asked for; of one that goes on, what was asked for when it was begun."""
+    """What is asked for; of a search that is resumed, what was asked for when it began."""
     path = directory / ORDER
     if not resume:
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -238,26 +207,39 @@ def _begun(directory: Path, asked: dict[str, Any], resume: bool) -> dict[str, An
     if not path.exists():
         raise ConfigError("--resume: give the --out of what was begun")
     begun: dict[str, Any] = json.loads(path.read_text())
-    for key, value in asked.items():
-        if isinstance(value, dict):
-            for name, each in value.items():
-                if begun[key].get(name) != each and name != "rounds":
-                    raise ConfigError(f"resume: {name} = {each!r}, but it was begun with {begun[key].get(name)!r}")
-        elif value not in (None, []) and key not in ("rank_by", "optuna", "seeds") and value != begun[key]:
-            raise ConfigError(f"resume: {key} = {value!r}, but it was begun with {begun[key]!r}")
-    # More trials or seeds than at first may be asked for, longer ones, and another ranking.
+    _check_same(begun, asked)
+    # A resumed search may have more trials, more seeds, longer trials and another ranking.
     begun |= {key: asked[key] for key in ("optuna", "seeds") if asked.get(key)}
     if "try" in asked and "rounds" in asked["options"]:
         begun["options"]["rounds"] = asked["options"]["rounds"]
-    if asked.get("rank_by", "bytes") != "bytes":  # what it is when nobody says it
+    if asked.get("rank_by", "bytes") != "bytes":  # bytes is the default
         begun["rank_by"] = asked["rank_by"]
     return begun
 
 
-def _write_order(directory: Path, asked: dict[str, Any]) -> None:
+def _check_same(begun: dict[str, Any], asked: dict[str, Any]) -> None:
+    """Refuse to resume a search with settings that it was not begun with."""
+    tables = [key for key, value in asked.items() if isinstance(value, dict)]
+    pairs = [
+        (name, value, begun[key].get(name)) for key in tables for name, value in asked[key].items() if name != "rounds"
+    ]
+    pairs += [
+        (key, value, begun[key])
+        for key, value in asked.items()
+        if key not in ("rank_by", "optuna", "seeds", *tables) and value not in (None, [])
+    ]
+    for name, value, before in pairs:
+        if value != before:
+            raise ConfigError(f"resume: {name} = {value!r}, but it was begun with {before!r}")
+
+
+def _start(directory: Path, asked: dict[str, Any]) -> None:
+    """Write down what was asked for, and say where the runs are."""
+    directory.mkdir(parents=True, exist_ok=True)
     if asked.get("config"):
         write_atomically(directory / "base.toml", asked["config"].encode())
     write_atomically(directory / ORDER, json.dumps(asked).encode())
+    note(f"runs go to {directory}; `laconic watch {directory}` shows them")
 
 
 def _again(out: Path | None, directory: Path) -> str:
@@ -265,8 +247,8 @@ def _again(out: Path | None, directory: Path) -> str:
     return shlex.join(["laconic", *said, *([] if out else ["--out", str(directory)]), "--resume"])
 
 
-def _check(make: Any, space: dict[str, Any], optuna: int | None) -> None:
-    """The first setting is built before anything is written; a range is for optuna alone."""
+def _check(make: MakeConfig, space: dict[str, Any], optuna: int | None) -> None:
+    """Build the first setting; a range is for optuna only."""
     if optuna is None:
         for key, choices in space.items():
             if isinstance(choices, Range):
@@ -344,7 +326,7 @@ def _advised(advice: Advice) -> object:
 def _because(advice: Advice) -> str:
     best, first = advice.ranked[0], advice.scores[0]
     tried = ", ".join(f"{count} for {rounds} rounds" for count, rounds in advice.rungs)
-    said = f"Recommended: {escape(best.label)}. Of {advice.rungs[0][0]} settings ({tried}) "
+    said = f"Recommended: {best.label}. Of {advice.rungs[0][0]} settings ({tried}) "
     if first.at is None:
         return f"{said}none reached {100 * advice.target:.1f} %; this one came nearest. More --rounds would tell more."
     edges = "".join(

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar
 
 
 class LaconicError(Exception):
-    """Base of everything that Laconic raises on purpose; the command line prints it and exits with code 2."""
+    """Base of everything that Laconic raises on purpose; the command line prints it and exits with `exit_code`."""
+
+    exit_code: ClassVar[int] = 2
 
 
 class ConfigError(LaconicError):
@@ -29,6 +34,16 @@ class PacketError(LaconicError):
     def __reduce__(self) -> tuple[type[PacketError], tuple[str, str]]:
         """It may come from another process."""
         return type(self), (self.reason, self._detail)
+
+
+class Interrupted(Exception):
+    """A person stopped a run; everything is saved."""
+
+    def __init__(self, directory: Path, done: int) -> None:
+        super().__init__(f"stopped after round {done}")
+        self.done = done
+        self.again = f"laconic run {shlex.quote(str(directory))} --resume"
+        """The command that continues."""
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from laconic.core.errors import suggestion
-from laconic.core.part import explain
+from laconic.core.validation import explain
 
 
 class Spelling(NamedTuple):

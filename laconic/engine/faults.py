@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Annotated
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 
 from laconic.compression.packet import sequence_of
 from laconic.core.layout import Layout
@@ -18,38 +16,11 @@ from laconic.core.part import State
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import StateDict
 from laconic.engine.attacks import Attacks
+from laconic.engine.settings import Faults
 from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import FaultInjection, Instruction, Reply
 
 _NUMBERS = ("round", "client", "examples", "gradients", "samples", "loss")
-Chance = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=0)]
-
-
-class Faults(BaseModel):
-    """How likely each fault is, per client and round, and how many clients mean harm."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    drop: Chance = 0.0
-    """The update is lost on the way."""
-    late: Chance = 0.0
-    """The update arrives after its round has closed."""
-    duplicate: Chance = 0.0
-    """The update arrives twice."""
-    crash: Chance = 0.0
-    """The client dies at a random moment of its round."""
-    lose_state: Chance = 0.0
-    """The client comes back with nothing."""
-    not_finite: Count = 0
-    """How many clients, always the same ones, send NaN."""
-    boosted: Count = 0
-    """How many clients, always the same ones, send their vectors `boost` times as long."""
-    boost: Annotated[float, Field(allow_inf_nan=False)] = 1000.0
-
-    def any(self) -> bool:
-        """Whether anything can happen at all."""
-        return any(getattr(self, name) > 0 for name in type(self).model_fields if name != "boost")
 
 
 class FaultyEngine(SimulatedEngine):

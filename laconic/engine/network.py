@@ -12,127 +12,16 @@ from __future__ import annotations
 
 import csv
 import math
-import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from typing import NamedTuple
 
 from laconic.core.errors import ConfigError
 from laconic.core.randomness import Draw, Randomness
-from laconic.core.spelling import convert, parse
+from laconic.engine.settings import Network, Spread, quantity
 from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import Instruction, Reply
-
-_SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
-_UNITS = {
-    # "Mb" is left out: some mean bits by it, some bytes.
-    "bandwidth": {
-        f"{scale}{unit}": bits * factor
-        for scale, factor in _SCALES.items()
-        for unit, bits in (("bit", 1), ("bps", 1), ("B", 8))
-    },
-    "latency": {"s": 1.0, "ms": 1e-3, "us": 1e-6},
-}
-_EXAMPLES = {
-    "bandwidth": "1Mbit or 500kB (a second), or lognormal:1Mbit,0.5",
-    "latency": "50ms or 0.2s, or lognormal:50ms,0.5",
-}
-_Deviation = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_NUMBER = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-zA-Z]*)(?:/s)?\s*")
-
-
-def quantity(text: str, kind: str) -> float:
-    """Bits a second, or seconds.
-
-    >>> quantity("1Mbit", "bandwidth"), quantity("500 kB/s", "bandwidth"), quantity("50ms", "latency")
-    (1000000.0, 4000000.0, 0.05)
-    """
-    found = _NUMBER.fullmatch(text)
-    units = _UNITS[kind] | ({"mbit": 1e6, "gbit": 1e9, "Kbit": 1e3, "KB": 8e3} if kind == "bandwidth" else {"": 1.0})
-    if found is None or found[2] not in units:
-        raise ValueError(f"no {kind}; write it as in {_EXAMPLES[kind]}")
-    value = float(found[1]) * units[found[2]]
-    if not (math.isfinite(value) and (value > 0 or kind == "latency")):
-        raise ValueError(f"no {kind}: it must be above 0")
-    return value
-
-
-class Spread(NamedTuple):
-    """The same for everybody, or lognormal over clients: the median, and the standard deviation of the logarithm."""
-
-    median: float
-    deviation: float = 0.0
-
-    @classmethod
-    def parse(cls, text: str, kind: str) -> Spread:
-        """`1Mbit`, or `lognormal:1Mbit,0.5`."""
-        spelling = parse(text)
-        if spelling.name != "lognormal":
-            return cls(quantity(text, kind))
-        try:
-            median, deviation = spelling.positional()
-            return cls(quantity(median, kind), convert(deviation, _Deviation))
-        except ValueError:
-            raise ValueError(f"write lognormal:MEDIAN,SIGMA, as in {_EXAMPLES[kind].rpartition(' ')[2]}") from None
-
-    def of(self, purpose: Draw, client: int, randomness: Randomness) -> float:
-        """The client's own."""
-        if self.deviation == 0:
-            return self.median
-        draw = randomness.numpy(purpose, client=client).normal()
-        return self.median * math.exp(self.deviation * float(draw))
-
-
-def _seconds(value: Any) -> Any:
-    """A number, or text with a unit."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return quantity(value, "latency")
-    except ValueError:
-        raise ValueError("seconds are allowed, as in 30, 30s or 500ms") from None
-
-
-class Network(BaseModel):
-    """What clients' connections are like. Nothing here changes what is computed, but for the deadline."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    bandwidth_up: str | None = None
-    """From the client: 1Mbit, or lognormal:1Mbit,0.5 (median, and spread over clients). Infinite when not given."""
-    bandwidth_down: str | None = None
-    """To the client, likewise."""
-    latency: str = "0s"
-    """On the way, in each direction: 50ms, or lognormal:50ms,0.5."""
-    compute: Annotated[float, Field(ge=0)] = 0.0
-    """Seconds that a client takes for the gradient of one example."""
-    deadline: Annotated[float, BeforeValidator(_seconds), Field(gt=0)] | None = None
-    """Simulated seconds after which a round is closed, or 30s; who is later is cut off."""
-    trace: str | None = None
-    """A CSV file with columns up, down, latency, and client or round: a client's row, and from which round on it holds."""
-
-    @field_validator("bandwidth_up", "bandwidth_down", "latency")
-    @classmethod
-    def _readable(cls, text: str | None, info: Any) -> str | None:
-        if text is not None:
-            Spread.parse(text, info.field_name.partition("_")[0])
-        return text
-
-    @model_validator(mode="after")
-    def _complete(self) -> Network:
-        timed = self.bandwidth_up or self.bandwidth_down or self.trace or self.compute or self.latency != "0s"
-        if self.deadline is not None and not timed:
-            raise ValueError(
-                "a deadline needs to know how long messages take: give bandwidth_up, bandwidth_down or latency"
-            )
-        return self
-
-    def any(self) -> bool:
-        """Whether seconds are simulated at all."""
-        return self != Network()
 
 
 class Connection(NamedTuple):
@@ -165,8 +54,14 @@ class Connections:
         return self._drawn(client) if self._trace is None else self._trace.of(client, round, self._drawn(client))
 
     def _draw(self, client: int) -> Connection:
-        drawn = {purpose: spread.of(purpose, client, self._randomness) for purpose, spread in self._spreads.items()}
+        drawn = {purpose: self._value(spread, purpose, client) for purpose, spread in self._spreads.items()}
         return Connection(up=drawn[Draw.BANDWIDTH_UP], down=drawn[Draw.BANDWIDTH_DOWN], latency=drawn[Draw.LATENCY])
+
+    def _value(self, spread: Spread, purpose: Draw, client: int) -> float:
+        if spread.deviation == 0:
+            return spread.median
+        draw = self._randomness.numpy(purpose, client=client).normal()
+        return spread.median * math.exp(spread.deviation * float(draw))
 
 
 class Trace:

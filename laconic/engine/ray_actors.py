@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from laconic.core.errors import ConfigError, LaconicError
-from laconic.engine.ray_settings import RaySettings
+from laconic.engine.settings import RaySettings
 from laconic.engine.shard import Shard
 
 CONNECT_SECONDS, START_SECONDS = 5.0, 300.0

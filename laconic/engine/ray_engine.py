@@ -27,7 +27,7 @@ from laconic.data.owned import part_of
 from laconic.engine import ray_actors as hosts
 from laconic.engine.client_spec import ClientSpec
 from laconic.engine.inline import MOST_STACKED
-from laconic.engine.ray_settings import RaySettings
+from laconic.engine.settings import RaySettings
 from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import FaultInjection, Instruction, Reply
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from laconic.compression import Payload
-
-Weighting = Literal["uniform", "size"]
 
 
 class RunningMean:

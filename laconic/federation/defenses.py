@@ -11,166 +11,91 @@ memory as that many models; `memory` bounds it, and the work on them goes by blo
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
-
 import numpy as np
 import torch
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
 from torch import Tensor
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.compression import Chain, HeavySign, Payload, RandomK, SparsePayload, TopK
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.layout import Layout
-from laconic.core.spelling import convert, parse
-from laconic.federation.aggregation import RunningMean, Weighting
-from laconic.federation.sampling import Sampling
+from laconic.federation.aggregation import RunningMean
+from laconic.federation.settings import Defenses, Sampling, Weighting, share
 
 _BLOCK = 1 << 22
 """Entries, of all updates together, that are sorted at a time."""
 
 
-_Share = Annotated[float, Field(gt=0, lt=0.5)]
+def check_defenses(
+    defenses: Defenses,
+    algorithm: Algorithm,
+    layout: Layout,
+    *,
+    participants: int,
+    weighting: Weighting,
+    sampling: Sampling,
+    send_buffers: bool,
+) -> None:
+    """Refuse, before any work, what makes no sense or would not protect."""
+    # Refusing goes with every method: a refused reply is as good as lost.
+    exact = algorithm.method.exact_sums
+    for stream in algorithm.phases.beside:
+        exact = exact or f"its stream '{stream}' travels beside the updates, and would pass undefended"
+    if defenses.any() and exact is not None:
+        raise ConfigError(f"{_named(defenses)}: not with method '{algorithm.method.name}': {exact}")
+    if defenses.aggregate != "mean":
+        _check_coordinates(defenses, algorithm, weighting)
+    if defenses.keeps_all():
+        need = participants * layout.size * torch.empty(0, dtype=layout.dtype).element_size()
+        if need > defenses.memory:
+            together = f"{participants} updates of {layout.size:,} parameters take {need / 1e9:.3g} GB together"
+            raise ConfigError(f"{_named(defenses)}: {together}; defense.memory allows {defenses.memory / 1e9:.3g} GB")
+    if send_buffers and defenses.any() and defenses.aggregate == "mean":
+        reason = "batch-norm statistics travel beside the update, and would pass undefended"
+        raise ConfigError(f"{_named(defenses)}: {reason}; use buffers = 'frozen', or aggregate = 'median'")
+    if defenses.noise:
+        _check_noise(defenses, weighting, sampling, send_buffers)
 
 
-def _known(text: str) -> str:
-    share(text)
-    return text
+def _check_coordinates(defenses: Defenses, algorithm: Algorithm, weighting: Weighting) -> None:
+    if weighting != "uniform":
+        raise ConfigError(f"weighting = '{weighting}': a {defenses.aggregate} knows no weights; uniform is allowed")
+    compressor = algorithm.uplink.parameters().get("compressor")
+    if isinstance(compressor, TopK | RandomK | HeavySign | Chain):
+        reason = f"with '{compressor}' most entries of an update are zero, and so is what is left of them"
+        raise ConfigError(f"defense.aggregate = '{defenses.aggregate}': {reason}; use clip, or another compressor")
 
 
-def share(aggregate: str) -> float | None:
-    """Which share of the values on each side is left out; None for the plain mean.
-
-    >>> share("mean"), share("trimmed_mean:0.1"), share("median")
-    (None, 0.1, 0.5)
-    """
-    if aggregate in ("mean", "median"):
-        return None if aggregate == "mean" else 0.5
-    try:
-        spelling = parse(aggregate)
-        (number,) = spelling.positional() if spelling.name == "trimmed_mean" else ()
-        return float(convert(number, _Share))
-    except ValueError:
-        allowed = "mean, median or trimmed_mean:SHARE is allowed, with a share between 0 and 0.5 for each side"
-        raise ValueError(allowed) from None
-
-
-def _length(value: Any) -> Any:
-    if value is None or value == "median":
-        return value
-    try:
-        found = float(value)
-    except (TypeError, ValueError):
-        found = -1.0
-    if not 0 < found < float("inf"):
-        raise ValueError("a length above 0, or median, is allowed")
-    return found
+def _check_noise(defenses: Defenses, weighting: Weighting, sampling: Sampling, send_buffers: bool) -> None:
+    given = f"defense.noise = {defenses.noise:g}"
+    if not isinstance(defenses.clip, float):
+        raise ConfigError(
+            f"{given}: noise hides a client only if its length is bounded: set clip, as in --clip-updates 1"
+        )
+    if defenses.refuse == "auto":
+        reason = "what one client sends would decide about another, which noise does not hide"
+        raise ConfigError(f"{given}: refuse = 'auto' is not allowed: {reason}; give a length")
+    if defenses.aggregate != "mean":
+        raise ConfigError(f"{given}: the noise is made for a mean; aggregate = '{defenses.aggregate}' is not allowed")
+    if weighting != "uniform":
+        raise ConfigError(f"{given}: weighting = '{weighting}' makes some clients louder; uniform is allowed")
+    if sampling == "weighted":
+        raise ConfigError(f"{given}: sampling = 'weighted' favors some clients; uniform or poisson is allowed")
 
 
-def _longest(value: Any) -> Any:
-    if value is None or value in ("auto", "none"):
-        return None if value == "none" else value
-    try:
-        found = float(value)
-    except (TypeError, ValueError):
-        found = -1.0
-    if not 0 < found < float("inf"):
-        raise ValueError("a length above 0, auto or none is allowed")
-    return found
+def _named(defenses: Defenses) -> str:
+    """The first setting that is not as usual, for a message."""
+    for name, usual in (("aggregate", "mean"), ("clip", None), ("noise", 0.0)):
+        value = getattr(defenses, name)
+        if value != usual:
+            return f"defense.{name} = {value!r}"
+    return "defense"
 
 
-class Defenses(BaseModel):
-    """How updates become a mean, where not everyone is trusted."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    aggregate: Annotated[str, AfterValidator(_known)] = "mean"
-    """mean, median, or trimmed_mean:SHARE."""
-    clip: Annotated[float | Literal["median"] | None, BeforeValidator(_length)] = None
-    """Updates that are longer are brought to this length; `median` is the median length of the round's updates."""
-    refuse: Annotated[float | Literal["auto"] | None, BeforeValidator(_longest)] = None
-    """Updates that are longer are refused; `auto` is 100 times the median length of those that were accepted last."""
-    noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """The standard deviation of the noise on the sum, as a multiple of `clip`."""
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """Of the (epsilon, delta) that is reported."""
-    memory: Annotated[ByteSize, Field(gt=0)] = ByteSize(4_000_000_000)
-    """The bytes that the updates of a round may take together, where all of them are needed at once."""
-
-    def any(self) -> bool:
-        """Whether the mean is anything but plain."""
-        return self.aggregate != "mean" or self.clip is not None or self.noise > 0
-
-    def keeps_all(self) -> bool:
-        """Whether all updates of a round must be there at once."""
-        return self.aggregate != "mean" or self.clip == "median"
-
-    def check(
-        self,
-        algorithm: Algorithm,
-        layout: Layout,
-        *,
-        participants: int,
-        weighting: Weighting,
-        sampling: Sampling,
-        send_buffers: bool,
-    ) -> None:
-        """Refuse, before any work, what makes no sense or would not protect."""
-        # Refusing goes with every method: a refused reply is as good as lost.
-        exact = algorithm.method.exact_sums
-        for stream in algorithm.phases.beside:
-            exact = exact or f"its stream '{stream}' travels beside the updates, and would pass undefended"
-        if self.any() and exact is not None:
-            raise ConfigError(f"{self._named()}: not with method '{algorithm.method.name}': {exact}")
-        if self.aggregate != "mean":
-            self._check_coordinates(algorithm, weighting)
-        if self.keeps_all():
-            need = participants * layout.size * torch.empty(0, dtype=layout.dtype).element_size()
-            if need > self.memory:
-                together = f"{participants} updates of {layout.size:,} parameters take {need / 1e9:.3g} GB together"
-                raise ConfigError(f"{self._named()}: {together}; defense.memory allows {self.memory / 1e9:.3g} GB")
-        if send_buffers and self.any() and self.aggregate == "mean":
-            reason = "batch-norm statistics travel beside the update, and would pass undefended"
-            raise ConfigError(f"{self._named()}: {reason}; use buffers = 'frozen', or aggregate = 'median'")
-        if self.noise:
-            self._check_noise(weighting, sampling, send_buffers)
-
-    def _check_coordinates(self, algorithm: Algorithm, weighting: Weighting) -> None:
-        if weighting != "uniform":
-            raise ConfigError(f"weighting = '{weighting}': a {self.aggregate} knows no weights; uniform is allowed")
-        compressor = algorithm.uplink.parameters().get("compressor")
-        if isinstance(compressor, TopK | RandomK | HeavySign | Chain):
-            reason = f"with '{compressor}' most entries of an update are zero, and so is what is left of them"
-            raise ConfigError(f"defense.aggregate = '{self.aggregate}': {reason}; use clip, or another compressor")
-
-    def _check_noise(self, weighting: Weighting, sampling: Sampling, send_buffers: bool) -> None:
-        given = f"defense.noise = {self.noise:g}"
-        if not isinstance(self.clip, float):
-            raise ConfigError(
-                f"{given}: noise hides a client only if its length is bounded: set clip, as in --clip-updates 1"
-            )
-        if self.refuse == "auto":
-            reason = "what one client sends would decide about another, which noise does not hide"
-            raise ConfigError(f"{given}: refuse = 'auto' is not allowed: {reason}; give a length")
-        if self.aggregate != "mean":
-            raise ConfigError(f"{given}: the noise is made for a mean; aggregate = '{self.aggregate}' is not allowed")
-        if weighting != "uniform":
-            raise ConfigError(f"{given}: weighting = '{weighting}' makes some clients louder; uniform is allowed")
-        if sampling == "weighted":
-            raise ConfigError(f"{given}: sampling = 'weighted' favors some clients; uniform or poisson is allowed")
-
-    def _named(self) -> str:
-        """The first setting that is not as usual, for a message."""
-        for name, usual in (("aggregate", "mean"), ("clip", None), ("noise", 0.0)):
-            value = getattr(self, name)
-            if value != usual:
-                return f"defense.{name} = {value!r}"
-        return "defense"
-
-    def admit(self, payload: Payload, client: int) -> None:
-        """Refuse an update that is far too long."""
-        if isinstance(self.refuse, float) and (found := norm(payload)) > self.refuse:
-            raise PacketError("exploding", f"the update of client {client} has norm {found:.3g}, above {self.refuse:g}")
+def refuse_long(defenses: Defenses, payload: Payload, client: int) -> None:
+    """Refuse an update that is far too long."""
+    if isinstance(defenses.refuse, float) and (found := norm(payload)) > defenses.refuse:
+        raise PacketError("exploding", f"the update of client {client} has norm {found:.3g}, above {defenses.refuse:g}")
 
 
 def norm(payload: Payload) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from laconic.core.errors import ConfigError
-from laconic.federation.sampling import Sampling
+from laconic.federation.settings import Sampling
 
 ORDERS = (*range(2, 64), 128, 256, 512)
 """Of the Renyi divergence. Whole ones: the series of the others do not always converge."""

@@ -19,7 +19,7 @@ from laconic.compression.packet import Body, Flag, Packet
 from laconic.core.errors import PacketError
 from laconic.core.randomness import GLOBAL, Draw
 from laconic.federation.aggregation import RunningMean
-from laconic.federation.defenses import DefendedMean, norm
+from laconic.federation.defenses import DefendedMean, norm, refuse_long
 from laconic.federation.engine import Engine
 from laconic.federation.ledger import RoundCosts
 from laconic.federation.messages import Instruction, MalformedReply, Probe, Reply
@@ -185,7 +185,7 @@ class Round:
         uplink_state = {} if Flag.RESET in flags else self.server.clients.uplink_state(reply.client)
         valid = decode_packets(packets, expected, self.server.algorithm.uplink, uplink_state, self.layout)
         if MODEL in valid.payloads:
-            self.server.defenses.admit(valid.payloads[MODEL], reply.client)
+            refuse_long(self.server.defenses, valid.payloads[MODEL], reply.client)
         size = self.server.data.size(reply.client)
         if self.server.weighting == "size" and reply.examples != size:
             raise PacketError("examples", f"client {reply.client} has {size} examples, and says {reply.examples}")

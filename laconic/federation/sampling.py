@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 
 from laconic.core.randomness import Draw, Randomness
-
-Sampling = Literal["uniform", "weighted", "poisson"]
+from laconic.federation.settings import Sampling
 
 
 def participants(

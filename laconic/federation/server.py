@@ -14,13 +14,13 @@ from laconic.core.layout import Layout
 from laconic.core.part import State, section
 from laconic.core.randomness import Randomness
 from laconic.data.federated import ClientData, sizes_of
-from laconic.federation.aggregation import Weighting
 from laconic.federation.blocklist import Blocklist
 from laconic.federation.client_links import ClientLinkState, DiskClientLinkState
 from laconic.federation.client_table import ClientTable
-from laconic.federation.defenses import Defenses
+from laconic.federation.defenses import check_defenses
 from laconic.federation.policy import ReplyPolicy
-from laconic.federation.sampling import Sampling, participants
+from laconic.federation.sampling import participants
+from laconic.federation.settings import Defenses, Sampling, Weighting
 from laconic.federation.update_norms import UpdateNormFilter
 
 
@@ -49,7 +49,8 @@ class Server:
         self.count, self.sampling, self.weighting = participants, sampling, weighting
         self.send_buffers = send_buffers and layout.buffer_size > 0
         self.defenses = defenses or Defenses()
-        self.defenses.check(
+        check_defenses(
+            self.defenses,
             algorithm,
             layout,
             participants=participants,

@@ -15,14 +15,16 @@ from pydantic import BaseModel, ValidationError
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.core.errors import ConfigError, LaconicError, unknown_name
-from laconic.core.part import SLOTS, explain
+from laconic.core.part import SLOTS
+from laconic.core.validation import explain
 from laconic.data.federated import ClientData
 from laconic.flower.deployment import Deployment
 from laconic.flower.plan import Model
 from laconic.flower.training import FederatedTraining
 from laconic.run.callbacks import Callback, Run
-from laconic.run.config import SHORT_NAMES, RunConfig, load_config
+from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
+from laconic.run.keys import SHORT_NAMES
 from laconic.run.labels import split_label
 from laconic.run.loop import run
 from laconic.run.resume import FREE_TO_CHANGE, check_same

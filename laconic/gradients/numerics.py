@@ -10,10 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 class Numerics(BaseModel):
     """How a gradient is computed: bit-equality is promised between runs whose numerics are equal."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     strategy: Literal["auto", "stacked", "vmap", "loop"] = "auto"
-    """stacked: the clients of a chunk in one call; vmap: `vmap_width` of them; loop: one, with channels-last images."""
+    """How gradients are computed: a chunk of clients in one call (stacked), a few (vmap), or one by one (loop)."""
     vmap_width: int = Field(default=25, ge=1)
-    """Calls are padded to this width even for one client, so that a row's bits do not depend on its company."""
+    """Clients per call of vmap; calls are padded to it, so that a client's bits do not depend on the others."""
     dtype: Literal["float32", "float64"] = "float32"
+    """Floating-point type of the model."""

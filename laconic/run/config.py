@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from laconic import data, models
 from laconic.algorithms.algorithm import Algorithm
@@ -29,48 +29,17 @@ from laconic.algorithms.recipes import RECIPES, make
 from laconic.algorithms.uplinks.base import Compressed
 from laconic.compression import Compressor
 from laconic.core.errors import ConfigError, unknown_name
-from laconic.core.part import SLOTS, Part, explain, find_part
+from laconic.core.part import SLOTS, Part, find_part
 from laconic.core.user_code import load_parts
+from laconic.core.validation import explain
 from laconic.data.federated import ClientData
-from laconic.engine.faults import Faults
-from laconic.engine.network import Network
-from laconic.engine.ray_settings import RaySettings
-from laconic.federation.defenses import Defenses
+from laconic.engine.settings import Faults, Network, RaySettings
+from laconic.federation.settings import Defenses
 from laconic.gradients.numerics import Numerics
+from laconic.run.keys import SHORT_NAMES, ConfigKeys
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
 from laconic.run.training import Training
-
-SHORT_NAMES = {
-    "local_steps": "method.local_steps",
-    "local_epochs": "method.local_epochs",
-    "local_lr": "method.local_lr",
-    "batch_size": "method.batch_size",
-    "batch_order": "method.batch_order",
-    "server_lr": "optimizer.server_lr",
-    "compressor": "uplink.compressor",
-    "dtype": "numerics.dtype",
-    "strategy": "numerics.strategy",
-    "vmap_width": "numerics.vmap_width",
-    "aggregate": "defense.aggregate",
-    "clip_updates": "defense.clip",
-    "refuse_updates": "defense.refuse",
-    "dp_noise": "defense.noise",
-    "dp_delta": "defense.delta",
-    "drop": "faults.drop",
-    "late": "faults.late",
-    "duplicate": "faults.duplicate",
-    "crash": "faults.crash",
-    "lose_state": "faults.lose_state",
-    "bandwidth_up": "network.bandwidth_up",
-    "bandwidth_down": "network.bandwidth_down",
-    "latency": "network.latency",
-    "deadline": "network.deadline",
-    "workers": "ray.workers",
-    "ray_address": "ray.address",
-}
-"""Parameters of parts that are common enough to stand at the top of a config, or to be options."""
-
 
 _TABLES: dict[str, type[BaseModel]] = {
     "numerics": Numerics,
@@ -83,25 +52,8 @@ _SECTIONS = [*SLOTS, *_TABLES]
 _FIRST = ("algorithm", "dataset", "partition", "clients", "model")
 
 
-class RunConfig(Settings):
+class RunConfig(ConfigKeys):
     """Everything that a run depends on."""
-
-    algorithm: str = "fed_avg"
-    dataset: str = "digits"
-    partition: str | None = None
-    """How the data set is split over clients; each data set has its own default."""
-    clients: int | None = Field(None, ge=1)
-    model: str | None = None
-    """The data set's usual model when not given."""
-    data_dir: str | None = None
-    imports: list[str] = []
-    """Files of one's own whose parts (compressors, methods, links, optimizers) may then be named."""
-    memory: bool | None = None
-    """Whether the uplink remembers what it did not send; as the recipe has it when not given."""
-    method: dict[str, Any] = {}
-    uplink: dict[str, Any] = {}
-    optimizer: dict[str, Any] = {}
-    downlink: dict[str, Any] = {}
 
     def settings(self) -> Settings:
         """The part that has nothing to do with data, model and algorithm."""
@@ -266,21 +218,6 @@ def _change_parts(table: dict[str, Any], said: Mapping[str, Any]) -> None:
         if isinstance(name, str) and isinstance(section, dict) and section.get("name") != name:
             allowed = known(find_part(slot, name))
             table[slot] = {key: value for key, value in section.items() if key in allowed}
-
-
-def parse_setting(text: str) -> tuple[str, Any]:
-    """`part.parameter=value` from the command line; the value is read as TOML, or else as a string.
-
-    >>> parse_setting("optimizer.beta2=0.9"), parse_setting("optimizer.name=yogi")
-    (('optimizer.beta2', 0.9), ('optimizer.name', 'yogi'))
-    """
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"--set '{text}': write part.parameter=value, as in optimizer.beta2=0.9")
-    try:
-        return key.strip(), tomllib.loads(f"x = {value}")["x"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from laconic.compression import COMPRESSORS
 from laconic.core.errors import ConfigError
-from laconic.run.config import parse_setting
+from laconic.run.keys import parse_setting
 
 
 def split_label(label: str) -> dict[str, Any]:

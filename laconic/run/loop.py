@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
+from laconic.core.errors import Interrupted
 from laconic.run.callbacks import Callback, CallbackList, Outcome, Run
 from laconic.run.config import RunConfig
 from laconic.run.directory import RunDirectory
 from laconic.run.training import Diverged, Result, Training
-
-
-class Interrupted(Exception):
-    """A person has stopped a run; everything is saved."""
-
-    def __init__(self, directory: Path, done: int) -> None:
-        super().__init__(f"stopped after round {done}")
-        self.done = done
-        self.again = f"laconic run {shlex.quote(str(directory))} --resume"
-        """The command that continues."""
 
 
 def run(

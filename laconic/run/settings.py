@@ -1,4 +1,4 @@
-"""The settings of a run that belong to no part of the algorithm."""
+"""Settings of a run. Importable without torch: the command line reads its options from them."""
 
 from __future__ import annotations
 
@@ -6,53 +6,58 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
 
-from laconic.engine.faults import Faults
-from laconic.engine.network import Network
-from laconic.engine.ray_settings import RaySettings
-from laconic.federation.aggregation import Weighting
-from laconic.federation.defenses import Defenses
-from laconic.federation.sampling import Sampling
+from laconic.engine.settings import Faults, Network, RaySettings
+from laconic.federation.settings import Defenses, Sampling, Weighting
 from laconic.gradients.numerics import Numerics
 
 
 class Settings(BaseModel):
-    """How long, how many, on what. The last six change nothing in the result."""
+    """The settings of a run that belong to no part of the algorithm. The last six do not change the result."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     rounds: int = Field(100, ge=1)
+    """Rounds of training."""
     participants: int | None = Field(None, ge=1)
-    """Clients per round; all of them when not given."""
+    """Clients per round; all when not given."""
     seed: int = Field(0, ge=0)
+    """Seed of every random draw."""
     eval_every: int = Field(5, ge=1)
-    """Rounds between two evaluations; the last round is always evaluated."""
+    """Rounds between evaluations; the last round is always evaluated."""
     sampling: Sampling = "uniform"
+    """How participants are drawn: uniformly, weighted by examples, or each by an independent coin flip (poisson)."""
     weighting: Weighting = "uniform"
-    """A client's weight in the mean: 1, or its number of examples."""
+    """Weight of a client in the mean: the same for all, or its number of examples (size)."""
     buffers: Literal["mean", "frozen"] = "mean"
-    """Batch-norm statistics: averaged and sent with every update, or left as they are and never sent."""
+    """Batch-norm statistics: averaged and sent with every update (mean), or never changed and never sent (frozen)."""
     diagnostics: bool = False
-    """Measure in every round what the papers assume of a compressor: q_C, q_A, gamma, the norm of the memories."""
+    """Measure in every round what the papers assume of a compressor: q_C, q_A, gamma and the norm of the error memories."""
     full_gradient: bool = False
-    """Measure with every evaluation the objective over all clients, its gradient, and how alike clients' gradients are."""
+    """Measure at every evaluation the objective over all clients, its gradient, and how similar clients' gradients are."""
     defense: Defenses = Defenses()
+    """Robust aggregation, clipping and differential privacy."""
     max_violations: int = Field(3, ge=1)
-    """Refused replies after which a client is not asked any more; late ones do not count."""
+    """Refused replies after which a client is blocked; late replies do not count."""
     faults: Faults = Faults()
+    """Injected faults and attacks."""
     network: Network = Network()
+    """The simulated network."""
     numerics: Numerics = Numerics()
+    """How gradients are computed."""
     device: str = "cpu"
+    """PyTorch device: cpu, cuda, cuda:1, …"""
     threads: int | None = Field(None, ge=1)
-    """Python threads over clients; one per core when not given."""
+    """Threads that run clients, one per core when not given; affects speed only."""
     chunk: int | None = Field(None, ge=1)
-    """Clients handled together by one thread."""
+    """Clients that a thread computes together; affects speed only."""
     store: Literal["memory", "disk"] = "memory"
-    """Where clients' states are kept between rounds."""
+    """Where client states are kept between rounds; use disk when they do not fit in memory."""
     store_cache: ByteSize = ByteSize(500_000_000)
-    """With the store on disk: the bytes of states that are kept in memory, too."""
+    """With the disk store: size of its cache in memory, as in 200MB."""
     engine: Literal["inline", "ray"] = "inline"
-    """Who runs the clients: this process, or Ray's workers, which keep clients' states on disk."""
+    """What runs the clients: this process (inline), or Ray on many cores or machines."""
     ray: RaySettings = Field(default_factory=RaySettings)
+    """The Ray engine."""
 
     @model_validator(mode="after")
     def _engine_has_workers(self) -> Settings:

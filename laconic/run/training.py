@@ -294,4 +294,6 @@ SMALLER = "training has diverged; try a smaller local_lr or server_lr"
 
 
 class Diverged(LaconicError):
-    """Training has left the finite numbers."""
+    """Training has left the finite numbers: the run was in order, and did not work out."""
+
+    exit_code = 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from laconic.core.errors import ConfigError, unknown_name
-from laconic.run.config import parse_setting
+from laconic.run.keys import parse_setting
 
 _LOCAL = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 PRESETS: dict[str, tuple[str, dict[str, tuple[Any, ...]]]] = {

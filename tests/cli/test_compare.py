@@ -166,10 +166,11 @@ def test_the_help_has_the_defaults(forked) -> None:
     shown = " ".join(forked("run", "--help", COLUMNS="200").stdout.replace("│", " ").split())
     for text in (
         "Rounds of training. Default: 100.",
-        "The clients' learning rate. Default: the algorithm's own; 0.05 in fed_avg.",
-        "float32 or float64. Default: float32.",
-        "Chance that an update is lost on the way. Default: 0.",
-        "See `laconic algorithms`. Default: fed_avg.",
+        "Learning rate of the clients. Default: the algorithm's own.",
+        "float32|float64 Floating-point type of the model. Default: float32.",
+        "Probability that an update is lost. Default: 0.",
+        "With the disk store: size of its cache in memory, as in 200MB. Default: 500MB.",
+        "(see `laconic algorithms`). Default: fed_avg.",
     ):
         assert text in shown
 

@@ -15,7 +15,7 @@ def test_the_list_names_every_one(forked) -> None:
 def test_a_quick_one_shows_its_table_and_writes_nothing(forked, tmp_path: Path) -> None:
     done = forked("reproduce", "--quick", "fedcams-epsilon")
     assert done.code == 0, done.stderr
-    assert "epsilon 1e-3" in done.stdout and "(90.9" in done.stdout and "say nothing of the paper" in done.stdout
+    assert "epsilon 1e-3" in done.stdout and "(90.9" in done.stdout and "say nothing about the paper" in done.stdout
     assert not (tmp_path / "docs").exists() and not (tmp_path / "runs").exists()
 
 

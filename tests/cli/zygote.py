@@ -13,7 +13,7 @@ import traceback
 
 import torch._dynamo  # noqa: F401  (what torch loads with the first batched gradient: a second of every command)
 
-from laconic.cli import main
+from laconic.cli import listings, main, reports, reproductions, searches, training  # noqa: F401  (the commands)
 
 
 def child(job: dict, stdout: int, stderr: int) -> int:

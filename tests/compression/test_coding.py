@@ -91,7 +91,7 @@ def test_kernels_work_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_numba_is_loaded_only_when_something_is_coded() -> None:
-    code = "import sys, laconic, laconic.cli; sys.exit('numba' in sys.modules)"
+    code = "import sys, laconic.cli.training; sys.exit('numba' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

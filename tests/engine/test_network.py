@@ -11,7 +11,8 @@ import pytest
 import laconic
 from laconic.core.errors import ConfigError
 from laconic.core.randomness import Randomness
-from laconic.engine.network import Connections, Network, Spread, quantity
+from laconic.engine.network import Connections
+from laconic.engine.settings import Network, quantity
 from laconic.run.config import RunConfig
 from laconic.run.simulation import Simulation
 
@@ -86,8 +87,8 @@ def test_a_round_lasts_as_long_as_its_slowest_client() -> None:
 
 
 def test_lognormal_rates_have_the_median_and_the_spread() -> None:
-    spread = Spread.parse("lognormal:1Mbit,0.5", "bandwidth")
-    logs = np.log([spread.of("up", client, Randomness(3)) for client in range(4000)])
+    connections = Connections(Network(bandwidth_up="lognormal:1Mbit,0.5"), Randomness(3))
+    logs = np.log([connections.of(client, 0).up for client in range(4000)])
     # Standard errors are 0.008 and 0.0056: six of them, so a right program fails once in 1e8 seeds; and this one is fixed.
     assert abs(logs.mean() - math.log(1e6)) < 0.05
     assert abs(logs.std() - 0.5) < 0.035

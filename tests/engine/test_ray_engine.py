@@ -197,6 +197,6 @@ main()
 
 
 def test_the_core_does_not_import_ray() -> None:
-    program = "import sys, laconic, laconic.cli; print([name for name in sys.modules if name.startswith('ray')])"
+    program = "import sys, laconic.cli.training; print([name for name in sys.modules if name.startswith('ray')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

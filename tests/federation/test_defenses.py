@@ -15,7 +15,8 @@ from laconic.compression import DensePayload, Payload, SparsePayload, SumPayload
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.randomness import Randomness
 from laconic.federation import defenses as module
-from laconic.federation.defenses import DefendedMean, Defenses
+from laconic.federation.defenses import DefendedMean
+from laconic.federation.settings import Defenses
 from laconic.federation.update_norms import KEPT, UpdateNormFilter
 from laconic.run.simulation import Simulation, initial_module, make_task
 from tests.oracles import defenses as oracle

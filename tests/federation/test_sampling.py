@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laconic.core.randomness import Randomness
-from laconic.federation.sampling import Sampling, participants
+from laconic.federation.sampling import participants
+from laconic.federation.settings import Sampling
 
 # What chi-square passes with a probability of at most 1e-6, by degrees of freedom.
 CHI_SQUARE = {3: 30.67, 4: 33.38, 9: 45.08}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from laconic.cli.flower_app import write_app
+from laconic.cli.new_app import write_app
 
 CLIENT = '''\
 """A node that dies in the phase of a round that a file names, or repeats its last answer but one."""

@@ -8,12 +8,12 @@ import tomllib
 
 import pytest
 
-from laconic.cli.flower_app import write_app
+from laconic.cli.new_app import write_app
 from laconic.core.errors import ConfigError
 
 
 def test_the_core_and_the_command_line_do_not_import_flower():
-    program = "import sys, laconic, laconic.cli; print([name for name in sys.modules if name.startswith('flwr')])"
+    program = "import sys, laconic.cli.training; print([name for name in sys.modules if name.startswith('flwr')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -43,7 +43,7 @@ def test_the_readme_has_commands_that_can_be_copied(tmp_path):
     text = (tmp_path / "app" / "README.md").read_text()
     assert "{" not in text
     assert 'FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run . --stream --federation-config "num-sup' in text
-    assert "trial_keys keys --nodes 5 --host" in text
+    assert "local_keys keys --nodes 5 --host" in text
     for flag in ("--ssl-keyfile", "--enable-supernode-auth", "--auth-supernode-private-key", "supernode register"):
         assert flag in text
     # A command that goes on in the next line says so.

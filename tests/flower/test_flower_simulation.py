@@ -18,8 +18,8 @@ from laconic.run.directory import RunDirectory, load_tensors, read_metrics
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 pytest.importorskip("ray", reason="Flower's simulation needs Ray")
 
-from laconic.cli.flower_app import write_app
-from laconic.flower.trial import free_port
+from laconic.cli.new_app import write_app
+from laconic.flower.local_federation import free_port
 
 PATIENCE = 600.0
 

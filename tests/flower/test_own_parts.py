@@ -14,7 +14,7 @@ from laconic.core.errors import ConfigError
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from laconic.cli.flower_app import write_app
+from laconic.cli.new_app import write_app
 from laconic.flower import client_app
 from laconic.flower.server import serve
 from tests.flower.loopback import LoopbackGrid

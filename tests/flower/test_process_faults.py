@@ -25,10 +25,10 @@ from laconic.run.simulation import Simulation, initial_module, make_task
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
+from laconic.flower.local_federation import LocalFederation
 from laconic.flower.node_store import NodeFile
-from laconic.flower.trial import Trial
-from laconic.flower.trial_proxy import Proxy
 from tests.flower.faulty_app import folded, write_faulty_app
+from tests.flower.proxy import Proxy
 
 NODES = 3
 LABEL = "fed_cams:compressor=sign"
@@ -46,7 +46,7 @@ class Federation:
     def __init__(self, folder: Path, label: str = LABEL, nodes: int = NODES, **trial) -> None:
         self.folder, self.label, self.nodes = folder.resolve(), label, nodes
         self.app = write_faulty_app(self.folder, nodes)
-        self.trial = Trial(self.folder, max(nodes, trial.pop("started", nodes)), **trial)
+        self.trial = LocalFederation(self.folder, max(nodes, trial.pop("started", nodes)), **trial)
         self.run = RunDirectory(self.folder / "run")
         self.rounds = 0
 

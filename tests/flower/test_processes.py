@@ -13,8 +13,8 @@ from laconic.run.directory import RunDirectory, load_tensors, read_metrics
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from laconic.cli.flower_app import write_app
-from laconic.flower.trial import Trial
+from laconic.cli.new_app import write_app
+from laconic.flower.local_federation import LocalFederation
 
 NODES = 3
 LABELS = ["fed_cams:compressor=sign", "fed_bnlaca", "fed_comgate", "fed_amd"]
@@ -23,13 +23,13 @@ SETTINGS = {"rounds": 5, "model": "mlp:32", "strategy": "loop"}
 PATIENCE = 600.0
 
 
-def start(trial: Trial, label: str, **settings) -> RunDirectory:
+def start(trial: LocalFederation, label: str, **settings) -> RunDirectory:
     out = trial.folder / label.partition(":")[0]
     trial.run(trial.folder / "app", {"algorithm": label, "out": str(out)} | SETTINGS | settings)
     return RunDirectory(out)
 
 
-def wait_for(trial: Trial, runs: Iterable[RunDirectory]) -> None:
+def wait_for(trial: LocalFederation, runs: Iterable[RunDirectory]) -> None:
     ends = time.monotonic() + PATIENCE
     while not all(run.model.exists() for run in runs):
         assert time.monotonic() < ends, trial.log_of("superlink")[-5000:] + trial.log_of("node-0")[-3000:]
@@ -45,7 +45,7 @@ def simulated(label: str, rounds: int = 5) -> laconic.Result:
 
 def test_four_algorithms_end_with_the_models_of_their_simulations(tmp_path: Path):
     write_app(tmp_path / "app", NODES)
-    with Trial(tmp_path, NODES) as trial:
+    with LocalFederation(tmp_path, NODES) as trial:
         # All at once: a SuperNode looks for messages every three seconds, so one run alone would mostly wait.
         runs = {label: start(trial, label) for label in LABELS}
         expected = {label: simulated(label) for label in LABELS}

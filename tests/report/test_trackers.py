@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import laconic
+from laconic.core.errors import Interrupted
 from laconic.report.trackers import MLflow, trackers
 from laconic.run.callbacks import EachRound
 from laconic.run.config import load_config
 from laconic.run.driver import run_config
-from laconic.run.loop import Interrupted
 from laconic.run.training import Diverged
 
 SMALL = {"model": "logistic", "strategy": "loop", "participants": 3, "local_steps": 2, "threads": 1, "eval_every": 2}

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import laconic
+from laconic.core.errors import Interrupted
 from laconic.run.config import load_config
 from laconic.run.driver import run_config
-from laconic.run.loop import Interrupted
 from laconic.run.training import Diverged
 
 SMALL = {"participants": 3, "threads": 1, "eval_every": 1, "numerics": {"strategy": "loop"}}

@@ -1,4 +1,4 @@
-"""A federation on one machine, as real as it gets: a SuperLink and SuperNodes as processes, with TLS and authentication."""
+"""A real federation on one machine: a SuperLink and SuperNodes as processes, with TLS and authentication."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from typing import Any, Self
 import tomli_w
 
 from laconic.core.errors import LaconicError
-from laconic.flower.trial_keys import TrialKeys, make_trial_keys
+from laconic.flower.local_keys import LocalKeys, make_local_keys
 
-CONNECTION = "trial"
+CONNECTION = "local"
 """The SuperLink's name in Flower's config."""
 START_SECONDS = 180.0
 STOP_SECONDS = 3.0
 ACTIVATED = "Activated node_id"
-"""What the SuperLink says when it has let a node in."""
+"""What the SuperLink logs when it has accepted a node."""
 
 
-class TrialError(LaconicError):
+class LocalFederationError(LaconicError):
     """Flower did not do what it was asked; the log says why."""
 
 
-class Trial:
-    """Starts everything, and leaves nothing behind but its folder."""
+class LocalFederation:
+    """A SuperLink and SuperNodes that run inside a `with` block; only the folder is left behind."""
 
     def __init__(self, folder: Path, nodes: int, *, registered: int | None = None) -> None:
         self.folder, self.nodes = folder.resolve(), nodes
-        self.keys: TrialKeys = make_trial_keys(self.folder / "keys", nodes)
+        self.keys: LocalKeys = make_local_keys(self.folder / "keys", nodes)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._started: set[int] = set()
         """The groups of all processes that were ever started here."""
@@ -46,11 +46,11 @@ class Trial:
         self.port = free_port()
         """The SuperLink's."""
         self.doors: dict[int, int] = {}
-        """By node: the port by which it reaches the SuperLink, where that is another."""
+        """By node: the port to connect to instead of the SuperLink's, as for a proxy."""
         self._node_ports = [free_port() for _ in range(nodes)]
         self.environment = os.environ | {
             "FLWR_HOME": str(self.folder / "flwr"),
-            # Nothing of a trial leaves the machine.
+            # Nothing leaves the machine.
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
         }
@@ -63,7 +63,7 @@ class Trial:
             self._configure()
             self._start_warm()
             self.start_superlink()
-            # A node that knocks before it is registered gives up, so its turn comes after.
+            # A node that connects before it is registered gives up.
             self._register()
             for number in range(self.nodes):
                 self.start_node(number)
@@ -78,7 +78,7 @@ class Trial:
         self.stop()
 
     def start_superlink(self) -> None:
-        """The SuperLink, once more if need be: what it knows is in its database."""
+        """Start the SuperLink; after a crash it continues from its database."""
         command = [_command("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--ssl-ca-certfile", str(self.keys.authority), "--ssl-certfile", str(self.keys.certificate)]
         command += ["--ssl-keyfile", str(self.keys.key), "--enable-supernode-auth"]
@@ -87,7 +87,7 @@ class Trial:
         self._wait_for_port()
 
     def start_node(self, number: int) -> None:
-        """A SuperNode, once more if need be: its state is in its file."""
+        """Start a SuperNode; after a crash it continues from its file."""
         config = f'partition-id={number} state="{self.folder / "nodes"}"'
         port = self.doors.get(number, self.port)
         command = [_command("flower-supernode"), "--superlink", f"127.0.0.1:{port}", "--node-config", config]
@@ -111,7 +111,9 @@ class Trial:
                     return
                 time.sleep(0.1)
             time.sleep(1)
-        raise TrialError(f"node {number} was not let in again; its log is {self.folder / f'node-{number}.log'}")
+        raise LocalFederationError(
+            f"node {number} was not accepted again; its log is {self.folder / f'node-{number}.log'}"
+        )
 
     def run(self, app: Path, settings: Mapping[str, Any] | None = None) -> int:
         """Start a Flower app with some settings; returns Flower's number of the run."""
@@ -120,7 +122,7 @@ class Trial:
         output = self.flwr("run", str(app), CONNECTION, *overrides, "--format", "json")
         answer = json.loads(output[output.index("{") :])
         if not answer.get("success"):
-            raise TrialError(f"flwr run: {answer.get('error-message', answer)}")
+            raise LocalFederationError(f"flwr run: {answer.get('error-message', answer)}")
         return int(answer["run-id"])
 
     def status(self, run: int) -> str:
@@ -134,7 +136,7 @@ class Trial:
         return {name: code for name, code in codes.items() if code is not None}
 
     def log_of(self, name: str) -> str:
-        """What a process has said."""
+        """The log of a process."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def flwr(self, *arguments: str) -> str:
@@ -142,11 +144,11 @@ class Trial:
         command = [_command("flwr"), *arguments]
         done = subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True)
         if done.returncode:
-            raise TrialError(f"flwr {' '.join(arguments[:2])}: {(done.stderr or done.stdout).strip()}")
+            raise LocalFederationError(f"flwr {' '.join(arguments[:2])}: {(done.stderr or done.stdout).strip()}")
         return done.stdout
 
     def kill(self, name: str) -> None:
-        """As a power cut would, with all it has started."""
+        """Kill a process and all that it has started, as a power cut would."""
         process = self.processes.pop(name)
         for group in _groups(process.pid):
             with suppress(ProcessLookupError):
@@ -169,13 +171,13 @@ class Trial:
         for process in self.processes.values():
             process.wait()
         self.processes.clear()
-        # One that was being started when a signal came is in no list; all of a trial have its folder in their environment.
+        # A process that was being started when a signal came is in no list; its environment names this federation's folder.
         for straggler in self._marked():
             with suppress(ProcessLookupError):
                 os.kill(straggler, signal.SIGKILL)
 
     def _marked(self) -> set[int]:
-        """The processes whose environment is this trial's."""
+        """The processes whose environment names this federation's folder."""
         mark = f"FLWR_HOME={self.environment['FLWR_HOME']}".encode()
         found = set()
         for entry in Path("/proc").glob("[0-9]*/environ"):
@@ -215,7 +217,7 @@ class Trial:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
                 return
             time.sleep(0.1)
-        raise TrialError(f"the SuperLink did not start; its log is {self.folder / 'superlink.log'}")
+        raise LocalFederationError(f"the SuperLink did not start; its log is {self.folder / 'superlink.log'}")
 
 
 def _groups(process: int) -> set[int]:
@@ -244,5 +246,5 @@ def _command(name: str) -> str:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise TrialError(f"{name} is not here: in the folder of the clone, pip install -e '.[flower]'")
+        raise LocalFederationError(f"{name} is not here: in the folder of the clone, pip install -e '.[flower]'")
     return found

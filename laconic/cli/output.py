@@ -1,4 +1,4 @@
-"""Where commands put what they make, and how they say it to scripts."""
+"""Where commands write by default, and what they print for scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from laconic.run.directory import plain
 
 
 def new_directory(what: str, dataset: str) -> Path:
-    """A directory below runs/ that is not there yet."""
+    """A directory below runs/ that does not exist yet."""
     source = Path(dataset.partition(":")[0]).stem if ".py" in dataset else dataset
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     base = Path("runs") / f"{stamp}-{what}-{source}"
@@ -24,5 +24,5 @@ def new_directory(what: str, dataset: str) -> Path:
 
 
 def print_json(table: dict[str, Any]) -> None:
-    """One object on one line."""
+    """Print one object on one line of stdout."""
     sys.stdout.write(json.dumps(plain(table), allow_nan=False) + "\n")

@@ -1,4 +1,4 @@
-"""A door to the SuperLink for a trial: it counts the bytes that pass at the socket, and can be shut."""
+"""A TCP proxy before the SuperLink that counts bytes at the socket and can cut the connection."""
 
 from __future__ import annotations
 

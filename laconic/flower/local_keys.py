@@ -1,6 +1,6 @@
-"""Certificates and keys for a trial: `python -m laconic.flower.trial_keys FOLDER --nodes 3 [--host NAME …]`.
+"""Certificates and keys to try a federation: `python -m laconic.flower.local_keys FOLDER --nodes 3 [--host NAME …]`.
 
-A certificate authority of its own, a certificate for the SuperLink, and a key pair for every SuperNode. For a trial: in
+A certificate authority of its own, a certificate for the SuperLink, and a key pair for every SuperNode. In
 production the authority's key is kept elsewhere, and every node makes its own pair and sends the public half only.
 """
 
@@ -23,7 +23,7 @@ LOOPBACK = ("localhost", "127.0.0.1")
 
 
 @dataclass(frozen=True)
-class TrialKeys:
+class LocalKeys:
     """Where the files are."""
 
     folder: Path
@@ -52,13 +52,13 @@ class TrialKeys:
         return self.folder / f"node-{number}.pub"
 
 
-def make_trial_keys(folder: Path, nodes: int, hosts: Sequence[str] = ()) -> TrialKeys:
+def make_local_keys(folder: Path, nodes: int, hosts: Sequence[str] = ()) -> LocalKeys:
     """Everything that one SuperLink and its nodes need; files that are there already are written anew."""
     folder.mkdir(parents=True, exist_ok=True)
-    keys = TrialKeys(folder)
+    keys = LocalKeys(folder)
     # The SuperLink's own worker connects to it on its machine.
     hosts = [*hosts, *(host for host in LOOPBACK if host not in hosts)]
-    authority, name = ec.generate_private_key(ec.SECP384R1()), _name("Laconic trial authority")
+    authority, name = ec.generate_private_key(ec.SECP384R1()), _name("Laconic local authority")
     server = ec.generate_private_key(ec.SECP384R1())
     identifier = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
     usage = {"content_commitment": False, "key_encipherment": False, "data_encipherment": False}
@@ -126,14 +126,14 @@ def _write_secret(path: Path, content: bytes) -> None:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m laconic.flower.trial_keys", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m laconic.flower.local_keys", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument(
         "--host", action="append", help="a name or address of the SuperLink; localhost and 127.0.0.1 always are"
     )
     arguments = parser.parse_args()
-    make_trial_keys(arguments.folder, arguments.nodes, arguments.host or ())
+    make_local_keys(arguments.folder, arguments.nodes, arguments.host or ())
     print(f"written to {arguments.folder}: ca.crt, superlink.crt, superlink.key, node-0, node-0.pub, …")
 
 

@@ -1,0 +1,91 @@
+from . import data as data, models as models
+from .algorithms.algorithm import Algorithm as Algorithm
+from .algorithms.downlinks.base import DenseDownlink as DenseDownlink
+from .algorithms.downlinks.broadcast import Broadcast as Broadcast
+from .algorithms.downlinks.mirrored import Mirrored as Mirrored
+from .algorithms.downlinks.repeated import Repeated as Repeated
+from .algorithms.methods.anchor_sampling import AnchorSampling as AnchorSampling
+from .algorithms.methods.base import LocalMethod as LocalMethod, Method as Method, method as method
+from .algorithms.methods.cohort import Cohort as Cohort
+from .algorithms.methods.compressed_gradients import DIANA as DIANA, EF21 as EF21
+from .algorithms.methods.control_variates import ControlVariates as ControlVariates
+from .algorithms.methods.exchange import (
+    UPDATE as UPDATE,
+    Answer as Answer,
+    Exchange as Exchange,
+    Phase as Phase,
+    Stream as Stream,
+)
+from .algorithms.methods.gradient_tracking import GradientTracking as GradientTracking
+from .algorithms.methods.local_sgd import LocalSGD as LocalSGD
+from .algorithms.methods.minibatch_sgd import MinibatchSGD as MinibatchSGD
+from .algorithms.methods.own_training import OwnTraining as OwnTraining
+from .algorithms.methods.recursive_gradient import BVRLSGD as BVRLSGD, MARINA as MARINA, FedPAGE as FedPAGE
+from .algorithms.methods.shared_state import SharedState as SharedState
+from .algorithms.optimizers.adaptive import (
+    AMS as AMS,
+    Adagrad as Adagrad,
+    Adam as Adam,
+    AMSGrad as AMSGrad,
+    Yogi as Yogi,
+)
+from .algorithms.optimizers.sgd import SGD as SGD
+from .algorithms.recipes import (
+    bvr_l_sgd as bvr_l_sgd,
+    diana as diana,
+    ef21 as ef21,
+    fed_aa as fed_aa,
+    fed_aca as fed_aca,
+    fed_adagrad as fed_adagrad,
+    fed_adam as fed_adam,
+    fed_amd as fed_amd,
+    fed_ams as fed_ams,
+    fed_amsgrad as fed_amsgrad,
+    fed_avg as fed_avg,
+    fed_baca as fed_baca,
+    fed_bnlaca as fed_bnlaca,
+    fed_cams as fed_cams,
+    fed_com as fed_com,
+    fed_comgate as fed_comgate,
+    fed_ef_ams as fed_ef_ams,
+    fed_ef_sgd as fed_ef_sgd,
+    fed_gate as fed_gate,
+    fed_laconic as fed_laconic,
+    fed_nlaa as fed_nlaa,
+    fed_nlaca as fed_nlaca,
+    fed_page as fed_page,
+    fed_paq as fed_paq,
+    fed_prox as fed_prox,
+    fed_sgd as fed_sgd,
+    fed_yogi as fed_yogi,
+    marina as marina,
+    minibatch_sgd as minibatch_sgd,
+    scaffold as scaffold,
+)
+from .algorithms.uplinks.base import (
+    Compressed as Compressed,
+    DenseUplink as DenseUplink,
+    ErrorFeedback as ErrorFeedback,
+)
+from .algorithms.uplinks.lazy import Accelerated as Accelerated, Lazy as Lazy
+from .api import simulate as simulate
+from .compression import parse_compressor as parse_compressor
+from .core.errors import (
+    ConfigError as ConfigError,
+    DataError as DataError,
+    LaconicError as LaconicError,
+    PacketError as PacketError,
+)
+from .core.layout import Layout as Layout
+from .core.task import (
+    Task as Task,
+    classification as classification,
+    next_token as next_token,
+    regression as regression,
+)
+from .report.trackers import MLflow as MLflow, TensorBoard as TensorBoard
+from .run.callbacks import Callback as Callback, EarlyStopping as EarlyStopping, ProgressBar as ProgressBar
+from .run.settings import Settings as Settings
+from .run.simulation import Simulation as Simulation
+from .run.training import Result as Result
+from .version import __version__ as __version__

@@ -1,0 +1,52 @@
+"""What the shell completes. The names are listed here because their registries import torch; a test compares them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+DATASETS = (
+    "digits",
+    "mnist",
+    "mnist-by-writer",
+    "fashion-mnist",
+    "emnist-digits",
+    "cifar10",
+    "cifar100",
+    "femnist",
+    "tinyshakespeare",
+    "heart-disease",
+)
+MODELS = (
+    "logistic",
+    "mlp",
+    "lenet5",
+    "cnn",
+    "cnn_mnist",
+    "cnn_fashion",
+    "char_gru",
+    "resnet18",
+    "convmixer_256_8",
+)
+PARTITIONS = ("iid", "shards", "pairs", "dirichlet", "natural")
+COMPRESSORS = ("dense", "cast", "qsgd", "uniform", "top_k", "random_k", "sign", "heavy_sign")
+DOWNLINKS = ("dense", "broadcast", "mirrored", "repeated")
+AGGREGATES = ("mean", "median", "trimmed_mean")
+
+
+def algorithms() -> list[str]:
+    """The recipes, which are public names."""
+    stub = ast.parse((Path(__file__).parents[1] / "__init__.pyi").read_text())
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    return [each.name for node in imports if node.module == "algorithms.recipes" for each in node.names]
+
+
+def completing(names: Iterable[str] | Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """A function that completes one of the names, for typer."""
+
+    def complete(incomplete: str) -> list[str]:
+        known = names() if callable(names) else names
+        return [name for name in known if name.startswith(incomplete)]
+
+    return complete

@@ -1,0 +1,57 @@
+"""The entry point: runs a command, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+from laconic.cli.app import app
+from laconic.core.errors import Interrupted, LaconicError, suggestion
+from laconic.core.user_code import blamed, said
+
+
+def main() -> None:
+    """Run the command line. Errors with a message are printed without a traceback."""
+    try:
+        sys.exit(app(standalone_mode=False))
+    except Interrupted as stop:
+        _print(f"Stopped after round {stop.done}; saved. Continue with:\n  {stop.again}")
+        sys.exit(130)
+    except Exception as error:
+        message, code = _explain(error)
+        if message is None:
+            raise
+        if os.environ.get("LACONIC_TRACEBACK", "0") not in ("", "0"):
+            traceback.print_exception(error)
+        if message:
+            _print(message, error=True)
+        sys.exit(code)
+
+
+def _print(message: str, *, error: bool = False) -> None:
+    # Late, for start-up time: most commands that need no torch need no rich either.
+    from laconic.cli.console import note, stderr
+
+    if error:
+        stderr.print("[red]error:[/red] ", end="", highlight=False)
+    note(message)
+
+
+def _explain(error: Exception) -> tuple[str | None, int]:
+    """The message of an error and the exit code; no message if it is a bug."""
+    if isinstance(error, LaconicError):
+        return str(error), error.exit_code
+    own = blamed(error)
+    if own is not None:
+        place, code = own
+        return f"{place}: {said(error)}\n    {code}\n(LACONIC_TRACEBACK=1 shows the whole traceback)", 1
+    if isinstance(error, OSError):
+        return f"'{error.filename}': {error.strerror}" if error.filename else str(error), 2
+    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if option is not None and context is not None:
+        known = [name for parameter in context.command.params for name in parameter.opts]
+        near = suggestion(option, known) or f"see laconic {context.info_name} --help"
+        return f"there is no option '{option}': {near}", 2
+    # Typer's errors about the command line itself have no public base class, but all of them have this method.
+    return (error.format_message() if hasattr(error, "format_message") else None), 2

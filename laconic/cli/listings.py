@@ -1,0 +1,97 @@
+"""The commands that list what there is: algorithms, datasets, models."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from rich.markup import escape
+from rich.table import Table
+
+from laconic import data, models
+from laconic.algorithms.algorithm import Algorithm
+from laconic.algorithms.recipes import RECIPES
+from laconic.cli.console import stdout
+from laconic.cli.tables import new_table
+from laconic.run.config import load_config
+from laconic.run.keys import SHORT_NAMES
+from laconic.run.labels import split_label
+
+
+def list_algorithms(name: str | None) -> None:
+    """Print all algorithms, or one in detail."""
+    if name is None:
+        stdout.print(_algorithms())
+        return
+    for table in _algorithm(load_config(None, split_label(name)).build_algorithm()):
+        stdout.print(table)
+
+
+def list_datasets() -> None:
+    """Print all data sets."""
+    stdout.print(_datasets(stdout.width))
+
+
+def list_models() -> None:
+    """Print all models."""
+    stdout.print(_models())
+
+
+def _algorithms() -> Table:
+    """Every recipe: what it is, where it stands, its parts and their defaults."""
+    table = new_table("algorithm", "what it is, and where", "parts and defaults")
+    for name, recipe in RECIPES.items():
+        parts = []
+        for slot, part in recipe().parts().items():
+            values = ", ".join(
+                f"{key}={'not set' if value is None else value}" for key, value in part.parameters().items()
+            )
+            parts.append(f"{slot}: {part.name}" + (f" ({values})" if values else ""))
+        table.add_row(name, inspect.getdoc(recipe) or "", "\n".join(parts))
+    return table
+
+
+def _algorithm(chosen: Algorithm) -> list[Table]:
+    """One algorithm in detail: what each of its parts computes, and every parameter with its value and how it is set."""
+    parts = chosen.parts()
+    computed = new_table("slot", "part", "what it does")
+    computed.title, computed.title_justify = f"{chosen.name}: {inspect.getdoc(RECIPES[chosen.name]) or ''}", "left"
+    settings = new_table("parameter", "value", "how to set it")
+    settings.caption, settings.caption_justify = f"Formula and advice: docs/algorithms/{chosen.name}.md", "left"
+    options = {key: f"--{name.replace('_', '-')}" for name, key in SHORT_NAMES.items()}
+    for slot, part in parts.items():
+        # The letters of papers mean something beside the code only.
+        formula = re.sub(r"\.?\s*\[[A-Z], [^]]*\]", "", (inspect.getdoc(part) or "").partition("\n")[0])
+        computed.add_row(slot, part.name, escape(formula))
+        for name, value in part.parameters().items():
+            key = f"{slot}.{name}"
+            shown = "not set" if value is None else escape(str(value))
+            settings.add_row(key, shown, options.get(key, f"--set {key}=…"))
+    return [computed, settings]
+
+
+def _datasets(width: int) -> Table:
+    """Every data set that has a name; a narrow terminal is spared the licenses."""
+    columns = ["data set", "what it is", "train / test", "clients", "partition", "license and source"]
+    shown = len(columns) if width >= 110 else 4
+    table = new_table(*columns[:shown])
+    for info in data.datasets():
+        row = [
+            info.name,
+            info.description,
+            " / ".join("?" if count is None else f"{count:,}" for count in (info.train_size, info.test_size)),
+            f"up to {info.natural_clients} natural" if info.natural_clients else "by partition",
+            info.default_partition,
+            f"{info.license}; {info.citation}",
+        ]
+        table.add_row(*row[:shown])
+    return table
+
+
+def _models() -> Table:
+    """Every model that has a name."""
+    table = new_table("model", "what it is", "parameters", "settings", "where")
+    for info in models.models():
+        sizes = ", ".join(f"{name}={default}" for name, default in info.parameters.items())
+        table.add_row(info.name, info.description, f"{info.parameter_count:,}", sizes, info.citation)
+    return table

@@ -1,0 +1,246 @@
+"""The commands that train: run, compare, tune."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+
+from laconic.cli import tables
+from laconic.cli.console import note, say, stderr, stdout
+from laconic.cli.options import RankBy
+from laconic.cli.output import new_directory, print_json
+from laconic.cli.view import LiveView
+from laconic.core.errors import ConfigError, Interrupted
+from laconic.data.federated import ClientData
+from laconic.report.page import report as write_report
+from laconic.report.trackers import trackers
+from laconic.run.callbacks import Callback
+from laconic.run.config import RunConfig, load_config
+from laconic.run.directory import RunDirectory, write_atomically
+from laconic.run.driver import Finished, run_config
+from laconic.run.labels import split_label
+from laconic.run.resume import FREE_TO_CHANGE
+from laconic.run.target import WINDOW
+from laconic.run.training import Diverged
+from laconic.run.tune import tune as measure_strategies
+
+COMPARISON = "comparison.json"
+"""The options of a comparison, in the folder of its runs."""
+
+
+def run(
+    config: Path | None,
+    algorithm: str | None,
+    target: float | None,
+    out: Path | None,
+    resume: bool,
+    report: bool,
+    tensorboard: bool,
+    mlflow: bool,
+    as_json: bool,
+    options: dict[str, Any],
+) -> None:
+    """Train with one algorithm."""
+    config, out = _earlier_run(config, out, resume)
+    wanted = load_config(config, options, split_label(algorithm) if algorithm else {})
+    directory = out or new_directory(wanted.algorithm, wanted.dataset)
+    _check_target(target, wanted)
+    callbacks = [LiveView(stderr), *trackers(tensorboard=tensorboard, mlflow=mlflow)]
+    try:
+        finished = run_config(wanted, directory, callbacks, resume=resume, target=target)
+    except Diverged:
+        # The page shows how it happened.
+        if report:
+            note(f"The report is {_report([directory], directory, target)}")
+        raise
+    page = _report([directory], directory, target) if report else None
+    if as_json:
+        print_json(finished.summary())
+        return
+    stdout.print(tables.outcome([finished], stdout.width))
+    say(f"The run is in {directory}{and_report(page)}")
+
+
+def _earlier_run(config: Path | None, out: Path | None, resume: bool) -> tuple[Path | None, Path | None]:
+    """The config file and the directory, where one or both are those of an earlier run."""
+    if config is not None and config.is_dir():
+        out = out or (config if resume else None)
+        config = RunDirectory(config).config
+    if not resume:
+        return config, out
+    if config is not None and not config.exists():
+        raise ConfigError(f"--resume: there is no run '{config}'")
+    if out is None:
+        raise ConfigError("--resume: name the run, as in `laconic run runs/NAME --resume`, or give its --out")
+    if config is None and RunDirectory(out).exists():
+        config = RunDirectory(out).config
+    return config, out
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs that share data, seed and initial model."""
+
+    configs: Mapping[str, RunConfig]
+    directory: Path
+    target: float | None
+    resume: bool
+
+    @property
+    def folders(self) -> dict[str, Path]:
+        """The directory of each run, by its label."""
+        return {label: self.directory / re.sub(r"[^\w.+-]+", "_", label) for label in self.configs}
+
+    def prepare(self, options: Mapping[str, Any]) -> ClientData | None:
+        """Load the data, and check every run before the first one starts."""
+        if self.resume:
+            return None  # a resumed run takes its data from its own config
+        data = self._first.load_data()
+        for label, folder in self.folders.items():
+            RunDirectory(folder).check_new()
+            self.configs[label].build(self._shared(data, label)).close()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.directory / COMPARISON, json.dumps(options).encode())
+        return data
+
+    def train(self, data: ClientData | None, callbacks: Sequence[Callback]) -> tuple[list[Finished], dict[str, str]]:
+        """Run one after the other; returns the finished ones, and the error of each that diverged, by its label."""
+        finished: list[Finished] = []
+        failed: dict[str, str] = {}
+        for label, wanted in self.configs.items():
+            own, more = self._shared(data, label), label != [*self.configs][-1]
+            try:
+                how: dict[str, Any] = {"resume": self.resume, "target": self.target, "data": own, "more": more}
+                finished.append(run_config(wanted, self.folders[label], callbacks, label=label, **how))
+            except Diverged as error:
+                failed[label] = str(error)
+                stderr.print(f"[red]{escape(f'{label}: {error}')}[/red]", highlight=False, soft_wrap=True)
+        return finished, failed
+
+    @property
+    def _first(self) -> RunConfig:
+        return next(iter(self.configs.values()))
+
+    def _shared(self, data: ClientData | None, label: str) -> ClientData | None:
+        """The data, unless the run has another data set or split."""
+        keys = ("dataset", "partition", "clients", "seed", "data_dir")
+        same = all(getattr(self.configs[label], key) == getattr(self._first, key) for key in keys)
+        return data if same else None
+
+
+def compare(
+    algorithms: list[str],
+    config: Path | None,
+    target: float | None,
+    out: Path | None,
+    resume: bool,
+    rank_by: RankBy,
+    report: bool,
+    tensorboard: bool,
+    mlflow: bool,
+    as_json: bool,
+    options: dict[str, Any],
+) -> None:
+    """Train with several algorithms on the same data, seed and initial model, and rank them."""
+    options = _stored_options(out, options) if resume else options
+    configs = _compared(algorithms, config, options, rank_by, target)
+    first = next(iter(configs.values()))
+    directory = out or new_directory("compare", first.dataset)
+    _check_target(target, first)
+    comparison = Comparison(configs, directory, target, resume)
+    data = comparison.prepare(options)
+    callbacks = [LiveView(stderr), *trackers(tensorboard=tensorboard, mlflow=mlflow)]
+    try:
+        finished, failed = comparison.train(data, callbacks)
+    except Interrupted as stop:
+        words = [word for word in sys.argv[1:] if word != "--resume"]
+        stop.again = shlex.join(["laconic", *words, *([] if out else ["--out", str(directory)]), "--resume"])
+        raise
+    page = _report([*comparison.folders.values()], directory, target, rank_by) if report else None
+    if as_json:
+        runs = [run.summary() for run in tables.ranked(finished, rank_by)]
+        print_json({"runs": runs + [_failure(label, text, target) for label, text in failed.items()]})
+        return
+    if finished:
+        stdout.print(tables.outcome(finished, stdout.width, rank_by))
+    for label in failed:
+        say(f"{label}: diverged")
+    say(f"Runs are in {directory}{and_report(page)}")
+
+
+def _compared(
+    labels: list[str], config: Path | None, options: dict[str, Any], rank_by: RankBy, target: float | None
+) -> dict[str, RunConfig]:
+    """The config of each run; refuses what cannot be compared."""
+    if target is None and rank_by != "bytes":
+        raise ConfigError(f"--rank-by {rank_by}: what it takes to reach a --target is ranked; give one")
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ConfigError(f"'{label}' is named twice; give one of them another setting, as in {label}:seed=1")
+    configs = {label: load_config(config, options, split_label(label)) for label in labels}
+    if rank_by == "time" and not all(each.network.any() for each in configs.values()):
+        example = "--bandwidth-up 1Mbit --bandwidth-down 10Mbit"
+        raise ConfigError(f"--rank-by time: say what the network is like, as in {example}")
+    return configs
+
+
+def _stored_options(out: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    """The options that a comparison was started with, for the algorithms that had not run yet, too."""
+    if out is None:
+        raise ConfigError("--resume: give the --out of the comparison")
+    path = out / COMPARISON
+    if not path.exists():
+        raise ConfigError(f"--resume: there is no comparison in '{out}'")
+    stored: dict[str, Any] = json.loads(path.read_text())
+    for key, value in given.items():
+        if value is not None and key not in FREE_TO_CHANGE and str(stored.get(key)) != str(value):
+            raise ConfigError(f"resume: {key} = {value!r}, but the comparison was started with {stored.get(key)!r}")
+    return stored | {key: value for key, value in given.items() if value is not None}
+
+
+def _failure(label: str, error: str, target: float | None) -> dict[str, Any]:
+    """A run that diverged, in the form of the other runs' summaries."""
+    nothing = dict.fromkeys(f"{cost}_to_target" for cost in ("rounds", "bytes", "seconds", "simulated_seconds"))
+    return {"algorithm": label.partition(":")[0], "label": label, "error": error, "target": target, **nothing}
+
+
+def _check_target(target: float | None, config: RunConfig) -> None:
+    """Say at once that a target cannot be reported."""
+    evaluations = -(-config.rounds // config.eval_every)
+    if target is not None and evaluations < WINDOW:
+        few = f"the mean of {WINDOW} evaluations has to reach it, and this makes {evaluations}"
+        note(f"note: --target cannot be reported: {few}; lower --eval-every")
+
+
+def _report(runs: list[Path], directory: Path, target: float | None, by: RankBy = "bytes") -> Path:
+    page = directory / "report.html"
+    write_report(runs, page, target, by)
+    return page
+
+
+def and_report(page: Path | str | None) -> str:
+    """The end of a sentence that says where a run is."""
+    return "" if page is None else f", its report is {page}"
+
+
+def tune(config: Path | None, algorithm: str | None, out: Path, options: dict[str, Any]) -> None:
+    """Measure the fastest way to compute gradients on this machine, and write it into a config."""
+    config, _ = _earlier_run(config, None, resume=False)
+    wanted = load_config(config, options, split_label(algorithm) if algorithm else {})
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out '{out}': there is no folder '{out.parent}'")
+    note("measuring rounds with each way of computing gradients")
+    timings = measure_strategies(wanted, lambda timing: note(f"  {timing}"))
+    stdout.print(tables.timings(timings))
+    best = timings[0]
+    chosen = wanted.model_copy(update={"numerics": best.numerics, "threads": best.threads})
+    write_atomically(out, chosen.to_toml().encode())
+    say(f"Fastest: {best}. Written to {out}; use it with: laconic run {out}")

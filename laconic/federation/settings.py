@@ -1,0 +1,91 @@
+"""Settings of sampling, aggregation and defenses.
+
+Importable without torch: the command line reads its options from them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
+
+from laconic.core.spelling import convert, parse
+
+Sampling = Literal["uniform", "weighted", "poisson"]
+Weighting = Literal["uniform", "size"]
+
+
+_Share = Annotated[float, Field(gt=0, lt=0.5)]
+
+
+def _known(text: str) -> str:
+    share(text)
+    return text
+
+
+def share(aggregate: str) -> float | None:
+    """Which share of the values on each side is left out; None for the plain mean.
+
+    >>> share("mean"), share("trimmed_mean:0.1"), share("median")
+    (None, 0.1, 0.5)
+    """
+    if aggregate in ("mean", "median"):
+        return None if aggregate == "mean" else 0.5
+    try:
+        spelling = parse(aggregate)
+        (number,) = spelling.positional() if spelling.name == "trimmed_mean" else ()
+        return float(convert(number, _Share))
+    except ValueError:
+        allowed = "mean, median or trimmed_mean:SHARE is allowed, with a share between 0 and 0.5 for each side"
+        raise ValueError(allowed) from None
+
+
+def _length(value: Any) -> Any:
+    if value is None or value == "median":
+        return value
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = -1.0
+    if not 0 < found < float("inf"):
+        raise ValueError("a length above 0, or median, is allowed")
+    return found
+
+
+def _longest(value: Any) -> Any:
+    if value is None or value in ("auto", "none"):
+        return None if value == "none" else value
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = -1.0
+    if not 0 < found < float("inf"):
+        raise ValueError("a length above 0, auto or none is allowed")
+    return found
+
+
+class Defenses(BaseModel):
+    """How updates are aggregated when clients are not trusted, and what the model may reveal of a client."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    aggregate: Annotated[str, AfterValidator(_known)] = "mean"
+    """How updates are aggregated: mean, or coordinate-wise median or trimmed_mean:SHARE."""
+    clip: Annotated[float | Literal["median"] | None, BeforeValidator(_length)] = None
+    """Scale updates down to at most this norm; median: the median norm of the round."""
+    refuse: Annotated[float | Literal["auto"] | None, BeforeValidator(_longest)] = None
+    """Refuse updates with a larger norm; auto: 100 times the median norm of recently accepted updates."""
+    noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Central differential privacy: standard deviation of the noise on the sum, as a multiple of the clipping norm."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """Central differential privacy: the delta for which epsilon is reported."""
+    memory: Annotated[ByteSize, Field(gt=0)] = ByteSize(4_000_000_000)
+    """Bytes that the updates of a round may occupy, where all of them are needed at once (as for the median)."""
+
+    def any(self) -> bool:
+        """Whether aggregation is anything but the plain mean."""
+        return self.aggregate != "mean" or self.clip is not None or self.noise > 0
+
+    def keeps_all(self) -> bool:
+        """Whether all updates of a round must be there at once."""
+        return self.aggregate != "mean" or self.clip == "median"
