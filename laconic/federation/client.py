@@ -96,30 +96,8 @@ class ClientRuntime:
         return packets
 
     def _work(self, openings: Sequence[_Opening], gradients: Gradients) -> list[Reply]:
-        method = self.algorithm.method
-        first = openings[0]
-        phase = first.phase
-        cohort = Cohort(
-            round=first.instruction.round,
-            phase=phase.name,
-            clients=[opening.instruction.client for opening in openings],
-            states=[opening.own for opening in openings],
-            _received={
-                stream: self._together([opening.received[stream] for opening in openings])
-                for stream in first.received
-                # What only some clients wait for was used at the opening (`Method.receive`).
-                if all(stream in opening.received for opening in openings)
-            },
-            models=self._together([opening.model for opening in openings]),
-            # Written to on the way, so these are always copies.
-            buffers=torch.stack([self._buffers(opening) for opening in openings]).to(self.device),
-            task=self.task,
-            layout=self.layout,
-            data=self.data,
-            randomness=self.randomness,
-            _gradients=gradients,
-            _shared=[shared.name for shared in method.shared_states()],
-        )
+        method, phase = self.algorithm.method, openings[0].phase
+        cohort = self._cohort(openings, gradients)
         answers = {stream: vectors.cpu() for stream, vectors in phase.answer(cohort).items()}
         losses, samples = cohort.mean_losses(), cohort.samples()
         replies = []
@@ -141,6 +119,30 @@ class ClientRuntime:
                 )
             )
         return replies
+
+    def _cohort(self, openings: Sequence[_Opening], gradients: Gradients) -> Cohort:
+        first = openings[0]
+        return Cohort(
+            round=first.instruction.round,
+            phase=first.phase.name,
+            clients=[opening.instruction.client for opening in openings],
+            states=[opening.own for opening in openings],
+            _received={
+                stream: self._together([opening.received[stream] for opening in openings])
+                for stream in first.received
+                # What only some clients wait for was used at the opening (`Method.receive`).
+                if all(stream in opening.received for opening in openings)
+            },
+            models=self._together([opening.model for opening in openings]),
+            # Written to on the way, so these are always copies.
+            buffers=torch.stack([self._buffers(opening) for opening in openings]).to(self.device),
+            task=self.task,
+            layout=self.layout,
+            data=self.data,
+            randomness=self.randomness,
+            _gradients=gradients,
+            _shared=[shared.name for shared in self.algorithm.method.shared_states()],
+        )
 
     def _open(self, instruction: Instruction) -> _Opening | Reply:
         """Settle the last exchange, and read what has come; a reply if it cannot be read."""

@@ -1,4 +1,4 @@
-"""A check that EF21's relatives without error feedback share."""
+"""DIANA and MARINA need an unbiased compressor."""
 
 from __future__ import annotations
 
