@@ -11,7 +11,7 @@ from typing import Any
 
 from laconic import SGD
 from laconic.data import ClientData
-from laconic.run import WINDOW, Callback, RunConfig, RunRecords, run_or_resume
+from laconic.run import WINDOW, Callback, RunConfig, RunRecords, load_config, run_or_resume
 from laconic.search.score import Score, final, score
 from laconic.search.space import spelled
 
@@ -44,7 +44,7 @@ def candidates(arms: Sequence[dict[str, Any]] = ARMS) -> list[dict[str, Any]]:
     """Every recipe at every rate that it does not have already."""
     found = []
     for arm in arms:
-        adaptive = not isinstance(RunConfig(algorithm=arm["algorithm"]).build_algorithm().optimizer, SGD)
+        adaptive = not isinstance(load_config(None, {"algorithm": arm["algorithm"]}).build_algorithm().optimizer, SGD)
         for local in (arm["local_lr"],) if "local_lr" in arm else LOCAL_RATES:
             for server in (arm["server_lr"],) if "server_lr" in arm else ADAPTIVE_RATES if adaptive else (1.0,):
                 found.append({**arm, "local_lr": local, "server_lr": server})
