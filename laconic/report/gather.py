@@ -198,8 +198,9 @@ def _links_of_its_own(settings: Table) -> set[str]:
     changed = set()
     for slot in LINKS:
         usual = parts[slot].table()
-        if settings.get(f"{slot}.name", usual["name"]) != usual["name"]:
-            changed.add(f"{slot}.name")
+        for key in usual.keys() & {"name", "granularity", "memory"}:
+            if settings.get(f"{slot}.{key}", usual[key]) != usual[key]:
+                changed.add(f"{slot}.{key}")
         compressor = settings.get(f"{slot}.compressor")
         if compressor is not None and not _same(compressor, usual.get("compressor")):
             changed.add(f"{slot}.compressor")
