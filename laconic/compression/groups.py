@@ -61,7 +61,6 @@ def _bounds(sizes: tuple[int, ...]) -> Bounds:
     return np.cumsum([0, *(size for size in sizes if size)])
 
 
-@lru_cache(maxsize=64)
 def chunk_bounds(size: int, chunk: int) -> Bounds:
     """Chunks of a vector; the last one may be shorter."""
     return np.append(np.arange(0, size, chunk), size) if size else np.zeros(1, dtype=np.int64)
