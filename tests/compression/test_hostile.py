@@ -25,6 +25,9 @@ BODIES = [
     for by in ("@model", "@layer", "@chunk:64")
     for seed in range(2)
 ]
+CLUSTERED = normal(LAYOUT) * (torch.arange(LAYOUT.size) % 300 < 20)
+"""Its positions are coded by classes."""
+BODIES.append(GroupedCompressor.parse("top_k:0.1").encode(CLUSTERED, LAYOUT, draws()))
 
 
 def check(body: Body) -> bool:
@@ -78,7 +81,7 @@ def attack(number: int, seed: int) -> None:
     generator = draws(seed)
     accepted = 0
     warm = draws(0)
-    for body in [*BODIES, *(hostile(warm) for _ in range(4 * BATCH))]:
+    for body in [*BODIES, *(hostile(warm) for _ in range(BATCH))]:
         check(body)  # what is loaded or compiled only once is none of the attacker's doing
     tracemalloc.start()
     try:
