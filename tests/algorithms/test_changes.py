@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 import laconic
-from laconic.algorithms.algorithm import Algorithm
+from laconic.algorithms.algorithm import USUAL_SLOTS, Algorithm
 from laconic.algorithms.recipes import RECIPES
 from laconic.compression import COMPRESSORS
 from laconic.core.errors import ConfigError
 from laconic.core.part import SLOTS
 from laconic.data import load
 from laconic.run.config import RunConfig, load_config
+from laconic.run.keys import SHORT_NAMES
 from laconic.run.labels import split_label
 
 
@@ -102,6 +103,12 @@ def test_the_downlink_has_a_granularity_of_its_own_and_a_compressor_changes_the_
 )
 def test_python_and_labels_take_the_same_words(python: Callable[[], Algorithm], label: str) -> None:
     assert python().parts() == built(label).parts()
+
+
+def test_parameters_that_several_parts_have_belong_to_the_same_slot_in_a_config() -> None:
+    assert {word: SHORT_NAMES[word] for word in USUAL_SLOTS} == {
+        word: f"{slot}.{word}" for word, slot in USUAL_SLOTS.items()
+    }
 
 
 def test_names_of_the_compressed_uplink() -> None:
