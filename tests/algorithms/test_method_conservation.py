@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import laconic
 from laconic.algorithms.algorithm import Algorithm
-from laconic.compression import decode
+from laconic.compression import decode_body
 from laconic.compression.packet import Flag
 from laconic.core.layout import Layout
 from laconic.core.part import State
@@ -191,7 +191,7 @@ class World:
         bodies = self.server.clients.pending.bodies(client)
         if "mean" not in bodies or "method/unit" not in state:
             return torch.zeros(LAYOUT.size, dtype=torch.float64)
-        return float(state["method/unit"]) * decode(bodies["mean"], LAYOUT).dense()
+        return float(state["method/unit"]) * decode_body(bodies["mean"], LAYOUT).dense()
 
     def check(self) -> None:
         states = {client: self.state_of(client) for client in range(CLIENTS)}

@@ -47,7 +47,7 @@ class DriftAndScale(laconic.LocalMethod):
 
 
 def own(**parameters: object) -> laconic.Algorithm:
-    uplink = laconic.ErrorFeedback(laconic.parse_compressor("top_k:1/8@layer"))
+    uplink = laconic.Compressed("top_k:1/8", memory=True, granularity="layer")
     return laconic.Algorithm(DriftAndScale(local_steps=2, **parameters), uplink, laconic.SGD())
 
 
