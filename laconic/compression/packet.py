@@ -8,8 +8,8 @@ The header names the body's codec, the model's layout, and the position in the e
 The lower half of the byte `stream` is the stream, the upper half is the exchange of the round. `sequence` in a reply is the
 number of the client's update. In an instruction it is the number of the client's last update that the server has used, which
 acknowledges that update. `incarnation` counts the server's starts, so that a reply to a round that a crash rolled back is
-not used in the repeated round. Bytes from outside may be malicious: `parse` checks every field, allocates nothing, and raises
-`PacketError` with a reason.
+not used in the repeated round. Bytes from outside may be malicious: `parse` checks every field, allocates nothing, and
+raises `PacketError` with a reason.
 """
 
 from __future__ import annotations
