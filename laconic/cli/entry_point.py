@@ -8,7 +8,7 @@ import traceback
 
 from laconic.cli.app import app
 from laconic.core.errors import Interrupted, LaconicError, suggestion
-from laconic.core.user_code import blamed, said
+from laconic.core.user_code import blamed, one_line
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def _explain(error: Exception) -> tuple[str | None, int]:
     own = blamed(error)
     if own is not None:
         place, code = own
-        return f"{place}: {said(error)}\n    {code}\n(LACONIC_TRACEBACK=1 shows the whole traceback)", 1
+        return f"{place}: {one_line(error)}\n    {code}\n(LACONIC_TRACEBACK=1 shows the whole traceback)", 1
     if isinstance(error, OSError):
         return f"'{error.filename}': {error.strerror}" if error.filename else str(error), 2
     option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)

@@ -39,7 +39,7 @@ def check_defenses(
     """Refuse, before any work, what makes no sense or would not protect."""
     # Refusing goes with every method: a refused reply is as good as lost.
     exact = algorithm.method.exact_sums
-    for stream in algorithm.phases.beside:
+    for stream in algorithm.phases.extra_streams:
         exact = exact or f"its stream '{stream}' travels beside the updates, and would pass undefended"
     if defenses.any() and exact is not None:
         raise ConfigError(f"{_named(defenses)}: not with method '{algorithm.method.name}': {exact}")

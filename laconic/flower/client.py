@@ -166,7 +166,7 @@ class Node:
             raise ConfigError(
                 "model: its initial weights are not the server's; give both sides a function that builds it"
             )
-        algorithm = plan.algorithm() if self._algorithm is None else self._algorithm.fitted()
+        algorithm = plan.algorithm() if self._algorithm is None else self._algorithm.resolve()
         spec = ClientSpec(algorithm, prepared, data, plan.seed, frozen_buffers=plan.buffers == "frozen", chunk=1)
         return Trainer(spec.engine(store, threads=1), data, client, layout, buffers)
 

@@ -69,7 +69,7 @@ class FederatedTraining(Training):
         example = None if test is None else partial(test.batch, torch.arange(2) % len(test))
         task = make_model(model, config.seed, self.population.shape)
         prepared = prepare(task, config.numerics, usable_device(config.device), example, None)
-        resolved = algorithm.fitted()
+        resolved = algorithm.resolve()
         # Checked without sizes now, and again with the size of each node that joins.
         check_sizes = partial(_check_sizes, resolved, config.weighting)
         check_sizes({})

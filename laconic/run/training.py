@@ -133,7 +133,7 @@ class Training:
         participants = settings.participants or len(data)
         if participants > len(data):
             raise ConfigError(f"participants = {participants}: there are only {len(data)} clients")
-        self.algorithm, self.data = algorithm.fitted(), data
+        self.algorithm, self.data = algorithm.resolve(), data
         self.task, self.layout = prepared.task, prepared.layout
         self.settings = settings.model_copy(update={"numerics": prepared.numerics, "participants": participants})
         """Resolved: with the strategy for gradients and the number of participants."""

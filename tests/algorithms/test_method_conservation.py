@@ -104,7 +104,7 @@ class World:
     starts: int = 0
 
     def __post_init__(self) -> None:
-        self.algorithm = self.algorithm.fitted()
+        self.algorithm = self.algorithm.resolve()
         self.store = MemoryStore()
         self.server = self.make_server()
         initial, buffers = LAYOUT.flatten(TASK.module), torch.zeros(0)

@@ -151,9 +151,9 @@ def test_numbers_follow_the_declaration_and_end() -> None:
 
     assert [table(12).number(name) for name in ("model", "stream0", "stream11")] == [0, 4, 15]
     assert table(12).stream(15) == "stream11"
-    with pytest.raises(PacketError, match="5 is not known"):
+    with pytest.raises(PacketError, match="5 is unknown"):
         table(1).stream(5)
-    with pytest.raises(PacketError, match="'rest' is not known: train"):
+    with pytest.raises(PacketError, match="'rest' is unknown; known: train"):
         table(1)["rest"]
     with pytest.raises(ConfigError, match="13 streams: at most 12"):
         table(13)
