@@ -82,7 +82,7 @@ def agree(memory: RecordStore, disk: RecordStore, action: tuple, step: int) -> N
         back, acknowledged, goes_on = rest
         # Now and then an old question; numbers that are there and some that are not.
         record = memory.record(client)
-        held = sorted(record.held()) if record else []
+        held = sorted(record.state_numbers()) if record else []
         number = held[acknowledged % len(held)] if held and acknowledged else acknowledged
         question = Question(0, step - back, 0, number, number if goes_on else None)
         one, other = settle(memory, client, question), settle(disk, client, question)
