@@ -144,7 +144,7 @@ def test_with_at_once_each_call_is_durable_when_it_returns(tmp_path: Path) -> No
     database.close()
     database.open(tmp_path / "clients.sqlite")
     assert (store.record(5).committed, store.record(5).pending) == (first, [])
-    with pytest.raises(PacketError, match="asked this before"):
+    with pytest.raises(PacketError, match="already received this instruction"):
         store.settle(5, Question(0, 1, 0, first))
     second = store.propose(5, first, {"memory": torch.zeros(3)})
     database.close()
