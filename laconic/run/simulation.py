@@ -163,7 +163,7 @@ class Simulation(Training):
         if self.faulty is not None:
             state |= prefixed("faults", self.faulty.state_dict())
         if self.workers is not None:
-            state["places"] = self.workers.places
+            state["places"] = self.workers.addresses
         if self.network is not None:
             state["simulated_seconds"] = self.network.seconds
         return state
@@ -176,7 +176,7 @@ class Simulation(Training):
         if self.faulty is not None:
             self.faulty.load_state_dict(section(state, "faults"))
         if self.workers is not None:
-            self.workers.go_on(state["places"])
+            self.workers.resume(state["places"])
         if self.network is not None:
             self.network.seconds = state["simulated_seconds"]
 

@@ -106,7 +106,7 @@ def test_a_federation_on_flower_gives_the_model_of_a_simulation(tmp_path: Path) 
 
 
 def test_a_stream_beside_the_update_goes_with_no_defense() -> None:
-    with pytest.raises(ConfigError, match="its stream 'drift' travels beside the updates"):
+    with pytest.raises(ConfigError, match="its stream 'drift' is sent with the updates"):
         simulated(own(), rounds=1, defense={"aggregate": "median"})
 
 
