@@ -69,7 +69,7 @@ def sweep(
         stop.again = _again(out, directory)
         raise
     best = found.write_best()
-    runs = [path for tried in ranked for path in tried.directories if RunDirectory(path).tells()]
+    runs = [path for tried in ranked for path in tried.directories if RunDirectory(path).has_results()]
     page = directory / "report.html"
     write_report(runs, page, asked["target"], asked["rank_by"])
     if as_json:
@@ -150,7 +150,7 @@ def _check_advised(asked: dict[str, Any]) -> RunConfig:
 def _show_advice(advice: Advice, directory: Path, options: dict[str, Any], as_json: bool) -> None:
     """Write the report and the best config, and print the result."""
     page = directory / "report.html"
-    shown = [each for each in (*advice.ranked, *advice.left) if RunDirectory(each.directory).tells()]
+    shown = [each for each in (*advice.ranked, *advice.left) if RunDirectory(each.directory).has_results()]
     write_report([each.directory for each in shown], page, advice.target, "time")
     best = advice.ranked[0]
     config = directory / "advice.toml"

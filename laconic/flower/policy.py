@@ -6,7 +6,7 @@ from logging import getLogger
 
 from laconic.federation.policy import ExchangeReport, Outcome, Refusal, ReplyPolicy
 from laconic.flower.roster import Roster
-from laconic.run.training import SMALLER, Diverged
+from laconic.run.training import DIVERGENCE_HINT, Diverged
 
 LOG = getLogger("flwr.laconic")
 UNSTABLE = {"not finite", "exploding"}
@@ -50,4 +50,4 @@ class NodePolicy(ReplyPolicy):
             # Violations from when the client was the only one.
             self.blocklist.clear(client, count)
         reasons = " or ".join(sorted({refusal.error.reason for refusal in unstable}))
-        raise Diverged(f"every update in round {round + 1} is {reasons}: {SMALLER}")
+        raise Diverged(f"every update in round {round + 1} is {reasons}: {DIVERGENCE_HINT}")

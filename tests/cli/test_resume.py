@@ -118,7 +118,7 @@ def test_a_run_can_be_given_more_rounds_and_its_config_then_has_them(forked, beg
 
 def test_a_run_cannot_be_given_fewer_rounds_than_it_has_done(forked, begun: Path) -> None:
     done = forked("run", "run", "--resume", "--rounds", 3)
-    assert (done.code, done.stderr) == (2, "error: resume: rounds = 3, but 'run' has done 4 already\n")
+    assert (done.code, done.stderr) == (2, "error: resume: rounds = 3, but 'run' already has 4 rounds\n")
 
 
 def test_resuming_a_finished_run_changes_nothing(forked, begun: Path) -> None:

@@ -268,7 +268,7 @@ def test_a_second_server_on_the_same_run_stops(tmp_path):
     def another(messages: list[Message]) -> None:
         if not seen:
             seen.append(True)
-            with pytest.raises(laconic.ConfigError, match="another process is at work"):
+            with pytest.raises(laconic.ConfigError, match="another process is writing to this run"):
                 run(grid, tmp_path)
 
     grid.before_push = another
