@@ -60,7 +60,7 @@ def test_ctrl_c_saves_and_prints_a_command_that_finishes_the_run_bit_for_bit(
     assert program == "laconic"
     again = laconic(*arguments, "--json")
     assert again.code == 0, again.stderr
-    assert f"going on after round {done}" in again.stderr
+    assert f"resuming after round {done}" in again.stderr
     whole = forked(*options, "--out", "whole", "--json")
     assert again.json()["model_sha256"] == whole.json()["model_sha256"]
     assert records(tmp_path / "a run") == records(tmp_path / "whole")
