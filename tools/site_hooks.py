@@ -1,4 +1,4 @@
-"""Hooks of the documentation's build (mkdocs.yml): commands as they are now, links to code, what the search puts last."""
+"""MkDocs hooks: the command-line reference, links to code, and pages that rank last in the search."""
 
 from __future__ import annotations
 
