@@ -98,7 +98,7 @@ def real_update(model: str, rounds: int) -> tuple[str, Layout, Tensor]:
     data = client_data(name, shape)
     module = initial_module(lambda: models.build(model, shape, 10), 0)
     work = {"local_steps": 2, "batch_size": 8} if model == "resnet18" else {"local_steps": 10, "batch_size": 32}
-    algorithm = laconic.algorithms.recipes.make("fed_avg", local_lr=0.05, **work)
+    algorithm = laconic.fed_avg(local_lr=0.05, **work)
     settings = Settings(rounds=rounds, participants=1, eval_every=rounds)
     simulation = Simulation(algorithm, make_task(module, data), data, settings)
     models_seen = [simulation.server.model]

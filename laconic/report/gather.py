@@ -203,8 +203,9 @@ def _changed_links(settings: Table) -> set[str]:
     changed = set()
     for slot in LINKS:
         default = parts[slot].table()
-        if settings.get(f"{slot}.name", default["name"]) != default["name"]:
-            changed.add(f"{slot}.name")
+        for key in default.keys() & {"name", "granularity", "memory"}:
+            if settings.get(f"{slot}.{key}", default[key]) != default[key]:
+                changed.add(f"{slot}.{key}")
         compressor = settings.get(f"{slot}.compressor")
         if compressor is not None and not _same_compressor(compressor, default.get("compressor")):
             changed.add(f"{slot}.compressor")

@@ -113,7 +113,7 @@ CONFIGS = {
     "a misspelled key of the numerics": ("[numerics]\nstrategie = 'loop'\n", ["strategie", "strategy"]),
     "an impossible value": ("rounds = -4\n", ["rounds = -4", "greater than or equal to 1"]),
     "a value of the wrong type": ("rounds = [4]\n", ["rounds = [4]", "integer"]),
-    "a value where a table should be": ("method = 3\n", ["method = 3", "dictionary"]),
+    "a value where a table should be": ("method = 3\n", ["method = 3", "a table is allowed"]),
     "steps and epochs in its table": (
         "[method]\nlocal_steps = 2\nlocal_epochs = 3\n",
         ["local_steps = 2", "local_epochs = 3", "only one"],
