@@ -4,7 +4,7 @@ Clients are independent of each other, so an exchange takes as long as its slowe
 
     latency + bytes down / its bandwidth down + gradients x compute + latency + bytes up / its bandwidth up
 
-With a deadline, replies that would arrive later are dropped, so the client's round is not committed (design rule 5), and the
+With a deadline, replies that would arrive later are dropped, so the client's round is not committed, and the
 round ends at the deadline. Connections are drawn from the seed and the client's id, or read from a file.
 """
 

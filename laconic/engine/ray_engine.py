@@ -5,7 +5,7 @@ travel between processes. Randomness is named and replies are summed in client o
 or the speed of workers.
 
 A new worker replaces one that dies. It opens the same store, if possible on the same machine. Clients whose replies were
-lost are left out of the round without harm (design rule 5), or run again (`repeat`).
+lost are left out of the round without harm, or run again (`repeat`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The client's side of a round, from instruction to reply, for a chunk of clients. All engines run this code.
 
-A client's round is a transaction (design rule 5). The instruction carries the sequence number of the client's last update
+A client's round is a transaction. The instruction carries the sequence number of the client's last update
 that the server has durably aggregated. The client commits the pending state with that number and drops the others. It stores
 its new state as pending before the reply leaves. A later exchange of the same round continues from the pending state of the
 previous exchange, which stays pending: the server acknowledges whole rounds, once they are durable.

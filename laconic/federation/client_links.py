@@ -1,4 +1,4 @@
-"""The server's copy of each client's link state (design rule 7).
+"""The server's copy of each client's link state.
 
 Small tensors, such as the last packet of a lazy client, stay in memory. Vectors of the model's size, such as the mirror of a
 mirrored downlink, are rows of an anonymous temporary file: they cost disk space, not memory. With `store = "disk"` all link

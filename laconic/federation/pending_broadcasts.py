@@ -1,4 +1,4 @@
-"""Broadcast vectors that clients have not confirmed yet (design rule 5).
+"""Broadcast vectors that clients have not confirmed yet.
 
 Some methods send a result, such as the mean of the round, back to every client whose update was used. The server keeps the
 vector until the client confirms it, and sends it with every instruction until then. All clients of one round receive the

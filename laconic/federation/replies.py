@@ -1,4 +1,4 @@
-"""Validation of replies: header fields, streams and vectors are checked before the server uses them (design rule 8)."""
+"""Validation of replies: header fields, streams and vectors are checked before the server uses them."""
 
 from __future__ import annotations
 

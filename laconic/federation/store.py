@@ -1,4 +1,4 @@
-"""Client states as transactions (design rule 5).
+"""Client states as transactions.
 
 Each client has at most one committed state, and pending states until the server acknowledges one of them.
 """

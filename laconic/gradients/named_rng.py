@@ -1,4 +1,4 @@
-"""Dropout from named randomness (design rule 6).
+"""Dropout from named randomness.
 
 Torch's dropout uses one global generator, so its masks would depend on the order of threads. While a gradient is computed,
 `NamedDraws` replaces torch's random functions by draws from one generator per client. The masks are the same with every

@@ -1,4 +1,4 @@
-"""Settings of the numerics. They are part of the config, since they decide about bit-equality (design rule 2)."""
+"""Settings of the numerics. They are part of the config, since they decide about bit-equality."""
 
 from __future__ import annotations
 

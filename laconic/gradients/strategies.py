@@ -1,4 +1,4 @@
-"""Gradients of a chunk of clients in one call: `G = gradients(W, batches)` (design rule 2).
+"""Gradients of a chunk of clients in one call: `G = gradients(W, batches)`.
 
 The strategies agree up to rounding. `LoopGradients` computes one row at a time by an ordinary backward pass with
 channels-last images; it is best for convolutions. `StackedGradients` batches the rows of models with linear layers only, and
