@@ -15,14 +15,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias, Unpack
 
-from laconic.algorithms.downlinks.base import DenseDownlink, Downlink
+from laconic.algorithms.downlinks.base import Downlink
+from laconic.algorithms.downlinks.dense import DenseDownlink
 from laconic.algorithms.link import split_compressor
 from laconic.algorithms.methods.base import Method
 from laconic.algorithms.methods.exchange import UPDATE, PhaseTable
 from laconic.algorithms.optimizers.base import Optimizer
 from laconic.algorithms.optimizers.sgd import SGD
 from laconic.algorithms.parameters import Changes
-from laconic.algorithms.uplinks.base import Compressed, DenseUplink, Uplink
+from laconic.algorithms.uplinks.base import Uplink
+from laconic.algorithms.uplinks.compressed import Compressed
+from laconic.algorithms.uplinks.dense import DenseUplink
 from laconic.compression import Compressor, parse_compressor
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.part import SLOTS, Part, find_part, make_part, parameter_names

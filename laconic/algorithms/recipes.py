@@ -23,7 +23,7 @@ from laconic.algorithms.methods.recursive_gradient import BVRLSGD, MARINA, FedPA
 from laconic.algorithms.optimizers.adaptive import AMS, Adagrad, Adam, AMSGrad, Yogi
 from laconic.algorithms.optimizers.sgd import SGD
 from laconic.algorithms.parameters import Changes
-from laconic.algorithms.uplinks.base import Compressed
+from laconic.algorithms.uplinks.compressed import Compressed
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
 from laconic.compression import QSGD, HeavySign, TopK, Uniform
 from laconic.core.errors import unknown_name

@@ -79,7 +79,7 @@ def decode_packets(
     payloads: dict[str, Payload] = {}
     for stream, packet in packets.items():
         if stream == MODEL:
-            payloads[stream], uplink_state = uplink.fold(packet.body, packet.flags, uplink_state, layout)
+            payloads[stream], uplink_state = uplink.decode(packet.body, packet.flags, uplink_state, layout)
         elif stream == BUFFERS:
             payloads[stream] = decode_dense(packet.body, layout.buffer_size, layout.dtype)
         elif stream != CONFIRM:

@@ -16,7 +16,8 @@ from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import BroadcastModel, ClientModelVersion
 from laconic.algorithms.downlinks.broadcast import Broadcast
 from laconic.algorithms.downlinks.mirrored import Mirrored
-from laconic.algorithms.uplinks.base import Compressed, Uplink
+from laconic.algorithms.uplinks.base import Uplink
+from laconic.algorithms.uplinks.compressed import Compressed
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
 from laconic.compression import QSGD, Compressor, GroupedCompressor, Uniform, decode_body
 from laconic.core.errors import ConfigError

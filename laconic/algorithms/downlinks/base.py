@@ -9,10 +9,10 @@ from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.optimizers.base import Optimizer
-from laconic.compression import DENSE, decode_body, encode_dense
+from laconic.compression import encode_dense
 from laconic.compression.packet import Body
 from laconic.core.layout import Layout
-from laconic.core.part import Part, State, part
+from laconic.core.part import Part, State
 
 LOST = -1
 """The version of a client that has lost its state. It needs the whole model."""
@@ -93,20 +93,3 @@ class Downlink(Part):
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The bits that the papers' formulas count for this body."""
         raise NotImplementedError
-
-
-@part("downlink", "dense")
-class DenseDownlink(Downlink):
-    """The whole model, 32 d bits per participant."""
-
-    def send(self, broadcast: BroadcastModel, client: ClientModelVersion, context: RoundContext) -> Body:
-        return broadcast.whole
-
-    def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
-        # Clients in one process share the decoded model.
-        if "model" not in body.memo:
-            body.memo["model"] = decode_body(body, layout).dense()
-        return body.memo["model"], state
-
-    def paper_bits(self, body: Body, layout: Layout) -> int:
-        return DENSE.paper_bits(layout)

@@ -14,7 +14,8 @@ from pydantic import Field
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
-from laconic.algorithms.uplinks.base import CompressedUplink, Encoded
+from laconic.algorithms.uplinks.base import Encoded
+from laconic.algorithms.uplinks.compressed import CompressedUplink
 from laconic.compression import AnyCompressor, Codec, Dense, Payload, SumPayload, decode_body
 from laconic.compression.packet import Body, Flag
 from laconic.core.errors import PacketError
@@ -84,7 +85,7 @@ class Lazy(ThresholdUplink):
         memory = self.remember(target, used, context)
         return Encoded(body, memory | {"reference": reference}, used)
 
-    def fold(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
+    def decode(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
         if body.codec != Codec.SKIP:
             return decode_body(body, layout), {"reference": body.to_tensor()}
         if "reference" not in peer:
@@ -111,7 +112,7 @@ class Accelerated(ThresholdUplink):
         memory = self.remember(target, remembered, context)
         return Encoded(body, memory | {"reference": body.to_tensor()}, used, flags, remembered)
 
-    def fold(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
+    def decode(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
         payload: Payload = decode_body(body, layout)
         if Flag.ACCELERATED in flags:
             if "reference" not in peer:
