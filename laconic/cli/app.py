@@ -183,7 +183,7 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="Smoke test: a few rounds on digits.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Run all settings of the paper; takes many hours.")] = False,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", min=1, help="Number of seeds. Default: the study's own.")
+        int | None, typer.Option("--seeds", min=1, help="Number of seeds. Default: 1; with --full the study's own.")
     ] = None,
     runs: Annotated[Path, typer.Option("--runs", help="Directory of the runs; finished runs are reused.")] = Path(
         "runs/reproduce"

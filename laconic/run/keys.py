@@ -52,7 +52,7 @@ class PartParameters(BaseModel):
     batch_size: int
     """Examples per local step."""
     batch_order: str
-    """Order of a client's examples: shuffled in every epoch, or fixed."""
+    """Order of a client's examples: shuffled, or fixed (the same in every round)."""
     server_lr: float
     """Learning rate of the server."""
     compressor: str
