@@ -46,7 +46,7 @@ def measure(folder: Path, nodes: int, rounds: int, model: str) -> list[dict[str,
     trial = LocalFederation(folder, nodes)
     with ExitStack() as stack:
         proxies = [stack.enter_context(Proxy(trial.port)) for _ in range(nodes)]
-        trial.doors = {node: proxy.port for node, proxy in enumerate(proxies)}
+        trial.proxy_ports = {node: proxy.port for node, proxy in enumerate(proxies)}
         stack.enter_context(trial)
 
         def moved() -> dict[str, int]:

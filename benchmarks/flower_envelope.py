@@ -49,7 +49,7 @@ def example(parameters: int, compressor: str, way: str) -> Message:
 
 def envelope(message: Message) -> tuple[int, int]:
     """The bytes of a message's packets, and those around them."""
-    packets = sum(map(len, wire.packets_of(wire.said(message))))
+    packets = sum(map(len, wire.packets_of(wire.read_record(message))))
     return packets, serialized(message) - packets
 
 

@@ -44,7 +44,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
         if not path.is_dir():
             raise ConfigError(f"'{path}': no such directory")
         below = [path] if RunDirectory(path).exists() else sorted(file.parent for file in path.rglob("config.toml"))
-        found |= dict.fromkeys(run for run in below if RunDirectory(run).tells())
+        found |= dict.fromkeys(run for run in below if RunDirectory(run).has_results())
     if not found:
         raise ConfigError(f"'{paths[0]}': there is no run in it")
     return list(found)

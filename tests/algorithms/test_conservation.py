@@ -149,7 +149,7 @@ class World:
     def state_of(self, client: int) -> State:
         """The client's state that goes with the last update that the server has folded in."""
         record, number = self.store.record(client), int(self.server.clients.sequences[client])
-        if record is None or client in self.emptied or number not in record.held():
+        if record is None or client in self.emptied or number not in record.state_numbers():
             return {}
         return self.store.state(client, number)
 

@@ -66,7 +66,7 @@ SETTINGS = {
     ),
     "a misspelled key by --set": (["--set", "ruonds=3"], ["'ruonds'", "did you mean 'rounds'?"]),
     "a misspelled name of a part": (["--set", "optimizer.name=yogy"], ["'yogy'", "did you mean 'yogi'?"]),
-    "a setting without a value": (["--set", "optimizer.beta2"], ["'optimizer.beta2'", "part.parameter=value"]),
+    "a setting without a value": (["--set", "optimizer.beta2"], ["'optimizer.beta2'", "slot.parameter=value"]),
     "a word for a number": (["--set", "rounds=many"], ["rounds = 'many'", "integer"]),
     "a target that is no accuracy": (["--target", "-3"], ["--target -3", "between 0 and 1"]),
     "a device that is not here": (["--device", "cuda:77"], ["device = 'cuda:77'", "not usable here"]),

@@ -214,8 +214,8 @@ def mirror_distances(compressor: Compressor, step: torch.Tensor, layout: Layout,
     state, peer = downlink.init(model), {}
     for context in occasions(layout, rounds):
         model = model + step
-        publication, held = BroadcastModel(model, state, layout), ClientModelVersion(0, peer)
-        peer = downlink.confirmed(publication, held, downlink.send(publication, held, context))
+        broadcast, client = BroadcastModel(model, state, layout), ClientModelVersion(0, peer)
+        peer = downlink.confirmed(broadcast, client, downlink.send(broadcast, client, context))
         norms.append(float((model - peer["mirror"]).norm()))
     return norms
 

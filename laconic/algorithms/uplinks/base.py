@@ -1,4 +1,4 @@
-"""How a client's vector becomes bytes, and what the client remembers about what it did not send.
+"""The base of uplinks, the dense uplink, and the compressed uplink with or without error feedback.
 
 [E] is Fed-EF (Li and Li, 2023), [C] FedCAMS (Wang, Lin and Chen, 2022), [G] FedCOM (Haddadpour et al., 2021).
 """
@@ -24,33 +24,33 @@ from laconic.core.randomness import Draw
 
 @dataclass(frozen=True)
 class Encoded:
-    """A client's upload, and the state it will have if the server folds it in."""
+    """An encoded update, and the client's state once the server has used it."""
 
     body: Body
     state: State
     used: Payload
-    """What the server will add to the mean."""
+    """The update that the server will aggregate."""
     flags: Flag = Flag(0)
     remembered: Payload | None = None
-    """What the memory takes for sent, where that is not what the server will use."""
+    """The update that the error memory counts as sent, if it differs from `used`."""
 
 
 class Uplink(Part):
-    """The client encodes its update with its own state; the server decodes what arrives.
+    """Encodes updates on the client, with the client's state, and decodes them on the server.
 
-    `peer` is what the server keeps of one client: nothing for most uplinks, the last packet for lazy ones.
+    `peer` is the server's state for one client: empty for most uplinks, the last packet for lazy ones.
     """
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
-        """The update as a body."""
+        """On the client: encode the update."""
         raise NotImplementedError
 
     def fold(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
-        """On the server: what to add to the mean for this body, and the new peer state."""
+        """On the server: the update to aggregate, and the new peer state."""
         return decode_body(body, layout), peer
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
-        """What the papers' formulas count for this body."""
+        """The bits that the papers' formulas count for this body."""
         raise NotImplementedError
 
     @property
@@ -60,31 +60,31 @@ class Uplink(Part):
 
     @property
     def has_memory(self) -> bool:
-        """Whether what was not sent is kept for later."""
+        """Whether the client adds compression errors to later updates (error feedback)."""
         return False
 
     @property
     def has_reference(self) -> bool:
-        """Whether what is sent, or what the server makes of it, depends on the last update that was sent."""
+        """Whether encoding or decoding depends on the last update that the client sent."""
         return False
 
     @property
     def effective(self) -> GroupedCompressor | None:
-        """C as it is really applied: with memory, scaled so that it contracts."""
+        """C as it is applied: with memory in its contractive form."""
         return self.compression.scaled_for_feedback() if self.compression and self.has_memory else self.compression
 
     @property
     def lossless(self) -> bool:
-        """Whether every update arrives as it is."""
+        """Whether the server decodes every update exactly."""
         return not self.has_reference and (self.compression is None or self.compression.compressor.lossless)
 
 
 @part("uplink", "dense")
 class DenseUplink(Uplink):
-    """The update as it is: 32 d bits."""
+    """The uncompressed update: 32 d bits."""
 
     memory: bool | None = None
-    """May be set, as for other uplinks; but nothing is left out, so there is nothing to remember."""
+    """Accepted for uniformity with other uplinks. It has no effect, since there is no compression error."""
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         return Encoded(encode_dense(update, lent=True), state, DensePayload(update))
@@ -95,21 +95,21 @@ class DenseUplink(Uplink):
 
 @checked
 class CompressedUplink(CompressedLink, Uplink):
-    """What uplinks that compress share: with memory x = u + m is sent as C(x), and m = x - what the server decodes.
+    """The base of uplinks that compress. Without memory they send C(u); with memory x = u + m as C(x), and m = x - C(x).
 
-    With memory C must be contractive; unbiased ones that are not are scaled by 1 / (1 + omega). Absent clients keep m.
+    With memory C must be contractive: an unbiased C is scaled by 1 / (1 + omega). Absent clients keep m.
     """
 
     memory: bool | Literal["auto"] = False
-    """Error feedback: add what was not sent to the next update. `auto`: if C is biased and does more than round."""
+    """Error feedback: add the compression error to the next update. `auto`: if C is biased and does more than round."""
     restart_after: Annotated[int, Field(ge=0)] | None = None
-    """m = 0 when it was last updated more than so many rounds ago [E, section 5]."""
+    """Reset m to 0 if it is older than this number of rounds [E, section 5]."""
     restart_from: Annotated[int, Field(ge=0)] = 0
-    """The first round in which a memory may be restarted."""
+    """The first round in which m may be reset."""
 
     def __post_init__(self) -> None:
         if self.has_memory:
-            self.compressor.scaled_for_feedback()  # refuses what cannot contract, before any work
+            self.compressor.scaled_for_feedback()  # rejects a compressor that cannot contract
 
     @property
     def has_memory(self) -> bool:
@@ -118,7 +118,7 @@ class CompressedUplink(CompressedLink, Uplink):
         return self.memory
 
     def target(self, update: Tensor, state: State, context: RoundContext) -> Tensor:
-        """u without memory; with it u + m, as a vector of its own. A memory that is too old is forgotten."""
+        """u without memory; with memory u + m, in a new tensor. An expired memory counts as 0."""
         if not self.has_memory:
             return update
         if "memory" not in state:
@@ -129,15 +129,15 @@ class CompressedUplink(CompressedLink, Uplink):
         return update + state["memory"].to(update.device)
 
     def compress(self, target: Tensor, context: RoundContext) -> Body:
-        """C(x), with draws that are named after the context."""
+        """C(x), with the random draws of this round and client."""
         assert self.effective is not None
         return self.effective.encode(target, context.layout, context.generator(Draw.UPLINK))
 
-    def remember(self, target: Tensor, arrived: Payload, context: RoundContext) -> State:
-        """m = x - what arrived; `target` is used up."""
+    def remember(self, target: Tensor, decoded: Payload, context: RoundContext) -> State:
+        """m = x - C(x). Overwrites `target`."""
         if not self.has_memory:
             return {}
-        arrived.add_to(target, -1.0)
+        decoded.add_to(target, -1.0)
         return {"memory": target, "updated": torch.tensor(context.round)}
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
@@ -146,9 +146,9 @@ class CompressedUplink(CompressedLink, Uplink):
 
 @part("uplink", "compressed")
 class Compressed(CompressedUplink):
-    """C(u), right for unbiased compressors (FedCOM, FedPAQ [G, Algorithm 1]); or with memory C(u + m), error feedback.
+    """C(u), for unbiased compressors (FedCOM, FedPAQ [G, Algorithm 1]); with memory C(u + m), error feedback.
 
-    Error feedback is [C, Algorithm 2; E, Algorithm 1, lines 11 and 12].
+    Error feedback follows [C, Algorithm 2; E, Algorithm 1, lines 11 and 12].
     """
 
     named: ClassVar[Mapping[str, Mapping[str, Any]]] = {
