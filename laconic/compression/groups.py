@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator
 
-from laconic.core.errors import ConfigError
+from laconic.core.errors import ConfigError, suggestion
 from laconic.core.layout import Layout
 
 Bounds: TypeAlias = NDArray[np.int64]
@@ -30,9 +30,9 @@ def check_granularity(text: str) -> str:
     digits = text.removeprefix(_CHUNK)
     if text.startswith(_CHUNK) and digits.isdecimal() and SMALLEST_CHUNK <= int(digits) <= LARGEST_CHUNK:
         return f"{_CHUNK}{int(digits)}"
-    raise ConfigError(
-        f"granularity = '{text}': allowed are model, layer and chunk:N with N of at least {SMALLEST_CHUNK}"
-    )
+    near = suggestion(text, ("model", "layer"))
+    allowed = f"allowed are model, layer and chunk:N with N of at least {SMALLEST_CHUNK}"
+    raise ConfigError(f"granularity = '{text}': {near}{' ' if near else ''}{allowed}")
 
 
 Granularity = Annotated[str, AfterValidator(check_granularity)]
@@ -61,7 +61,6 @@ def _bounds(sizes: tuple[int, ...]) -> Bounds:
     return np.cumsum([0, *(size for size in sizes if size)])
 
 
-@lru_cache(maxsize=64)
 def chunk_bounds(size: int, chunk: int) -> Bounds:
     """The chunks of a vector; the last one may be shorter."""
     return np.append(np.arange(0, size, chunk), size) if size else np.zeros(1, dtype=np.int64)

@@ -113,7 +113,7 @@ CONFIGS = {
     "a misspelled key of the numerics": ("[numerics]\nstrategie = 'loop'\n", ["strategie", "strategy"]),
     "an impossible value": ("rounds = -4\n", ["rounds = -4", "greater than or equal to 1"]),
     "a value of the wrong type": ("rounds = [4]\n", ["rounds = [4]", "integer"]),
-    "a value where a table should be": ("method = 3\n", ["method = 3", "dictionary"]),
+    "a value where a table should be": ("method = 3\n", ["method = 3", "a table is allowed"]),
     "steps and epochs in its table": (
         "[method]\nlocal_steps = 2\nlocal_epochs = 3\n",
         ["local_steps = 2", "local_epochs = 3", "only one"],
@@ -146,8 +146,8 @@ def clients():
     return {{"clients": [(inputs, labels), (inputs.copy(), labels.copy())], "classes": 2}}
 """
 DATA = {
-    "NaN": ("inputs[2, 1] = np.nan", ["input 2 holds nan", "finite"]),
-    "infinity": ("inputs[0, 0] = -np.inf", ["input 0 holds -inf", "finite"]),
+    "NaN": ("inputs[2, 1] = np.nan", ["input 2 contains nan", "finite"]),
+    "infinity": ("inputs[0, 0] = -np.inf", ["input 0 contains -inf", "finite"]),
     "a label too high": ("labels[3] = 2", ["label 2 at index 3", "allowed: 0..1"]),
     "a negative label": ("labels[0] = -1", ["label -1 at index 0", "allowed: 0..1"]),
     "a label too few": ("labels = labels[:3]", ["4 inputs but 3 targets"]),

@@ -64,7 +64,7 @@ def test_every_spelling_of_a_compressor_trains_and_is_kept_in_the_config(
 
 def test_a_compressor_for_a_dense_recipe_comes_with_memory(trained) -> None:
     _, kept, _ = trained("fed_ams", "--compressor", "sign")
-    assert kept["uplink"]["name"] == "error_feedback"
+    assert kept["uplink"]["name"] == "compressed" and kept["uplink"]["memory"] is True
 
 
 @pytest.mark.parametrize("downlink", ["broadcast", "mirrored"])
@@ -80,7 +80,7 @@ def test_a_compressed_downlink_saves_bytes_and_learns(trained, downlink: str) ->
 
 def test_without_memory_nothing_is_remembered(trained) -> None:
     _, kept, records = trained("fed_cams", "--no-memory", "--diagnostics")
-    assert kept["uplink"]["name"] == "compressed"
+    assert kept["uplink"]["name"] == "compressed" and kept["uplink"]["memory"] is False
     assert all("memory_norm" not in record or record["memory_norm"] == 0 for record in records)
 
 
@@ -225,7 +225,7 @@ BAD = {
     "a negative age": (["--set", "uplink.restart_after=-1"], ["uplink.restart_after = -1"]),
     "a threshold where there is none": (
         ["--algorithm", "fed_cams", "--set", "uplink.threshold=1"],
-        ["'threshold'", "uplink 'error_feedback'", "restart_after"],
+        ["'threshold'", "uplink 'compressed'", "restart_after"],
     ),
     "what cannot contract": (["--compressor", "uniform:1"], ["uniform:1", "error feedback"]),
     "what cannot contract on the way down": (

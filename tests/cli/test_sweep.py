@@ -129,7 +129,7 @@ def test_a_target_ranks_by_what_it_costs(forked, small) -> None:
         ((), "--try local_lr=0.1,0.03"),
         (("--try", "local_lr"), "key=value"),
         (("--try", "local_lr=0.1..1"), "--optuna"),
-        (("--try", "local_lr=1..0.1", "--optuna", "2"), "lower number"),
+        (("--try", "local_lr=1..0.1", "--optuna", "2"), "lower to a higher number"),
         (("--try", "local_rate=0.1"), "local_rate"),
         (("--preset", "fedcam"), "fedcams"),
         (("--try", "local_lr=0.1", "--rank-by", "byte"), "bytes"),

@@ -22,7 +22,7 @@ LARGE = layout_of(300_000, 7, 100_000, dtype=torch.float32)
 BODIES = [
     GroupedCompressor.parse(spelling + by).encode(normal(LAYOUT, seed), LAYOUT, draws(seed))
     for spelling in ALL
-    for by in ("@model", "@layer")
+    for by in ("@model", "@layer", "@chunk:64")
     for seed in range(2)
 ]
 
@@ -78,7 +78,7 @@ def attack(number: int, seed: int) -> None:
     generator = draws(seed)
     accepted = 0
     warm = draws(0)
-    for body in [*BODIES, *(hostile(warm) for _ in range(BATCH))]:
+    for body in [*BODIES, *(hostile(warm) for _ in range(4 * BATCH))]:
         check(body)  # what is loaded or compiled only once is none of the attacker's doing
     tracemalloc.start()
     try:
@@ -137,6 +137,9 @@ def test_hostile_packets_with_a_right_checksum() -> None:
         "top_k:0.5+qsgd:4",
         "cast:bfloat16",
         "dense",
+        "qsgd:4@chunk:64",
+        "random_k:1@chunk:64",
+        "heavy_sign:0.3@chunk:64",
     ],
 )
 def test_memory_stays_below_twice_the_dense_vector(spelling: str) -> None:
@@ -157,6 +160,26 @@ def test_memory_stays_below_twice_the_dense_vector(spelling: str) -> None:
         tracemalloc.stop()
         assert peak < 2 * 4 * LARGE.size
         assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("prefix", "reason"),
+    [
+        (b"", "truncated"),
+        (b"\x40", "truncated"),
+        (b"\x3f\x05", "chunk"),
+        (b"\x00\x05", "chunk"),
+        (b"\xff\xff\xff\xff\x7f\x05", "number"),
+        (b"\x40\x45", "codec"),
+        (b"\x40\x09\x40\x05", "codec"),
+        (b"\x40\x08", "codec"),
+        (b"\x40\x00", "codec"),
+    ],
+)
+def test_chunks_that_cannot_be_are_refused(prefix: bytes, reason: str) -> None:
+    with pytest.raises(PacketError) as caught:
+        decode_body(Body(9, prefix), LAYOUT)
+    assert caught.value.reason == reason
 
 
 def test_a_tiny_body_cannot_ask_for_much() -> None:

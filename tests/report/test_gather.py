@@ -162,7 +162,7 @@ def test_seeds_are_one_group(finished: Path) -> None:
     runs = {Path(run["path"]).name: run for run in gather(find_runs([finished]))["runs"]}
     assert runs["avg"]["group"] == runs["avg-1"]["group"] == runs["avg-2"]["group"]
     assert len({run["group"] for run in runs.values()}) == 3
-    assert [runs[name]["label"] for name in ("avg", "sign")] == ["fed_avg", "fed_cams (compressor sign@model)"]
+    assert [runs[name]["label"] for name in ("avg", "sign")] == ["fed_avg", "fed_cams (compressor sign)"]
 
 
 @pytest.mark.parametrize("count", [0, 1, POINTS - 1, POINTS, POINTS + 1, 12_345])

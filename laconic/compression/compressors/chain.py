@@ -27,9 +27,11 @@ class Chain(Compressor):
 
     def __post_init__(self) -> None:
         if not (self.first.sparse and self.first.exact):
-            raise ConfigError(f"compressor {self}: before a '+' it must keep some entries exactly, as top_k does")
+            reason = f"'{self.first.name}' does not keep some of the entries exactly, as top_k does"
+            raise ConfigError(f"compressor {self}: before '+': {reason}")
         if self.second.sparse or self.second.lossless:
-            raise ConfigError(f"compressor {self}: after a '+' it must quantize every value, as qsgd does")
+            reason = f"'{self.second.name}' does not quantize every value, as qsgd does"
+            raise ConfigError(f"compressor {self}: after '+': {reason}")
 
     def forms(self, entries: Floats, bounds: Bounds, rng: np.random.Generator) -> list[Form]:
         return [self._quantized(form, rng) for form in self.first.forms(entries, bounds, rng)]
