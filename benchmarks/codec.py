@@ -35,12 +35,11 @@ from torch import Tensor
 
 import laconic
 from laconic import models
-from laconic.algorithms.uplinks.base import ErrorFeedback
-from laconic.compression import QSGD, Codec, Compressor, Sign, Uniform, decode, parse_compressor
+from laconic.compression import QSGD, Codec, GroupedCompressor, Sign, Uniform, decode_body
 from laconic.compression.bit_packing import position_bound
 from laconic.compression.codec import form_of
 from laconic.compression.groups import group_bounds, spans
-from laconic.compression.packet import Body, Packet, Stream
+from laconic.compression.packet import Body, CoreStream, Packet
 from laconic.compression.payload import DensePayload
 from laconic.compression.selection import largest
 from laconic.core.layout import Layout
@@ -54,7 +53,7 @@ SPELLINGS = [
     "cast:float16",
     "sign",
     "sign@layer",
-    "heavy_sign:0.05",
+    "heavy_sign:0.05@layer",
     "heavy_sign:0.01@model",
     "qsgd:2",
     "qsgd:4",
@@ -62,8 +61,8 @@ SPELLINGS = [
     "qsgd:4,norm=max",
     "qsgd:8,norm=max",
     "qsgd:4@layer",
-    "uniform:4",
-    "uniform:8",
+    "uniform:4@layer",
+    "uniform:8@layer",
     "uniform:8@model",
     "top_k:1/64",
     "top_k:1/64,coding=rice",
@@ -124,16 +123,17 @@ def client_data(name: str, shape: tuple[int, ...]) -> FederatedData:
     return data
 
 
-def size_row(compressor: Compressor, vector: Tensor, layout: Layout) -> dict[str, Any]:
-    body = compressor.encode(vector, layout, np.random.default_rng(0))
-    size = len(Packet(body, Stream.MODEL, layout.fingerprint, 1, 1).to_bytes())
-    count, groups = compressor.count(layout), len(group_bounds(layout, compressor.by)) - 1
+def size_row(grouped: GroupedCompressor, vector: Tensor, layout: Layout) -> dict[str, Any]:
+    compressor, groups = grouped.compressor, len(group_bounds(layout, grouped.granularity)) - 1
+    body = grouped.encode(vector, layout, np.random.default_rng(0))
+    size = len(Packet(body, CoreStream.MODEL, layout.fingerprint, 1, 1).to_bytes())
+    count = sum(map(compressor.kept, np.diff(group_bounds(layout, grouped.granularity)).tolist()))
     row: dict[str, Any] = {
-        "compressor": str(compressor),
+        "compressor": str(grouped),
         "bytes": size,
         "bits_per_parameter": round(8 * size / layout.size, 4),
     }
-    row |= {"paper_bytes": -(-compressor.paper_bits(layout) // 8)}
+    row |= {"paper_bytes": -(-grouped.paper_bits(layout) // 8)}
     if compressor.name in ("top_k", "heavy_sign"):
         # All of the body but values and scales: the count is included.
         values = 4 * count if compressor.name == "top_k" else -(-count // 8) + 4 * groups
@@ -144,20 +144,20 @@ def size_row(compressor: Compressor, vector: Tensor, layout: Layout) -> dict[str
     elif isinstance(compressor, Sign):
         row |= {"bound_bytes": layout.size / 8 + 4 * groups + 40}
     elif isinstance(compressor, QSGD | Uniform):
-        entropy = pooled_entropy(body, layout, compressor) / 8
+        entropy = pooled_entropy(body, layout, grouped.granularity) / 8
         row |= {"entropy_bytes": round(entropy), "bound_bytes": round(1.02 * entropy + 64 + 4 * groups, 1)}
     if "bound_bytes" in row:
         row["within"] = size <= row["bound_bytes"]
     return row
 
 
-def pooled_entropy(body: Body, layout: Layout, compressor: Compressor) -> float:
+def pooled_entropy(body: Body, layout: Layout, granularity: str) -> float:
     """Bits of information of a packet's levels, each taken as drawn from the distribution of all."""
-    bounds = group_bounds(layout, compressor.by)
+    bounds = group_bounds(layout, granularity)
     groups = len(bounds) - 1
     fields = 2 * groups if form_of(body.codec) is Codec.GRID else groups
     numbers = np.append(np.frombuffer(body.data, "<f4", fields), np.zeros(2 * groups - fields)).astype(np.float64)
-    entries = decode(body, layout).dense().numpy()
+    entries = decode_body(body, layout).dense().numpy()
     levels = [
         np.rint((entries[start:end] - offset) / (step or 1.0)).astype(np.int32)
         for (start, end), step, offset in zip(spans(bounds), numbers[:groups], numbers[groups:], strict=True)
@@ -201,24 +201,24 @@ def speeds(layout: Layout) -> dict[str, Any]:
     sign, copy = Sign(), torch.empty_like(vector)
 
     def through_sign() -> Tensor:
-        return decode(sign.encode(vector, layout, draws), layout).dense()
+        return decode_body(sign.encode(vector, layout, draws), layout).dense()
 
     times = timed(5, lambda: torch.topk(magnitudes, count, sorted=False), lambda: largest(entries, count))
     result = {"top_k selection, k/d = 1/100": ratio("torch_topk", "largest", times, 12)}
     times = timed(9, lambda: entries.copy(), through_sign, lambda: copy.copy_(vector))
     result["sign, encode + decode"] = ratio("copy", "sign", times, 0.25)
     result["sign, encode + decode"]["copy_into_memory_at_hand_ms"] = round(times[2].fastest, 3)
-    for coding, target in (("range", 1.5), ("rice", 3.0)):
+    for coding, target in (("ans", 1.5), ("rice", 3.0)):
         result |= adding(layout, coding, target)
     return result
 
 
 def adding(layout: Layout, coding: str, target: float) -> dict[str, Any]:
     """Adding 100 packets, from bytes, against adding 100 dense vectors; ten different ones, ten times each."""
-    compressor = parse_compressor(f"top_k:1/64,coding={coding}")
+    compressor = GroupedCompressor.parse(f"top_k:1/64,coding={coding}")
     dense = [torch.randn(layout.size, generator=torch.Generator().manual_seed(seed)) for seed in range(10)]
     bodies = [compressor.encode(vector, layout, np.random.default_rng(0)) for vector in dense]
-    packets = [Packet(body, Stream.MODEL, layout.fingerprint, 1, 1).to_bytes() for body in bodies]
+    packets = [Packet(body, CoreStream.MODEL, layout.fingerprint, 1, 1).to_bytes() for body in bodies]
     mean = RunningMean(layout.size, layout.dtype, torch.device("cpu"))
 
     def add_dense() -> None:
@@ -227,7 +227,7 @@ def adding(layout: Layout, coding: str, target: float) -> dict[str, Any]:
 
     def add_packets(times: int = 10) -> None:
         for packet in times * packets:
-            mean.add(decode(Packet.parse(packet, layout).body, layout), 0.01)
+            mean.add(decode_body(Packet.parse(packet, layout).body, layout), 0.01)
 
     rows, available = {}, torch.get_num_threads()
     for threads in sorted({1, available}):
@@ -249,9 +249,9 @@ def codec_fraction(model: str, spelling: str, rounds: int) -> dict[str, float]:
     algorithm = laconic.fed_cams(compressor=spelling, local_lr=0.05, **ROUNDS[model])
     settings = Settings(rounds=rounds + 2, participants=20, eval_every=rounds + 2)  # no evaluation before the end
     taken: list[tuple[float, float]] = []
-    plain = {name: getattr(ErrorFeedback, name) for name in ("encode", "fold")}
+    plain = {name: getattr(laconic.Compressed, name) for name in ("encode", "fold")}
     for name, method in plain.items():
-        setattr(ErrorFeedback, name, clocked(method, taken))
+        setattr(laconic.Compressed, name, clocked(method, taken))
     simulation = Simulation(algorithm, make_task(module, data), data, settings)
     try:
         own_rounds = simulation.rounds()
@@ -265,7 +265,7 @@ def codec_fraction(model: str, spelling: str, rounds: int) -> dict[str, float]:
     finally:
         simulation.close()
         for name, method in plain.items():
-            setattr(ErrorFeedback, name, method)
+            setattr(laconic.Compressed, name, method)
     inside = [sum(column) for column in zip(*taken, strict=True)]
     fractions = {
         "codec_fraction_of_round": inside[1] / processor,
@@ -287,11 +287,11 @@ def clocked(method: Callable[..., Any], taken: list[tuple[float, float]]) -> Cal
 
 
 def times_of(spelling: str, vector: Tensor, layout: Layout) -> dict[str, float]:
-    compressor = parse_compressor(spelling)
+    compressor = GroupedCompressor.parse(spelling)
     draws = np.random.default_rng(0)
     body = compressor.encode(vector, layout, draws)
     encoding, decoding = timed(
-        3, lambda: compressor.encode(vector, layout, draws), lambda: decode(body, layout).dense()
+        3, lambda: compressor.encode(vector, layout, draws), lambda: decode_body(body, layout).dense()
     )
     return {"encode_ms": round(encoding.fastest, 2), "decode_ms": round(decoding.fastest, 2)}
 
@@ -300,7 +300,7 @@ def measure(quick: bool) -> dict[str, Any]:
     report: dict[str, Any] = {"sizes": [], "times": {}}
     for source, layout, vector in vectors(quick):
         for spelling in SPELLINGS:
-            row = size_row(parse_compressor(spelling), vector, layout)
+            row = size_row(GroupedCompressor.parse(spelling), vector, layout)
             report["sizes"].append({"d": layout.size, "vector": source} | row)
         report["times"][f"d = {layout.size}"] = {each: times_of(each, vector, layout) for each in SPELLINGS}
     report["speed"] = speeds(layout)

@@ -13,8 +13,8 @@ from flwr.app import Message, MessageType
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.task_identity import TaskIdentity
 
-from laconic.compression import encode_dense, parse_compressor
-from laconic.compression.packet import Packet, Stream
+from laconic.compression import GroupedCompressor, encode_dense
+from laconic.compression.packet import CoreStream, Packet
 from laconic.core.layout import Layout
 from laconic.federation.messages import Instruction, Reply
 from laconic.flower import wire
@@ -35,8 +35,8 @@ def example(parameters: int, compressor: str, way: str) -> Message:
     if compressor == "dense":
         body = encode_dense(vector)
     else:
-        body = parse_compressor(compressor).encode(vector, layout, np.random.default_rng(0))
-    packets = (Packet(body, Stream.MODEL, layout.fingerprint, 7, 3).to_bytes(),)
+        body = GroupedCompressor.parse(compressor).encode(vector, layout, np.random.default_rng(0))
+    packets = (Packet(body, CoreStream.MODEL, layout.fingerprint, 7, 3).to_bytes(),)
     if way == "down":
         content = wire.pack_instruction(Instruction(3, 5, 10, 0, "train", None, packets), "0" * 32)
     else:

@@ -78,8 +78,8 @@ class Case(NamedTuple):
 def cases() -> dict[str, Case]:
     """What is compared."""
     steps: dict[str, Any] = {"local_steps": STEPS, "local_lr": RATE, "batch_size": 1}
-    sparse = laconic.parse_compressor("top_k:0.1")
-    memory, plain = laconic.ErrorFeedback(sparse), laconic.Compressed(sparse)
+    sparse = "top_k:0.1"
+    memory, plain = laconic.Compressed(sparse, memory=True), laconic.Compressed(sparse)
     # A smaller rate than the others': the memories hold ten rounds of every client's way.
     careful = steps | {"local_lr": RATE / 2}
     anchors = steps | {"probability": 0.7}

@@ -1,16 +1,27 @@
-from . import data as data, models as models
+from . import compression as compression, data as data, models as models
 from .algorithms.algorithm import Algorithm as Algorithm
-from .algorithms.downlinks.base import DenseDownlink as DenseDownlink
+from .algorithms.downlinks.base import DenseDownlink as DenseDownlink, Downlink as Downlink
 from .algorithms.downlinks.broadcast import Broadcast as Broadcast
 from .algorithms.downlinks.mirrored import Mirrored as Mirrored
 from .algorithms.downlinks.repeated import Repeated as Repeated
 from .algorithms.methods.anchor_sampling import AnchorSampling as AnchorSampling
-from .algorithms.methods.compressed_gradients import DIANA as DIANA, EF21 as EF21, MinibatchSGD as MinibatchSGD
+from .algorithms.methods.base import LocalMethod as LocalMethod, Method as Method, method as method
+from .algorithms.methods.cohort import Cohort as Cohort
+from .algorithms.methods.compressed_gradients import DIANA as DIANA, EF21 as EF21
 from .algorithms.methods.control_variates import ControlVariates as ControlVariates
+from .algorithms.methods.exchange import (
+    UPDATE as UPDATE,
+    Answer as Answer,
+    Exchange as Exchange,
+    Phase as Phase,
+    Stream as Stream,
+)
 from .algorithms.methods.gradient_tracking import GradientTracking as GradientTracking
 from .algorithms.methods.local_sgd import LocalSGD as LocalSGD
+from .algorithms.methods.minibatch_sgd import MinibatchSGD as MinibatchSGD
 from .algorithms.methods.own_training import OwnTraining as OwnTraining
 from .algorithms.methods.recursive_gradient import BVRLSGD as BVRLSGD, MARINA as MARINA, FedPAGE as FedPAGE
+from .algorithms.methods.shared_state import SharedState as SharedState
 from .algorithms.optimizers.adaptive import (
     AMS as AMS,
     Adagrad as Adagrad,
@@ -18,6 +29,7 @@ from .algorithms.optimizers.adaptive import (
     AMSGrad as AMSGrad,
     Yogi as Yogi,
 )
+from .algorithms.optimizers.base import Optimizer as Optimizer
 from .algorithms.optimizers.sgd import SGD as SGD
 from .algorithms.recipes import (
     bvr_l_sgd as bvr_l_sgd,
@@ -54,18 +66,38 @@ from .algorithms.recipes import (
 from .algorithms.uplinks.base import (
     Compressed as Compressed,
     DenseUplink as DenseUplink,
-    ErrorFeedback as ErrorFeedback,
+    Uplink as Uplink,
 )
 from .algorithms.uplinks.lazy import Accelerated as Accelerated, Lazy as Lazy
 from .api import simulate as simulate
-from .compression import parse_compressor as parse_compressor
+from .compression import (
+    QSGD as QSGD,
+    Cast as Cast,
+    Chain as Chain,
+    Compressor as Compressor,
+    Dense as Dense,
+    HeavySign as HeavySign,
+    Kept as Kept,
+    Levels as Levels,
+    RandomK as RandomK,
+    Sign as Sign,
+    Signs as Signs,
+    TopK as TopK,
+    Uniform as Uniform,
+    Values as Values,
+    compressor as compressor,
+    parse_compressor as parse_compressor,
+)
 from .core.errors import (
     ConfigError as ConfigError,
     DataError as DataError,
     LaconicError as LaconicError,
     PacketError as PacketError,
+    unknown_name as unknown_name,
 )
 from .core.layout import Layout as Layout
+from .core.part import Part as Part, part as part
+from .core.randomness import Randomness as Randomness
 from .core.task import (
     Task as Task,
     classification as classification,

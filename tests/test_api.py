@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import laconic
-from laconic.compression import parse_compressor
 from laconic.report.gather import find_runs, gather
 from laconic.report.page import report as write_report
 from laconic.run.config import load_config
@@ -25,7 +24,8 @@ def test_a_compressor_is_the_uplinks_as_on_the_command_line(recipe: str) -> None
     here = getattr(laconic, recipe)(compressor="sign")
     there = load_config(None, {"algorithm": recipe, "compressor": "sign"}).build_algorithm()
     assert here == there
-    assert here.uplink.parameters()["compressor"] == parse_compressor(f"sign@{here.uplink.compressor.by}")
+    assert here.uplink.compressor == laconic.Sign()
+    assert here.uplink.granularity == ("layer" if recipe == "fed_ef_sgd" else "model")
 
 
 def test_simulate_takes_labels() -> None:
@@ -67,7 +67,7 @@ def test_what_fed_amd_allows_is_said(parameters: dict, said: str) -> None:
 
 def test_a_part_without_parameters_says_that_it_has_none() -> None:
     with pytest.raises(laconic.ConfigError, match="it has none"):
-        laconic.DenseUplink().replace(ratio=1)
+        laconic.DenseDownlink().replace(ratio=1)
 
 
 @pytest.mark.parametrize("text", ["30", "30s", 30, "30000ms"])

@@ -1,4 +1,4 @@
-"""What a newcomer tries first: arrays or a class given to `simulate`, a compressor with a slip, keys for a trial."""
+"""What a newcomer tries first: arrays or a class given to `simulate`, keys for a trial."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import pytest
 from torch import nn
 
 import laconic
-from laconic.compression.compressors.base import COMPRESSORS, Compressor, compressor
-from laconic.compression.groups import Group
 
 
 class Net(nn.Sequential):
@@ -26,48 +24,6 @@ def test_a_list_of_arrays_and_a_class_or_a_function_repeat_bit_for_bit() -> None
         laconic.simulate("fed_avg", model, clients(), rounds=2, seed=3).model_sha256 for model in (Net, lambda: Net())
     }
     assert len(shas) == 1
-
-
-def test_a_compressor_that_would_go_wrong_later_is_refused_where_it_is_written() -> None:
-    with pytest.raises(laconic.ConfigError, match="must say its groups"):
-
-        @compressor("no_groups")
-        class NoGroups(Compressor):
-            def express(self, chosen, generator, writer):
-                return super().express(chosen, generator, writer)
-
-    with pytest.raises(laconic.ConfigError, match="would send everything"):
-
-        @compressor("misspelled")
-        class Misspelled(Compressor):
-            by: Group = "model"
-
-            def expres(self, chosen, generator, writer):
-                return super().express(chosen, generator, writer)
-
-    with pytest.raises(laconic.ConfigError, match="choose another"):
-
-        @compressor("sign")
-        class Sign(Compressor):
-            by: Group = "model"
-
-            def express(self, chosen, generator, writer):
-                return super().express(chosen, generator, writer)
-
-
-def test_a_compressor_that_returns_nothing_is_told_what_is_missing() -> None:
-    @compressor("forgetful")
-    class Forgetful(Compressor):
-        by: Group = "model"
-
-        def express(self, chosen, generator, writer):
-            super().express(chosen, generator, writer)
-
-    try:
-        with pytest.raises(laconic.ConfigError, match="'forgetful': express must return the Codec"):
-            laconic.simulate("fed_cams:compressor=forgetful", Net, clients(), rounds=1)
-    finally:
-        del COMPRESSORS["forgetful"]  # other tests count the parts
 
 
 def test_a_trials_certificate_always_names_this_machine(tmp_path) -> None:

@@ -73,7 +73,7 @@ def settings(part: Part) -> str:
     values = part.parameters()
     said = ", ".join(f"`{key}={value}`" for key, value in values.items() if value is not None)
     unset = ", ".join(f"`{key}`" for key, value in values.items() if value is None)
-    return "; unset: ".join(each for each in (said, unset) if each) or "nothing to set"
+    return "; ".join([said] * bool(said) + [f"unset: {unset}"] * bool(unset)) or "nothing to set"
 
 
 def curve(name: str) -> str:
@@ -109,11 +109,12 @@ def table() -> str:
 
 
 def short(part: Part) -> str:
-    """A part and its compressor."""
-    compressor = part.parameters().get("compressor")
-    if compressor is None or str(compressor).partition("@")[0] in PLAIN:
+    """A part, its compressor and granularity, and whether it has a memory."""
+    table = part.table()
+    if table.get("compressor", "dense") in PLAIN:
         return part.name
-    return f"{part.name}(`{compressor}`)"
+    memory = {True: ", memory", "auto": ", memory if it is biased"}.get(table.get("memory"), "")
+    return f"{part.name}(`{table['compressor']}@{table['granularity']}`{memory})"
 
 
 def navigated(text: str) -> str:

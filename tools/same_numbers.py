@@ -287,6 +287,24 @@ def differences(before: Outcome, after: Outcome) -> dict[str, tuple[Any, Any]]:
 
 def main() -> int:
     """Measure, compare, tell."""
+    parser = _parser()
+    given = parser.parse_args()
+    if given.serve:
+        serve(given.serve[0], Path(given.serve[1]))
+        return 0
+    cases = [case for case in CASES if _fits(case, given.only or [""]) and not _fits(case, given.skip)]
+    if given.list:
+        _list(cases)
+        return 0
+    if given.base is None or not cases:
+        parser.error("BASE is missing" if given.base is None else "no case has such a name")
+    commit = git("rev-parse", "--verify", f"{given.base}^{{commit}}").decode().strip()
+    skipped = {case.name: reason for case in cases if (reason := lacks(case))}
+    before, after = _measure(commit, [case for case in cases if case.name not in skipped], given)
+    return tell(commit, before, after, skipped, given.json)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", metavar="BASE", nargs="?", help="a commit")
     parser.add_argument("--only", metavar="PATTERN", action="append", help="cases whose name has or fits it")
@@ -298,22 +316,20 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, help="where outcomes of BASE are kept")
     parser.add_argument("--fresh", action="store_true", help="measure BASE again, whatever is kept of it")
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.serve:
-        serve(given.serve[0], Path(given.serve[1]))
-        return 0
-    cases = [case for case in CASES if _fits(case, given.only or [""]) and not _fits(case, given.skip)]
-    if given.list:
-        print(f"all but flower/: laconic run {COMMON} …")
-        for case in cases:
-            now = "" if case.spelling("now") == case.arguments else f"  ->  {case.spelling('now')}"
-            print(f"{case.name:40} {case.arguments}{now}")
-        return 0
-    if given.base is None or not cases:
-        parser.error("BASE is missing" if given.base is None else "no case has such a name")
-    commit = git("rev-parse", "--verify", f"{given.base}^{{commit}}").decode().strip()
-    skipped = {case.name: reason for case in cases if (reason := lacks(case))}
-    cases = [case for case in cases if case.name not in skipped]
+    return parser
+
+
+def _list(cases: list[Case]) -> None:
+    print(f"all but flower/: laconic run {COMMON} …")
+    for case in cases:
+        now = "" if case.spelling("now") == case.arguments else f"  ->  {case.spelling('now')}"
+        print(f"{case.name:40} {case.arguments}{now}")
+
+
+def _measure(
+    commit: str, cases: list[Case], given: argparse.Namespace
+) -> tuple[dict[str, Outcome], dict[str, Outcome]]:
+    """The outcomes of the commit, as far as possible from the cache, and those of the work tree."""
     cache = Cache(given.cache, commit)
     known = {} if given.fresh else cache.get(cases)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -331,7 +347,7 @@ def main() -> int:
     for where, side, outcomes in ((f"commit {commit[:8]}", base, before), ("the work tree", now, now.outcomes)):
         if side.broken or len(outcomes) < len(cases):
             sys.exit(f"{where}: {'laconic does not start' if side.broken else 'not all cases were run'}, see above")
-    return tell(commit, before, now.outcomes, skipped, given.json)
+    return before, now.outcomes
 
 
 def _fits(case: Case, patterns: list[str]) -> bool:

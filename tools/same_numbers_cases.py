@@ -12,9 +12,19 @@ RENAMED: dict[str, str] = {
     "--set defence.": "--set defense.",
     "--set strikes=": "--set max_violations=",
     "quantiser": "quantizer",
+    "coding=range": "coding=ans",
 }
 """Text in the spelling of BASE -> text in that of the work tree, for all cases: {"--set defence.": "--set defense."}."""
-NOW: dict[str, str] = {}
+BY_LAYER = (
+    *("heavy_sign:1/16", "heavy_sign:1/16,coding=rice", "heavy_sign:1/16,scale=printed", "uniform:4,rounding=authors"),
+    *("uniform:4,rounding=nearest", "uniform:6,zero_point_noise=2", "uniform:8"),
+)
+"""Compressors that chose their granularity themselves. Now fed_cams's link does, and these numbers need `@layer`."""
+NOW: dict[str, str] = {f"compressor/{name}": f"--algorithm fed_cams --compressor {name}@layer" for name in BY_LAYER} | {
+    "uplink/accelerated-heavy-sign": (
+        "--algorithm fed_baca --compressor heavy_sign:1/8@layer --set uplink.threshold=1.4"
+    )
+}
 """The work tree's spelling of single cases, by name, as `now` has it; for cases that are not written out one by one."""
 
 

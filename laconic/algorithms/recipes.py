@@ -5,26 +5,26 @@ Parameters of the parts are given by name: `fed_ams(local_lr=0.1, server_lr=0.03
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from laconic.algorithms.algorithm import Algorithm
-from laconic.algorithms.combine import with_memory
 from laconic.algorithms.downlinks.broadcast import Broadcast
 from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.algorithms.downlinks.repeated import Repeated
 from laconic.algorithms.methods.anchor_sampling import AnchorSampling
-from laconic.algorithms.methods.compressed_gradients import DIANA, EF21, MinibatchSGD
+from laconic.algorithms.methods.compressed_gradients import DIANA, EF21
 from laconic.algorithms.methods.control_variates import ControlVariates
 from laconic.algorithms.methods.gradient_tracking import GradientTracking
 from laconic.algorithms.methods.local_sgd import LocalSGD
+from laconic.algorithms.methods.minibatch_sgd import MinibatchSGD
 from laconic.algorithms.methods.own_training import OwnTraining
 from laconic.algorithms.methods.recursive_gradient import BVRLSGD, MARINA, FedPAGE
 from laconic.algorithms.optimizers.adaptive import AMS, Adagrad, Adam, AMSGrad, Yogi
 from laconic.algorithms.optimizers.sgd import SGD
-from laconic.algorithms.uplinks.base import Compressed, ErrorFeedback
+from laconic.algorithms.uplinks.base import Compressed
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
-from laconic.compression import Cast, Uniform, parse_compressor
+from laconic.compression import QSGD, HeavySign, TopK, Uniform
 from laconic.core.errors import unknown_name
 
 Recipe = Callable[..., Algorithm]
@@ -90,21 +90,21 @@ def fed_ams(**parameters: Any) -> Algorithm:
 @_recipe
 def fed_cams(**parameters: Any) -> Algorithm:
     """FedAMS with compressed updates and error feedback. Wang et al., ICML 2022, Algorithm 2."""
-    uplink = ErrorFeedback(parse_compressor("top_k:1/64@model"))
+    uplink = Compressed(TopK(1 / 64), memory=True)
     return Algorithm(LocalSGD(), uplink, AMS(), name="fed_cams").replace(**parameters)
 
 
 @_recipe
 def fed_ef_sgd(**parameters: Any) -> Algorithm:
     """Error feedback per layer, SGD on the server. Li and Li, ICML 2023, Algorithm 1; two-way: `--downlink broadcast`."""
-    uplink = ErrorFeedback(parse_compressor("top_k:0.01@layer"))
+    uplink = Compressed(TopK(0.01), granularity="layer", memory=True)
     return Algorithm(LocalSGD(), uplink, SGD(), name="fed_ef_sgd").replace(**parameters)
 
 
 @_recipe
 def fed_ef_ams(**parameters: Any) -> Algorithm:
     """Error feedback per layer, AMSGrad with eps in the root. Li and Li, ICML 2023, Algorithm 1 (two-way: Algorithm 3)."""
-    uplink = ErrorFeedback(parse_compressor("top_k:0.01@layer"))
+    uplink = Compressed(TopK(0.01), granularity="layer", memory=True)
     optimizer = AMSGrad(beta2=0.999, epsilon=1e-8, epsilon_inside=True)
     return Algorithm(LocalSGD(), uplink, optimizer, name="fed_ef_ams").replace(**parameters)
 
@@ -112,14 +112,14 @@ def fed_ef_ams(**parameters: Any) -> Algorithm:
 @_recipe
 def fed_com(**parameters: Any) -> Algorithm:
     """Quantized updates, unbiased and without memory. Haddadpour et al., AISTATS 2021, Algorithm 1."""
-    uplink = Compressed(parse_compressor("uniform:8@layer"))
+    uplink = Compressed(Uniform(8), granularity="layer")
     return Algorithm(LocalSGD(), uplink, SGD(), name="fed_com").replace(**parameters)
 
 
 @_recipe
 def fed_paq(**parameters: Any) -> Algorithm:
     """FedCOM with server rate 1. Reisizadeh et al., AISTATS 2020, Algorithm 1."""
-    uplink = Compressed(parse_compressor("uniform:8@layer"))
+    uplink = Compressed(Uniform(8), granularity="layer")
     return Algorithm(LocalSGD(), uplink, SGD(), name="fed_paq").replace(**parameters)
 
 
@@ -138,31 +138,29 @@ def fed_aa(**parameters: Any) -> Algorithm:
 @_recipe
 def fed_nlaca(**parameters: Any) -> Algorithm:
     """FedCAMS with lazy clients. FedBNLACA's paper, Algorithm 3 with NLA."""
-    uplink = Lazy(parse_compressor("top_k:1/64@model"), memory=True)
+    uplink = Lazy(TopK(1 / 64), memory=True)
     return Algorithm(LocalSGD(), uplink, AMS(), name="fed_nlaca").replace(**parameters)
 
 
 @_recipe
 def fed_aca(**parameters: Any) -> Algorithm:
     """FedCAMS with accelerated clients. FedBNLACA's paper, Algorithm 3 with AA."""
-    uplink = Accelerated(parse_compressor("top_k:1/64@model"), memory=True)
+    uplink = Accelerated(TopK(1 / 64), memory=True)
     return Algorithm(LocalSGD(), uplink, AMS(), name="fed_aca").replace(**parameters)
 
 
 @_recipe
 def fed_bnlaca(**parameters: Any) -> Algorithm:
     """Lazy and compressed both ways: the server sends C(w - v_i). FedBNLACA's paper, Algorithm 2 with NLA."""
-    top_k = parse_compressor("top_k:1/64@model")
-    downlink = Mirrored(top_k, threshold=0.0)
-    return Algorithm(LocalSGD(), Lazy(top_k, memory=True), AMS(), downlink, name="fed_bnlaca").replace(**parameters)
+    uplink, downlink = Lazy(TopK(1 / 64), memory=True), Mirrored(TopK(1 / 64), threshold=0.0)
+    return Algorithm(LocalSGD(), uplink, AMS(), downlink, name="fed_bnlaca").replace(**parameters)
 
 
 @_recipe
 def fed_baca(**parameters: Any) -> Algorithm:
     """Accelerated up, compressed both ways. FedBNLACA's paper, Algorithm 2 with AA."""
-    top_k = parse_compressor("top_k:1/64@model")
-    uplink = Accelerated(top_k, memory=True)
-    return Algorithm(LocalSGD(), uplink, AMS(), Mirrored(top_k), name="fed_baca").replace(**parameters)
+    uplink, downlink = Accelerated(TopK(1 / 64), memory=True), Mirrored(TopK(1 / 64))
+    return Algorithm(LocalSGD(), uplink, AMS(), downlink, name="fed_baca").replace(**parameters)
 
 
 @_recipe
@@ -180,15 +178,8 @@ def fed_gate(**parameters: Any) -> Algorithm:
 @_recipe
 def fed_comgate(**parameters: Any) -> Algorithm:
     """FedGATE with quantized updates; sparsified ones with a memory. Haddadpour et al., AISTATS 2021, Algorithm 4."""
-    uplink = Compressed(parse_compressor("uniform:8@layer"))
-    algorithm = Algorithm(GradientTracking(), uplink, name="fed_comgate").replace(**parameters)
-    given = parameters.get("uplink", {})
-    chosen = given if isinstance(given, Mapping) else {"name": given}
-    compressor = algorithm.uplink.effective
-    # A grid or a shorter float is the paper's Q, however it is rounded; what else is biased goes with a memory.
-    if "name" in chosen or compressor is None or not compressor.biased or isinstance(compressor, Uniform | Cast):
-        return algorithm
-    return algorithm.replace(uplink=with_memory(algorithm.uplink))
+    uplink = Compressed(Uniform(8), granularity="layer", memory="auto")
+    return Algorithm(GradientTracking(), uplink, name="fed_comgate").replace(**parameters)
 
 
 @_recipe
@@ -224,21 +215,21 @@ def minibatch_sgd(**parameters: Any) -> Algorithm:
 @_recipe
 def ef21(**parameters: Any) -> Algorithm:
     """Gradients compressed against a state. Richtarik, Sokolov and Fatkhullin, NeurIPS 2021, Algorithm 2."""
-    uplink = Compressed(parse_compressor("top_k:1/64@model"))
+    uplink = Compressed(TopK(1 / 64))
     return Algorithm(EF21(), uplink, SGD(server_lr=0.05), name="ef21").replace(**parameters)
 
 
 @_recipe
 def diana(**parameters: Any) -> Algorithm:
     """Gradients quantized against a shift, unbiased. Mishchenko et al., 2019, Algorithm 1."""
-    uplink = Compressed(parse_compressor("qsgd:4@layer"))
+    uplink = Compressed(QSGD(4), granularity="layer")
     return Algorithm(DIANA(), uplink, SGD(server_lr=0.05), name="diana").replace(**parameters)
 
 
 @_recipe
 def marina(**parameters: Any) -> Algorithm:
     """Compressed gradient differences, renewed now and then. Gorbunov et al., ICML 2021, Algorithms 1 and 4."""
-    uplink = Compressed(parse_compressor("qsgd:4@layer"))
+    uplink = Compressed(QSGD(4), granularity="layer")
     return Algorithm(MARINA(), uplink, SGD(server_lr=0.05), name="marina").replace(**parameters)
 
 
@@ -249,6 +240,6 @@ def fed_laconic(**parameters: Any) -> Algorithm:
     A kept entry costs its position and one bit, and a client that was away gets one packet however long it was. See
     docs/results.md; the parts are those of `fed_bnlaca`, the local rate is 0.1.
     """
-    heavy_sign = parse_compressor("heavy_sign:1/16@layer")
-    uplink, downlink = Lazy(heavy_sign, memory=True), Mirrored(heavy_sign, threshold=0.0)
+    uplink = Lazy(HeavySign(1 / 16), granularity="layer", memory=True)
+    downlink = Mirrored(HeavySign(1 / 16), granularity="layer", threshold=0.0)
     return Algorithm(LocalSGD(local_lr=0.1), uplink, AMS(), downlink, name="fed_laconic").replace(**parameters)

@@ -43,7 +43,7 @@ PANELS = {
         "local_lr",
         "seed",
     ),
-    "Links": ("compressor", "memory", "downlink"),
+    "Links": ("compressor", "granularity", "memory", "downlink"),
     "Server": ("server_lr", "sampling", "weighting"),
     OUTPUT: ("eval_every", "diagnostics", "full_gradient"),
     "Network and faults": (

@@ -1,57 +1,68 @@
-"""How a vector becomes a packet's body and back (algorithms.md, "Compressors").
+"""How a vector becomes bytes and back, usable alone: `encode(tensor, "top_k:1/64")`, `decode(data, size)`.
 
-A compressor chooses entries (places.py) and expresses their values (values.py); `decode` is the way back and knows no
-compressor: a body says what it is. `parse_compressor` and `str` are the spelling on the command line. A compressor of one's
-own needs nothing but what is named here (docs/guides/add-a-compressor.md).
+A compressor says what is sent of a group of entries, as a form (forms.py): levels, signs, kept entries, or the values
+themselves. Decoding knows no compressor: a body says what it is. The format of packets is specified in
+docs/reference/wire-format.md, a compressor of one's own in docs/guides/add-a-compressor.md.
 """
 
-from laconic.compression.body import BodyWriter
+from laconic.compression.alone import decode, encode
 from laconic.compression.codec import Codec
 from laconic.compression.compressors.base import COMPRESSORS, Compressor, compressor
 from laconic.compression.compressors.chain import Chain
-from laconic.compression.compressors.dense import DENSE, Cast, Dense, encode_dense
+from laconic.compression.compressors.dense import Cast, Dense, encode_dense
 from laconic.compression.compressors.quantized import QSGD, Uniform
 from laconic.compression.compressors.sign import HeavySign, Sign
 from laconic.compression.compressors.sparse import RandomK, TopK, encode_exactly, encode_sparse
-from laconic.compression.compressors.spelling import AnyCompressor, parse_compressor
-from laconic.compression.decoding import decode, decode_dense
-from laconic.compression.groups import Bounds, Chosen, Group, spans
+from laconic.compression.compressors.spelling import (
+    DENSE,
+    AnyCompressor,
+    AnyGroupedCompressor,
+    GroupedCompressor,
+    parse_compressor,
+    split_granularity,
+)
+from laconic.compression.decoding import decode_body, decode_dense
+from laconic.compression.forms import Form, Kept, Levels, Signs, Values
+from laconic.compression.groups import Granularity
+from laconic.compression.packet import HEADER_BYTES
 from laconic.compression.payload import DensePayload, Payload, SparsePayload, SumPayload
-from laconic.compression.positions import write_positions
-from laconic.compression.values import write_levels, write_signs
 
 __all__ = [
     "COMPRESSORS",
     "DENSE",
+    "HEADER_BYTES",
     "QSGD",
     "AnyCompressor",
-    "BodyWriter",
-    "Bounds",
+    "AnyGroupedCompressor",
     "Cast",
     "Chain",
-    "Chosen",
     "Codec",
     "Compressor",
     "Dense",
     "DensePayload",
-    "Group",
+    "Form",
+    "Granularity",
+    "GroupedCompressor",
     "HeavySign",
+    "Kept",
+    "Levels",
     "Payload",
     "RandomK",
     "Sign",
+    "Signs",
     "SparsePayload",
     "SumPayload",
     "TopK",
     "Uniform",
+    "Values",
     "compressor",
     "decode",
+    "decode_body",
     "decode_dense",
+    "encode",
     "encode_dense",
     "encode_exactly",
     "encode_sparse",
     "parse_compressor",
-    "spans",
-    "write_levels",
-    "write_positions",
-    "write_signs",
+    "split_granularity",
 ]

@@ -1,4 +1,4 @@
-"""The inside of a packet: a writer and a reader of bodies (design.md, "The wire"; rule 8).
+"""The inside of a packet: a writer and a reader of bodies (docs/reference/wire-format.md).
 
 A body has two parts. First come the fixed fields, whose sizes follow from the layout and from what was read before; then
 the words of the entropy coder, which are all the rest. So no length of a section is ever sent, and none is believed.
@@ -12,7 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from laconic.compression.codec import BY_LAYER, Codec
 from laconic.compression.entropy import SymbolReader, SymbolWriter
+from laconic.compression.groups import chunk_size
 from laconic.compression.packet import Body, Buffer
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.layout import Layout
@@ -51,9 +53,15 @@ class BodyWriter:
         """Numbers in the model's own type."""
         self.put(values.astype(self.floats, copy=False).tobytes())
 
-    def body(self, codec: int) -> Body:
+    def body(self, codec: int, granularity: str = "model") -> Body:
         """The whole, under its codec number."""
-        return Body(codec, b"".join((*self._fields, self.symbols.finish())))
+        if granularity == "layer":
+            codec |= BY_LAYER
+        data = b"".join((*self._fields, self.symbols.finish()))
+        chunk = chunk_size(granularity)
+        if chunk is None:
+            return Body(codec, data)
+        return Body(Codec.CHUNKED, b"".join((_number_bytes(chunk), bytes([codec]), data)))
 
 
 def _number_bytes(value: int) -> bytes:

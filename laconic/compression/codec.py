@@ -1,6 +1,7 @@
 """The codec number of a body: which entries it holds, in what form, and how they are grouped.
 
-One byte says it all, so bodies need no header of their own: a form, plus `Places`, plus flags.
+One byte says it all, so bodies need no header of their own: a form, plus a `PositionKind`, plus flags. The format is
+specified in docs/reference/wire-format.md.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ class Codec(IntEnum):
     """Whole multiples of a step per group, from a lowest value per group."""
     CATCH_UP = 8
     """Not a vector, but bodies that bring a client's model up to date (laconic.algorithms.downlinks.catch_up)."""
+    CHUNKED = 9
+    """The size of the chunks that are its groups, the codec of the rest, and the rest."""
 
 
-class Places(IntEnum):
+class PositionKind(IntEnum):
     """Which entries the values belong to: the next two bits."""
 
     ALL = 0
@@ -51,15 +54,15 @@ def form_of(codec: int) -> Codec:
         form = Codec(codec & 15)
     except ValueError:
         raise PacketError("codec", f"number {codec} is not known") from None
-    if form in (Codec.SKIP, Codec.CATCH_UP):
+    if form in (Codec.SKIP, Codec.CATCH_UP, Codec.CHUNKED):
         known = f"a {form.name.lower()} where a vector is expected" if codec == form else f"number {codec} is not known"
         raise PacketError("codec", known)
     return form
 
 
-def places_of(codec: int) -> Places:
+def position_kind(codec: int) -> PositionKind:
     """Which entries there are."""
     try:
-        return Places(codec & 48)
+        return PositionKind(codec & 48)
     except ValueError:
         raise PacketError("codec", f"number {codec} is not known") from None

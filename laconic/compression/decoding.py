@@ -7,10 +7,10 @@ import torch
 
 from laconic.compression.body import BodyReader
 from laconic.compression.codec import BY_LAYER, Codec, form_of
-from laconic.compression.groups import group_bounds
+from laconic.compression.groups import LARGEST_CHUNK, SMALLEST_CHUNK, chunk_bounds, group_bounds
 from laconic.compression.packet import Body
 from laconic.compression.payload import DensePayload, SentPayload
-from laconic.compression.positions import read_places
+from laconic.compression.positions import read_positions
 from laconic.compression.values import read_values
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
@@ -19,7 +19,7 @@ _DENSE_TYPES: dict[int, torch.dtype] = {Codec.FLOAT32: torch.float32, Codec.FLOA
 _OWN_FORM = {dtype: codec for codec, dtype in _DENSE_TYPES.items()}
 
 
-def decode(body: Body, layout: Layout) -> SentPayload:
+def decode_body(body: Body, layout: Layout) -> SentPayload:
     """What a body says, checked against the layout: every field within the bytes that are there, every number finite.
 
     Error feedback and aggregation use what this returns, never the encoder's own idea (design rule 4). Memory stays below
@@ -27,13 +27,21 @@ def decode(body: Body, layout: Layout) -> SentPayload:
     """
     if body.codec == _OWN_FORM.get(layout.dtype):
         return decode_dense(body, layout.size, layout.dtype)
-    form = form_of(body.codec)
-    groups = group_bounds(layout, "layer" if body.codec & BY_LAYER else "model")
-    reader = BodyReader(body.data, layout)
-    places = read_places(body.codec, layout.size, groups, reader)
-    values = read_values(form, places.count, len(groups) - 1, reader)
+    codec, reader = body.codec, BodyReader(body.data, layout)
+    if codec == Codec.CHUNKED:
+        chunk = reader.number(LARGEST_CHUNK)
+        if chunk < SMALLEST_CHUNK:
+            raise PacketError("chunk", f"of {chunk} entries; {SMALLEST_CHUNK} is the least")
+        codec, groups = reader.take(1)[0], chunk_bounds(layout.size, chunk)
+        if codec & BY_LAYER:
+            raise PacketError("codec", f"number {codec} in chunks")
+    else:
+        groups = group_bounds(layout, "layer" if codec & BY_LAYER else "model")
+    form = form_of(codec)
+    positions = read_positions(codec, layout.size, groups, reader)
+    values = read_values(form, positions.count, len(groups) - 1, reader)
     symbols = reader.symbols()
-    placement = places.locate(symbols)
+    placement = positions.locate(symbols)
     values.begin(placement.bounds(groups), symbols)
     payload = placement.payload(values, reader.floats.newbyteorder("="))
     symbols.finish()

@@ -4,7 +4,7 @@ Two forms:
 
 - `SplitGaps` (Golomb, 1966; Rice, 1979). Each gap is split at bit `width`: the low bits of random gaps are close to random
   and are sent as they are; the high parts are written in unary (so many zeros, then a one) into a second stream of bits.
-  `coding="rice"` sends that stream as it is; `coding="range"` codes its bytes at their information.
+  `coding="rice"` sends that stream as it is; `coding="ans"` codes its bytes at their information.
 - `ClassedGaps`. Each gap has a class, two to an octave, which is entropy-coded, and the bits that tell it from others
   of its class. It follows any distribution: real updates are clustered, and take about half the bits of random ones.
 """
@@ -21,13 +21,13 @@ from laconic.compression.bit_packing import Bytes, Widths, half_words_of, pack, 
 from laconic.core.errors import PacketError
 
 Positions: TypeAlias = NDArray[np.int64]
-Coding = Literal["range", "rice"]
+Coding = Literal["ans", "rice"]
 
 RUN = 128
 """Gaps that share a width, so that Rice codes follow the density of clustered positions."""
 WIDTH_BITS = 5
 CLASSES = 64
-_FULLEST = {"range": 0.7, "rice": 0.96}
+_FULLEST = {"ans": 0.7, "rice": 0.96}
 """The most that 2^width may be of a mean gap: less where the unary part is entropy-coded, the best where it is not."""
 _MOST_ENTRIES = 2**32
 """So many bits, shifted by the largest width, are below 2^64; no packet can carry so large a model anyhow."""

@@ -1,28 +1,59 @@
-"""What a compressor treats as one: the whole model, or each parameter tensor."""
+"""Granularity: which entries a compressor sees together. The whole model, each parameter tensor, or chunks of N entries."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator
 
-from laconic.compression.body import Floats
+from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 
-Group = Literal["model", "layer"]
 Bounds: TypeAlias = NDArray[np.int64]
 """Where groups begin, and where the last one ends."""
+SMALLEST_CHUNK = 64
+"""Smaller chunks would make the scales outweigh the entries, and a hostile packet expensive to read."""
+LARGEST_CHUNK = 2**31
+_CHUNK = "chunk:"
 
 
-def group_bounds(layout: Layout, by: Group) -> Bounds:
+def check_granularity(text: str) -> str:
+    """Refuse anything but `model`, `layer` and `chunk:N`."""
+    if text in ("model", "layer"):
+        return text
+    digits = text.removeprefix(_CHUNK)
+    if text.startswith(_CHUNK) and digits.isdecimal() and SMALLEST_CHUNK <= int(digits) <= LARGEST_CHUNK:
+        return f"{_CHUNK}{int(digits)}"
+    raise ConfigError(
+        f"granularity = '{text}': allowed are model, layer and chunk:N with N of at least {SMALLEST_CHUNK}"
+    )
+
+
+Granularity = Annotated[str, AfterValidator(check_granularity)]
+"""`model`, `layer`, or `chunk:N`."""
+
+
+def chunk_size(granularity: str) -> int | None:
+    """N of `chunk:N`.
+
+    >>> chunk_size("chunk:4096"), chunk_size("layer")
+    (4096, None)
+    """
+    return int(granularity.removeprefix(_CHUNK)) if granularity.startswith(_CHUNK) else None
+
+
+def group_bounds(layout: Layout, granularity: str) -> Bounds:
     """The groups of a layout that are not empty."""
-    return _bounds((layout.size,) if by == "model" else layout.sizes)
+    chunk = chunk_size(granularity)
+    if chunk is not None:
+        return chunk_bounds(layout.size, chunk)
+    return _bounds(layout.sizes if granularity == "layer" else (layout.size,))
 
 
 @lru_cache(maxsize=64)
@@ -30,10 +61,15 @@ def _bounds(sizes: tuple[int, ...]) -> Bounds:
     return np.cumsum([0, *(size for size in sizes if size)])
 
 
+@lru_cache(maxsize=64)
+def chunk_bounds(size: int, chunk: int) -> Bounds:
+    """Chunks of a vector; the last one may be shorter."""
+    return np.append(np.arange(0, size, chunk), size) if size else np.zeros(1, dtype=np.int64)
+
+
 def spans(bounds: Bounds) -> Iterator[tuple[int, int]]:
     """Start and end of every group."""
-    edges = bounds.tolist()
-    return itertools.pairwise(edges)
+    return itertools.pairwise(bounds.tolist())
 
 
 def kept(ratio: float, size: int) -> int:
@@ -44,16 +80,3 @@ def kept(ratio: float, size: int) -> int:
 def kept_bounds(ratio: float, groups: Bounds) -> Bounds:
     """Where each group's kept values begin, when they stand one after the other."""
     return np.cumsum([0, *(kept(ratio, end - start) for start, end in spans(groups))])
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The values that a packet will hold, group by group, and what is left to say about their places."""
-
-    places: int
-    """`Places` and flags for the codec number."""
-    values: Floats
-    bounds: Bounds
-    """The groups within `values`."""
-    groups: Bounds
-    """The groups within the whole vector."""

@@ -37,25 +37,25 @@ _MAXIMUM_BODY = 2**32 - 1
 Buffer = bytes | bytearray | memoryview
 
 
-class Stream(IntEnum):
-    """Which vector of the conversation a packet carries."""
+class CoreStream(IntEnum):
+    """The streams that every method has, by the number in the header.
+
+    A stream is one vector of the conversation. A method's own streams have the numbers that follow, in the order in which
+    the method declares them (`laconic.algorithms.methods.exchange.PhaseTable`).
+    """
 
     MODEL = 0
     """Down: the model. Up: the client's update of it."""
     BUFFERS = 1
     """Floating buffers, such as batch-norm statistics."""
-    CONTROL = 2
-    """Control variates. Down: their mean over all clients. Up: the change of the client's own."""
-    ANCHOR = 3
-    """Cached gradients. Down: their mean over all clients. Up: the change of the client's own."""
-    GRADIENT = 4
-    """Down: the server's estimate of the gradient. Up: the client's gradient, or its change."""
-    MEAN = 5
+    MEAN = 2
     """Down: the mean of the updates, back to those who sent them."""
-    PREVIOUS = 6
-    """Down: the model of the round before."""
-    CONFIRM = 7
-    """Up: nothing but the word that what came has been taken in."""
+    CONFIRM = 3
+    """Up: an empty packet, which confirms that the instruction was carried out."""
+
+
+STREAMS = 16
+"""The header has four bits for the stream."""
 
 
 class Flag(IntFlag):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from laconic.compression import gap_coding as gaps
 from laconic.compression.bit_packing import Widths, half_words_of, pack, packed_size, unpack
 from laconic.compression.body import BodyReader, BodyWriter, Floats
-from laconic.compression.codec import RICE, Places, places_of
+from laconic.compression.codec import RICE, PositionKind, position_kind
 from laconic.compression.entropy import BLOCK, Run, SymbolReader, bit_weights, blocks
 from laconic.compression.gap_coding import ClassedGaps, Coding, Positions, SplitGaps
 from laconic.compression.groups import Bounds, kept_bounds, spans
@@ -32,7 +32,7 @@ _SEED = struct.Struct("<dQ")
 
 
 class Form(IntEnum):
-    """How gaps are written (gaps.py)."""
+    """How gaps are written (gap_coding.py)."""
 
     SPLIT = 0
     SPLIT_WITH_TABLE = 1
@@ -57,7 +57,7 @@ class Placement(Protocol):
         ...
 
     def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
-        """The values at their places."""
+        """The values at their positions."""
         ...
 
 
@@ -69,7 +69,7 @@ def write_positions(positions: Positions, size: int, coding: Coding, writer: Bod
         mask = np.zeros(size, dtype=np.uint8)
         mask[positions] = 1
         writer.number(writer.symbols.put(Run.smaller(np.packbits(mask), bit_weights(count, size))))
-        return Places.LISTED
+        return PositionKind.LISTED
     between = gaps.gaps_of(positions)
     split = SplitGaps.of(between, size, coding)
     if coding == "rice":
@@ -79,7 +79,7 @@ def write_positions(positions: Positions, size: int, coding: Coding, writer: Bod
             writer.put(pack(split.widths, gaps.WIDTH_BITS))
         writer.put(split.low)
         writer.put(split.unary.tobytes())
-        return Places.LISTED | RICE
+        return PositionKind.LISTED | RICE
     unary = Run.smaller(split.unary, bit_weights(count, 8 * len(split.unary)))
     classed = ClassedGaps.of(between)
     classes = Run.with_table(classed.classes, gaps.CLASSES)
@@ -91,21 +91,28 @@ def write_positions(positions: Positions, size: int, coding: Coding, writer: Bod
         with_table = writer.symbols.put(unary)
         _write_head(len(split.unary), Form.SPLIT_WITH_TABLE if with_table else Form.SPLIT, writer)
         writer.put(split.low)
-    return Places.LISTED
+    return PositionKind.LISTED
 
 
 def _write_head(size: int, form: Form, writer: BodyWriter) -> None:
     writer.number(4 * size + form)
 
 
-def write_seed(ratio: float, seed: int, writer: BodyWriter) -> None:
-    """What `seeded_positions` needs."""
-    writer.put(_SEED.pack(ratio, seed))
+@dataclass(frozen=True)
+class Seed:
+    """What random positions follow from: the share of every group that is kept, and the key of the draws."""
 
+    ratio: float
+    key: int
 
-def seeded_positions(seed: int, ratio: float, groups: Bounds) -> Positions:
-    """The same random positions on both sides: in every group, draws until enough are different."""
-    return np.flatnonzero(_seeded_mask(seed, ratio, groups))
+    def positions(self, groups: Bounds) -> Positions:
+        """The same random positions on both sides: in every group, draws until enough are different."""
+        return np.flatnonzero(_seeded_mask(self.key, self.ratio, groups))
+
+    def write(self, writer: BodyWriter) -> int:
+        """Both numbers; returns the flags for the codec number."""
+        writer.put(_SEED.pack(self.ratio, self.key))
+        return PositionKind.SEEDED
 
 
 def _seeded_mask(seed: int, ratio: float, groups: Bounds) -> NDArray[np.bool_]:
@@ -262,17 +269,17 @@ class FromClassedGaps:
 
 
 Unlocated: TypeAlias = Everywhere | FromSeed | FromBits | FromSplitGaps | FromClassedGaps
-"""Places of which the fixed fields have been read."""
+"""Positions of which the fixed fields have been read."""
 
 
-def read_places(codec: int, size: int, groups: Bounds, reader: BodyReader) -> Unlocated:
-    """The fixed fields about places; `locate` reads what is entropy-coded."""
-    places = places_of(codec)
-    if codec & RICE and places is not Places.LISTED:
+def read_positions(codec: int, size: int, groups: Bounds, reader: BodyReader) -> Unlocated:
+    """The fixed fields about positions; `locate` reads what is entropy-coded."""
+    kind = position_kind(codec)
+    if codec & RICE and kind is not PositionKind.LISTED:
         raise PacketError("codec", f"number {codec} is not known")
-    if places is Places.ALL:
+    if kind is PositionKind.ALL:
         return Everywhere(size)
-    if places is Places.SEEDED:
+    if kind is PositionKind.SEEDED:
         ratio, seed = _SEED.unpack(reader.take(_SEED.size))
         if not 0 < ratio <= 1:
             raise PacketError("ratio", f"{ratio} is not above 0 and at most 1")
@@ -299,7 +306,7 @@ def _read_gaps(count: int, size: int, rice: bool, reader: BodyReader) -> FromSpl
         sent = half_words_of(reader.take(packed_size(runs, gaps.WIDTH_BITS)))
         widths = unpack(sent, gaps.WIDTH_BITS, 0, runs).astype(np.uint8)
     else:
-        widths = gaps.usual_widths(count, size, "rice" if rice else "range")
+        widths = gaps.usual_widths(count, size, "rice" if rice else "ans")
     low = reader.take(gaps.low_size(widths, count))
     unary = reader.take(length) if rice else None
     return FromSplitGaps(count, size, widths, low, length, unary, form is Form.SPLIT_WITH_TABLE)

@@ -1,32 +1,31 @@
-"""The forms in which values travel: exact, one bit, or levels. Reading, and what compressors share of the writing."""
+"""Reading the values of a body: exact, one bit, or levels. forms.py writes them."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from laconic.compression.bit_packing import half_words_of, pack, packed_size, unpack
-from laconic.compression.body import BodyReader, BodyWriter, Floats, refuse_not_finite
+from laconic.compression.bit_packing import half_words_of, packed_size, unpack
+from laconic.compression.body import BodyReader, Floats, refuse_not_finite
 from laconic.compression.codec import Codec
-from laconic.compression.entropy import ONE_THREAD, Run, SymbolReader, blocks
+from laconic.compression.entropy import ONE_THREAD, SymbolReader, blocks
 from laconic.compression.groups import Bounds
 from laconic.core.errors import PacketError
 
 MOST_BITS = 16
-_CODED_BITS = 8
+CODED_BITS = 8
 """Levels of more bits are split: this many are entropy-coded, the lower ones are close to random and sent as they are."""
-_MOST_SYMBOLS = 2**_CODED_BITS + 1
-_HIGHEST_LEVEL = 2**MOST_BITS
+_MOST_SYMBOLS = 2**CODED_BITS + 1
+HIGHEST_LEVEL = 2**MOST_BITS
 _HALF_EXPONENTS = {Codec.FLOAT16: 0x7C00, Codec.BFLOAT16: 0x7F80}
 """The bits that are all set in NaN and infinity."""
 _SIGNS = 1 - 2 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32)
 """The eight signs of each byte."""
 
 
-class Values(Protocol):
+class ValueReader(Protocol):
     """The values of one packet: the fixed fields have been read, what is entropy-coded is read on the way."""
 
     def begin(self, bounds: Bounds, symbols: SymbolReader) -> None:
@@ -38,7 +37,7 @@ class Values(Protocol):
         ...
 
 
-class Exact:
+class ExactReader:
     """Floating numbers as they are."""
 
     def __init__(self, form: Codec, count: int, reader: BodyReader) -> None:
@@ -71,7 +70,7 @@ class Exact:
         self._at += len(out)
 
 
-class Scaled:
+class ScaledReader:
     """Small whole numbers, a factor per group, and perhaps an offset per group."""
 
     def __init__(self, scales: Floats, offsets: Floats | None) -> None:
@@ -104,7 +103,7 @@ class Scaled:
         offset = scale.dtype.type(0) if self._offsets is None else self._offsets[group]
         most = float(np.finfo(piece.dtype).max)
         # A hostile packet's lowest level and largest symbol may both be at their limit, and the low bits as well.
-        if 4 * _HIGHEST_LEVEL * abs(float(scale)) + abs(float(offset)) <= most:
+        if 4 * HIGHEST_LEVEL * abs(float(scale)) + abs(float(offset)) <= most:
             piece *= scale
             if self._offsets is not None:
                 piece += offset
@@ -117,7 +116,7 @@ class Scaled:
         piece *= 2
 
 
-class Signs(Scaled):
+class SignReader(ScaledReader):
     """One bit each, set for minus."""
 
     def __init__(self, count: int, groups: int, reader: BodyReader) -> None:
@@ -140,14 +139,7 @@ class Signs(Scaled):
             piece *= self._scales[group]
 
 
-def write_signs(negative: NDArray[np.bool_], scales: Floats, writer: BodyWriter) -> Codec:
-    """A scale per group and a bit per value."""
-    writer.values(scales)
-    writer.put(np.packbits(negative).tobytes())
-    return Codec.SIGN
-
-
-class Levels(Scaled):
+class LevelReader(ScaledReader):
     """Whole numbers, under weights that the whole packet shares, times a step per group."""
 
     def __init__(self, form: Codec, count: int, groups: int, reader: BodyReader) -> None:
@@ -155,8 +147,8 @@ class Levels(Scaled):
         super().__init__(steps, reader.values(groups) if form is Codec.GRID else None)
         self._count = count
         if count:
-            self._lowest = reader.number(2 * _HIGHEST_LEVEL) - _HIGHEST_LEVEL
-            self._width = reader.number(MOST_BITS - _CODED_BITS)
+            self._lowest = reader.number(2 * HIGHEST_LEVEL) - HIGHEST_LEVEL
+            self._width = reader.number(MOST_BITS - CODED_BITS)
             self._size = 1 + reader.number(_MOST_SYMBOLS - 1)
             self._with_table = reader.number(1)
             self._low = half_words_of(reader.take(packed_size(count, self._width)))
@@ -178,26 +170,10 @@ class Levels(Scaled):
         out[:] = levels
 
 
-def write_levels(levels: NDArray[Any], bits: int, writer: BodyWriter) -> None:
-    """Levels of about `bits` bits, as symbols from the lowest upward."""
-    if not len(levels):
-        return
-    lowest = int(levels.min())
-    width = max(0, bits - _CODED_BITS)
-    symbols: NDArray[np.uint32] = levels.astype(np.uint32) - np.uint32(lowest % 2**32)
-    low = pack(symbols & np.uint32(2**width - 1), width) if width else b""
-    symbols >>= np.uint32(width)
-    size = int(symbols.max()) + 1
-    with_table = writer.symbols.put(Run.smaller(symbols, np.ones(size)))
-    for field in (lowest + _HIGHEST_LEVEL, width, size - 1, int(with_table)):
-        writer.number(field)
-    writer.put(low)
-
-
-def read_values(form: Codec, count: int, groups: int, reader: BodyReader) -> Values:
+def read_values(form: Codec, count: int, groups: int, reader: BodyReader) -> ValueReader:
     """The fixed fields of the values."""
     if form is Codec.SIGN:
-        return Signs(count, groups, reader)
+        return SignReader(count, groups, reader)
     if form in (Codec.STEPS, Codec.GRID):
-        return Levels(form, count, groups, reader)
-    return Exact(form, count, reader)
+        return LevelReader(form, count, groups, reader)
+    return ExactReader(form, count, reader)

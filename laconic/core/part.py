@@ -43,6 +43,8 @@ class Part:
     name: ClassVar[str]
     absent: ClassVar[Mapping[str, str]] = {}
     """Parameters that similar parts have and this one has not, and why."""
+    named: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Other names of the part, or its own, and the parameters that each of them sets."""
 
     def parameters(self) -> dict[str, Any]:
         """The part's settings, by name."""
@@ -72,7 +74,7 @@ def part(slot: str, name: str) -> Callable[[type[P]], type[P]]:
     def register(cls: type[P]) -> type[P]:
         cls.slot, cls.name = slot, name
         made = checked(cls)
-        SLOTS[slot][name] = made
+        SLOTS[slot] |= dict.fromkeys((name, *cls.__dict__.get("named", ())), made)
         return made
 
     return register
@@ -86,9 +88,15 @@ def find_part(slot: str, name: str) -> type[Part]:
         raise unknown_name(slot, name, SLOTS[slot]) from None
 
 
+def parameter_names(cls: type[Part], required: bool = False) -> list[str]:
+    """The parameters of a part, or those alone that must be given."""
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    return [field.name for field in fields if not required or field.default is dataclasses.MISSING]
+
+
 def make_part(cls: type[P], parameters: Mapping[str, Any]) -> P:
     """Build a part, turning every complaint into one line that names key, value and what is allowed."""
-    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    known = parameter_names(cls)
     for key in parameters:
         if key not in known and key in cls.absent:
             raise ConfigError(f"{cls.slot}.{key}: {cls.slot} '{cls.name}' has none: {cls.absent[key]}")

@@ -1,4 +1,4 @@
-"""The short spelling of a choice with arguments: `dirichlet:0.3`, `step:100:0.5`, `mlp:200,200`, `top_k:1/64,coding=raw`.
+"""The short spelling of a choice with arguments: `dirichlet:0.3`, `step:100:0.5`, `mlp:200,200`, `top_k:1/64,coding=rice`.
 
 A name, a colon, then arguments. Commas separate them; colons do so too, where no argument has a name (`step:100:0.5`).
 `parse` splits such a text, `convert` gives a piece of it a type, and `choose` does both for a family of dataclasses.

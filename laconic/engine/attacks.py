@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from laconic.compression import Codec, decode, decode_dense, encode_dense
-from laconic.compression.packet import Body, Packet, Stream
+from laconic.compression import Codec, decode_body, decode_dense, encode_dense
+from laconic.compression.packet import Body, CoreStream, Packet
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.randomness import Draw, Randomness
@@ -40,10 +40,10 @@ class Attacks:
         return replace(reply, packets=tuple(packets) or reply.packets)
 
     def _spoilt(self, packet: Packet, factor: float) -> Body:
-        if packet.stream == Stream.BUFFERS:
+        if packet.stream == CoreStream.BUFFERS:
             vector = decode_dense(packet.body, self._layout.buffer_size, self._layout.dtype).dense()
         else:
-            vector = decode(packet.body, self._layout).dense()
+            vector = decode_body(packet.body, self._layout).dense()
         return _dense(vector * factor)
 
 

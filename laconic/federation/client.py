@@ -20,8 +20,9 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import LostState
 from laconic.algorithms.methods.cohort import Cohort
-from laconic.compression import DENSE, Codec, Payload, decode, decode_dense, encode_dense
-from laconic.compression.packet import Body, Flag, Frame, Packet, Stream
+from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MEAN, MODEL, Phase
+from laconic.compression import DENSE, Codec, Payload, decode_body, decode_dense, encode_dense
+from laconic.compression.packet import Body, Flag, Frame, Packet
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import State, section
@@ -71,14 +72,14 @@ class ClientRuntime:
         """Commit or drop the pending state, as the instruction says."""
         return self._settled(instruction, self._parse(instruction))
 
-    def _settled(self, instruction: Instruction, packets: dict[int, Packet]) -> Settled:
+    def _settled(self, instruction: Instruction, packets: dict[str, Packet]) -> Settled:
         question = self._question(instruction, packets)
         settled = self.store.settle(instruction.client, question)
         if FaultInjection.LOSE_STATE in instruction.injected:
             return Settled(None, lost=question.acknowledged > 0 or question.continues is not None)
         return settled
 
-    def _question(self, instruction: Instruction, packets: dict[int, Packet]) -> Question:
+    def _question(self, instruction: Instruction, packets: dict[str, Packet]) -> Question:
         label = next(iter(packets.values()))
         place = (label.incarnation, label.round, label.exchange)
         if any((packet.incarnation, packet.round, packet.exchange) != place for packet in packets.values()):
@@ -87,24 +88,49 @@ class ClientRuntime:
             *place, label.sequence, instruction.continues, again=FaultInjection.ASKED_AGAIN in instruction.injected
         )
 
-    def _parse(self, instruction: Instruction) -> dict[int, Packet]:
-        packets = {packet.stream: packet for packet in (Packet.parse(p, self.layout) for p in instruction.packets)}
+    def _parse(self, instruction: Instruction) -> dict[str, Packet]:
+        parsed = [Packet.parse(packet, self.layout) for packet in instruction.packets]
+        packets = {self.algorithm.phases.stream(packet.stream): packet for packet in parsed}
         if not packets:
             raise PacketError("stream", "an instruction without a packet")
         return packets
 
     def _work(self, openings: Sequence[_Opening], gradients: Gradients) -> list[Reply]:
-        method = self.algorithm.method
+        method, phase = self.algorithm.method, openings[0].phase
+        cohort = self._cohort(openings, gradients)
+        answers = {stream: vectors.cpu() for stream, vectors in phase.answer(cohort).items()}
+        losses, samples = cohort.mean_losses(), cohort.samples()
+        replies = []
+        for row, opening in enumerate(openings):
+            client = opening.instruction.client
+            answer = self._encode(opening, {stream: vectors[row] for stream, vectors in answers.items()})
+            own = method.remember(cohort, row, answer.used)
+            update = answers[MODEL][row] if MODEL in answers else None
+            replies.append(
+                Reply(
+                    round=opening.instruction.round,
+                    client=client,
+                    packets=self._close(opening, answer, own, cohort.buffers[row]),
+                    examples=self.data.size(client),
+                    gradients=phase.gradients(self.data.size(client)),
+                    samples=samples[row],
+                    loss=losses[row],
+                    probe=self._probe(update, answer) if self.probing and update is not None else None,
+                )
+            )
+        return replies
+
+    def _cohort(self, openings: Sequence[_Opening], gradients: Gradients) -> Cohort:
         first = openings[0]
-        cohort = Cohort(
+        return Cohort(
             round=first.instruction.round,
-            phase=first.instruction.phase,
+            phase=first.phase.name,
             clients=[opening.instruction.client for opening in openings],
             states=[opening.own for opening in openings],
-            received={
+            _received={
                 stream: self._together([opening.received[stream] for opening in openings])
                 for stream in first.received
-                # What only some are owed was taken in at the opening.
+                # What only some clients wait for was used at the opening (`Method.receive`).
                 if all(stream in opening.received for opening in openings)
             },
             models=self._together([opening.model for opening in openings]),
@@ -115,32 +141,16 @@ class ClientRuntime:
             data=self.data,
             randomness=self.randomness,
             _gradients=gradients,
+            _shared=[shared.name for shared in self.algorithm.method.shared_states()],
         )
-        answers = {stream: vectors.cpu() for stream, vectors in method.answer(cohort).items()}
-        losses, samples = cohort.mean_losses(), cohort.samples()
-        replies = []
-        for row, opening in enumerate(openings):
-            client = opening.instruction.client
-            answer = self._encode(opening, {stream: vectors[row] for stream, vectors in answers.items()})
-            own = method.remember(cohort, row, answer.used)
-            update = answers[Stream.MODEL][row] if Stream.MODEL in answers else None
-            replies.append(
-                Reply(
-                    round=opening.instruction.round,
-                    client=client,
-                    packets=self._close(opening, answer, own, cohort.buffers[row]),
-                    examples=self.data.size(client),
-                    gradients=method.nominal_gradients(self.data.size(client), cohort.phase),
-                    samples=samples[row],
-                    loss=losses[row],
-                    probe=self._probe(update, answer) if self.probing and update is not None else None,
-                )
-            )
-        return replies
 
     def _open(self, instruction: Instruction) -> _Opening | Reply:
         """Settle the last exchange, and read what has come; a reply if it cannot be read."""
         packets = self._parse(instruction)
+        phase = self.algorithm.phases[instruction.phase]
+        missing = [stream.name for stream in phase.down if stream.name not in packets]
+        if missing:
+            raise PacketError("stream", f"phase '{phase.name}' without {', '.join(missing)}")
         label = next(iter(packets.values()))
         settled = self._settled(instruction, packets)
         # The next answer must have a number that the server has not seen, also from a client that has lost count.
@@ -149,26 +159,27 @@ class ClientRuntime:
         held, current = section(state, "downlink"), section(state, "current")
         model, buffers = current.get("model", self.initial_model), current.get("buffers")
         try:
-            if Stream.MODEL in packets:
-                arguments = (packets[Stream.MODEL].body, held, self.initial_model, self.layout, settled.lost)
+            if MODEL in packets:
+                arguments = (packets[MODEL].body, held, self.initial_model, self.layout, settled.lost)
                 model, held = self.algorithm.downlink.receive(*arguments)
             elif settled.lost:
                 # The question goes on from an exchange that this client knows nothing of any more.
                 raise LostState
         except LostState:
             return self._lost(instruction, known, label.incarnation)
-        if Stream.BUFFERS in packets:
-            body = packets[Stream.BUFFERS].body
+        if BUFFERS in packets:
+            body = packets[BUFFERS].body
             buffers = decode_dense(body, self.layout.buffer_size, self.layout.dtype).dense()
         received = {
-            Stream(stream): decode(packet.body, self.layout).dense()
+            stream: decode_body(packet.body, self.layout).dense()
             for stream, packet in packets.items()
-            if stream not in (Stream.MODEL, Stream.BUFFERS)
+            if stream not in (MODEL, BUFFERS)
         }
-        if Stream.MEAN in received and Stream.MODEL not in packets:
-            held = self.algorithm.downlink.repeat(held, received[Stream.MEAN])
+        if MEAN in received and MODEL not in packets:
+            held = self.algorithm.downlink.repeat(held, received[MEAN])
         return _Opening(
             instruction,
+            phase,
             label.incarnation,
             known,
             settled.lost,
@@ -190,24 +201,23 @@ class ClientRuntime:
     def _buffers(self, opening: _Opening) -> Tensor:
         return self.initial_buffers if opening.buffers is None else opening.buffers
 
-    def _encode(self, opening: _Opening, vectors: dict[Stream, Tensor]) -> _Answer:
-        """Every vector as a body: the update through the uplink and its memory, the others as their method says."""
+    def _encode(self, opening: _Opening, vectors: dict[str, Tensor]) -> _Answer:
+        """Every vector as a body: the update by the uplink and its memory, the others by their stream's compressor."""
         context = self._context(opening.instruction)
         answer = _Answer(memory=opening.memory)
-        for stream, vector in vectors.items():
-            if stream == Stream.MODEL:
+        for name, vector in vectors.items():
+            if name == MODEL:
                 encoded = self.algorithm.uplink.encode(vector, opening.memory, context)
-                answer.bodies[stream], answer.used[stream] = encoded.body, encoded.used
+                answer.bodies[name], answer.used[name] = encoded.body, encoded.used
                 answer.memory, answer.flags = encoded.state, encoded.flags
                 answer.remembered = encoded.remembered or encoded.used
                 continue
-            compressor = self.algorithm.method.compressor(opening.instruction.phase, self.algorithm.uplink)
-            body = (compressor or DENSE).encode(
-                vector, self.layout, context.generator(Draw.UPLINK_STREAM.format(stream.name))
-            )
-            answer.bodies[stream], answer.used[stream] = body, decode(body, self.layout)
+            declared = opening.phase.stream(name)
+            generator = context.generator(Draw.UPLINK_STREAM.format(declared.draw))
+            body = (declared.compressor or DENSE).encode(vector, self.layout, generator)
+            answer.bodies[name], answer.used[name] = body, decode_body(body, self.layout)
         if not vectors:
-            answer.bodies[Stream.CONFIRM] = Body(Codec.SKIP)
+            answer.bodies[CONFIRM] = Body(Codec.SKIP)
         return answer
 
     def _context(self, instruction: Instruction) -> RoundContext:
@@ -224,27 +234,27 @@ class ClientRuntime:
         """Keep the state as pending, and only then let the packets go."""
         instruction = opening.instruction
         parts = {"uplink": answer.memory, "downlink": opening.held, "method": own}
-        if instruction.phase in self.algorithm.method.keeps_model:
+        if opening.phase.keeps_model:
             parts["current"] = {"model": opening.model}
             parts["current"] |= {} if opening.buffers is None else {"buffers": opening.buffers}
         state = {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
         sequence = self.store.propose(instruction.client, opening.known, state)
         bodies = dict(answer.bodies)
-        if opening.buffers is not None and Stream.MODEL in bodies:
-            bodies[Stream.BUFFERS] = encode_dense(buffers)
+        if opening.buffers is not None and MODEL in bodies:
+            bodies[BUFFERS] = encode_dense(buffers)
         flags = answer.flags | (Flag.RESET if opening.lost else Flag(0))
         label = _Label(instruction.round, sequence, flags, opening.incarnation, instruction.exchange)
         return tuple(self._packet(body, stream, label) for stream, body in bodies.items())
 
     def _lost(self, instruction: Instruction, known: int, incarnation: int) -> Reply:
         label = _Label(instruction.round, known + 1, Flag.LOST, incarnation, instruction.exchange)
-        packet = self._packet(Body(Codec.SKIP), Stream.MODEL, label)
+        packet = self._packet(Body(Codec.SKIP), MODEL, label)
         return Reply(instruction.round, instruction.client, (packet,), 0, 0, 0, float("nan"))
 
-    def _packet(self, body: Body, stream: Stream, label: _Label) -> Frame:
+    def _packet(self, body: Body, stream: str, label: _Label) -> Frame:
         return Packet(
             body,
-            stream,
+            self.algorithm.phases.number(stream),
             self.layout.fingerprint,
             label.sequence,
             label.round,
@@ -271,8 +281,8 @@ class _Answer:
 
     memory: State
     """The uplink's new state."""
-    bodies: dict[Stream, Body] = field(default_factory=dict)
-    used: dict[Stream, Payload] = field(default_factory=dict)
+    bodies: dict[str, Body] = field(default_factory=dict)
+    used: dict[str, Payload] = field(default_factory=dict)
     remembered: Payload | None = None
     """What the uplink's memory takes for sent."""
     flags: Flag = Flag(0)
@@ -281,6 +291,7 @@ class _Answer:
 @dataclass(frozen=True)
 class _Opening:
     instruction: Instruction
+    phase: Phase
     incarnation: int
     known: int
     """The highest number of this client's answers that the server has."""
@@ -291,7 +302,7 @@ class _Opening:
     """The downlink's new state."""
     own: State
     """The method's state."""
-    received: dict[Stream, Tensor]
+    received: dict[str, Tensor]
     model: Tensor
     buffers: Tensor | None
     """None if they do not travel."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from laconic.algorithms.algorithm import Algorithm
-from laconic.compression import Chain, HeavySign, Payload, RandomK, SparsePayload, TopK
+from laconic.compression import Payload, SparsePayload
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.layout import Layout
 from laconic.federation.aggregation import RunningMean
@@ -39,6 +39,8 @@ def check_defenses(
     """Refuse, before any work, what makes no sense or would not protect."""
     # Refusing goes with every method: a refused reply is as good as lost.
     exact = algorithm.method.exact_sums
+    for stream in algorithm.phases.beside:
+        exact = exact or f"its stream '{stream}' travels beside the updates, and would pass undefended"
     if defenses.any() and exact is not None:
         raise ConfigError(f"{_named(defenses)}: not with method '{algorithm.method.name}': {exact}")
     if defenses.aggregate != "mean":
@@ -58,9 +60,9 @@ def check_defenses(
 def _check_coordinates(defenses: Defenses, algorithm: Algorithm, weighting: Weighting) -> None:
     if weighting != "uniform":
         raise ConfigError(f"weighting = '{weighting}': a {defenses.aggregate} knows no weights; uniform is allowed")
-    compressor = algorithm.uplink.parameters().get("compressor")
-    if isinstance(compressor, TopK | RandomK | HeavySign | Chain):
-        reason = f"with '{compressor}' most entries of an update are zero, and so is what is left of them"
+    compression = algorithm.uplink.compression
+    if compression is not None and compression.compressor.sparse:
+        reason = f"with '{compression.compressor}' most entries of an update are zero, and so is what is left of them"
         raise ConfigError(f"defense.aggregate = '{defenses.aggregate}': {reason}; use clip, or another compressor")
 
 

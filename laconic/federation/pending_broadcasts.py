@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import torch
 
-from laconic.compression.packet import Body, Stream
+from laconic.compression.packet import Body
 from laconic.core.part import State
 
 
@@ -23,9 +23,9 @@ class PendingBroadcasts:
         self._rounds: dict[int, int] = {}
         self._waiting: Counter[int] = Counter()
         """The number of clients that wait for each round's bodies."""
-        self._bodies: dict[int, dict[Stream, Body]] = {}
+        self._bodies: dict[int, dict[str, Body]] = {}
 
-    def must_deliver(self, round: int, bodies: dict[Stream, Body], clients: Iterable[int]) -> None:
+    def must_deliver(self, round: int, bodies: dict[str, Body], clients: Iterable[int]) -> None:
         """Keep these bodies until each of these clients has confirmed them."""
         for client in clients:
             self._add(client, round)
@@ -37,7 +37,7 @@ class PendingBroadcasts:
         self._rounds[client] = round
         self._waiting[round] += 1
 
-    def bodies(self, client: int) -> dict[Stream, Body]:
+    def bodies(self, client: int) -> dict[str, Body]:
         """The bodies that a client still needs."""
         return self._bodies[self._rounds[client]] if client in self._rounds else {}
 
@@ -61,7 +61,7 @@ class PendingBroadcasts:
         if self._rounds:
             state["clients"] = torch.tensor(list(self._rounds.items()))
         for round, bodies in self._bodies.items():
-            state |= {f"bodies/{round}/{int(stream)}": body.to_tensor() for stream, body in bodies.items()}
+            state |= {f"bodies/{round}/{stream}": body.to_tensor() for stream, body in bodies.items()}
         return state
 
     def load_state_dict(self, state: State) -> None:
@@ -73,4 +73,4 @@ class PendingBroadcasts:
                     self._add(client, round)
             else:
                 _, round, stream = key.split("/")
-                self._bodies.setdefault(int(round), {})[Stream(int(stream))] = Body.from_tensor(value)
+                self._bodies.setdefault(int(round), {})[stream] = Body.from_tensor(value)

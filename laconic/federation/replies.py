@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from laconic.algorithms.methods.exchange import Exchange
+from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MODEL, Exchange, Phase, PhaseTable
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import Payload, decode, decode_dense
-from laconic.compression.packet import Body, Flag, Packet, Stream
+from laconic.compression import Payload, decode_body, decode_dense
+from laconic.compression.packet import Body, Flag, Packet
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import State
@@ -18,7 +18,7 @@ from laconic.federation.messages import Reply
 class SentInstruction:
     """What one client was asked in the present exchange."""
 
-    phase: str
+    phase: Phase
     exchange: Exchange
     model: Body | None
     """The encoded model, if the instruction carried one."""
@@ -28,8 +28,8 @@ class SentInstruction:
 class ValidReply:
     """A reply that passed every check and may be used."""
 
-    packets: dict[int, Packet]
-    payloads: dict[int, Payload]
+    packets: dict[str, Packet]
+    payloads: dict[str, Payload]
     uplink_state: State
     """What the uplink keeps about the client from now on."""
     norms: dict[str, float] = field(default_factory=dict)
@@ -46,15 +46,16 @@ class ValidReply:
         return any(Flag.RESET in packet.flags for packet in self.packets.values())
 
 
-def parse_packets(reply: Reply, layout: Layout) -> dict[int, Packet]:
+def parse_packets(reply: Reply, layout: Layout, phases: PhaseTable) -> dict[str, Packet]:
     """The packets of a reply by stream: at least one, and each stream once."""
-    packets = {packet.stream: packet for packet in (Packet.parse(raw, layout) for raw in reply.packets)}
+    parsed = [Packet.parse(raw, layout) for raw in reply.packets]
+    packets = {phases.stream(packet.stream): packet for packet in parsed}
     if not packets or len(packets) != len(reply.packets):
         raise PacketError("stream", f"client {reply.client} sent streams {sorted(packets)}")
     return packets
 
 
-def check_labels(reply: Reply, packets: dict[int, Packet], now: tuple[int, int, int], last: int) -> None:
+def check_labels(reply: Reply, packets: dict[str, Packet], now: tuple[int, int, int], last: int) -> None:
     """All packets answer the present question, as the client's next update.
 
     `now` is round, incarnation and exchange; `last` the number of the client's last update that was used.
@@ -68,17 +69,17 @@ def check_labels(reply: Reply, packets: dict[int, Packet], now: tuple[int, int, 
 
 
 def decode_packets(
-    packets: dict[int, Packet], expected: set[Stream], uplink: Uplink, uplink_state: State, layout: Layout
+    packets: dict[str, Packet], expected: set[str], uplink: Uplink, uplink_state: State, layout: Layout
 ) -> ValidReply:
     """The vectors of a reply; `uplink_state` is what the uplink keeps about the client."""
     if set(packets) != expected:
         raise PacketError("stream", f"streams {sorted(packets)} where {sorted(expected)} are expected")
-    payloads: dict[int, Payload] = {}
+    payloads: dict[str, Payload] = {}
     for stream, packet in packets.items():
-        if stream == Stream.MODEL:
+        if stream == MODEL:
             payloads[stream], uplink_state = uplink.fold(packet.body, packet.flags, uplink_state, layout)
-        elif stream == Stream.BUFFERS:
+        elif stream == BUFFERS:
             payloads[stream] = decode_dense(packet.body, layout.buffer_size, layout.dtype)
-        elif stream != Stream.CONFIRM:
-            payloads[stream] = decode(packet.body, layout)
+        elif stream != CONFIRM:
+            payloads[stream] = decode_body(packet.body, layout)
     return ValidReply(packets, payloads, uplink_state)

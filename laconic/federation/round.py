@@ -10,14 +10,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from torch import Tensor
-
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import BroadcastModel
-from laconic.algorithms.methods.exchange import Exchange
+from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MEAN, MODEL, UPDATE, Exchange, Phase, Stream
 from laconic.algorithms.methods.received import Aggregate, Received
 from laconic.compression import DENSE, Codec, encode_dense, encode_exactly
-from laconic.compression.packet import Body, Flag, Packet, Stream
+from laconic.compression.packet import Body, Flag, Packet
 from laconic.core.errors import PacketError
 from laconic.core.randomness import GLOBAL, Draw
 from laconic.federation.aggregation import RunningMean
@@ -52,7 +50,8 @@ class Round:
 
     def __init__(self, server: Server, engine: Engine) -> None:
         self.server = server
-        self.method, self.layout = server.algorithm.method, server.layout
+        self.method, self.phases = server.algorithm.method, server.algorithm.phases
+        self.layout = server.layout
         self.engine = engine
         self.participants: Sequence[int] = engine.participants(server.draw_participants())
         self.costs = RoundCosts(invited=len(self.participants))
@@ -76,7 +75,7 @@ class Round:
         """The sums of what has arrived, by stream."""
         if server.defenses.noise:
             # The noise must be there even if nobody answers.
-            self.received.open(Stream.MODEL)
+            self.received.open(MODEL)
         self._broadcast = BroadcastModel(server.model, server.downlink_state, self.layout)
         server.begin_round()
 
@@ -91,9 +90,9 @@ class Round:
         asked = self._clients(exchange)
         self._number += 1
         self.answered, self._sent, self._waiting, self._refusals = [], {}, {}, []
-        beside: dict[str, dict[Stream, Body]] = {}
+        beside: dict[str, dict[str, Body]] = {}
         if self.server.send_buffers and exchange.model:
-            buffers = {Stream.BUFFERS: encode_dense(self.server.buffers)}
+            buffers = {BUFFERS: encode_dense(self.server.buffers)}
         else:
             buffers = {}
         instructions = []
@@ -112,38 +111,40 @@ class Round:
         return self.participants
 
     def _instruction(
-        self, exchange: Exchange, client: int, buffers: dict[Stream, Body], beside: dict[str, dict[Stream, Body]]
+        self, exchange: Exchange, client: int, buffers: dict[str, Body], beside: dict[str, dict[str, Body]]
     ) -> Instruction:
         """`beside` collects what goes with each phase: it is encoded once for all clients."""
         server, table, context = self.server, self.server.clients, self._context(client)
-        phase = self.method.assign(exchange, context)
-        if phase not in beside:
-            vectors = self.method.send(phase, server.method_state)
-            beside[phase] = {stream: self._encode_beside(stream, vector) for stream, vector in vectors.items()}
-        bodies: dict[Stream, Body] = {}
+        phase = self.phases[self.method.assign(exchange, context)]
+        if phase.name not in beside:
+            beside[phase.name] = {stream.name: self._encode_beside(stream) for stream in phase.down}
+        bodies: dict[str, Body] = {}
         if exchange.model:
-            bodies[Stream.MODEL] = server.algorithm.downlink.send(self._broadcast, table.model_version(client), context)
-        bodies |= buffers | beside[phase] | table.pending.bodies(client)
-        self._sent[client] = SentInstruction(phase, exchange, bodies.get(Stream.MODEL))
+            bodies[MODEL] = server.algorithm.downlink.send(self._broadcast, table.model_version(client), context)
+        bodies |= buffers | beside[phase.name] | table.pending.bodies(client)
+        self._sent[client] = SentInstruction(phase, exchange, bodies.get(MODEL))
         label = (self.layout.fingerprint, table.acknowledged(client), server.round, Flag(0))
         packets = []
-        for stream, body in bodies.items():
-            packets.append(Packet(body, stream, *label, server.incarnation, self._number).to_frame())
+        for name, body in bodies.items():
+            packet = Packet(body, self.phases.number(name), *label, server.incarnation, self._number)
+            packets.append(packet.to_frame())
             self.costs.skipped_down += body.codec == Codec.SKIP
-            bits = self._paper_bits_down(stream, body) if exchange.counted else 0
-            self.costs.count("down", stream.name.lower(), len(packets[-1]), bits)
+            bits = self._paper_bits_down(name, body, phase) if exchange.counted else 0
+            self.costs.count("down", name, len(packets[-1]), bits)
         continues = table.continues(client)
-        return Instruction(server.round, client, context.invited, self._number, phase, continues, tuple(packets))
+        return Instruction(server.round, client, context.invited, self._number, phase.name, continues, tuple(packets))
 
-    def _encode_beside(self, stream: Stream, vector: Tensor) -> Body:
-        compressor = self.method.send_compressor(stream) or DENSE
-        generator = self._context().generator(Draw.DOWNLINK_STREAM.format(stream.name))
-        return compressor.encode(vector, self.layout, generator)
+    def _encode_beside(self, stream: Stream) -> Body:
+        generator = self._context().generator(Draw.DOWNLINK_STREAM.format(stream.draw))
+        return (stream.compressor or DENSE).encode(self.server.method_state[stream.name], self.layout, generator)
 
-    def _paper_bits_down(self, stream: Stream, body: Body) -> int:
-        if stream == Stream.MODEL:
+    def _paper_bits_down(self, name: str, body: Body, phase: Phase) -> int:
+        if name == MODEL:
             return self.server.algorithm.downlink.paper_bits(body, self.layout)
-        return 0 if stream == Stream.BUFFERS else (self.method.send_compressor(stream) or DENSE).paper_bits(self.layout)
+        if name == BUFFERS:
+            return 0
+        compressors = {stream.name: stream.compressor for stream in phase.down}
+        return (compressors.get(name) or DENSE).paper_bits(self.layout)
 
     # Receiving.
 
@@ -169,7 +170,7 @@ class Round:
 
     def validate(self, reply: Reply) -> ValidReply | None:
         """Check a reply and change nothing; None from a client that has lost its state and cannot read what it got."""
-        packets = parse_packets(reply, self.layout)
+        packets = parse_packets(reply, self.layout, self.phases)
         if reply.client not in self._sent:
             raise PacketError("stale", f"client {reply.client} is not expected in round {self.server.round}")
         now = (self.server.round, self.server.incarnation, self._number)
@@ -178,19 +179,19 @@ class Round:
         if Flag.LOST in flags:
             return None
         phase = self._sent[reply.client].phase
-        expected = set(self.method.streams(phase))
-        if self.server.send_buffers and Stream.MODEL in expected:
-            expected.add(Stream.BUFFERS)
+        expected = {stream.name for stream in phase.up} or {CONFIRM}
+        if self.server.send_buffers and MODEL in expected:
+            expected.add(BUFFERS)
         uplink_state = {} if Flag.RESET in flags else self.server.clients.uplink_state(reply.client)
         valid = decode_packets(packets, expected, self.server.algorithm.uplink, uplink_state, self.layout)
-        if Stream.MODEL in valid.payloads:
-            refuse_long(self.server.defenses, valid.payloads[Stream.MODEL], reply.client)
+        if MODEL in valid.payloads:
+            refuse_long(self.server.defenses, valid.payloads[MODEL], reply.client)
         size = self.server.data.size(reply.client)
         if self.server.weighting == "size" and reply.examples != size:
             raise PacketError("examples", f"client {reply.client} has {size} examples, and says {reply.examples}")
         if self.server.defenses.refuse != "auto":
             return valid
-        norms = {f"{phase}/{Stream(s).name.lower()}": norm(payload) for s, payload in valid.payloads.items()}
+        norms = {f"{phase.name}/{name}": norm(payload) for name, payload in valid.payloads.items()}
         return replace(valid, norms=norms)
 
     def _refuse(self, reply: Reply | MalformedReply, error: PacketError) -> None:
@@ -202,7 +203,7 @@ class Round:
         """Add a valid reply to the sums. From here on nothing can be refused."""
         weight = 1.0 if self.server.weighting == "uniform" else float(reply.examples)
         for stream, payload in valid.payloads.items():
-            self.received.add(Stream(stream), payload, weight)
+            self.received.add(stream, payload, weight)
         self.server.norms.add(valid.norms)
         self._count(reply, sent, valid)
         self._advance(reply.client, sent, valid)
@@ -215,7 +216,7 @@ class Round:
         if sent.model is not None:
             state = downlink.confirmed(self._broadcast, before, sent.model)
             version = downlink.version(self.server.downlink_state)
-        elif Stream.MEAN in table.pending.bodies(client):
+        elif MEAN in table.pending.bodies(client):
             version = downlink.repeated_version(before.version)
         table.advance(client, valid.sequence, valid.uplink_state, state, version)
         self.answered.append(client)
@@ -224,12 +225,12 @@ class Round:
         """A client cannot read what it was sent: next time it gets the whole model."""
         self.costs.lost += int(not self.server.clients.has_lost_state(reply.client))
         self.server.clients.forget(reply.client)
-        self.costs.count("up", Stream.MODEL.name.lower(), sum(map(len, reply.packets)), 0)
+        self.costs.count("up", MODEL, sum(map(len, reply.packets)), 0)
 
     def _count(self, reply: Reply, sent: SentInstruction, valid: ValidReply) -> None:
-        for raw, (stream, packet) in zip(reply.packets, valid.packets.items(), strict=True):
-            bits = self._paper_bits_up(Stream(stream), packet.body, sent.phase) if sent.exchange.counted else 0
-            self.costs.count("up", Stream(stream).name.lower(), len(raw), bits)
+        for raw, (name, packet) in zip(reply.packets, valid.packets.items(), strict=True):
+            bits = self._paper_bits_up(name, packet.body, sent.phase) if sent.exchange.counted else 0
+            self.costs.count("up", name, len(raw), bits)
         self.costs.samples += reply.samples
         if sent.exchange.counted:
             self.costs.gradients += reply.gradients
@@ -238,20 +239,19 @@ class Round:
         # A client that had to ask for the whole model first was counted then.
         self.costs.lost += int(valid.started_over and not self.server.clients.has_lost_state(reply.client))
         self._losses.append((reply.loss, reply.samples))
-        if Stream.MODEL in valid.packets:
+        if MODEL in valid.packets:
             self.costs.updates += 1
-            self.costs.skipped += valid.packets[Stream.MODEL].body.codec == Codec.SKIP
-            self.costs.accelerated += Flag.ACCELERATED in valid.packets[Stream.MODEL].flags
+            self.costs.skipped += valid.packets[MODEL].body.codec == Codec.SKIP
+            self.costs.accelerated += Flag.ACCELERATED in valid.packets[MODEL].flags
         if reply.probe is not None:
             self.probes.append(reply.probe)
 
-    def _paper_bits_up(self, stream: Stream, body: Body, phase: str) -> int:
-        uplink = self.server.algorithm.uplink
-        if stream == Stream.MODEL:
-            return uplink.paper_bits(body, self.layout)
-        if stream in (Stream.BUFFERS, Stream.CONFIRM):
+    def _paper_bits_up(self, name: str, body: Body, phase: Phase) -> int:
+        if name == MODEL:
+            return self.server.algorithm.uplink.paper_bits(body, self.layout)
+        if name in (BUFFERS, CONFIRM):
             return 0
-        return (self.method.compressor(phase, uplink) or DENSE).paper_bits(self.layout)
+        return (phase.stream(name).compressor or DENSE).paper_bits(self.layout)
 
     def unanswered(self) -> set[int]:
         """Clients that have not answered the present exchange."""
@@ -281,9 +281,9 @@ class Round:
             return self.outcome
         server = self.server
         server.method_state = self.method.gather(exchange, server.method_state, self.received, self._context())
-        vectors = self.method.must_deliver(exchange, self.received)
-        if vectors:
-            bodies = {stream: encode_exactly(vector, self.layout) for stream, vector in vectors.items()}
+        mean = self.received.mean(MODEL) if self.method.sends_mean else None
+        if mean is not None and UPDATE in self.phases[exchange.phase].up:
+            bodies = {MEAN: encode_exactly(mean, self.layout)}
             server.clients.pending.must_deliver(server.round, bodies, self.answered)
         return self.outcome
 
@@ -302,15 +302,15 @@ class Round:
         server, invited = self.server, len(self.participants)
         return RoundContext(self.layout, server.randomness, server.round, client, invited, len(server.data))
 
-    def _aggregate(self, stream: Stream) -> Aggregate:
+    def _aggregate(self, stream: str) -> Aggregate:
         server = self.server
-        size = self.layout.buffer_size if stream == Stream.BUFFERS else self.layout.size
+        size = self.layout.buffer_size if stream == BUFFERS else self.layout.size
         like = (size, self.layout.dtype, server.model.device)
         defenses = server.defenses
-        if stream == Stream.BUFFERS:
+        if stream == BUFFERS:
             # Statistics are not differences, so their norm says nothing.
             defenses = defenses.model_copy(update={"clip": None})
-        if not defenses.any() or stream not in (Stream.MODEL, Stream.BUFFERS):
+        if not defenses.any() or stream not in (MODEL, BUFFERS):
             return RunningMean(*like)
         noise = server.secret.numpy(Draw.PRIVACY_NOISE, server.round) if defenses.noise else None
         return DefendedMean(defenses, *like, server.count, noise)

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
+from laconic.algorithms.methods.exchange import BUFFERS
 from laconic.algorithms.methods.received import Received
-from laconic.compression.packet import Stream
 from laconic.core.layout import Layout
 from laconic.core.part import State, section
 from laconic.core.randomness import Randomness
@@ -111,7 +111,7 @@ class Server:
             step = algorithm.optimizer.scheduled(step, self.round)
             context = RoundContext(self.layout, self.randomness, self.round, population=len(self.data))
             self.model, self.downlink_state = algorithm.downlink.advance(self.model, step, self.downlink_state, context)
-            statistics = received.mean(Stream.BUFFERS)
+            statistics = received.mean(BUFFERS)
             if statistics is not None:
                 self.buffers = statistics
         self.method_state = algorithm.method.close(self.method_state, before)

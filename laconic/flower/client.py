@@ -21,7 +21,7 @@ from torch import Tensor
 from laconic import data as data_sets
 from laconic.algorithms.algorithm import Algorithm
 from laconic.compression import decode_dense
-from laconic.compression.packet import Packet, Stream
+from laconic.compression.packet import CoreStream, Packet
 from laconic.core.errors import ConfigError, LaconicError, PacketError
 from laconic.core.layout import Layout
 from laconic.data.federated import ClientData, Examples
@@ -119,12 +119,12 @@ class Node:
         trainer = self._known(record, context, wire.count(record, "client"))
         layout, examples = trainer.layout, trainer.examples()
         packets = {packet.stream: packet for packet in (Packet.parse(p, layout) for p in wire.packets_of(record))}
-        if Stream.MODEL not in packets:
+        if CoreStream.MODEL not in packets:
             raise PacketError("stream", "an evaluation without a model")
-        model = decode_dense(packets[Stream.MODEL].body, layout.size, layout.dtype).dense()
+        model = decode_dense(packets[CoreStream.MODEL].body, layout.size, layout.dtype).dense()
         buffers = trainer.buffers
-        if Stream.BUFFERS in packets:
-            buffers = decode_dense(packets[Stream.BUFFERS].body, layout.buffer_size, layout.dtype).dense()
+        if CoreStream.BUFFERS in packets:
+            buffers = decode_dense(packets[CoreStream.BUFFERS].body, layout.buffer_size, layout.dtype).dense()
         task = trainer.engine.runtime.task
         found = evaluate(trainer.engine.map, task, layout, model.to(self._device), buffers.to(self._device), examples)
         return wire.content(examples=len(examples), names=[*found], values=[float(value) for value in found.values()])

@@ -79,33 +79,38 @@ class Roster:
         return None if self.blocklist.is_blocked(client) else self._nodes.get(client)
 
     def refresh(self) -> None:
-        """See who is here, tell newcomers about the run, and hear those that were told; nobody is waited for."""
-        present = set(self._grid.get_node_ids())
-        for client, node in list(self._nodes.items()):
-            if node not in present:
-                LOG.info("laconic: client %d (node %d) has left", client, node)
-                del self._nodes[client]
-        now = time.monotonic()
-        self._turned_away = {node: each for node, each in self._turned_away.items() if node in present}
+        """See which nodes are connected, tell new ones about the run, and read their answers; never waits."""
+        present, now = set(self._grid.get_node_ids()), time.monotonic()
+        self._drop_absent(present, now)
         resting = {node for node, each in self._turned_away.items() if now < each.until}
-        # A node that was killed in between comes back under its old name, and knows nothing of the question.
-        self._asked = {
-            key: (node, until) for key, (node, until) in self._asked.items() if node in present and now < until
-        }
         asked = {node for node, _ in self._asked.values()}
-        new = present - set(self._nodes.values()) - asked - resting
-        if new:
-            plan = self.plan.model_dump_json()
-            messages = [
-                Message(wire.content(plan=plan), node, MessageType.QUERY, ttl=self._patience) for node in sorted(new)
-            ]
-            sent = zip(self._grid.push_messages(messages), sorted(new), strict=False)
-            self._asked |= {key: (node, now + self._patience) for key, node in sent if key}
+        self._invite(sorted(present - set(self._nodes.values()) - asked - resting), now)
         if self._asked:
             for message in self._grid.pull_messages(list(self._asked)):
                 question = self._asked.pop(message.metadata.reply_to_message_id, None)
                 if question is not None:
                     self._hear(question[0], message)
+
+    def _drop_absent(self, present: set[int], now: float) -> None:
+        """Forget nodes that have left, and questions that nobody will answer."""
+        for client, node in list(self._nodes.items()):
+            if node not in present:
+                LOG.info("laconic: client %d (node %d) has left", client, node)
+                del self._nodes[client]
+        self._turned_away = {node: each for node, each in self._turned_away.items() if node in present}
+        # A node that was killed comes back under its old id and does not know the question.
+        self._asked = {
+            key: (node, until) for key, (node, until) in self._asked.items() if node in present and now < until
+        }
+
+    def _invite(self, nodes: list[int], now: float) -> None:
+        """Tell nodes about the run."""
+        if not nodes:
+            return
+        plan = self.plan.model_dump_json()
+        messages = [Message(wire.content(plan=plan), node, MessageType.QUERY, ttl=self._patience) for node in nodes]
+        sent = zip(self._grid.push_messages(messages), nodes, strict=False)
+        self._asked |= {key: (node, now + self._patience) for key, node in sent if key}
 
     def _hear(self, node: int, message: Message) -> None:
         try:
@@ -129,7 +134,7 @@ class Roster:
         LOG.info("laconic: client %d is here (node %d, %d examples)", client, node, self.sizes[client])
 
     def _turn_away(self, node: int, reason: str) -> None:
-        """For a while: what is wrong may be mended, or pass by itself. A reason is said once."""
+        """Reject a node, and ask it again with exponential backoff. The same reason is logged once."""
         before = self._turned_away.get(node)
         pause = FIRST_PAUSE if before is None else min(LONGEST_PAUSE, 2 * before.pause)
         if before is None or before.reason != reason:

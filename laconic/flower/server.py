@@ -72,22 +72,8 @@ def server_app(
 def serve(
     grid: Grid, algorithm: Algorithm | str, model: Model, data: ClientData | str | None, settings: dict[str, Any]
 ) -> Result:
-    """Run to the end, or go on where an earlier server was stopped."""
-    # Names may be changed for one run; nodes read the same run config. What the app brings itself has no name.
-    settings = dict(settings)
-    named: dict[str, Any] = {key: settings.pop(key) for key in ("model", "dataset", "algorithm") if key in settings}
-    model = named.pop("model", model) if isinstance(model, str) else model
-    if isinstance(algorithm, str) and named.get("algorithm", algorithm) != algorithm:
-        LOG.info(
-            "laconic: the run config's algorithm is used, %r, and not the app's, %r", named["algorithm"], algorithm
-        )
-    algorithm = named.pop("algorithm", algorithm) if isinstance(algorithm, str) else algorithm
-    if isinstance(data, str):
-        data = named.pop("dataset", data)
-    elif "partition" in settings:
-        named["partition"] = settings.pop("partition")
-    for key, value in named.items():
-        LOG.info("laconic: %s = %r does not apply: the app brings its own", key, value)
+    """Run to the end, or resume where an earlier server was stopped."""
+    algorithm, model, data, settings = _renamed(algorithm, model, data, dict(settings))
     own = {key: value for key, value in settings.items() if key in Deployment.model_fields}
     try:
         deployment = Deployment(**own)
@@ -109,6 +95,29 @@ def serve(
     result = run(training, resolved, directory, [ClientEvaluation(training, directory), RoundLog()])
     LOG.info("laconic: finished: %s sha256=%s", result, result.model_sha256)
     return result
+
+
+def _renamed(
+    algorithm: Algorithm | str, model: Model, data: ClientData | str | None, settings: dict[str, Any]
+) -> tuple[Algorithm | str, Model, ClientData | str | None, dict[str, Any]]:
+    """The names of algorithm, model and data set that the run config gives for this run, and the other settings.
+
+    Nodes read the same run config. An object that the app brings has no name, and stays.
+    """
+    named: dict[str, Any] = {key: settings.pop(key) for key in ("model", "dataset", "algorithm") if key in settings}
+    model = named.pop("model", model) if isinstance(model, str) else model
+    if isinstance(algorithm, str) and named.get("algorithm", algorithm) != algorithm:
+        LOG.info(
+            "laconic: the run config's algorithm is used, %r, and not the app's, %r", named["algorithm"], algorithm
+        )
+    algorithm = named.pop("algorithm", algorithm) if isinstance(algorithm, str) else algorithm
+    if isinstance(data, str):
+        data = named.pop("dataset", data)
+    elif "partition" in settings:
+        named["partition"] = settings.pop("partition")
+    for key, value in named.items():
+        LOG.info("laconic: %s = %r does not apply: the app brings its own", key, value)
+    return algorithm, model, data, settings
 
 
 class ClientEvaluation(Callback):

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.compression import encode_dense
-from laconic.compression.packet import Packet, Stream
+from laconic.compression.packet import CoreStream, Packet
 from laconic.core.errors import ConfigError
 from laconic.core.randomness import Randomness
 from laconic.core.state_dict import StateDict
@@ -32,7 +32,7 @@ from laconic.flower.policy import NodePolicy
 from laconic.flower.population import Population
 from laconic.flower.presence import Presence
 from laconic.flower.roster import Roster
-from laconic.run.config import RunConfig, spelled_out
+from laconic.run.config import RunConfig
 from laconic.run.training import Diverged, Record, Training
 
 LOG = getLogger("flwr.laconic")
@@ -76,7 +76,7 @@ class FederatedTraining(Training):
         plan = Plan(
             run=uuid4().hex,
             name=algorithm.name,
-            parts={slot: spelled_out(part) for slot, part in resolved.parts().items()},
+            parts={slot: part.table() for slot, part in resolved.parts().items()},
             seed=config.seed,
             clients=clients,
             partition=config.partition,
@@ -150,9 +150,9 @@ class FederatedTraining(Training):
         every = self.deployment.client_eval_every
         if not every or self.server.round % every:
             return {}
-        bodies = {Stream.MODEL: encode_dense(self.server.model)}
+        bodies = {CoreStream.MODEL: encode_dense(self.server.model)}
         if self.server.send_buffers:
-            bodies[Stream.BUFFERS] = encode_dense(self.server.buffers)
+            bodies[CoreStream.BUFFERS] = encode_dense(self.server.buffers)
         label = (self.layout.fingerprint, 0, self.server.round)
         packets = [Packet(body, stream, *label).to_bytes() for stream, body in bodies.items()]
         asked, answers = self.engine.evaluate(packets, self.server.round)

@@ -1,1 +1,5 @@
-"""What a run looks like."""
+"""Pages, plots and trackers of finished and running runs."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from laconic.algorithms.combine import LINKS
+from laconic.algorithms.algorithm import LINKS
 from laconic.algorithms.recipes import RECIPES, make
 from laconic.compression import parse_compressor
 from laconic.compression.packet import HEADER_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from laconic.core.errors import unknown_name
+from laconic import unknown_name
 from laconic.reproduce import fed_ef, fedamd, fedbnlaca, fedcams, fedcomgate, ours
 from laconic.reproduce.study import Reproduction
 

@@ -6,16 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from laconic import data, models
-from laconic.compression import Compressor, decode, parse_compressor
-from laconic.compression.packet import HEADER_BYTES
-from laconic.core.layout import Layout
-from laconic.core.randomness import Randomness
-from laconic.data.federated import ClientData
+from laconic import Layout, Randomness, data, models
+from laconic.compression import HEADER_BYTES, GroupedCompressor, decode_body
+from laconic.data import ClientData
 from laconic.reproduce.study import Mode
-from laconic.run.full_gradient import FullGradient
-from laconic.run.settings import Settings
-from laconic.run.simulation import Simulation, initial_module, make_task
+from laconic.run import FullGradient, Settings, Simulation, initial_module, make_task
 
 Numbers = dict[str, dict[str, float | None]]
 
@@ -32,7 +27,7 @@ def bits_of_two_way_training(mode: Mode) -> Numbers:
     dense = 32 * layout.size * ROUNDS
     rows: Numbers = {}
     for name in ("sign", "top_k:1/64", "top_k:1/128", "top_k:1/256"):
-        compressor = parse_compressor(f"{name}@model")
+        compressor = GroupedCompressor.parse(name)
         up = compressor.paper_bits(layout) * ROUNDS
         packet = 8 * (HEADER_BYTES + len(compressor.encode(vector, layout, generator).data))
         rows[name] = {
@@ -62,7 +57,7 @@ def compression_discrepancy(mode: Mode) -> Numbers:
     layout = flat_layout(DIMENSIONS)
     rows: Numbers = {}
     for name in ("top_k:0.1", "sign"):
-        compressor = parse_compressor(f"{name}@model")
+        compressor = GroupedCompressor.parse(name)
         for distribution in DISTRIBUTIONS:
             for scale in SCALES:
                 generator = Randomness(0).numpy(f"{distribution}/{scale}")
@@ -73,7 +68,7 @@ def compression_discrepancy(mode: Mode) -> Numbers:
 
 
 def _ratios(
-    compressor: Compressor, distribution: str, scale: int, layout: Layout, generator: np.random.Generator
+    compressor: GroupedCompressor, distribution: str, scale: int, layout: Layout, generator: np.random.Generator
 ) -> tuple[float, float]:
     draw = generator.normal if distribution == "Gaussian" else generator.laplace
     gradients = draw(0.0, 0.01, (CLIENTS, DIMENSIONS))
@@ -82,7 +77,7 @@ def _ratios(
     rows = torch.from_numpy(gradients.astype(np.float32))
 
     def compressed(vector: Tensor) -> Tensor:
-        return decode(compressor.encode(vector, layout, generator), layout).dense()
+        return decode_body(compressor.encode(vector, layout, generator), layout).dense()
 
     mean = rows.mean(dim=0)
     size = float(mean.square().sum())
@@ -116,7 +111,7 @@ def gradient_similarity(mode: Mode) -> Numbers:
 
 def client_cosines(clients: ClientData, model: str) -> np.ndarray:
     """[n, n]: how alike the clients' full gradients are at the initial model."""
-    from laconic.algorithms.recipes import fed_avg
+    from laconic import fed_avg
 
     outputs = clients.classes or 1
     module = initial_module(lambda: models.build(model, clients.input_shape, outputs), 0)

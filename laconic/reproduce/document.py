@@ -10,7 +10,7 @@ from laconic.reproduce.findings import FINDINGS
 from laconic.reproduce.runner import Data
 from laconic.reproduce.study import Reproduction, Study
 from laconic.reproduce.tables import BRACKETS, about, draw, grid, verdicts
-from laconic.run.directory import plain
+from laconic.run import plain
 
 PAGE = "reproductions.md"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laconic.compression.packet import HEADER_BYTES
+from laconic.compression import HEADER_BYTES
 from laconic.reproduce.claims import Claim
 from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.experiments import Experiment

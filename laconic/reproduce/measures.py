@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from laconic.run import target
+from laconic.run import WINDOW
+from laconic.run import reached as first_reached
 
 Curve = list[dict[str, Any]]
 """Records of one run, in order; those of rounds that were not evaluated have no metrics."""
@@ -51,7 +52,7 @@ def column(curve: Curve, name: str) -> list[float]:
     return [record[name] for record in curve if record.get(name) is not None]
 
 
-def mean_of_last(curve: Curve, count: int = target.WINDOW) -> float:
+def mean_of_last(curve: Curve, count: int = WINDOW) -> float:
     """The mean accuracy of the last evaluations, in %."""
     return 100 * fmean(column(curve, "accuracy")[-count:] or [0.0])
 
@@ -63,7 +64,7 @@ def first_at(curve: Curve, accuracy: float) -> dict[str, Any] | None:
 
 def reached(curve: Curve, accuracy: float) -> dict[str, Any] | None:
     """The evaluation at which that accuracy counts as reached by the rule of `compare --target`."""
-    found = target.reached([record | {"seconds": 0.0} for record in curve], accuracy)
+    found = first_reached([record | {"seconds": 0.0} for record in curve], accuracy)
     return next(record for record in curve if record["round"] == found.rounds) if found else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from laconic.run.keys import parse_setting
+from laconic.run import parse_setting
 
 FLAGS = {"memory", "diagnostics", "full_gradient"}
 

@@ -11,18 +11,12 @@ from typing import Any
 
 import torch
 
-from laconic.core.errors import DataError
+from laconic import DataError, __version__
 from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import Curve, mean_of_last
 from laconic.reproduce.options import options, quick
 from laconic.reproduce.study import Mode, Short, Study
-from laconic.run import target
-from laconic.run.callbacks import Callback
-from laconic.run.config import load_config
-from laconic.run.directory import RunDirectory, read_metrics
-from laconic.run.driver import run_or_resume
-from laconic.run.training import DIAGNOSTICS
-from laconic.version import __version__
+from laconic.run import DIAGNOSTICS, WINDOW, Callback, RunDirectory, load_config, read_metrics, run_or_resume
 
 KEPT = (
     *("round", "accuracy", "loss", "training_loss", "bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down"),
@@ -121,7 +115,7 @@ class Runner:
         if self.plan.rounds is not None:
             said["rounds"] = self.plan.rounds
             # A shortened run is still evaluated often enough for a mean of the last five.
-            said["eval_every"] = min(said.get("eval_every", 1), max(1, self.plan.rounds // target.WINDOW))
+            said["eval_every"] = min(said.get("eval_every", 1), max(1, self.plan.rounds // WINDOW))
         if self.plan.mode == "quick":
             said = quick(said)
         if "{rate}" not in self.experiment.runs[label]:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from laconic.report.plot import COSTS, STYLES, beside
+from laconic.report import COSTS, STYLES, beside
 from laconic.reproduce.claims import Claim, Rows, Verdict
 from laconic.reproduce.measures import Curve, both, mean
 from laconic.reproduce.runner import Data, curves
 from laconic.reproduce.study import Study
-from laconic.run.target import WINDOW
+from laconic.run import WINDOW
 
 FEW = 12
 """Evaluations that are drawn as points, too."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,10 @@ import tomli_w
 from pydantic import BaseModel, ValidationError
 
 from laconic import data, models
-from laconic.algorithms.algorithm import Algorithm
-from laconic.algorithms.combine import LINKS, in_groups, known, with_memory
+from laconic.algorithms.algorithm import Algorithm, canonical
 from laconic.algorithms.recipes import RECIPES, make
-from laconic.algorithms.uplinks.base import Compressed
-from laconic.compression import Compressor
 from laconic.core.errors import ConfigError, unknown_name
-from laconic.core.part import SLOTS, Part, find_part
+from laconic.core.part import SLOTS, find_part, parameter_names
 from laconic.core.user_code import load_parts
 from laconic.core.validation import explain
 from laconic.data.federated import ClientData
@@ -49,6 +47,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "ray": RaySettings,
 }
 _SECTIONS = [*SLOTS, *_TABLES]
+Table = dict[str, Any]
 _FIRST = ("algorithm", "dataset", "partition", "clients", "model")
 
 
@@ -61,18 +60,7 @@ class RunConfig(ConfigKeys):
 
     def build_algorithm(self) -> Algorithm:
         """The recipe, with other parts and parameters where the config has them."""
-        tables = {slot: getattr(self, slot) for slot in SLOTS}
-        changes = {slot: table for slot, table in tables.items() if table}
-        if self.memory is not False:
-            algorithm = make(self.algorithm, **changes)
-            return algorithm.replace(uplink=with_memory(algorithm.uplink)) if self.memory else algorithm
-        # Before the changes, too: a compressor may be one that a memory could not use.
-        algorithm = make(self.algorithm)
-        uplink = algorithm.uplink.without_memory()
-        if "compressor" in self.uplink and "compressor" not in uplink.parameters():
-            changes["uplink"] = {"name": Compressed.name} | self.uplink
-        algorithm = algorithm.replace(uplink=uplink).replace(**changes)
-        return algorithm.replace(uplink=algorithm.uplink.without_memory())
+        return make(self.algorithm, **{slot: getattr(self, slot) for slot in SLOTS if getattr(self, slot)})
 
     def load_data(self) -> ClientData:
         """The data set, split over clients."""
@@ -91,7 +79,7 @@ class RunConfig(ConfigKeys):
 
     def resolved(self, training: Training) -> RunConfig:
         """The same config with every choice spelled out, so that running it again gives the same model."""
-        parts = {slot: spelled_out(part) for slot, part in training.algorithm.parts().items()}
+        parts = {slot: part.table() for slot, part in training.algorithm.parts().items()}
         settings = {name: getattr(training.settings, name) for name in Settings.model_fields}
         clients = training.data
         partition = self.partition or _default_partition(self.dataset)
@@ -105,15 +93,6 @@ class RunConfig(ConfigKeys):
         table = self.model_dump(exclude_none=True)
         order = [*_FIRST, *(key for key in table if key not in _FIRST)]
         return tomli_w.dumps({key: table[key] for key in order if key in table and table[key] != {}})
-
-
-def spelled_out(part: Part) -> dict[str, Any]:
-    """A part as a table that means the same in any recipe: with the groups of its compressor, also where they are usual."""
-    table = part.table()
-    compressor: Compressor | None = part.parameters().get("compressor")
-    if compressor is not None and "@" not in table["compressor"]:
-        table["compressor"] += f"@{compressor.by}"
-    return table
 
 
 def default_model(clients: ClientData) -> str:
@@ -139,25 +118,22 @@ def _default_partition(dataset: str) -> str | None:
 
 def load_config(path: Path | None, *layers: Mapping[str, Any]) -> RunConfig:
     """A file, overridden by options given as "key" or "part.parameter"; of several layers of them the last wins."""
-    table = _read(path) if path else {}
-    _load_own_parts(table, *layers)
-    said = [pair for layer in layers for key, value in layer.items() for pair in _placed(key, value)]
-    _change_recipe(table, dict(said).get("algorithm"))
-    if "local_steps" in table and "local_epochs" in table:
+    file = _read(path) if path else {}
+    _load_own_parts(file, *layers)
+    if "local_steps" in file and "local_epochs" in file:
         raise ConfigError(f"config '{path}': local_steps and local_epochs: only one of the two is allowed")
-    for key in [key for key in table if key in SHORT_NAMES]:
-        _assign(table, SHORT_NAMES[key], table.pop(key))
-    _change_parts(table, dict(said))
-    for key, value in said:
-        _assign(table, key, value)
+    tables = [_sections(layer) for layer in (file, *layers)]
+    _change_recipe(tables[0], dict(pair for table in tables for pair in table.items()).get("algorithm"))
+    _place_parameters(tables)
+    table = reduce(_merged, tables)
     for section, model in _TABLES.items():
-        given = table.get(section)
-        for key in given if isinstance(given, dict) else ():
+        for key in table.get(section, {}):
             if key not in model.model_fields:
                 raise unknown_name("key", key, model.model_fields, of=section)
-    _place_parameters(table)
-    config = _checked(table)
-    return config.model_copy(update=_grouped(config))
+    try:
+        return RunConfig(**table)
+    except ValidationError as error:
+        raise ConfigError(explain(error)) from None
 
 
 def _load_own_parts(*layers: Mapping[str, Any]) -> None:
@@ -169,99 +145,83 @@ def _load_own_parts(*layers: Mapping[str, Any]) -> None:
         load_parts(files)
 
 
-def _checked(table: dict[str, Any]) -> RunConfig:
-    try:
-        return RunConfig(**table)
-    except ValidationError as error:
-        raise ConfigError(explain(error)) from None
+def _sections(layer: Mapping[str, Any]) -> Table:
+    """What one layer says, each setting in the section that it belongs to; options that were not given are left out.
+
+    >>> _sections({"local_lr": 0.1, "uplink": "error_feedback", "rounds": None})
+    {'method': {'local_lr': 0.1}, 'uplink': {'memory': True, 'name': 'compressed'}}
+    """
+    table: Table = {}
+    for key, value in layer.items():
+        head, dot, rest = SHORT_NAMES.get(key, key).partition(".")
+        if value is None:
+            continue
+        if dot and head not in _SECTIONS:
+            raise unknown_name("part", head, _SECTIONS)
+        if head not in _SECTIONS:
+            table[head] = value
+            continue
+        if head in SLOTS and not dot and isinstance(value, str):
+            value = {"name": value}
+        if not dot and not isinstance(value, dict):
+            raise ConfigError(f"{head} = {value!r}: a table is allowed")
+        table[head] = table.get(head, {}) | ({rest: value} if dot else value)
+    return table | {slot: canonical(slot, table[slot]) for slot in SLOTS if slot in table}
 
 
-def _place_parameters(table: dict[str, Any]) -> None:
+def _merged(earlier: Table, later: Table) -> Table:
+    """Two layers as one: what the later one says wins."""
+    sections = {key: _replaced(key, earlier.get(key, {}), later[key]) for key in _SECTIONS if key in later}
+    return earlier | later | sections
+
+
+def _replaced(section: str, earlier: Table, later: Table) -> Table:
+    before, now = earlier.get("name"), later.get("name")
+    if section in SLOTS and before is not None and now not in (None, before):
+        # Another part keeps those settings of the one before it that it knows.
+        gone = {*parameter_names(find_part(section, before))} - {*parameter_names(find_part(section, str(now)))}
+        earlier = {key: value for key, value in earlier.items() if key not in gone}
+    # Steps and epochs exclude each other: what comes later wins.
+    either = {"local_steps", "local_epochs"}
+    if section == "method" and either & later.keys():
+        earlier = {key: value for key, value in earlier.items() if key not in either}
+    return earlier | later
+
+
+def _place_parameters(tables: list[Table]) -> None:
     """A parameter of one of the algorithm's parts may be named alone, as in Python."""
-    alone = {key: table.pop(key) for key in [*table] if key not in RunConfig.model_fields}
+    alone = [(table, key) for table in tables for key in table if key not in RunConfig.model_fields]
     if not alone:
         return
-    algorithm = _checked(table).build_algorithm()
-    for key, value in alone.items():
-        owners = algorithm.owners(key)
-        if not owners:
+    merged = reduce(_merged, tables)
+    algorithm, parts = (
+        make(merged.get("algorithm", "fed_avg")),
+        {slot: merged[slot] for slot in SLOTS if slot in merged},
+    )
+    for table, key in alone:
+        if not algorithm.owners(key, parts):
             raise unknown_name("key", key, [*RunConfig.model_fields, *SHORT_NAMES])
-        if len(owners) > 1:
-            ways = " or ".join(f"{slot}.{key}" for slot in owners)
-            raise ConfigError(f"{key}: both {' and '.join(owners)} of {algorithm.name} have it; write {ways}")
-        _assign(table, f"{owners[0]}.{key}", value)
+        slot = algorithm.owner(key, parts)
+        table[slot] = canonical(slot, table.get(slot, {}) | {key: table.pop(key)})
 
 
-def _grouped(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """The tables of links, with the groups that the recipe gives to a compressor that does not say its own."""
-    tables = {slot: getattr(config, slot) for slot in LINKS if "compressor" in getattr(config, slot)}
-    parts = make(config.algorithm).parts()
-    return {slot: table | {"compressor": in_groups(table["compressor"], slot, parts)} for slot, table in tables.items()}
-
-
-def _change_recipe(table: dict[str, Any], wanted: str | None) -> None:
+def _change_recipe(file: Table, wanted: str | None) -> None:
     """Another algorithm than the file's brings its own parts: those that the file has only spelled out go with its own."""
-    if wanted is None or wanted == table.get("algorithm") or table.get("algorithm") not in RECIPES:
+    if wanted is None or wanted == file.get("algorithm") or file.get("algorithm") not in RECIPES:
         return
-    before, after = make(table["algorithm"]).parts(), make(wanted).parts()
+    before, after = make(file["algorithm"]).parts(), make(wanted).parts()
     for slot in SLOTS:
-        section = table.get(slot)
-        name = section.get("name") if isinstance(section, dict) else None
-        if name == before[slot].name != after[slot].name:
-            del table[slot]
-
-
-def _change_parts(table: dict[str, Any], said: Mapping[str, Any]) -> None:
-    """Another part than the file's keeps those of the file's settings that it knows."""
-    for slot in SLOTS:
-        name, section = said.get(f"{slot}.name"), table.get(slot)
-        if isinstance(name, str) and isinstance(section, dict) and section.get("name") != name:
-            allowed = known(find_part(slot, name))
-            table[slot] = {key: value for key, value in section.items() if key in allowed}
+        usual, new, given = before[slot].table(), after[slot].table(), file.get(slot, {})
+        # A memory makes another uplink of one that has the same name.
+        kinds = [tuple(table.get(key, usual.get(key)) for key in ("name", "memory")) for table in (given, usual, new)]
+        if "name" in given and kinds[0] == kinds[1] != kinds[2]:
+            del file[slot]
 
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"config '{path}': no such file")
     try:
-        table = tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"config '{path}': not valid TOML: {error}") from None
-    for slot in SLOTS:
-        if isinstance(table.get(slot), str):
-            table[slot] = {"name": table[slot]}
-    uplink = table.get("uplink")
-    bare = isinstance(uplink, dict) and (uplink.get("name") == Compressed.name or uplink.get("memory") is False)
-    if bare and table.get("memory") is True:
-        # The first runs wrote this beside every uplink; one that is spelled out without memory is meant so.
-        del table["memory"]
-    return table
-
-
-def _placed(key: str, value: Any) -> list[tuple[str, Any]]:
-    """What an option says, each under the key that it has in the table; nothing if the option was not given.
-
-    >>> _placed("local_lr", 0.1), _placed("downlink", "broadcast")
-    ([('method.local_lr', 0.1)], [('downlink.name', 'broadcast')])
-    """
-    if value is None:
-        return []
-    if key in SLOTS and isinstance(value, dict):
-        return [(f"{key}.{name}", each) for name, each in value.items()]
-    return [(f"{key}.name" if key in SLOTS else SHORT_NAMES.get(key, key), value)]
-
-
-def _assign(table: dict[str, Any], key: str, value: Any) -> None:
-    head, dot, rest = key.partition(".")
-    if not dot:
-        table[head] = value
-        return
-    if head not in _SECTIONS:
-        raise unknown_name("part", head, _SECTIONS)
-    section = table.setdefault(head, {})
-    if not isinstance(section, dict):
-        raise ConfigError(f"{head} = {section!r}: a table is allowed")
-    # Steps and epochs exclude each other: what comes later wins over what the file says.
-    if head == "method":
-        section.pop({"local_steps": "local_epochs", "local_epochs": "local_steps"}.get(rest, ""), None)
-    section[rest] = value

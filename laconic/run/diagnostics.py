@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
-from laconic.compression import Compressor, decode
+from laconic.compression import GroupedCompressor, decode_body
 from laconic.core.randomness import Draw
 from laconic.federation.messages import Probe
 
@@ -26,7 +26,7 @@ from laconic.federation.messages import Probe
 class Diagnostics:
     """Measures a round from the probes of the updates that were used, in client order."""
 
-    def __init__(self, compressor: Compressor | None) -> None:
+    def __init__(self, compressor: GroupedCompressor | None) -> None:
         self.compressor = compressor
 
     def measure(self, probes: Sequence[Probe], context: RoundContext) -> dict[str, float]:
@@ -41,7 +41,7 @@ class Diagnostics:
             _mean([getattr(probe, name) for probe in probes]) for name in ("update", "target", "arrived")
         )
         body = self.compressor.encode(target, context.layout, context.generator(Draw.DIAGNOSTICS))
-        direct = decode(body, context.layout).dense()
+        direct = decode_body(body, context.layout).dense()
         for name, above, below in (
             ("q_c", direct - target, target),
             ("q_a", arrived - target, target),

@@ -57,7 +57,6 @@ class FullGradient:
             phase="full gradient",
             clients=list(clients),
             states=[{} for _ in clients],
-            received={},
             models=server.model.repeat(len(clients), 1),
             buffers=server.buffers.repeat(len(clients), 1),
             task=runtime.task,
@@ -66,7 +65,7 @@ class FullGradient:
             randomness=runtime.randomness,
             _gradients=self.engine.gradients,
         )
-        return cohort.large_gradients([cohort.models], None)[0], cohort.mean_losses()
+        return cohort.large_gradients([cohort.models])[0], cohort.mean_losses()
 
 
 def cosines(vectors: Tensor) -> np.ndarray:

@@ -28,8 +28,6 @@ class ConfigKeys(Settings):
     """Folder to look for data sets in first."""
     imports: list[str] = []
     """Python file with parts of your own (compressors, methods, …), which can then be named; repeatable."""
-    memory: bool | None = None
-    """Whether clients remember what compression left out (error feedback); the algorithm's own when not given."""
     method: dict[str, Any] = {}
     """What clients compute, by name, and its parameters."""
     uplink: dict[str, Any] = {}
@@ -59,6 +57,10 @@ class PartParameters(BaseModel):
     """Learning rate of the server."""
     compressor: str
     """How updates are compressed, as in sign, top_k:1/64 or qsgd:4 (docs/guides/choose-a-compressor.md)."""
+    granularity: str
+    """Which entries are compressed together: model, layer or chunk:N; --compressor sign@layer is short for it."""
+    memory: bool
+    """Whether clients remember what compression left out (error feedback)."""
 
 
 SHORT_NAMES = {
@@ -69,6 +71,8 @@ SHORT_NAMES = {
     "batch_order": "method.batch_order",
     "server_lr": "optimizer.server_lr",
     "compressor": "uplink.compressor",
+    "granularity": "uplink.granularity",
+    "memory": "uplink.memory",
     "dtype": "numerics.dtype",
     "strategy": "numerics.strategy",
     "vmap_width": "numerics.vmap_width",

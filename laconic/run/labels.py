@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import Any
 
+from laconic.algorithms.recipes import RECIPES, make
 from laconic.compression import COMPRESSORS
 from laconic.core.errors import ConfigError
+from laconic.core.part import SLOTS, parameter_names
 from laconic.run.keys import parse_setting
 
 
 def split_label(label: str) -> dict[str, Any]:
     """The settings that a label stands for, the algorithm among them.
 
+    A key right after a compressor is the compressor's if it has such a parameter.
+
     >>> split_label("fed_cams:compressor=qsgd:4,norm=max,server_lr=0.1")
     {'algorithm': 'fed_cams', 'compressor': 'qsgd:4,norm=max', 'server_lr': 0.1}
     """
     name, colon, rest = label.partition(":")
     settings: list[str] = []
-    # What can be said of compressors, after a comma. No part has a parameter of such a name.
-    of_compressors = {field.name for cls in COMPRESSORS.values() for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for piece in re.split(r",(?=[\w.]+=)", rest) if colon else []:
-        if settings and _key(settings[-1]).endswith("compressor") and _key(piece) in of_compressors:
+        if settings and _key(piece) in _parameters(settings[-1]):
+            _refuse_ambiguous(name, settings, _key(piece))
             settings[-1] += f",{piece}"
         else:
             settings.append(piece)
@@ -34,3 +36,23 @@ def split_label(label: str) -> dict[str, Any]:
 
 def _key(setting: str) -> str:
     return setting.partition("=")[0].strip()
+
+
+def _parameters(setting: str) -> list[str]:
+    """The parameters of the compressor with which a setting ends; a granularity ends a compressor."""
+    key, _, value = setting.partition("=")
+    compressor = re.split("[:,]", value.rpartition("+")[2])[0]
+    named = key.strip().endswith("compressor") and "@" not in value and compressor in COMPRESSORS
+    return parameter_names(COMPRESSORS[compressor]) if named else []
+
+
+def _refuse_ambiguous(algorithm: str, settings: list[str], key: str) -> None:
+    """A key that both the compressor and a part of the algorithm have."""
+    parts = {_key(each): each.partition("=")[2] for each in settings}
+    tables: dict[str, Any] = {slot: {"name": parts[slot]} for slot in SLOTS if slot in parts}
+    owners = make(algorithm).owners(key, tables) if algorithm in RECIPES else []
+    if owners:
+        raise ConfigError(
+            f"{algorithm}:{','.join(settings)},{key}=…: both the compressor and the {owners[0]} have '{key}'; write "
+            f"{owners[0]}.{key}=… for the {owners[0]}, or {settings[-1]}@model,… to end the compressor"
+        )

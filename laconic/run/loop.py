@@ -39,19 +39,8 @@ def run(
     path = None if directory is None else directory.path
     try:
         state = Run(training, config.resolved(training), label or config.algorithm, path)
-        outcome: Outcome = "failed"
-        try:
-            hooks.on_run_start(state)
-            interrupted = _run_rounds(state, hooks, polite=directory is not None and not directory.every_round)
-            over = state.stop_reason is not None or training.server.round == training.settings.rounds
-            outcome = "finished" if over else "stopped"
-        except BaseException as error:
-            state.broken_off = True
-            if isinstance(error, KeyboardInterrupt | Diverged):
-                outcome = "stopped" if isinstance(error, KeyboardInterrupt) else "diverged"
-            raise
-        finally:
-            hooks.on_run_end(state, outcome)
+        polite = directory is not None and not directory.every_round
+        outcome, interrupted = _run_to_end(state, hooks, polite=polite)
         if directory is not None and (outcome == "stopped" or (more and interrupted)):
             raise Interrupted(directory.path, directory.saved)
         return training.result(state.history, state.stop_reason)
@@ -65,6 +54,24 @@ def run(
         raise Diverged(f"{error} (the run is in '{path}')") from error
     finally:
         training.close()
+
+
+def _run_to_end(run: Run, hooks: Callback, *, polite: bool) -> tuple[Outcome, bool]:
+    """Start, run and end; the callbacks hear how it ended. Returns that, and whether a person has asked to stop."""
+    outcome: Outcome = "failed"
+    try:
+        hooks.on_run_start(run)
+        interrupted = _run_rounds(run, hooks, polite=polite)
+        over = run.stop_reason is not None or run.training.server.round == run.training.settings.rounds
+        outcome = "finished" if over else "stopped"
+    except BaseException as error:
+        run.broken_off = True
+        if isinstance(error, KeyboardInterrupt | Diverged):
+            outcome = "stopped" if isinstance(error, KeyboardInterrupt) else "diverged"
+        raise
+    finally:
+        hooks.on_run_end(run, outcome)
+    return outcome, interrupted
 
 
 def _run_rounds(run: Run, hooks: Callback, *, polite: bool) -> bool:

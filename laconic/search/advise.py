@@ -9,13 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from laconic.algorithms.optimizers.sgd import SGD
-from laconic.algorithms.recipes import make as make_recipe
-from laconic.data.federated import ClientData
-from laconic.run.callbacks import Callback
-from laconic.run.config import RunConfig
-from laconic.run.driver import RunRecords, run_or_resume
-from laconic.run.target import WINDOW
+from laconic import SGD
+from laconic.data import ClientData
+from laconic.run import WINDOW, Callback, RunConfig, RunRecords, load_config, run_or_resume
 from laconic.search.score import Score, final, score
 from laconic.search.space import spelled
 
@@ -48,7 +44,7 @@ def candidates(arms: Sequence[dict[str, Any]] = ARMS) -> list[dict[str, Any]]:
     """Every recipe at every rate that it does not have already."""
     found = []
     for arm in arms:
-        adaptive = not isinstance(make_recipe(arm["algorithm"]).optimizer, SGD)
+        adaptive = not isinstance(load_config(None, {"algorithm": arm["algorithm"]}).build_algorithm().optimizer, SGD)
         for local in (arm["local_lr"],) if "local_lr" in arm else LOCAL_RATES:
             for server in (arm["server_lr"],) if "server_lr" in arm else ADAPTIVE_RATES if adaptive else (1.0,):
                 found.append({**arm, "local_lr": local, "server_lr": server})

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from laconic.run.driver import RunRecords
-from laconic.run.target import WINDOW, Reached, reached
-from laconic.run.training import Record
+from laconic.run import WINDOW, Reached, Record, RunRecords, reached
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from laconic.core.errors import ConfigError, unknown_name
-from laconic.run.keys import parse_setting
+from laconic import ConfigError, unknown_name
+from laconic.run import parse_setting
 
 _LOCAL = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 PRESETS: dict[str, tuple[str, dict[str, tuple[Any, ...]]]] = {

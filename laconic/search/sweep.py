@@ -9,12 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from laconic.core.errors import ConfigError
-from laconic.data.federated import ClientData
-from laconic.run.callbacks import Callback
-from laconic.run.config import RunConfig
-from laconic.run.directory import RunDirectory, write_atomically
-from laconic.run.driver import run_or_resume
+from laconic import ConfigError
+from laconic.data import ClientData
+from laconic.run import Callback, RunConfig, RunDirectory, run_or_resume, write_atomically
 from laconic.search.score import Score, mean_of, score
 from laconic.search.space import Choices, Range, Space, grid, spelled
 

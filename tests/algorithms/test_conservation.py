@@ -27,9 +27,9 @@ from laconic.algorithms.downlinks.base import LOST
 from laconic.algorithms.methods.base import Method
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.optimizers.adaptive import AMS
-from laconic.algorithms.uplinks.base import ErrorFeedback
+from laconic.algorithms.uplinks.base import Compressed
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
-from laconic.compression import Codec, SparsePayload, SumPayload, decode
+from laconic.compression import Codec, SparsePayload, SumPayload, decode_body
 from laconic.compression.packet import Flag, Packet
 from laconic.core.layout import Layout
 from laconic.core.part import State, part, section
@@ -62,34 +62,30 @@ class GivenUpdates(Method):
     def local(self, cohort: Cohort) -> Tensor:
         return torch.stack([update_of(cohort.round, client) for client in cohort.clients])
 
-    def nominal_gradients(self, size: int, phase: str) -> int:
+    def nominal_gradients(self, size: int) -> int:
         return 0
-
-
-def compressor(text: str) -> object:
-    return laconic.parse_compressor(text)
 
 
 UPLINKS = {
     "dense": laconic.DenseUplink(),
-    "qsgd without memory": laconic.Compressed(compressor("qsgd:3")),
-    "top_k": ErrorFeedback(compressor("top_k:1/4")),
-    "sign by layer": ErrorFeedback(compressor("sign@layer")),
-    "qsgd": ErrorFeedback(compressor("qsgd:2")),
-    "top_k and qsgd": ErrorFeedback(compressor("top_k:1/4+qsgd:4")),
-    "restart": ErrorFeedback(compressor("top_k:1/8"), restart_after=1, restart_from=2),
-    "lazy": Lazy(compressor("top_k:1/4"), memory=True, threshold=1.0),
+    "qsgd without memory": laconic.Compressed("qsgd:3"),
+    "top_k": Compressed("top_k:1/4", memory=True),
+    "sign by layer": Compressed("sign@layer", memory=True),
+    "qsgd": Compressed("qsgd:2", memory=True),
+    "top_k and qsgd": Compressed("top_k:1/4+qsgd:4", memory=True),
+    "restart": Compressed("top_k:1/8", restart_after=1, restart_from=2, memory=True),
+    "lazy": Lazy("top_k:1/4", memory=True, threshold=1.0),
     "lazy dense": Lazy(threshold=0.5),
-    "lazy with restart": Lazy(compressor("top_k:1/4"), memory=True, threshold=1.0, restart_after=1, restart_from=2),
-    "accelerated": Accelerated(compressor("sign"), memory=True, threshold=2.0),
-    "accelerated by what is used": Accelerated(compressor("sign"), memory=True, threshold=2.0, feedback="used"),
+    "lazy with restart": Lazy("top_k:1/4", memory=True, threshold=1.0, restart_after=1, restart_from=2),
+    "accelerated": Accelerated("sign", memory=True, threshold=2.0),
+    "accelerated by what is used": Accelerated("sign", memory=True, threshold=2.0, feedback="used"),
 }
 DOWNLINKS = {
     "dense": laconic.DenseDownlink(),
-    "broadcast": laconic.Broadcast(compressor("top_k:1/8")),
-    "broadcast sign": laconic.Broadcast(compressor("sign")),
-    "mirrored": laconic.Mirrored(compressor("top_k:1/4"), threshold=0.05),
-    "mirrored as printed": laconic.Mirrored(compressor("top_k:1/4"), threshold=0.05, literal=True),
+    "broadcast": laconic.Broadcast("top_k:1/8"),
+    "broadcast sign": laconic.Broadcast("sign"),
+    "mirrored": laconic.Mirrored("top_k:1/4", threshold=0.05),
+    "mirrored as printed": laconic.Mirrored("top_k:1/4", threshold=0.05, literal=True),
 }
 FATES = [
     "away",
@@ -262,7 +258,7 @@ class World:
     def check(self) -> None:
         for client in range(CLIENTS):
             state = self.state_of(client)
-            if self.algorithm.uplink.parameters().get("memory", isinstance(self.algorithm.uplink, ErrorFeedback)):
+            if self.algorithm.uplink.has_memory:
                 memory = state.get("uplink/memory", torch.zeros(LAYOUT.size, dtype=torch.float64))
                 total = self.used[client] + memory + self.thrown[client]
                 torch.testing.assert_close(total, self.updates[client], rtol=0, atol=1e-9)
@@ -373,7 +369,7 @@ def test_an_old_instruction_to_a_client_that_lost_everything_is_no_acknowledged_
 
 @pytest.mark.parametrize("uplink", ["top_k", "lazy", "accelerated", "accelerated by what is used"])
 def test_folding_sparse_packets_never_makes_one_dense(uplink: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    part = UPLINKS[uplink].replace(compressor=compressor("top_k:1/8"))
+    part = UPLINKS[uplink].replace(compressor="top_k:1/8")
     if uplink != "top_k":
         part = part.replace(threshold=2.0)
     world = World(Algorithm(GivenUpdates(), part, AMS(), DOWNLINKS["dense"]))
@@ -383,7 +379,7 @@ def test_folding_sparse_packets_never_makes_one_dense(uplink: str, monkeypatch: 
         replies = world.runtime.run(instructions, gradients=None)
         for reply in replies:
             body = Packet.parse(reply.packets[0], LAYOUT).body
-            assert body.codec == Codec.SKIP or isinstance(decode(body, LAYOUT), SparsePayload)
+            assert body.codec == Codec.SKIP or isinstance(decode_body(body, LAYOUT), SparsePayload)
         with monkeypatch.context() as patch:
             patch.setattr(SparsePayload, "dense", lambda self: pytest.fail("a dense vector for one client"))
             patch.setattr(SumPayload, "dense", lambda self: pytest.fail("a dense vector for one client"))

@@ -80,9 +80,9 @@ def test_anchors_and_miners() -> None:
 
 
 def test_the_gradients_of_anchors_and_miners() -> None:
-    method = laconic.fed_amd(local_steps=10, batch_size=64).method
-    assert (method.nominal_gradients(600, "anchor"), method.nominal_gradients(600, "miner")) == (600, 1280)
-    assert method.replace(anchor_batch=256).nominal_gradients(600, "anchor") == 256
+    algorithm = laconic.fed_amd(local_steps=10, batch_size=64)
+    assert (algorithm.phases["anchor"].gradients(600), algorithm.phases["miner"].gradients(600)) == (600, 1280)
+    assert algorithm.replace(anchor_batch=256).phases["anchor"].gradients(600) == 256
 
 
 def test_the_first_pass_is_in_the_samples_and_not_in_the_gradients() -> None:

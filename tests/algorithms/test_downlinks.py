@@ -14,7 +14,7 @@ from laconic.algorithms.downlinks.base import LOST, BroadcastModel, ClientModelV
 from laconic.algorithms.downlinks.broadcast import Broadcast
 from laconic.algorithms.downlinks.catch_up import Form, frame, read
 from laconic.algorithms.downlinks.mirrored import Mirrored
-from laconic.compression import Codec, DensePayload, decode, encode_dense, encode_sparse, parse_compressor
+from laconic.compression import Codec, DensePayload, GroupedCompressor, decode_body, encode_dense, encode_sparse
 from laconic.compression.body import BodyWriter
 from laconic.compression.entropy import Run
 from laconic.compression.packet import Body
@@ -34,7 +34,7 @@ class Broadcasting:
     """A broadcasting server and all models that it has had."""
 
     def __init__(self, spelling: str, same_places: bool, rounds: int) -> None:
-        self.downlink = Broadcast(parse_compressor(spelling))
+        self.downlink = Broadcast(spelling)
         self.models, self.steps = [normal(LAYOUT)], []
         self.state = self.downlink.init(self.models[0])
         weight = torch.zeros(LAYOUT.size)
@@ -58,7 +58,7 @@ class Broadcasting:
         forms = {Form.WHOLE: frame(0, now, Form.WHOLE, [encode_dense(model)])}
         if sum(1 + len(body.data) for body in missed) <= 4 * LAYOUT.size:
             forms[Form.STEPS] = frame(since, now, Form.STEPS, missed)
-        changed = [decode(body, LAYOUT).positions for body in missed]
+        changed = [decode_body(body, LAYOUT).positions for body in missed]
         if changed and all(positions is not None for positions in changed):
             union = torch.from_numpy(np.unique(np.concatenate([positions.numpy() for positions in changed])))
             forms[Form.VALUES] = frame(since, now, Form.VALUES, [encode_sparse(union, model[union], LAYOUT)])
@@ -99,7 +99,7 @@ def test_broadcast_sends_the_cheapest_form(spelling: str, same_places: bool, exp
 def test_mirrored_skips_what_is_below_its_threshold(literal: bool) -> None:
     initial = normal(LAYOUT)
     for share, skips in ((0.09, True), (0.11, False)):
-        downlink = Mirrored(parse_compressor("dense"), threshold=0.1, literal=literal)
+        downlink = Mirrored("dense", threshold=0.1, literal=literal)
         change = normal(LAYOUT, 1)
         change *= share * initial.norm() / change.norm()
         publication, held = BroadcastModel(initial + change, downlink.init(initial), LAYOUT), ClientModelVersion(0, {})
@@ -114,7 +114,7 @@ def test_mirrored_skips_what_is_below_its_threshold(literal: bool) -> None:
 
 def test_mirrored_tells_what_was_skipped_later() -> None:
     """Small steps are not lost: they add up until one is sent."""
-    downlink, initial = Mirrored(parse_compressor("dense"), threshold=0.1), normal(LAYOUT)
+    downlink, initial = Mirrored("dense", threshold=0.1), normal(LAYOUT)
     step, model, peer, sent = initial * 0.03, initial, {}, []
     for round in range(9):
         model = model + step
@@ -129,8 +129,8 @@ SERVER = Broadcasting("top_k:0.05", False, 6)
 HONEST = [*SERVER.forms(1).values(), *SERVER.forms(3).values(), *SERVER.forms(6).values()]
 RECEIVERS: list[Downlink] = [
     SERVER.downlink,
-    Mirrored(parse_compressor("sign")),
-    Mirrored(parse_compressor("sign"), literal=True),
+    Mirrored("sign"),
+    Mirrored("sign", literal=True),
 ]
 
 
@@ -194,7 +194,7 @@ def test_catch_ups_of_a_wrong_form_or_count_or_length() -> None:
 
 @pytest.mark.parametrize("literal", [False, True])
 def test_a_mirrored_client_takes_a_catch_up_only_whole(literal: bool) -> None:
-    downlink = Mirrored(parse_compressor("sign"), literal=literal)
+    downlink = Mirrored("sign", literal=literal)
     for body in (
         frame(0, 0, Form.STEPS, []),
         frame(0, 1, Form.STEPS, [SERVER.steps[0]]),
@@ -222,7 +222,7 @@ def test_levels_at_their_limits_decode_to_finite_numbers(form: Codec, dtype: tor
         for field in (lowest, 8, 256, 0):
             writer.number(field)
         writer.put(b"\xff" * 9)
-        found = decode(writer.body(form), layout).dense()
+        found = decode_body(writer.body(form), layout).dense()
         assert bool(torch.isfinite(found).all())
         scale = sign * (most / 2**power)
         levels = symbols.astype(np.longdouble) * 256 + 255 + lowest - 2**16
@@ -236,7 +236,7 @@ def test_levels_at_their_limits_decode_to_finite_numbers(form: Codec, dtype: tor
 def test_many_tiny_steps_cannot_keep_a_client_busy(spelling: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of a few bytes can stand for a whole vector of zeros, so their number must have a bound of its own."""
     layout = layout_of(20_000, dtype=torch.float32)
-    step = parse_compressor(spelling).encode(torch.zeros(layout.size), layout, draws())
+    step = GroupedCompressor.parse(spelling).encode(torch.zeros(layout.size), layout, draws())
     number = 4 * layout.size // (5 + len(step.data))
     decoded = 0
 
@@ -245,8 +245,8 @@ def test_many_tiny_steps_cannot_keep_a_client_busy(spelling: str, monkeypatch: p
         decoded += 1
         return DensePayload(torch.zeros(layout.size))
 
-    monkeypatch.setattr("laconic.algorithms.downlinks.broadcast.decode", counted)
+    monkeypatch.setattr("laconic.algorithms.downlinks.broadcast.decode_body", counted)
     with pytest.raises(PacketError):
         body = frame(0, number, Form.STEPS, [step] * number)
-        Broadcast(parse_compressor("sign")).receive(body, {}, torch.zeros(layout.size), layout, lost=False)
+        Broadcast("sign").receive(body, {}, torch.zeros(layout.size), layout, lost=False)
     assert decoded <= 1000 < number

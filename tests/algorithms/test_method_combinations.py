@@ -25,16 +25,16 @@ METHODS = {
 }
 ONE_STEP = ("minibatch_sgd", "ef21", "diana", "marina")
 """Their rounds are a single step each, so there are more of them."""
-UNBIASED = ("diana", "marina")
-"""They refuse a biased compressor, and so have a quantizer in its place: of the uplink they use nothing else."""
+PLAIN = {"ef21": None, "diana": "qsgd:4@layer", "marina": "qsgd:4@layer"}
+"""They refuse uplinks with a memory or a reference, and so have its compressor alone, or a quantizer for a biased one."""
 COMPANY = {
-    "error feedback of signs": {"uplink": laconic.ErrorFeedback(laconic.parse_compressor("sign"))},
-    "lazy": {"uplink": laconic.Lazy(laconic.parse_compressor("top_k:1/8"), memory=True, threshold=0.5)},
+    "error feedback of signs": {"uplink": laconic.Compressed("sign", memory=True)},
+    "lazy": {"uplink": laconic.Lazy("top_k:1/8", memory=True, threshold=0.5)},
     "ams": {"optimizer": laconic.AMS(server_lr=0.02)},
     "all of them": {
-        "uplink": laconic.Lazy(laconic.parse_compressor("sign"), memory=True, threshold=0.5),
+        "uplink": laconic.Lazy("sign", memory=True, threshold=0.5),
         "optimizer": laconic.AMS(server_lr=0.02),
-        "downlink": laconic.Mirrored(laconic.parse_compressor("top_k:1/4")),
+        "downlink": laconic.Mirrored("top_k:1/4"),
     },
 }
 
@@ -48,8 +48,8 @@ def digits() -> laconic.data.ClientData:
 @pytest.mark.parametrize("method", METHODS)
 def test_it_learns(method: str, company: str, digits: laconic.data.ClientData) -> None:
     parts = dict(COMPANY[company])
-    if method in UNBIASED and "uplink" in parts:
-        parts["uplink"] = parts["uplink"].replace(compressor=laconic.parse_compressor("qsgd:4@layer"))
+    if method in PLAIN and "uplink" in parts:
+        parts["uplink"] = laconic.Compressed(PLAIN[method] or str(parts["uplink"].compression))
     algorithm = make(method, **METHODS[method]).replace(**parts)
     rounds = 100 if method in ONE_STEP else 25
     result = laconic.simulate(algorithm, "mlp:32", digits, participants=5, rounds=rounds, eval_every=rounds)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import laconic
 from laconic.algorithms.algorithm import Algorithm
 from laconic.compression import decode
-from laconic.compression.packet import Flag, Stream
+from laconic.compression.packet import Flag
 from laconic.core.layout import Layout
 from laconic.core.part import State
 from laconic.core.randomness import Randomness
@@ -52,22 +52,22 @@ def quadratic(models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], 
     return torch.stack(rows), torch.zeros(len(rows))
 
 
-def feedback(text: str) -> laconic.ErrorFeedback:
-    return laconic.ErrorFeedback(laconic.parse_compressor(text))
+def feedback(text: str) -> laconic.Compressed:
+    return laconic.Compressed(text, memory=True)
 
 
 UPLINKS = {
     "dense": laconic.DenseUplink(),
     "sign": feedback("sign"),
     "top_k": feedback("top_k:1/4"),
-    "quantized": laconic.Compressed(laconic.parse_compressor("uniform:4")),
-    "lazy": laconic.Lazy(laconic.parse_compressor("top_k:1/4"), memory=True, threshold=1.0),
+    "quantized": laconic.Compressed("uniform:4@layer"),
+    "lazy": laconic.Lazy("top_k:1/4", memory=True, threshold=1.0),
     "accelerated": laconic.Accelerated(threshold=1.0),
 }
 DOWNLINKS = {
     "dense": laconic.DenseDownlink(),
-    "broadcast": laconic.Broadcast(laconic.parse_compressor("top_k:1/4")),
-    "mirrored": laconic.Mirrored(laconic.parse_compressor("top_k:1/4")),
+    "broadcast": laconic.Broadcast("top_k:1/4"),
+    "mirrored": laconic.Mirrored("top_k:1/4"),
     "repeated": laconic.Repeated(),
 }
 METHODS = {
@@ -84,6 +84,8 @@ METHODS = {
 }
 UNBIASED = ("diana", "marina")
 """They refuse a biased compressor."""
+PLAIN = ("ef21", "diana", "marina")
+"""They refuse uplinks with a memory or a reference, and so have the compressor alone."""
 MEANS = ("control", "anchor", "gradient")
 KEPT = (*MEANS, "tracker")
 FLAGS = 5
@@ -187,9 +189,9 @@ class World:
 
     def owed(self, client: int, state: State) -> Tensor:
         bodies = self.server.clients.pending.bodies(client)
-        if Stream.MEAN not in bodies or "method/unit" not in state:
+        if "mean" not in bodies or "method/unit" not in state:
             return torch.zeros(LAYOUT.size, dtype=torch.float64)
-        return float(state["method/unit"]) * decode(bodies[Stream.MEAN], LAYOUT).dense()
+        return float(state["method/unit"]) * decode(bodies["mean"], LAYOUT).dense()
 
     def check(self) -> None:
         states = {client: self.state_of(client) for client in range(CLIENTS)}
@@ -226,7 +228,10 @@ def live_through(method: str, uplink: str, downlink: str, history: list[tuple[li
     # What is conserved has nothing to do with the server's step: half of the links go with each.
     adaptive = uplink in ("sign", "lazy", "accelerated") and downlink != "repeated"
     optimizer = laconic.AMS() if adaptive else laconic.SGD()
-    world = World(Algorithm(METHODS[method], UPLINKS[uplink], optimizer, DOWNLINKS[downlink]))
+    link = UPLINKS[uplink]
+    if METHODS[method].name in PLAIN and (link.has_memory or link.has_reference):
+        link = laconic.Compressed(str(link.compression))
+    world = World(Algorithm(METHODS[method], link, optimizer, DOWNLINKS[downlink]))
     for fates, death in history:
         world.round(fates, death)
         world.check()

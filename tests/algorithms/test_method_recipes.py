@@ -95,7 +95,7 @@ def test_fed_comgate_equals_its_oracle_with_the_same_draws() -> None:
 @pytest.mark.parametrize("memory", ["standard", "global"])
 def test_fed_comgate_with_memory_equals_its_oracle_in_both_readings(memory: str) -> None:
     oracle = methods.gradient_tracking(SETTING.oracle(), FIXED[SPELLING], memory, tracker_rate=0.25)
-    uplink = laconic.ErrorFeedback(laconic.parse_compressor(SPELLING))
+    uplink = laconic.Compressed(SPELLING, memory=True)
     algorithm = laconic.fed_gate(uplink=uplink, method={"memory": memory})
     assert difference(algorithm, oracle) < 1e-8
     other = methods.gradient_tracking(SETTING.oracle(), FIXED[SPELLING], memory, tracker_rate=1.0)
@@ -107,7 +107,7 @@ def test_trackers_see_what_a_lazy_or_accelerated_server_used() -> None:
         simulation = SETTING.simulation(laconic.fed_gate(uplink=uplink))
         fired = 0
         for _ in simulation.rounds():
-            fired += simulation.server.costs.skipped
+            fired += simulation.last_round.costs.skipped
             trackers = [state["method/tracker"] for _, state in simulation.store.states()]
             assert np.abs(sum(tracker.numpy() for tracker in trackers)).max() < 1e-12, kind
         simulation.close()
@@ -130,7 +130,7 @@ def test_scaffold_compressed_equals_its_oracle() -> None:
     oracle = methods.control_variates(
         SETTING.oracle(), uplink=links.ErrorFeedback(compress), compress_difference=compress
     )
-    algorithm = laconic.scaffold(uplink=laconic.ErrorFeedback(laconic.parse_compressor(SPELLING)))
+    algorithm = laconic.scaffold(uplink=laconic.Compressed(SPELLING, memory=True))
     assert difference(algorithm, oracle) < 1e-8
 
 
@@ -164,7 +164,7 @@ def test_fed_amd_compressed_equals_its_oracle() -> None:
     compress = FIXED[SPELLING]
     sent = {"uplink": links.ErrorFeedback(compress), "compress_difference": compress}
     oracle = methods.anchor_sampling(SETTING.oracle(), anchors(0.4), FULL, large(), **sent)
-    algorithm = laconic.fed_amd(probability=0.4, uplink=laconic.ErrorFeedback(laconic.parse_compressor(SPELLING)))
+    algorithm = laconic.fed_amd(probability=0.4, uplink=laconic.Compressed(SPELLING, memory=True))
     assert difference(algorithm, oracle) < 1e-8
     assert difference(algorithm.replace(first_pass="compressed"), oracle) > 1e-4
 
@@ -221,7 +221,7 @@ def in_silence(algorithm: laconic.Algorithm, setting: Setting, silent: set[int])
     """The models and the gradient estimates after every round, if nobody answers in some of them."""
     simulation = setting.simulation(algorithm)
     server = simulation.server
-    server.reachable = lambda client: server.round not in silent
+    simulation.transport.is_available = lambda client: server.round not in silent
     found = ([], [])
     for _ in simulation.rounds():
         found[0].append(server.model.numpy().copy())
@@ -253,7 +253,7 @@ def test_nothing_of_the_gradient_is_lost_in_rounds_without_answers(name: str, si
 
 
 @pytest.mark.parametrize("name", ["fed_gate", "fed_comgate", "scaffold"])
-@pytest.mark.parametrize("uplink", [None, laconic.ErrorFeedback(laconic.parse_compressor(SPELLING))])
+@pytest.mark.parametrize("uplink", [None, laconic.Compressed(SPELLING, memory=True)])
 def test_a_rate_that_has_become_nothing_moves_no_state(name: str, uplink: laconic.Uplink | None) -> None:
     """The local rate of cosine:6 is 0 from round 6 on; with error feedback, what memories hold still arrives."""
     algorithm = make(name, local_schedule="cosine:6", **({} if uplink is None else {"uplink": uplink}))

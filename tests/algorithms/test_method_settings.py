@@ -14,8 +14,8 @@ from tests.problems import Setting
 SETTING = Setting(rounds=4)
 
 
-def feedback(text: str) -> laconic.ErrorFeedback:
-    return laconic.ErrorFeedback(laconic.parse_compressor(text))
+def feedback(text: str) -> laconic.Compressed:
+    return laconic.Compressed(text, memory=True)
 
 
 def configured(**options: object) -> laconic.Algorithm:
@@ -25,14 +25,14 @@ def configured(**options: object) -> laconic.Algorithm:
 
 def test_the_global_memory_is_refused_where_there_is_none_to_take_the_mean_out_of() -> None:
     without = [
-        laconic.Compressed(laconic.parse_compressor("top_k:0.1")),
-        laconic.Lazy(laconic.parse_compressor("top_k:0.1"), threshold=0.5),
+        laconic.Compressed("top_k:0.1"),
+        laconic.Lazy("top_k:0.1", threshold=0.5),
         laconic.Lazy(threshold=0.5),
     ]
     for uplink in without:
         with pytest.raises(ConfigError, match=r"method\.memory = 'global'.*has no memory"):
             SETTING.simulation(laconic.fed_gate(uplink=uplink, method={"memory": "global"}))
-    dense, lazy = laconic.parse_compressor("dense"), laconic.Lazy(laconic.parse_compressor("sign"), memory=True)
+    dense, lazy = "dense", laconic.Lazy("sign", memory=True)
     for uplink in (laconic.DenseUplink(), laconic.Compressed(dense), feedback("sign"), lazy):
         SETTING.simulation(laconic.fed_gate(uplink=uplink, method={"memory": "global"})).close()
 
@@ -42,12 +42,12 @@ def test_the_global_memory_is_refused_where_there_is_none_to_take_the_mean_out_o
 )
 def test_fed_comgate_remembers_what_a_biased_compressor_leaves_out(compressor: str, rate: float) -> None:
     for algorithm in (laconic.fed_comgate(compressor=compressor), configured(compressor=compressor)):
-        assert isinstance(algorithm.uplink, laconic.ErrorFeedback)
+        assert isinstance(algorithm.uplink, laconic.Compressed)
         assert algorithm.fitted().method.tracker_rate == pytest.approx(rate)
     bare = [
         configured(compressor=compressor, memory=False),
         laconic.fed_comgate(uplink={"name": "compressed", "compressor": compressor}),
-        laconic.fed_comgate(uplink=laconic.Compressed(laconic.parse_compressor(compressor))),
+        laconic.fed_comgate(uplink=laconic.Compressed(compressor)),
     ]
     for algorithm in bare:
         assert isinstance(algorithm.uplink, laconic.Compressed)
@@ -64,7 +64,7 @@ def test_fed_comgate_quantises_without_memory(compressor: str) -> None:
 @pytest.mark.parametrize("name", ["diana", "marina"])
 def test_methods_without_memory_refuse_a_biased_compressor(name: str) -> None:
     for compressor in ("sign", "top_k:0.1", "heavy_sign:0.1", "top_k:0.5+qsgd:4", "uniform:4,rounding=nearest"):
-        for uplink in (laconic.Compressed(laconic.parse_compressor(compressor)), feedback(compressor)):
+        for uplink in (laconic.Compressed(compressor), feedback(compressor)):
             with pytest.raises(ConfigError, match=f"{name} needs an unbiased compressor"):
                 SETTING.simulation(make(name, uplink=uplink))
     for compressor in ("dense", "qsgd:4", "uniform:4", "random_k:0.2", "random_k:0.5+qsgd:4"):

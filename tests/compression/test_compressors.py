@@ -16,10 +16,11 @@ from laconic.compression import (
     Codec,
     Compressor,
     DensePayload,
+    GroupedCompressor,
     SparsePayload,
     TopK,
     Uniform,
-    decode,
+    decode_body,
     parse_compressor,
 )
 from laconic.compression.packet import Body
@@ -77,8 +78,8 @@ def normal(layout: Layout, seed: int = 0) -> Tensor:
 
 
 def compressed(spelling: str | Compressor, vector: Tensor, layout: Layout, seed: int = 7) -> Tensor:
-    compressor = parse_compressor(spelling) if isinstance(spelling, str) else spelling
-    return decode(compressor.encode(vector, layout, draws(seed)), layout).dense()
+    compressor = GroupedCompressor.parse(spelling) if isinstance(spelling, str) else spelling
+    return decode_body(compressor.encode(vector, layout, draws(seed)), layout).dense()
 
 
 def by_group(x: np.ndarray, sizes: tuple[int, ...], function: Callable[[np.ndarray, slice], np.ndarray]) -> np.ndarray:
@@ -171,15 +172,15 @@ def test_zero_point_noise_moves_a_layer_by_whole_steps() -> None:
 
 
 @pytest.mark.parametrize("spelling", ALL)
-@pytest.mark.parametrize("by", ["", "@layer", "@model"])
+@pytest.mark.parametrize("by", ["", "@layer", "@model", "@chunk:64"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_compressor_on_layouts_of_many_sizes(spelling: str, by: str, dtype: torch.dtype) -> None:
-    compressor = parse_compressor(spelling + by)
-    assert parse_compressor(str(compressor)) == compressor
+    compressor = GroupedCompressor.parse(spelling + by)
+    assert GroupedCompressor.parse(str(compressor)) == compressor
     for sizes in ((1,), (0,), (), (5, 0, 3), SIZES):
         layout = layout_of(*sizes, dtype=dtype)
         vector = normal(layout)
-        payload = decode(compressor.encode(vector, layout, draws()), layout)
+        payload = decode_body(compressor.encode(vector, layout, draws()), layout)
         found = payload.dense()
         assert found.dtype == dtype and found.shape == vector.shape
         accumulator = torch.ones_like(vector)
@@ -195,7 +196,7 @@ def test_a_vector_that_is_not_finite_is_not_sent(spelling: str, bad: float) -> N
         vector = normal(layout)
         vector[place] = bad
         with pytest.raises(PacketError, match="not finite"):
-            parse_compressor(spelling).encode(vector, layout, draws())
+            GroupedCompressor.parse(spelling).encode(vector, layout, draws())
 
 
 def test_a_vector_of_another_length_or_type_is_a_mistake_of_the_caller() -> None:
@@ -210,9 +211,9 @@ def test_a_vector_of_another_length_or_type_is_a_mistake_of_the_caller() -> None
 def test_few_entries_stay_sparse_and_many_become_dense() -> None:
     layout = layout_of(1000)
     for spelling in ("top_k:0.05", "random_k:0.05", "heavy_sign:0.05", "top_k:0.05+qsgd:4", "top_k:0.05,coding=rice"):
-        payload = decode(parse_compressor(spelling).encode(normal(layout), layout, draws()), layout)
+        payload = decode_body(GroupedCompressor.parse(spelling).encode(normal(layout), layout, draws()), layout)
         assert isinstance(payload, SparsePayload) and len(payload.positions) == 50
-    payload = decode(parse_compressor("top_k:0.2").encode(normal(layout), layout, draws()), layout)
+    payload = decode_body(GroupedCompressor.parse("top_k:0.2").encode(normal(layout), layout, draws()), layout)
     assert isinstance(payload, DensePayload)
 
 
@@ -240,18 +241,21 @@ def test_what_the_papers_count() -> None:
         "sign": 1110 + 32,
         "heavy_sign:0.1": 111,
         "qsgd:4": 32 + 4 * 1110,
-        "uniform:8": 8 * 1110 + 3 * 64,
+        "uniform:8@layer": 8 * 1110 + 3 * 64,
+        "sign@layer": 1110 + 32,
+        "qsgd:4@chunk:100": 32 + 4 * 1110,
+        "uniform:8@chunk:100": 8 * 1110 + 12 * 64,
         "top_k:0.1+qsgd:4": 32 * 111 + 32 + 4 * 111,
     }
-    assert {spelling: parse_compressor(spelling).paper_bits(layout) for spelling in counts} == counts
+    assert {spelling: GroupedCompressor.parse(spelling).paper_bits(layout) for spelling in counts} == counts
 
 
 def test_omega_and_the_scale_for_feedback() -> None:
     layout = layout_of(400, 100)
-    assert parse_compressor("qsgd:4").omega(layout) == min(500 / 64, 500**0.5 / 8)
-    assert parse_compressor("qsgd:4@layer").omega(layout) == 400**0.5 / 8
-    assert parse_compressor("random_k:0.1").omega(layout) == 9
-    assert parse_compressor("top_k:0.1").omega(layout) == 0
+    assert GroupedCompressor.parse("qsgd:4").omega(layout) == min(500 / 64, 500**0.5 / 8)
+    assert GroupedCompressor.parse("qsgd:4@layer").omega(layout) == 400**0.5 / 8
+    assert GroupedCompressor.parse("random_k:0.1").omega(layout) == 9
+    assert GroupedCompressor.parse("top_k:0.1").omega(layout) == 0
     assert str(parse_compressor("random_k:0.1").scaled_for_feedback()) == "random_k:1/10,unbiased=false"
     assert str(parse_compressor("qsgd:4").scaled_for_feedback()) == "qsgd:4,damped=true"
     assert str(parse_compressor("random_k:0.1+qsgd:4").scaled_for_feedback()) == "random_k:1/10,unbiased=false+qsgd:4"
@@ -265,18 +269,18 @@ def test_omega_and_the_scale_for_feedback() -> None:
 def test_spellings() -> None:
     assert parse_compressor("top_k:1/64") == TopK(ratio=1 / 64)
     assert parse_compressor("top_k:0.01+qsgd:4") == Chain(first=TopK(ratio=0.01), second=QSGD(bits=4, norm="max"))
-    assert parse_compressor("top_k:0.01+uniform:8@layer").by == "layer"
-    assert [parse_compressor(name).by for name in ("top_k", "sign", "qsgd", "heavy_sign", "uniform")] == [
-        *("model", "model", "model", "layer", "layer")
-    ]
+    assert GroupedCompressor.parse("top_k:0.01+uniform:8@layer").granularity == "layer"
+    names = ("top_k", "sign", "qsgd", "heavy_sign", "uniform")
+    assert {GroupedCompressor.parse(name).granularity for name in names} == {"model"}, "no compressor chooses its own"
     for text in (
         "top_k:1/64",
-        "top_k:0.3@layer",
+        "top_k:0.3",
         "qsgd:4,norm=max",
-        "top_k:1/100+qsgd:4,norm=l2@layer",
+        "top_k:1/100+qsgd:4,norm=l2",
         "cast:bfloat16",
     ):
         assert str(parse_compressor(text)) == text
+        assert str(GroupedCompressor.parse(f"{text}@chunk:128")) == f"{text}@chunk:128"
 
 
 @pytest.mark.parametrize(
@@ -291,11 +295,14 @@ def test_spellings() -> None:
         ("uniform:0", "greater than or equal to 1"),
         ("uniform:17", "less than or equal to 16"),
         ("cast:float8", "must be 'float16' or 'bfloat16'"),
-        ("sign@each", "allowed: layer, model"),
+        ("sign@each", "allowed are model, layer and chunk:N"),
+        ("sign@chunk:63", "with N of at least 64"),
         ("sign:3", "must be name=value"),
         ("top_k:0.1,rato=2", "did you mean 'ratio'?"),
-        ("top_k:0.1+dense", "after '+' 'dense': allowed: cast, qsgd, sign, uniform"),
-        ("sign+qsgd:4", "before '+' 'sign': allowed: random_k, top_k"),
+        ("top_k:0.1+dense", "after a '+' it must quantize every value"),
+        ("sign+qsgd:4", "before a '+' it must keep some entries exactly"),
+        ("heavy_sign:0.1+qsgd:4", "before a '+' it must keep some entries exactly"),
+        ("top_k:0.1+random_k:0.1", "after a '+' it must quantize every value"),
         ("top_k:0.1+sign+sign", "at most two"),
         ("chain", "unknown compressor 'chain'"),
         ("", "unknown compressor ''"),
@@ -303,7 +310,7 @@ def test_spellings() -> None:
 )
 def test_misspellings_are_told_in_one_line(text: str, complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_compressor(text)
+        GroupedCompressor.parse(text)
     assert complaint in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -314,7 +321,7 @@ def test_compressors_are_frozen() -> None:
 
 def test_a_skip_has_no_vector_and_unknown_codecs_are_refused() -> None:
     layout = layout_of(3)
-    for codec in (Codec.SKIP, 16, 9, 8 + 64, 48 + 5, 128 + 5, 255):
+    for codec in (Codec.SKIP, 16, 10, 8 + 64, 9 + 64, 48 + 5, 128 + 5, 255):
         with pytest.raises(PacketError) as caught:
-            decode(Body(codec, b"\1" * 100), layout)
+            decode_body(Body(codec, b"\1" * 100), layout)
         assert caught.value.reason == "codec"

@@ -12,13 +12,13 @@ from laconic.compression import (
     Cast,
     Chain,
     Compressor,
+    GroupedCompressor,
     HeavySign,
     RandomK,
     Sign,
     TopK,
     Uniform,
-    decode,
-    parse_compressor,
+    decode_body,
 )
 from laconic.core.layout import Layout
 from tests.compression.test_compressors import ALL, draws, layout_of, normal
@@ -97,14 +97,14 @@ def test_edges_of_the_number_line(spelling: str, by: str, dtype: torch.dtype) ->
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_constant_vectors_arrive_exactly(spelling: str, by: str, dtype: torch.dtype) -> None:
     """A grid of no width is its one point. A mean of equal numbers is that number, where their sum is not rounded."""
-    compressor, info = parse_compressor(spelling + by), torch.finfo(dtype)
+    compressor, info = GroupedCompressor.parse(spelling + by), torch.finfo(dtype)
     layout = layout_of(40, 0, 1, 23, dtype=dtype)
     constants = [0.5, -3.0, 0.0, info.smallest_normal * info.eps, -info.smallest_normal, 2.0**100]
     if "uniform" in spelling:
         constants += [0.1, -1 / 3, info.max, -info.max]
     for constant in constants:
         vector = torch.full((layout.size,), constant, dtype=dtype)
-        payload = decode(compressor.encode(vector, layout, draws()), layout)
+        payload = decode_body(compressor.encode(vector, layout, draws()), layout)
         found, where = payload.dense(), payload.positions
         sent = found if where is None else found[where]
         assert torch.equal(sent, torch.full_like(sent, constant)), constant
@@ -112,7 +112,8 @@ def test_constant_vectors_arrive_exactly(spelling: str, by: str, dtype: torch.dt
 
 
 def check_edges(spelling: str, by: str, dtype: torch.dtype) -> None:
-    compressor = parse_compressor(spelling + by)
+    grouped = GroupedCompressor.parse(spelling + by)
+    compressor = grouped.compressor
     first = compressor.first if isinstance(compressor, Chain) else compressor
     second = compressor.second if isinstance(compressor, Chain) else compressor
     info = torch.finfo(dtype)
@@ -120,7 +121,7 @@ def check_edges(spelling: str, by: str, dtype: torch.dtype) -> None:
     for sizes in ((40, 0, 1, 23), (1,), (0, 2, 0)):
         layout = layout_of(*sizes, dtype=dtype)
         for name, vector in edges(layout).items():
-            payload = decode(compressor.encode(vector, layout, draws()), layout)
+            payload = decode_body(grouped.encode(vector, layout, draws()), layout)
             found = payload.dense()
             assert bool(torch.isfinite(found).all())
             if name == "zero":

@@ -12,15 +12,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.compression import decode, parse_compressor
-from laconic.compression.packet import Body, Packet, Stream
+from laconic.compression import GroupedCompressor, decode_body
+from laconic.compression.packet import Body, CoreStream, Packet
 from laconic.core.errors import PacketError
 from tests.compression.test_compressors import ALL, draws, layout_of, normal
 
 LAYOUT = layout_of(150, 0, 33, 1, 216, dtype=torch.float32)
 LARGE = layout_of(300_000, 7, 100_000, dtype=torch.float32)
 BODIES = [
-    parse_compressor(spelling + by).encode(normal(LAYOUT, seed), LAYOUT, draws(seed))
+    GroupedCompressor.parse(spelling + by).encode(normal(LAYOUT, seed), LAYOUT, draws(seed))
     for spelling in ALL
     for by in ("@model", "@layer")
     for seed in range(2)
@@ -30,7 +30,7 @@ BODIES = [
 def check(body: Body) -> bool:
     """Refused with PacketError, or a finite vector of the right length that can be added."""
     try:
-        payload = decode(body, LAYOUT)
+        payload = decode_body(body, LAYOUT)
     except PacketError as error:
         assert error.reason and "\n" not in str(error)
         return False
@@ -120,7 +120,7 @@ def test_random_bytes(codec: int, data: bytes) -> None:
 def test_hostile_packets_with_a_right_checksum() -> None:
     generator = draws(4)
     for _ in range(300):
-        raw = Packet(hostile(generator), Stream.MODEL, LAYOUT.fingerprint, 1, 1).to_bytes()
+        raw = Packet(hostile(generator), CoreStream.MODEL, LAYOUT.fingerprint, 1, 1).to_bytes()
         check(Packet.parse(raw, LAYOUT).body)
 
 
@@ -141,7 +141,7 @@ def test_hostile_packets_with_a_right_checksum() -> None:
 )
 def test_memory_stays_below_twice_the_dense_vector(spelling: str) -> None:
     """NumPy's memory, which is nearly all; honest bodies and mutations of their first bytes."""
-    body = parse_compressor(spelling).encode(normal(LARGE), LARGE, draws())
+    body = GroupedCompressor.parse(spelling).encode(normal(LARGE), LARGE, draws())
     generator = draws(5)
     bodies = [body]
     for _ in range(12):
@@ -152,7 +152,7 @@ def test_memory_stays_below_twice_the_dense_vector(spelling: str) -> None:
         tracemalloc.start()
         started = time.process_time()
         with contextlib.suppress(PacketError):
-            decode(each, LARGE)
+            decode_body(each, LARGE)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 2 * 4 * LARGE.size
@@ -165,7 +165,7 @@ def test_a_tiny_body_cannot_ask_for_much() -> None:
         for data in (b"", b"\xff" * 4 + b"\x0f", b"\xff\xff\xff\x7f" * 3, b"\x01" * 24, b"\x7f" * 40):
             tracemalloc.start()
             with contextlib.suppress(PacketError):
-                decode(Body(codec, data), LARGE)
+                decode_body(Body(codec, data), LARGE)
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             assert peak < 2 * 4 * LARGE.size
@@ -176,7 +176,7 @@ def test_a_tiny_body_cannot_ask_for_much() -> None:
     "spelling", ["dense", "cast:float16", "cast:bfloat16", "top_k:0.1", "random_k:0.1", "sign", "qsgd:4", "uniform:8"]
 )
 def test_numbers_that_are_not_finite_are_refused(spelling: str, bad: float) -> None:
-    honest = parse_compressor(spelling + "@model").encode(normal(LAYOUT), LAYOUT, draws())
+    honest = GroupedCompressor.parse(spelling + "@model").encode(normal(LAYOUT), LAYOUT, draws())
     kinds = {"cast:float16": "<f2", "cast:bfloat16": None}
     kind = kinds.get(spelling, "<f4")
     if kind is None:
@@ -193,5 +193,5 @@ def test_numbers_that_are_not_finite_are_refused(spelling: str, bad: float) -> N
         at = 16
     data[at : at + len(sent)] = sent
     with pytest.raises(PacketError) as caught:
-        decode(Body(honest.codec, bytes(data)), LAYOUT)
+        decode_body(Body(honest.codec, bytes(data)), LAYOUT)
     assert caught.value.reason == "not finite"

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from laconic.compression import Codec, decode_dense, encode_dense
-from laconic.compression.packet import HEADER_BYTES, MAGIC, VERSION, Body, Frame, Packet, Stream, sequence_of
+from laconic.compression.packet import HEADER_BYTES, MAGIC, VERSION, Body, CoreStream, Frame, Packet, sequence_of
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.layout import Layout
 
 LAYOUT = Layout.of(nn.Linear(2, 1))
-SMALL = Packet(encode_dense(torch.tensor([1.0, -2.0, 3.5])), Stream.MODEL, LAYOUT.fingerprint, 5, 9)
+SMALL = Packet(encode_dense(torch.tensor([1.0, -2.0, 3.5])), CoreStream.MODEL, LAYOUT.fingerprint, 5, 9)
 NUMBERS = st.integers(0, 2**32 - 1)
 BYTE = st.integers(0, 255)
 HALF = st.integers(0, 15)
@@ -57,7 +57,7 @@ def with_header(**changes: object) -> bytes:
 def test_the_header_has_30_bytes_which_is_below_the_allowed_32() -> None:
     assert HEADER_BYTES == 30
     assert len(SMALL.to_bytes()) == 30 + 3 * 4
-    assert len(Packet(Body(Codec.SKIP), Stream.MODEL, LAYOUT.fingerprint, 0, 0).to_bytes()) == 30
+    assert len(Packet(Body(Codec.SKIP), CoreStream.MODEL, LAYOUT.fingerprint, 0, 0).to_bytes()) == 30
 
 
 def test_the_header_written_by_hand_is_the_header_of_the_packet() -> None:
@@ -81,7 +81,7 @@ def test_parse_undoes_to_bytes(
 def test_a_body_may_go_out_under_many_headers() -> None:
     body = encode_dense(torch.randn(3))
     for sequence in range(3):
-        raw = Packet(body, Stream.MODEL, LAYOUT.fingerprint, sequence, 0).to_bytes()
+        raw = Packet(body, CoreStream.MODEL, LAYOUT.fingerprint, sequence, 0).to_bytes()
         assert Packet.parse(raw, LAYOUT).sequence == sequence
 
 
@@ -207,7 +207,7 @@ def test_flags_that_nobody_has_defined_are_refused() -> None:
 def test_a_frame_is_the_same_packet_and_travels_with_one_copy_of_a_body_that_is_shared() -> None:
     frame, data = SMALL.to_frame(), SMALL.to_bytes()
     assert bytes(frame) == data
-    large = Packet(encode_dense(torch.ones(1000), lent=True), Stream.MODEL, LAYOUT.fingerprint, 5, 9)
+    large = Packet(encode_dense(torch.ones(1000), lent=True), CoreStream.MODEL, LAYOUT.fingerprint, 5, 9)
     sent = pickle.dumps([large.to_frame() for _ in range(10)])
     assert len(sent) < 2 * 4000
     first, *others = pickle.loads(sent)

@@ -1,4 +1,4 @@
-"""decode(encode(x)) is C(x) of the oracles: every compressor, by model and by layer, in both types, beyond one block.
+"""decode_body(encode(x)) is C(x) of the oracles: every compressor, by model and by layer, in both types, beyond one block.
 
 What is copied or rounded to half precision is equal bit for bit. Where there is a scale, places, signs and levels are equal
 exactly, and values but for the rounding of one product and of the scale itself: it is a sum, and the oracle adds one number
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from laconic.compression import decode, parse_compressor
+from laconic.compression import GroupedCompressor, decode_body
 from laconic.compression.payload import SentPayload
 from tests.compression.test_compressors import draws, layout_of, normal
 from tests.oracles import compressors as oracle
@@ -30,7 +30,7 @@ def sent(spelling: str, dtype: torch.dtype) -> tuple[np.ndarray, SentPayload, np
     """x, what arrives, and x's decoded form; the last two in float64, which holds either type exactly."""
     layout = layout_of(*SIZES, dtype=dtype)
     vector = normal(layout)
-    payload = decode(parse_compressor(spelling).encode(vector, layout, draws()), layout)
+    payload = decode_body(GroupedCompressor.parse(spelling).encode(vector, layout, draws()), layout)
     return vector.double().numpy(), payload, payload.dense().double().numpy()
 
 
@@ -70,7 +70,11 @@ def test_half_precision_is_equal_bit_for_bit(kind: str, by: str, dtype: torch.dt
     exponents = torch.from_numpy(draws(1).uniform(-45, 38, layout.size))
     vector = (normal(layout).sign().double() * 10**exponents).to(dtype)
     vector[:4] = torch.tensor([0.0, -0.0, 65519.0, -65520.0])
-    found = decode(parse_compressor(f"cast:{kind}@{by}").encode(vector, layout, draws()), layout).dense().numpy()
+    found = (
+        decode_body(GroupedCompressor.parse(f"cast:{kind}@{by}").encode(vector, layout, draws()), layout)
+        .dense()
+        .numpy()
+    )
     # A float64 goes by way of float32, so it may be rounded twice.
     expected = oracle.cast(vector.float().double().numpy(), *HALVES[kind])
     assert np.array_equal(found, expected)

@@ -15,8 +15,8 @@ import laconic
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.uplinks.base import Uplink
 from laconic.algorithms.uplinks.lazy import SKIP
-from laconic.compression import DensePayload, SparsePayload, SumPayload, decode, parse_compressor
-from laconic.compression.packet import Body, Flag, Packet, Stream
+from laconic.compression import DensePayload, GroupedCompressor, SparsePayload, SumPayload, decode_body
+from laconic.compression.packet import Body, CoreStream, Flag, Packet
 from laconic.core.randomness import Randomness
 from laconic.data import from_arrays
 from laconic.federation.messages import Reply
@@ -55,7 +55,7 @@ def server_with(uplink: Uplink) -> Server:
 
 def reply(server: Server, client: int, body: Body, flags: Flag) -> Reply:
     number = int(server.clients.sequences[client]) + 1
-    packet = Packet(body, Stream.MODEL, LAYOUT.fingerprint, number, server.round, flags)
+    packet = Packet(body, CoreStream.MODEL, LAYOUT.fingerprint, number, server.round, flags)
     return Reply(server.round, client, (packet.to_bytes(),), 1, 0, 0, 0.0)
 
 
@@ -63,8 +63,8 @@ def reply(server: Server, client: int, body: Body, flags: Flag) -> Reply:
 def _loaded() -> None:
     """What is loaded or compiled only once is no part of a client's cost."""
     for spelling in ("top_k:1/64", "top_k:1/64,coding=rice", "random_k:1/64+uniform:12", "top_k:1/64+qsgd:4"):
-        body = parse_compressor(spelling).encode(normal(LAYOUT), LAYOUT, draws())
-        decode(body, LAYOUT).add_to(torch.zeros(LAYOUT.size), 1.0)
+        body = GroupedCompressor.parse(spelling).encode(normal(LAYOUT), LAYOUT, draws())
+        decode_body(body, LAYOUT).add_to(torch.zeros(LAYOUT.size), 1.0)
     with DenseTensors([]) as mode:
         torch.zeros(LAYOUT.size)
     assert mode.made
@@ -76,7 +76,7 @@ def fold_all(
     """One reply after the other; the bytes that each took on the way. The first has made the accumulator."""
     replies = [reply(server, client, body, flags) for client, body in enumerate(bodies)]
     assert round.receive(replies[0])
-    known = [server.model, round.received.sum(Stream.MODEL)]
+    known = [server.model, round.received.sum("model")]
     peaks = []
     with monkeypatch.context() as patch, DenseTensors(known) as mode:
         for kind in (SparsePayload, SumPayload, DensePayload):
@@ -106,15 +106,15 @@ def test_a_sparse_packet_takes_less_than_a_dense_vector(
     spelling: str, ratio: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Decoding included. A list of positions takes two numbers' worth each; random_k marks them, a byte for each entry."""
-    compressor = parse_compressor(spelling.format(ratio))
+    compressor = GroupedCompressor.parse(spelling.format(ratio))
     bodies = [compressor.encode(normal(LAYOUT, seed), LAYOUT, draws(seed)) for seed in range(CLIENTS)]
-    assert all(isinstance(decode(body, LAYOUT), SparsePayload) for body in bodies)
-    server = server_with(laconic.Compressed(compressor))
+    assert all(isinstance(decode_body(body, LAYOUT), SparsePayload) for body in bodies)
+    server = server_with(laconic.Compressed(str(compressor)))
     round, _ = begin(server)
     peaks = fold_all(server, round, bodies, Flag(0), monkeypatch)
     assert max(peaks) < share * DENSE_BYTES
-    expected = sum(decode(body, LAYOUT).dense().double() for body in bodies) / CLIENTS
-    mean = round.received.mean(Stream.MODEL)
+    expected = sum(decode_body(body, LAYOUT).dense().double() for body in bodies) / CLIENTS
+    mean = round.received.mean("model")
     assert mean is not None
     torch.testing.assert_close(mean.double(), expected, rtol=1e-5, atol=1e-6)
 
@@ -124,18 +124,18 @@ def test_references_stay_packets(
     kind: type[laconic.Lazy | laconic.Accelerated], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A skip, and an acceleration, are folded from the client's last packet; that is all that is kept of a client."""
-    compressor = parse_compressor("top_k:1/64")
+    compressor = GroupedCompressor.parse("top_k:1/64")
     bodies = [compressor.encode(normal(LAYOUT, seed), LAYOUT, draws(seed)) for seed in range(CLIENTS)]
-    server = server_with(kind(compressor, memory=True))
+    server = server_with(kind(str(compressor), memory=True))
     round, _ = begin(server)
     fold_all(server, round, bodies, Flag(0), monkeypatch)
-    once = round.received.mean(Stream.MODEL)
+    once = round.received.mean("model")
     round.close()
     round, _ = begin(server)
     again = [SKIP] * CLIENTS if kind is laconic.Lazy else bodies
     peaks = fold_all(server, round, again, Flag(0) if kind is laconic.Lazy else Flag.ACCELERATED, monkeypatch)
     assert max(peaks) < 0.4 * DENSE_BYTES
-    mean = round.received.mean(Stream.MODEL)
+    mean = round.received.mean("model")
     assert once is not None and mean is not None
     torch.testing.assert_close(mean, once if kind is laconic.Lazy else 2 * once)
     for client, body in enumerate(bodies):
@@ -144,7 +144,7 @@ def test_references_stay_packets(
 
 def test_a_dense_vector_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the tests above."""
-    compressor = parse_compressor("top_k:1/64")
+    compressor = GroupedCompressor.parse("top_k:1/64")
     bodies = [compressor.encode(normal(LAYOUT), LAYOUT, draws())] * 2
 
     def add_densely(self: SparsePayload, accumulator: torch.Tensor, weight: float) -> list[Any]:
@@ -154,7 +154,7 @@ def test_a_dense_vector_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
         return []
 
     monkeypatch.setattr(SparsePayload, "pieces", add_densely)
-    server = server_with(laconic.Compressed(compressor))
+    server = server_with(laconic.Compressed(str(compressor)))
     round, _ = begin(server)
     with pytest.raises(AssertionError):
         fold_all(server, round, bodies, Flag(0), monkeypatch)

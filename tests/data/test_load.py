@@ -38,12 +38,12 @@ def test_a_file_of_data_says_what_to_do() -> None:
 def test_unknown_names():
     with pytest.raises(ConfigError, match="unknown data set 'fasion-mnist': did you mean 'fashion-mnist'"):
         load("fasion-mnist")
-    with pytest.raises(ConfigError, match="unknown partition 'idd': did you mean 'iid'"):
+    with pytest.raises(ConfigError, match="partition 'idd': unknown name 'idd': did you mean 'iid'"):
         load("digits", partition="idd")
 
 
 def test_a_wrong_partition_fails_before_any_file_is_read():
-    with pytest.raises(ConfigError, match="above 0"):
+    with pytest.raises(ConfigError, match="concentration = '0': must be greater than 0"):
         load("cifar100", partition="dirichlet:0")
     with pytest.raises(ConfigError, match="emnist-digits has no natural clients"):
         load("emnist-digits", partition="natural")

@@ -110,11 +110,11 @@ MEDIAN, CLIP, NOISE = {"aggregate": "median"}, {"clip": 1.0}, {"clip": 1.0, "noi
     ("algorithm", "given", "words"),
     [
         ("fed_gate", {"defense": MEDIAN}, "gradient_tracking': its trackers sum to zero"),
-        ("scaffold", {"defense": CLIP}, "control_variates': what clients change in their own state"),
+        ("scaffold", {"defense": CLIP}, "control_variates': its stream 'control' travels beside the updates"),
         ("fed_amd", {"defense": CLIP | {"refuse": 5.0}}, "anchor_sampling"),
         ("fed_avg", {"defense": NOISE | {"refuse": "auto"}}, "what one client sends would decide about another"),
         ("ef21", {"defense": NOISE}, "ef21"),
-        ("fed_page", {"defense": MEDIAN}, "fed_page': its gradients travel beside the updates"),
+        ("fed_page", {"defense": MEDIAN}, "fed_page': its stream 'gradient' travels beside the updates"),
         ("fed_cams", {"defense": MEDIAN}, "with 'top_k.*most entries of an update are zero"),
         ("fed_avg", {"defense": MEDIAN, "weighting": "size"}, "a median knows no weights"),
         ("fed_avg", {"defense": MEDIAN | {"memory": 20_000}}, "10 updates of 650 parameters take .* together"),

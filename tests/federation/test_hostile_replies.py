@@ -13,8 +13,8 @@ import laconic
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.methods.base import Method
 from laconic.algorithms.methods.cohort import Cohort
-from laconic.compression import encode_dense, parse_compressor
-from laconic.compression.packet import Body, Packet, Stream
+from laconic.compression import GroupedCompressor, encode_dense
+from laconic.compression.packet import Body, CoreStream, Packet
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import State, part
@@ -35,13 +35,13 @@ DATA = from_arrays([(np.zeros((2, 20)), np.zeros(2))] * CLIENTS)
 RANDOMNESS = Randomness(5)
 ALGORITHMS = {
     "dense": (laconic.DenseUplink(), laconic.DenseDownlink()),
-    "feedback and broadcast": (laconic.ErrorFeedback("top_k:0.1"), laconic.Broadcast("top_k:0.1")),
+    "feedback and broadcast": (laconic.Compressed("top_k:0.1", memory=True), laconic.Broadcast("top_k:0.1")),
     "levels": (laconic.Compressed("qsgd:4@layer"), laconic.DenseDownlink()),
     "lazy and mirrored": (laconic.Lazy("top_k:0.2+qsgd:4", memory=True, threshold=2.0), laconic.Mirrored("sign")),
     "accelerated": (laconic.Accelerated("sign@layer", memory=True, threshold=2.0), laconic.DenseDownlink()),
 }
 BODIES = [
-    parse_compressor(spelling).encode(torch.randn(LAYOUT.size), LAYOUT, draws())
+    GroupedCompressor.parse(spelling).encode(torch.randn(LAYOUT.size), LAYOUT, draws())
     for spelling in ("dense", "top_k:0.1", "random_k:0.3", "sign@layer", "qsgd:4", "uniform:8", "cast:float16")
 ] + [encode_dense(torch.ones(LAYOUT.buffer_size))]
 
@@ -54,7 +54,7 @@ class RepliedUpdates(Method):
         drawn = [RANDOMNESS.numpy("update", cohort.round, client).normal(size=LAYOUT.size) for client in cohort.clients]
         return torch.from_numpy(np.stack(drawn)).float()
 
-    def nominal_gradients(self, size: int, phase: str) -> int:
+    def nominal_gradients(self, size: int) -> int:
         return 0
 
 
@@ -98,7 +98,7 @@ class Scene:
     def books(self) -> dict[str, object]:
         """Everything that a reply can change but for the ledger of refusals, in a form that can be compared."""
         kept: dict[str, object] = {name: value.numpy().tobytes() for name, value in self.server.state_dict().items()}
-        for stream in (Stream.MODEL, Stream.BUFFERS):
+        for stream in (CoreStream.MODEL, CoreStream.BUFFERS):
             mean = self.round.received.mean(stream)
             kept[f"received/{stream}"] = None if mean is None else mean.numpy().tobytes()
         acknowledged = [self.server.clients.acknowledged(client) for client in range(CLIENTS)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laconic.compression.packet import Body, Stream
+from laconic.compression.packet import Body
 from laconic.federation.pending_broadcasts import PendingBroadcasts
 
 ACTIONS = st.lists(
@@ -17,8 +17,8 @@ ACTIONS = st.lists(
 )
 
 
-def bodies(round: int) -> dict[Stream, Body]:
-    return {Stream.MEAN: Body(0, bytes([round]))}
+def bodies(round: int) -> dict[str, Body]:
+    return {"mean": Body(0, bytes([round]))}
 
 
 @given(ACTIONS)

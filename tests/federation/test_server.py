@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from laconic import fed_ams, fed_avg
 from laconic.algorithms.algorithm import Algorithm
 from laconic.compression import encode_dense
-from laconic.compression.packet import Packet, Stream
+from laconic.compression.packet import CoreStream, Packet
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 from laconic.core.randomness import Randomness
@@ -41,7 +41,7 @@ def make_server(algorithm: Algorithm | None = None, layout: Layout = LAYOUT, **o
 
 
 def reply(instruction: Instruction, update: Tensor, layout: Layout = LAYOUT, **changes: int) -> Reply:
-    label = {"stream": Stream.MODEL, "sequence": acknowledged(instruction, layout) + 1, "round": instruction.round}
+    label = {"stream": CoreStream.MODEL, "sequence": acknowledged(instruction, layout) + 1, "round": instruction.round}
     packet = Packet(encode_dense(update), fingerprint=layout.fingerprint, **(label | changes))
     size = SIZES[instruction.client]
     return Reply(instruction.round, instruction.client, (packet.to_bytes(),), size, 10, 10, 0.5)
@@ -92,7 +92,7 @@ def test_a_client_that_was_not_invited_is_refused() -> None:
 
 
 def _downlink(server: Server) -> tuple[bytes, ...]:
-    return (Packet(encode_dense(server.model), Stream.MODEL, LAYOUT.fingerprint, 0, server.round).to_bytes(),)
+    return (Packet(encode_dense(server.model), CoreStream.MODEL, LAYOUT.fingerprint, 0, server.round).to_bytes(),)
 
 
 def test_a_client_that_does_not_exist_is_refused() -> None:
@@ -137,7 +137,7 @@ def test_wrong_streams_are_refused() -> None:
     message = reply(instruction, torch.ones(3))
     assert refused(server, round, replace(message, packets=())) == "stream"
     assert refused(server, round, replace(message, packets=message.packets * 2)) == "stream"
-    assert refused(server, round, reply(instruction, torch.ones(3), stream=Stream.BUFFERS)) == "stream"
+    assert refused(server, round, reply(instruction, torch.ones(3), stream=CoreStream.BUFFERS)) == "stream"
     assert refused(server, round, reply(instruction, torch.ones(3), stream=13)) == "stream"
 
 
@@ -157,7 +157,7 @@ def test_bad_buffers_refuse_the_whole_reply() -> None:
     update = reply(instruction, torch.ones(NORMED.size), NORMED)
     assert refused(server, round, update) == "stream"
     for buffers, reason in ((torch.full((4,), float("inf")), "not finite"), (torch.zeros(5), "size")):
-        second = reply(instruction, buffers, NORMED, stream=Stream.BUFFERS)
+        second = reply(instruction, buffers, NORMED, stream=CoreStream.BUFFERS)
         assert refused(server, round, replace(update, packets=update.packets + second.packets)) == reason
 
 
@@ -186,7 +186,7 @@ def test_the_mean_is_that_of_numpy_over_whoever_answered(answering: set[int], we
         if instruction.client in answering:
             both = [
                 reply(instruction, torch.from_numpy(vectors[instruction.client]), NORMED, stream=stream).packets[0]
-                for vectors, stream in ((updates, Stream.MODEL), (statistics, Stream.BUFFERS))
+                for vectors, stream in ((updates, CoreStream.MODEL), (statistics, CoreStream.BUFFERS))
             ]
             assert round.receive(replace(reply(instruction, torch.zeros(NORMED.size), NORMED), packets=tuple(both)))
     costs = round.close().costs

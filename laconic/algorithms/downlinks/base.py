@@ -9,7 +9,7 @@ from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.optimizers.base import Optimizer
-from laconic.compression import DENSE, decode, encode_dense
+from laconic.compression import DENSE, decode_body, encode_dense
 from laconic.compression.packet import Body
 from laconic.core.layout import Layout
 from laconic.core.part import Part, State, part
@@ -107,7 +107,7 @@ class DenseDownlink(Downlink):
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
         """The model as sent; clients that share a process share it."""
         if "model" not in body.memo:
-            body.memo["model"] = decode(body, layout).dense()
+            body.memo["model"] = decode_body(body, layout).dense()
         return body.memo["model"], state
 
     def paper_bits(self, body: Body, layout: Layout) -> int:

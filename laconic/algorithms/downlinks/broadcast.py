@@ -16,7 +16,8 @@ from torch import Tensor
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import LOST, BroadcastModel, ClientModelVersion, Downlink, LostState
 from laconic.algorithms.downlinks.catch_up import MOST_STEPS, Form, frame, read
-from laconic.compression import AnyCompressor, decode, encode_sparse
+from laconic.algorithms.link import CompressedLink
+from laconic.compression import decode_body, encode_sparse
 from laconic.compression.packet import Body
 from laconic.core.layout import Layout
 from laconic.core.part import State, part
@@ -24,10 +25,8 @@ from laconic.core.randomness import Draw
 
 
 @part("downlink", "broadcast")
-class Broadcast(Downlink):
+class Broadcast(CompressedLink, Downlink):
     """H = C(s + phi); phi += s - H; everybody adds H [E, Algorithm 3]."""
-
-    compressor: AnyCompressor
 
     def __post_init__(self) -> None:
         self.compressor.scaled_for_feedback()  # refuses what cannot contract, before any work
@@ -44,8 +43,8 @@ class Broadcast(Downlink):
     def advance(self, model: Tensor, step: Tensor, state: State, context: RoundContext) -> tuple[Tensor, State]:
         """One step, kept for those who are away as long as the whole model would cost more."""
         target = step + state["phi"]
-        body = self.compressor.scaled_for_feedback().encode(target, context.layout, context.generator(Draw.DOWNLINK))
-        payload = decode(body, context.layout)
+        body = self.compression.scaled_for_feedback().encode(target, context.layout, context.generator(Draw.DOWNLINK))
+        payload = decode_body(body, context.layout)
         payload.add_to(target, -1.0)
         new_model = model.clone()
         payload.add_to(new_model, 1.0)
@@ -87,13 +86,13 @@ class Broadcast(Downlink):
         since, now, form, items = read(body, layout)
         have = int(state["version"]) if "version" in state else 0
         if form == Form.WHOLE:
-            model = decode(items[0], layout).dense()
+            model = decode_body(items[0], layout).dense()
         elif have != since:
             raise LostState
         else:
             model = state["model"].clone() if "model" in state else initial.clone()
             for item in items:
-                payload = decode(item, layout)
+                payload = decode_body(item, layout)
                 if form == Form.STEPS:
                     payload.add_to(model, 1.0)
                 else:
@@ -104,9 +103,9 @@ class Broadcast(Downlink):
         """The compressor's count for every step; 64 per value with its position; 32 d for the whole."""
         _, _, form, items = read(body, layout)
         if form == Form.STEPS:
-            return sum(self.compressor.paper_bits(layout) for item in items)
+            return sum(self.compression.paper_bits(layout) for item in items)
         if form == Form.VALUES:
-            positions = decode(items[0], layout).positions
+            positions = decode_body(items[0], layout).positions
             return 32 * layout.size if positions is None else 64 * positions.numel()
         return 32 * layout.size
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import LOST, BroadcastModel, ClientModelVersion, Downlink, LostState
 from laconic.algorithms.downlinks.catch_up import Form, frame, read
-from laconic.compression import AnyCompressor, Codec, decode
+from laconic.algorithms.link import CompressedLink
+from laconic.compression import Codec, decode_body
 from laconic.compression.packet import Body
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
@@ -25,14 +26,13 @@ from laconic.core.randomness import Draw
 
 
 @part("downlink", "mirrored")
-class Mirrored(Downlink):
+class Mirrored(CompressedLink, Downlink):
     """C(w - v_i); skipped when ||C(w - v_i)|| <= threshold ||v_i||.
 
     `literal=True` compresses the model itself, with error memory, as [B] prints it: v_i = C(w + E_i), E_i += w - v_i. That
     makes the time average right, not each model, and is expected to train badly.
     """
 
-    compressor: AnyCompressor
     threshold: Annotated[float, Field(ge=0)] | None = None
     literal: bool = False
 
@@ -52,9 +52,9 @@ class Mirrored(Downlink):
         if self.literal:
             target = model + held.peer["error"] if "error" in held.peer else model
         # w - v is an error memory in all but name, so C must contract here too.
-        body = self.compressor.scaled_for_feedback().encode(target, context.layout, context.generator(Draw.DOWNLINK))
+        body = self.compression.scaled_for_feedback().encode(target, context.layout, context.generator(Draw.DOWNLINK))
         if self.threshold is not None:
-            change = decode(body, context.layout).dense()
+            change = decode_body(body, context.layout).dense()
             change = change - mirror if self.literal else change
             if torch.linalg.vector_norm(change) <= self.threshold * torch.linalg.vector_norm(mirror):
                 return Body(Codec.SKIP)
@@ -86,8 +86,8 @@ class Mirrored(Downlink):
             _, _, form, items = read(body, layout)
             if form != Form.WHOLE:
                 raise PacketError("form", "a mirrored model comes whole or as a difference")
-            return decode(items[0], layout).dense()
-        payload = decode(body, layout)
+            return decode_body(items[0], layout).dense()
+        payload = decode_body(body, layout)
         if self.literal:
             return payload.dense()
         moved = before.clone()
@@ -98,4 +98,4 @@ class Mirrored(Downlink):
         """The compressor's count; a skip is a flag of one bit."""
         if body.codec == Codec.CATCH_UP:
             return 32 * layout.size
-        return 1 if body.codec == Codec.SKIP else self.compressor.paper_bits(layout)
+        return 1 if body.codec == Codec.SKIP else self.compression.paper_bits(layout)

@@ -12,8 +12,7 @@ from torch import Tensor
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import BroadcastModel, ClientModelVersion, Downlink, LostState
 from laconic.algorithms.optimizers.base import Optimizer
-from laconic.algorithms.optimizers.sgd import SGD
-from laconic.compression import DENSE, Codec, decode
+from laconic.compression import DENSE, Codec, decode_body
 from laconic.compression.packet import Body
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
@@ -29,8 +28,7 @@ class Repeated(Downlink):
 
     def fitted(self, optimizer: Optimizer, sends_mean: bool) -> Repeated:
         """With the server's rate; refused where clients could not repeat the step."""
-        plain = isinstance(optimizer, SGD) and not optimizer.momentum and optimizer.server_schedule.name == "constant"
-        if not plain:
+        if not optimizer.linear:
             raise ConfigError("downlink = 'repeated': clients can repeat only plain SGD with a constant rate")
         if not sends_mean:
             raise ConfigError(
@@ -57,7 +55,7 @@ class Repeated(Downlink):
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
         """The model as sent, or the one that the client has."""
         if body.codec != Codec.SKIP:
-            model = decode(body, layout).dense()
+            model = decode_body(body, layout).dense()
         elif lost:
             raise LostState
         else:

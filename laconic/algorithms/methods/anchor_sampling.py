@@ -1,4 +1,4 @@
-"""FedAMD: in every round some clients renew their cached gradient, and the others walk with the mean of all of them.
+"""FedAMD: in every round some clients renew a cached gradient, and the others take steps with the mean of all caches.
 
 [A] is Wu, Guo, Qu, He, Liu and Gao, "Anchor sampling for federated learning with partial client
 participation", ICML 2023, Algorithm 1, in the form for many clients: the server keeps the mean of the caches only.
@@ -7,38 +7,38 @@ participation", ICML 2023, Algorithm 1, in the form for many clients: the server
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
-from laconic.algorithms.methods.base import Count, LocalMethod, Vectors
+from laconic.algorithms.methods.base import Count, LocalMethod, method
+from laconic.algorithms.methods.batches import batch_examples
 from laconic.algorithms.methods.cohort import Cohort
-from laconic.algorithms.methods.differences import add_difference, difference_compressor
-from laconic.algorithms.methods.exchange import Exchange
-from laconic.algorithms.methods.received import Received
-from laconic.algorithms.methods.recursion import large_batch, recursive_steps
+from laconic.algorithms.methods.exchange import Answer, Exchange, Phase
+from laconic.algorithms.methods.recursion import recursive_steps
+from laconic.algorithms.methods.shared_state import SharedState, first_pass
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import AnyCompressor, Payload
-from laconic.compression.packet import Stream
+from laconic.compression import AnyGroupedCompressor
 from laconic.core.errors import ConfigError
-from laconic.core.part import State, part
+from laconic.core.part import State
 from laconic.core.randomness import Draw
 
 FIRST_ANCHOR, ANCHOR, MINER = "first anchor", "anchor", "miner"
 
 
-@part("method", "anchor_sampling")
+@method("anchor_sampling")
 class AnchorSampling(LocalMethod):
     """An anchor caches v_i, its large-batch gradient at w; a miner takes K steps of the recursion from vbar = mean(v_i).
 
     Every participant is an anchor with probability p, or with `period` all of them are in every round t with t mod
-    period = 0. Before round 0 everybody is an anchor. An anchor sends the change of v_i as a state difference.
+    period = 0. Before round 0 all clients are anchors.
+
+    On failure: see `SharedState`, which v_i and vbar are.
     """
 
+    anchor = SharedState()
     probability: Annotated[float, Field(ge=0, le=1)] | Literal["optimal", "optimal_pl"] = "optimal"
     """p: a number; `optimal` is (2 / (n + 2))^(1/n) / c [A, Corollary 4.9]; `optimal_pl` is that under the PL condition."""
     period: Annotated[int, Field(ge=2)] | None = None
@@ -51,10 +51,9 @@ class AnchorSampling(LocalMethod):
     """c."""
     pl_constant: Annotated[float, Field(gt=0)] = 1.0
     """mu of the PL condition."""
-    mean_compressor: AnyCompressor | None = None
-    """How vbar travels to miners; dense when not given. It has no memory, so an unbiased one is meant: qsgd:8."""
+    mean_compressor: AnyGroupedCompressor | None = None
+    """How vbar travels to miners; dense when not given. It has no memory, so use an unbiased one, as qsgd:8@layer."""
     equal_weights: ClassVar[bool] = True
-    exact_sums: ClassVar[str | None] = "what clients change in their own state must be added as it is, undefended"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,38 +61,36 @@ class AnchorSampling(LocalMethod):
             given = f"method.probability = {self.probability}, period = {self.period}"
             raise ConfigError(f"{given}: the period takes the probability's place; only one of the two is allowed")
 
-    def answer(self, cohort: Cohort) -> Vectors:
-        """The change of v_i, or u_i."""
-        if cohort.phase == MINER:
-            return {Stream.MODEL: recursive_steps(self, cohort, cohort.received[Stream.ANCHOR])}
-        # A draw of its own: anchors of round 0 would have nothing new to say on the batch of the first pass.
-        purpose = Draw.FIRST_LARGE_BATCH if cohort.phase == FIRST_ANCHOR else Draw.LARGE_BATCH
-        settings = (large_batch(self.anchor_batch), self.clip_norm, self.batch_order, purpose)
-        fresh = cohort.large_gradients([cohort.models], *settings)[0]
-        return {Stream.ANCHOR: fresh - cohort.stacked("anchor")}
+    def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
+        change = self.anchor.difference(uplink)
+        first = self.anchor.exact() if self.first_pass == "exact" else change
+        return (
+            Phase(FIRST_ANCHOR, self._first_anchor, self._anchor_gradients, up=(first,)),
+            Phase(ANCHOR, self._anchor, self._anchor_gradients, up=(change,)),
+            Phase(MINER, self._miner, self._miner_gradients, down=(self.anchor.mean(self.mean_compressor),)),
+        )
 
-    def remember(self, cohort: Cohort, row: int, used: Mapping[Stream, Payload]) -> State:
-        """v_i, moved by what arrived."""
-        if cohort.phase == MINER:
-            return cohort.states[row]
-        return add_difference(cohort, row, "anchor", used[Stream.ANCHOR])
+    def _first_anchor(self, cohort: Cohort) -> Answer:
+        # With the batch of round 0, its anchors would have nothing new to send.
+        return self._anchor(cohort, Draw.FIRST_LARGE_BATCH)
 
-    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
-        """As the update is compressed, without memory; the first pass only if that was asked for."""
-        exact = phase == FIRST_ANCHOR and self.first_pass == "exact"
-        return None if exact else difference_compressor(uplink)
+    def _anchor(self, cohort: Cohort, purpose: str = Draw.LARGE_BATCH) -> Answer:
+        settings = (self.anchor_batch, self.clip_norm, self.batch_order, purpose)
+        return Answer(anchor=cohort.large_gradients([cohort.models], *settings)[0] - cohort.state.anchor)
 
-    def init(self, model: Tensor) -> State:
-        """vbar before anybody was heard."""
-        return {"anchor": torch.zeros_like(model)}
+    def _miner(self, cohort: Cohort) -> Tensor:
+        return recursive_steps(self, cohort, cohort.received.anchor)
+
+    def _anchor_gradients(self, size: int) -> int:
+        return batch_examples(size, self.anchor_batch)
+
+    def _miner_gradients(self, size: int) -> int:
+        return 2 * self.nominal_gradients(size)  # two per step: [A, Table 2]
 
     def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
-        """One a round; before the first a pass over all clients, which the paper leaves out of its counts."""
-        opening = (Exchange(FIRST_ANCHOR, who="everyone", counted=False),) if context.round == 0 else ()
-        return (*opening, Exchange(MINER))
+        return (first_pass(FIRST_ANCHOR), Exchange(MINER)) if context.round == 0 else (Exchange(MINER),)
 
     def assign(self, exchange: Exchange, context: RoundContext) -> str:
-        """Anchor or miner, by the coin of this round and client."""
         if exchange.phase == FIRST_ANCHOR:
             return FIRST_ANCHOR
         if self.period is not None:
@@ -116,25 +113,3 @@ class AnchorSampling(LocalMethod):
             root = math.sqrt(half**2 + n * squared)
             return math.pow((squared + 1) / (squared + half + root), 1 / n) / c
         return self.probability
-
-    def send(self, phase: str, state: State) -> Vectors:
-        """Vbar, to miners only."""
-        return {Stream.ANCHOR: state["anchor"]} if phase == MINER else {}
-
-    def send_compressor(self, stream: Stream) -> AnyCompressor | None:
-        """As that was asked for."""
-        return self.mean_compressor
-
-    def streams(self, phase: str) -> tuple[Stream, ...]:
-        """A miner's update, or the change of an anchor's cache."""
-        return (Stream.MODEL,) if phase == MINER else (Stream.ANCHOR,)
-
-    def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
-        """vbar += sum of the changes / N."""
-        return {"anchor": state["anchor"] + received.take(Stream.ANCHOR) / context.population}
-
-    def nominal_gradients(self, size: int, phase: str) -> int:
-        """B for an anchor, 2 K b' for a miner [A, Table 2]."""
-        if phase == MINER:
-            return 2 * super().nominal_gradients(size, phase)
-        return size if self.anchor_batch == "full" else min(size, self.anchor_batch)

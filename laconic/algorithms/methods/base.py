@@ -1,36 +1,36 @@
-"""What a client computes from the model and its data, and what the server folds back.
+"""The bases of all methods: what a client computes from the model and its data, and what the server does with the answers.
 
-A simple method has one vector to say, its update, and writes `local` alone. Others keep a state on each client and one on
-the server, send further vectors in streams of their own, or need more than one exchange per round. All of them are written
-with the hooks below; the round, the client's transaction and the ledger are the same for all.
+A simple method sends one vector, its update, and defines `local` alone. One that keeps state on both sides declares a
+`SharedState`. One that sends other vectors, or that asks clients more than once per round, defines `phases` and `exchanges`.
+The round, the client's transaction and the ledger are the same for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Self
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import numpy as np
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.methods.batches import BatchOrder, nominal_examples, positions
 from laconic.algorithms.methods.cohort import Cohort, Step
-from laconic.algorithms.methods.exchange import Exchange
+from laconic.algorithms.methods.exchange import MODEL, TRAIN, UPDATE, Answer, Exchange, Phase
 from laconic.algorithms.methods.received import Received
+from laconic.algorithms.methods.shared_state import SharedState
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import AnyCompressor, Payload
-from laconic.compression.packet import Stream
+from laconic.compression import Payload
 from laconic.core.errors import ConfigError
-from laconic.core.part import Part, State, checked
+from laconic.core.part import Part, State, checked, part
 from laconic.core.schedules import LARGEST, RateSchedule, Schedule, clipped
 
 DEFAULT_STEPS = 10
 Count = Annotated[int, Field(ge=1)]
 ClipNorm = Annotated[float, Field(gt=0)] | None
-Vectors = dict[Stream, Tensor]
-
+M = TypeVar("M", bound="Method")
 
 _SERVER_ONLY = "it takes one step a round, whose only rate is the server's: "
 ONE_STEP = {
@@ -39,84 +39,93 @@ ONE_STEP = {
     "local_steps": f"{_SERVER_ONLY}there are no local steps",
     "local_epochs": f"{_SERVER_ONLY}there are no local steps",
 }
-"""What methods without local steps say to those who set some."""
+"""Parameters that methods without local steps refuse, and why."""
+
+
+@dataclass_transform(frozen_default=True)
+def method(name: str) -> Callable[[type[M]], type[M]]:
+    """Class decorator: registers a method under a name, and makes its annotated attributes its checked parameters."""
+    return part("method", name)
 
 
 class Method(Part):
-    """A client's work in one round, and the server's part in it."""
+    """What clients compute in a round, and what the server does with their answers.
+
+    On failure: a client's new state is pending until the server has stored the round that used its answer; otherwise it is
+    dropped, as if the client had not taken part. The server's state is part of its checkpoint. No method handles lost
+    messages itself.
+    """
 
     one_at_a_time: ClassVar[bool] = False
-    """True for work that cannot share the process: it then runs alone, with all the operator threads."""
+    """True for a computation that cannot share the process. Clients then run one by one, with all operator threads."""
     equal_weights: ClassVar[bool] = False
-    """True if the mathematics need the same weight for all clients."""
+    """True if all clients must have the same weight."""
     equal_clients: ClassVar[bool] = False
-    """True if they need the same K, too."""
+    """True if all clients must also take the same number of steps."""
     sends_mean: ClassVar[bool] = False
-    """True if clients are told the mean of the round's updates."""
+    """True if every client whose update was used must receive the mean of that round's updates, at once or later."""
     exact_sums: ClassVar[str | None] = None
-    """Why the server must use exactly what clients sent, so that no defense can come between; None if it need not."""
-    keeps_model: ClassVar[frozenset[str]] = frozenset()
-    """The works after which a client keeps the round's model, because the next exchange comes without it."""
+    """Why the server must use exactly what clients sent, so that no defense can be used; None if one can."""
 
-    # On the client, for a chunk of clients with the same work.
+    # On the client, for a chunk of clients in the same phase.
 
-    def local(self, cohort: Cohort) -> Tensor:
-        """The updates [C, d]: each client's end minus its start."""
+    def local(self, cohort: Cohort) -> Tensor | Answer:
+        """The updates [C, d], each client's end minus its start; with shared state an `Answer`."""
         raise NotImplementedError
 
-    def answer(self, cohort: Cohort) -> Vectors:
-        """All that goes up, [C, d] by stream. MODEL is the update: it passes through the uplink and its memory."""
-        return {Stream.MODEL: self.local(cohort)}
-
-    def receive(self, state: State, received: Vectors) -> State:
-        """The client's state once it has what the server owed it (`owes`)."""
+    def receive(self, state: State, received: Mapping[str, Tensor]) -> State:
+        """One client's state, given the vectors of an instruction by stream. Called before the phase runs."""
         return state
 
-    def remember(self, cohort: Cohort, row: int, used: Mapping[Stream, Payload]) -> State:
-        """One client's new state, given what the server will decode of its answer."""
-        return cohort.states[row]
+    def remember(self, cohort: Cohort, row: int, decoded: Mapping[str, Payload]) -> State:
+        """One client's new state, given what the server will decode of its answer, by stream."""
+        state = cohort.states[row]
+        for shared in self.shared_states():
+            if shared.name in decoded:
+                state = shared.add(cohort, state, decoded[shared.name], shared.rate(self, cohort.layout))
+        return state
 
-    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
-        """How vectors other than the update are compressed in that work; None is dense."""
-        return None
+    # On both sides.
+
+    def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
+        """What clients can be asked to do. Of the uplink, other streams than the update may use the compressor."""
+        shared = self.shared_states()
+        up = (UPDATE, *(each.difference(uplink) for each in shared))
+        down = tuple(each.mean() for each in shared if each.down)
+        return (Phase(TRAIN, self.local, self.nominal_gradients, up, down),)
+
+    @classmethod
+    def shared_states(cls) -> tuple[SharedState, ...]:
+        """The shared states that the class and its bases declare."""
+        declared = {name: value for kind in reversed(cls.__mro__) for name, value in vars(kind).items()}
+        return tuple(value for value in declared.values() if isinstance(value, SharedState))
 
     # On the server.
 
     def init(self, model: Tensor) -> State:
         """The server's state before round 0."""
-        return {}
+        return {shared.name: torch.zeros_like(model) for shared in self.shared_states()}
 
     def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
         """The exchanges of a round that begins with that state on the server."""
         return (Exchange(),)
 
     def assign(self, exchange: Exchange, context: RoundContext) -> str:
-        """The work of one client in an exchange."""
+        """The phase of one client in an exchange."""
         return exchange.phase
-
-    def send(self, phase: str, state: State) -> Vectors:
-        """What goes down with that work, besides the model."""
-        return {}
-
-    def send_compressor(self, stream: Stream) -> AnyCompressor | None:
-        """How what `send` gives is compressed, once for all; None is dense."""
-        return None
-
-    def streams(self, phase: str) -> tuple[Stream, ...]:
-        """What comes up as the answer to that work."""
-        return (Stream.MODEL,)
 
     def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
         """The server's state after an exchange."""
-        return state
-
-    def must_deliver(self, exchange: Exchange, received: Received) -> Vectors:
-        """What every client that was folded in this exchange must be told, sooner or later, for both sides to agree."""
-        return {}
+        moved = {
+            shared.name: state[shared.name]
+            + shared.rate(self, context.layout) * received.take(shared.name) / context.population
+            for shared in self.shared_states()
+        }
+        return state | moved
 
     def update(self, received: Received, state: State) -> Tensor | None:
-        """What the optimizer is given at the end of the round; None leaves the model where it is."""
-        return received.mean(Stream.MODEL)
+        """What the optimizer gets at the end of the round; None leaves the model as it is."""
+        return received.mean(MODEL)
 
     def close(self, state: State, model: Tensor) -> State:
         """The server's state after a round that started from `model`."""
@@ -124,12 +133,12 @@ class Method(Part):
 
     # About the method.
 
-    def nominal_gradients(self, size: int, phase: str) -> int:
-        """How many gradients of single examples the papers count for a client with `size` examples."""
-        raise NotImplementedError
+    def nominal_gradients(self, size: int) -> int:
+        """How many gradients of single examples the papers count for a client with `size` examples: one pass."""
+        return size
 
     def fitted(self, uplink: Uplink) -> Self:
-        """The method with what it leaves open settled for this uplink."""
+        """The method with its open settings chosen for this uplink."""
         return self
 
     def check(self, sizes: np.ndarray, weighting: str) -> None:
@@ -192,7 +201,7 @@ class LocalMethod(Method):
             return self.local_steps
         return (self.local_epochs or 0) * -(-size // self.batch_size)
 
-    def nominal_gradients(self, size: int, phase: str) -> int:
+    def nominal_gradients(self, size: int) -> int:
         """K b', or the examples of the passes."""
         return nominal_examples(size, self.batch_size, self.local_steps, self.local_epochs)
 

@@ -52,6 +52,11 @@ def nominal_examples(size: int, batch_size: int, steps: int | None, epochs: int 
     return steps * batch_size if steps is not None else (epochs or 0) * size
 
 
+def batch_examples(size: int, batch: int | Literal["full"]) -> int:
+    """The examples of one batch, for a client that has `size` of them."""
+    return size if batch == "full" else min(size, batch)
+
+
 def _pass(size: int, order: BatchOrder, generator: np.random.Generator) -> np.ndarray:
     return generator.permutation(size) if order == "shuffled" else np.arange(size)
 

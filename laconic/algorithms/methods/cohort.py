@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from laconic.algorithms.methods.batches import BatchOrder
-from laconic.compression.packet import Stream
 from laconic.core.layout import Layout
 from laconic.core.part import State
 from laconic.core.randomness import Draw, Randomness
@@ -41,17 +41,30 @@ class Step:
         return like.new_tensor([[batch is not None] for batch in self.batches])
 
 
+class Vectors:
+    """Vectors [C, d] that a method reads by name, as in `cohort.received.control`."""
+
+    def __init__(self, names: Iterable[str], get: Callable[[str], Tensor]) -> None:
+        self._names, self._get = tuple(names), get
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name.startswith("_") or name not in self._names:
+            raise AttributeError(f"no vector '{name}' here: {', '.join(self._names) or 'none'} is there")
+        return self._get(name)
+
+
 @dataclass
 class Cohort:
-    """C clients at the start of their round, and what a method may ask for."""
+    """C clients at the start of their phase, and what a method can ask for."""
 
     round: int
     phase: str
     clients: Sequence[int]
     states: Sequence[State]
-    """What the method keeps of each client."""
-    received: dict[Stream, Tensor]
-    """[C, d] by stream: what came with the model."""
+    """The method's state on each client."""
     models: Tensor
     """[C, d]: the model that each client starts from; methods do not write to it."""
     buffers: Tensor
@@ -61,8 +74,20 @@ class Cohort:
     data: ClientData
     randomness: Randomness
     _gradients: Gradients
+    _shared: Sequence[str] = ()
+    _received: Mapping[str, Tensor] = field(default_factory=dict)
     _seen: list[tuple[Tensor, list[int]]] = field(default_factory=list)
     """Of every gradient call, the losses and the numbers of examples."""
+
+    @property
+    def state(self) -> Vectors:
+        """[C, d] by name: the clients' side of the method's shared states."""
+        return Vectors(self._shared, self.stacked)
+
+    @property
+    def received(self) -> Vectors:
+        """[C, d] by stream: what came with the instruction, besides the model."""
+        return Vectors(self._received, self._received.__getitem__)
 
     @property
     def sizes(self) -> list[int]:
@@ -74,7 +99,7 @@ class Cohort:
         return torch.zeros(self.layout.size, dtype=self.models.dtype)
 
     def stacked(self, name: str) -> Tensor:
-        """[C, d]: one entry of the clients' states, zero where a client has none yet."""
+        """[C, d]: one entry of the clients' states, zero for a client that has none yet."""
         return torch.stack([state.get(name, self.zeros()) for state in self.states]).to(self.models.device)
 
     def steps(self, positions: Callable[[int, np.random.Generator], Iterator[np.ndarray]]) -> Iterator[Step]:
@@ -97,21 +122,22 @@ class Cohort:
     def large_gradients(
         self,
         models: Sequence[Tensor],
-        batch: int | None,
+        batch: int | Literal["full"] = "full",
         clip_norm: float | None = None,
         order: BatchOrder = "shuffled",
         purpose: str = Draw.LARGE_BATCH,
     ) -> list[Tensor]:
-        """Each client's gradient on one large batch, all its data if None, at each of several models [C, d].
+        """Each client's gradient on one large batch, or on all its data, at each of several models [C, d].
 
-        The batch is the same for all models. It is computed in pieces, so its size costs time and not memory; the piece
-        by piece statistics of batch norm do not stay. Gradients longer than `clip_norm` are brought to this length.
-        In fixed order the batch is the first examples of the client's data; `purpose` names the draw otherwise.
+        The batch is the same for all models. It is computed in pieces, so its size costs time and not memory; batch-norm
+        statistics of the pieces are dropped. Gradients longer than `clip_norm` are scaled to that norm. With a fixed order
+        the batch is the first examples of the client's data; otherwise `purpose` names the draw.
         """
+        count = None if batch == "full" else batch
 
         def plan(size: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
-            drawn = order == "shuffled" and batch is not None and batch < size
-            chosen = generator.permutation(size)[:batch] if drawn else np.arange(size)[:batch]
+            drawn = order == "shuffled" and count is not None and count < size
+            chosen = generator.permutation(size)[:count] if drawn else np.arange(size)[:count]
             return iter(np.array_split(chosen, -(-len(chosen) // PIECE)))
 
         totals = [torch.zeros_like(each) for each in models]

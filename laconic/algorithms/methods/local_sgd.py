@@ -7,21 +7,19 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from laconic.algorithms.methods.base import LocalMethod
+from laconic.algorithms.methods.base import LocalMethod, method
 from laconic.algorithms.methods.cohort import Cohort
-from laconic.core.part import part
 from laconic.core.schedules import LARGEST
 
 
-@part("method", "local_sgd")
+@method("local_sgd")
 class LocalSGD(LocalMethod):
     """W <- w; then K times W -= a (g(W, batch) + mu (W - w)), with mu = 0 unless it is FedProx (Li et al., 2020)."""
 
     proximal: Annotated[float, Field(ge=0, le=LARGEST)] = 0.0
-    """mu: how strongly a client is held back to the model it was sent."""
+    """mu: how strongly a client is pulled to the model it was sent."""
 
     def local(self, cohort: Cohort) -> Tensor:
-        """The updates W - w."""
         rate = self.rate(cohort.round)
         models = cohort.models.clone()
         for step in self.steps(cohort):
@@ -30,7 +28,7 @@ class LocalSGD(LocalMethod):
                 continue
             gradients = self.gradients(cohort, models, step)
             if self.proximal:
-                # A client that has finished has a zero gradient, and must not be pulled back either.
+                # A client that has finished has a zero gradient, and must not be pulled either.
                 away = (models - cohort.models) * step.working(models)
                 gradients.add_(away, alpha=self.proximal)
             models.sub_(gradients, alpha=rate)

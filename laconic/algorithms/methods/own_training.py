@@ -20,11 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from laconic.algorithms.methods.base import Method
+from laconic.algorithms.methods.base import Method, method
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
-from laconic.core.part import part
 from laconic.core.randomness import Draw
 from laconic.core.user_code import load_function
 from laconic.data.federated import ClientData
@@ -67,7 +66,7 @@ class ClientDataset(Dataset[tuple[Tensor, ...]]):
         return list(zip(*batch, strict=True))
 
 
-@part("method", "own_training")
+@method("own_training")
 class OwnTraining(Method):
     """Calls `function(module, dataset)` or `function(module, dataset, visit)`, one client at a time.
 
@@ -111,10 +110,6 @@ class OwnTraining(Method):
         )
         cohort.buffers[row].copy_(layout.flatten_buffers(trained))
         return layout.flatten(trained).to(cohort.models) - cohort.models[row]
-
-    def nominal_gradients(self, size: int, phase: str) -> int:
-        """One pass over the data: what the function really takes is not known before it has run."""
-        return size
 
     def table(self) -> dict[str, Any]:
         """The function by its name."""

@@ -1,4 +1,4 @@
-"""What has come up in a round, as a method sees it."""
+"""The sums of what clients have sent in a round, as a method sees them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 from laconic.compression import Payload
-from laconic.compression.packet import Stream
 from laconic.core.layout import Layout
 
 
 class Aggregate(Protocol):
-    """What becomes of the payloads of one stream in a round."""
+    """Where the payloads of one stream are added up in a round."""
 
     def add(self, payload: Payload, weight: float) -> None:
-        """Fold one payload in."""
+        """Add one payload."""
         ...
 
     def total(self) -> Tensor:
@@ -25,40 +24,40 @@ class Aggregate(Protocol):
         ...
 
     def mean(self) -> Tensor | None:
-        """The mean, or what stands in its place; None when nothing was folded."""
+        """The mean, or a defense's replacement for it; None when nothing was added."""
         ...
 
 
 class Received:
-    """What has come up in a round, stream by stream."""
+    """The sum of each stream."""
 
-    def __init__(self, layout: Layout, device: torch.device, make: Callable[[Stream], Aggregate]) -> None:
+    def __init__(self, layout: Layout, device: torch.device, make: Callable[[str], Aggregate]) -> None:
         self._layout, self._device, self._make = layout, device, make
-        self._streams: dict[Stream, Aggregate] = {}
-        self.heard: set[Stream] = set()
-        """The streams in which anything has come."""
+        self._streams: dict[str, Aggregate] = {}
+        self.heard: set[str] = set()
+        """The streams in which something has arrived."""
 
-    def add(self, stream: Stream, payload: Payload, weight: float) -> None:
-        """Fold one payload in."""
+    def add(self, stream: str, payload: Payload, weight: float) -> None:
+        """Add one payload."""
         self.open(stream)
         self._streams[stream].add(payload, weight)
         self.heard.add(stream)
 
-    def open(self, stream: Stream) -> None:
-        """From now on the stream has a mean, also if nothing comes."""
+    def open(self, stream: str) -> None:
+        """Create the accumulator, even if nothing arrives."""
         if stream not in self._streams:
             self._streams[stream] = self._make(stream)
 
-    def mean(self, stream: Stream) -> Tensor | None:
-        """The mean of a stream, or None when nothing came."""
+    def mean(self, stream: str) -> Tensor | None:
+        """The mean of a stream, or None when nothing has arrived."""
         return self._streams[stream].mean() if stream in self._streams else None
 
-    def sum(self, stream: Stream) -> Tensor:
-        """The weighted sum of a stream so far; 0 when nothing came."""
+    def sum(self, stream: str) -> Tensor:
+        """The weighted sum of a stream so far; 0 when nothing has arrived."""
         return self._streams[stream].total() if stream in self._streams else self._zeros()
 
-    def take(self, stream: Stream) -> Tensor:
-        """The weighted sum of a stream since it was last taken; 0 when nothing came."""
+    def take(self, stream: str) -> Tensor:
+        """The weighted sum of a stream since it was last taken; 0 when nothing has arrived."""
         return self._streams.pop(stream).total() if stream in self._streams else self._zeros()
 
     def _zeros(self) -> Tensor:

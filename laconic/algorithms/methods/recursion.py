@@ -1,8 +1,6 @@
-"""Gradients that are carried along by differences on one batch: the local steps of FedAMD, BVR-L-SGD and FedPAGE."""
+"""The local steps of FedAMD, BVR-L-SGD and FedPAGE: a gradient estimate that differences on one batch carry along."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 from torch import Tensor
 
@@ -26,8 +24,3 @@ def recursive_steps(method: LocalMethod, cohort: Cohort, start: Tensor) -> Tenso
         before = models
         models = models - rate * clipped(gradient.clone(), method.clip_norm) * step.working(models)
     return models - cohort.models
-
-
-def large_batch(size: int | Literal["full"]) -> int | None:
-    """How `Cohort.large_gradients` wants it."""
-    return None if size == "full" else size

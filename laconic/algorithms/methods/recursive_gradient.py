@@ -1,7 +1,7 @@
-"""BVR-L-SGD and FedPAGE: a gradient estimate on the server, and clients that walk on from it.
+"""BVR-L-SGD, FedPAGE and MARINA: the server keeps an estimate g of the mean gradient at the model.
 
-BVR-L-SGD is Murata and Suzuki (2021), as FedAMD's paper uses it; FedPAGE is Zhao, Li and Richtarik (2021). MARINA is
-Gorbunov, Burlachenko, Li and Richtarik (2021): the same estimate with compressed differences, and no local steps.
+BVR-L-SGD is Murata and Suzuki (2021), as FedAMD's paper uses it. FedPAGE is Zhao, Li and Richtarik (2021). MARINA is
+Gorbunov, Burlachenko, Li and Richtarik (2021), Algorithm 1, and with few participants their PP-MARINA, Algorithm 4.
 """
 
 from __future__ import annotations
@@ -14,187 +14,158 @@ from pydantic import Field
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
-from laconic.algorithms.methods.base import ONE_STEP, ClipNorm, Count, LocalMethod, Method, Vectors
+from laconic.algorithms.methods.base import ONE_STEP, ClipNorm, Count, LocalMethod, Method, method
+from laconic.algorithms.methods.batches import BatchOrder, batch_examples
 from laconic.algorithms.methods.cohort import Cohort
-from laconic.algorithms.methods.differences import unbiased_compressor
-from laconic.algorithms.methods.exchange import TRAIN, Exchange
+from laconic.algorithms.methods.exchange import TRAIN, Answer, Exchange, Phase, Stream
 from laconic.algorithms.methods.received import Received
-from laconic.algorithms.methods.recursion import large_batch, recursive_steps
+from laconic.algorithms.methods.recursion import recursive_steps
+from laconic.algorithms.methods.unbiased import unbiased_compressor
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import AnyCompressor
-from laconic.compression.packet import Stream
-from laconic.core.part import State, checked, part
+from laconic.compression import AnyGroupedCompressor, GroupedCompressor
+from laconic.core.part import State, checked
 from laconic.core.randomness import Draw
 
 GRADIENT, RENEWAL, CHANGE = "gradient", "renewal", "change"
-BESIDE = "its gradients travel beside the updates, and would pass undefended"
+PREVIOUS = "previous"
 
 
 @checked
-class TwoExchanges(LocalMethod):
-    """First gradients, from which the server makes its estimate g; then K steps of the recursion from g."""
+class EstimatedGradient(Method):
+    """Clients send gradients at w, from which the server makes g, the entry `gradient` of its state.
+
+    On failure: g uses the gradients that arrive. If none does, g stays as it is.
+    """
 
     anchor_batch: Count | Literal["full"] = "full"
     """b, the examples of a large batch."""
-    gradient_compressor: AnyCompressor | None = None
-    """How gradients are compressed; dense when not given."""
-    exact_sums: ClassVar[str | None] = BESIDE
+    clip_norm: ClipNorm = None
+    """Longer gradients are scaled to this norm, before any difference is taken."""
 
-    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
-        """Gradients have their own."""
-        return self.gradient_compressor
+    @property
+    def order(self) -> BatchOrder:
+        """The order of the client's data, from which a large batch is drawn."""
+        return "shuffled"
 
     def init(self, model: Tensor) -> State:
-        """g before anybody was heard."""
-        return {"gradient": torch.zeros_like(model)}
+        return {GRADIENT: torch.zeros_like(model)}
 
-    def send(self, phase: str, state: State) -> Vectors:
-        """The estimate g, to those who walk on from it."""
-        return {Stream.GRADIENT: state["gradient"]} if phase == TRAIN else {}
+    def _gradient(self, cohort: Cohort) -> Answer:
+        return Answer(gradient=self._large_gradients(cohort, cohort.models)[0])
 
-    def streams(self, phase: str) -> tuple[Stream, ...]:
-        """A gradient first, an update then."""
-        return (Stream.MODEL,) if phase == TRAIN else (Stream.GRADIENT,)
+    def _large_gradients(self, cohort: Cohort, *models: Tensor) -> list[Tensor]:
+        return cohort.large_gradients(models, self.anchor_batch, self.clip_norm, self.order)
 
-    def nominal_gradients(self, size: int, phase: str) -> int:
-        """2 K b' for the recursion, b for a gradient, 2 b for a difference."""
-        if phase == TRAIN:
-            return 2 * super().nominal_gradients(size, phase)
-        large = size if self.anchor_batch == "full" else min(size, self.anchor_batch)
-        return 2 * large if phase == CHANGE else large
-
-
-@part("method", "bvr_l_sgd")
-class BVRLSGD(TwoExchanges):
-    """Participants send large-batch gradients at w, get their mean as g, and run the recursion from it."""
-
-    keeps_model: ClassVar[frozenset[str]] = frozenset({GRADIENT})
-
-    def answer(self, cohort: Cohort) -> Vectors:
-        """The large-batch gradient, or u_i."""
-        if cohort.phase == TRAIN:
-            return {Stream.MODEL: recursive_steps(self, cohort, cohort.received[Stream.GRADIENT])}
-        settings = (large_batch(self.anchor_batch), self.clip_norm, self.batch_order)
-        return {Stream.GRADIENT: cohort.large_gradients([cohort.models], *settings)[0]}
-
-    def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
-        """Gradients, then updates of those whose gradient has come."""
-        return (Exchange(GRADIENT), Exchange(TRAIN, who="answered", model=False))
-
-    def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
-        """The mean of the gradients."""
-        mean = received.mean(Stream.GRADIENT)
-        return state if mean is None else {"gradient": mean}
+    def _examples(self, size: int) -> int:
+        return batch_examples(size, self.anchor_batch)
 
 
 @checked
-class Renewed(Method):
+class TwoExchanges(EstimatedGradient, LocalMethod):
+    """First gradients, from which the server makes g; then K steps of the recursion from g."""
+
+    gradient_compressor: AnyGroupedCompressor | None = None
+    """How gradients are compressed, as qsgd:8@layer; dense when not given."""
+
+    @property
+    def order(self) -> BatchOrder:
+        return self.batch_order
+
+    def local(self, cohort: Cohort) -> Tensor:
+        return recursive_steps(self, cohort, cohort.received.gradient)
+
+    def nominal_gradients(self, size: int) -> int:
+        """2 K b'."""
+        return 2 * super().nominal_gradients(size)
+
+    def _train(self) -> Phase:
+        return Phase(TRAIN, self.local, self.nominal_gradients, down=(Stream(GRADIENT),))
+
+
+@method("bvr_l_sgd")
+class BVRLSGD(TwoExchanges):
+    """Participants send large-batch gradients at w, get their mean as g, and run the recursion from it."""
+
+    def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
+        up = (Stream(GRADIENT, self.gradient_compressor),)
+        return (Phase(GRADIENT, self._gradient, self._examples, up, keeps_model=True), self._train())
+
+    def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
+        return (Exchange(GRADIENT), Exchange(TRAIN, who="answered", model=False))
+
+    def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
+        mean = received.mean(GRADIENT)
+        return state if mean is None else {GRADIENT: mean}
+
+
+@checked
+class RenewedGradient(EstimatedGradient):
     """An estimate g that all clients renew now and then, and that participants carry along by differences in between.
 
-    With probability p, and while there is no g, all N send their gradient at w and g is the mean. Otherwise participants,
-    who are sent w_previous too, the model that g belongs to, send grad(w) - grad(w_previous) on one batch, and g += the
-    mean. w_previous is the model of the round before, or of an earlier one if nobody has answered since.
+    With probability p, and while there is no g, all N send their gradient at w and g is the mean. Otherwise participants
+    also receive w_previous, the model that g belongs to, send grad(w) - grad(w_previous) on one batch, and g += the mean.
+    w_previous is the model of the round before, or of an earlier one if nobody has answered since.
     """
 
     probability: Annotated[float, Field(ge=0, le=1)] = 0.5
-    anchor_batch: Count | Literal["full"] = "full"
-    clip_norm: ClipNorm = None
-    """Gradients that are longer are brought to this length, before any difference is taken."""
-    exact_sums: ClassVar[str | None] = BESIDE
 
-    def first(self, context: RoundContext, state: State) -> Exchange:
-        """The exchange that brings g up to date, by the coin of the round."""
-        renewed = "previous" not in state or context.generator(Draw.RENEWAL).random() < self.probability
-        return Exchange(RENEWAL, who="everyone") if renewed else Exchange(CHANGE)
+    def _change(self, cohort: Cohort) -> Answer:
+        before, now = self._large_gradients(cohort, cohort.received.previous, cohort.models)
+        return Answer(gradient=now.sub_(before))
 
-    def measured(self, cohort: Cohort) -> Tensor:
-        """The gradient at w, or its change since the model that g belongs to."""
-        order = self.batch_order if isinstance(self, LocalMethod) else "shuffled"
-        settings = (large_batch(self.anchor_batch), self.clip_norm, order)
-        if cohort.phase == RENEWAL:
-            return cohort.large_gradients([cohort.models], *settings)[0]
-        models = [cohort.received[Stream.PREVIOUS], cohort.models]
-        before, now = cohort.large_gradients(models, *settings)
-        return now.sub_(before)
+    def _change_examples(self, size: int) -> int:
+        return 2 * self._examples(size)
 
-    def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
-        """g, renewed or carried along."""
-        mean = received.mean(Stream.GRADIENT)
-        if mean is None or exchange.phase not in (RENEWAL, CHANGE):
-            return state
-        gradient = mean if exchange.phase == RENEWAL else state["gradient"] + mean
-        return state | {"gradient": gradient, "current": torch.ones((), dtype=torch.bool)}
-
-    def close(self, state: State, model: Tensor) -> State:
-        """If g was brought up to date, it belongs to the round's model; if nobody answered, to the one before still."""
-        return {"gradient": state["gradient"], "previous": model} if "current" in state else state
-
-
-@part("method", "fed_page")
-class FedPAGE(Renewed, TwoExchanges):
-    """The estimate of `Renewed`, and participants that run the recursion from it."""
-
-    keeps_model: ClassVar[frozenset[str]] = frozenset({RENEWAL, CHANGE})
-
-    def answer(self, cohort: Cohort) -> Vectors:
-        """A gradient or its change; then u_i."""
-        if cohort.phase == TRAIN:
-            return {Stream.MODEL: recursive_steps(self, cohort, cohort.received[Stream.GRADIENT])}
-        return {Stream.GRADIENT: self.measured(cohort)}
+    def _estimate_phases(
+        self, renewal: GroupedCompressor | None, change: GroupedCompressor | None, keeps_model: bool
+    ) -> tuple[Phase, ...]:
+        up, previous = (Stream(GRADIENT, change),), (Stream(PREVIOUS),)
+        return (
+            Phase(RENEWAL, self._gradient, self._examples, (Stream(GRADIENT, renewal),), keeps_model=keeps_model),
+            Phase(CHANGE, self._change, self._change_examples, up, previous, keeps_model),
+        )
 
     def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
-        """The estimate, then updates of those participants who were heard."""
-        return (self.first(context, state), Exchange(TRAIN, who="answered", model=False))
+        renewed = PREVIOUS not in state or context.generator(Draw.RENEWAL).random() < self.probability
+        return (Exchange(RENEWAL, who="everyone") if renewed else Exchange(CHANGE),)
 
-    def send(self, phase: str, state: State) -> Vectors:
-        """The model before, or g."""
-        return {Stream.PREVIOUS: state["previous"]} if phase == CHANGE else super().send(phase, state)
+    def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
+        mean = received.mean(GRADIENT)
+        if mean is None or exchange.phase not in (RENEWAL, CHANGE):
+            return state
+        gradient = mean if exchange.phase == RENEWAL else state[GRADIENT] + mean
+        return state | {GRADIENT: gradient, "current": torch.ones((), dtype=torch.bool)}
+
+    def close(self, state: State, model: Tensor) -> State:
+        # A g that is up to date belongs to the round's model; if nobody answered, it belongs to the previous one still.
+        return {GRADIENT: state[GRADIENT], PREVIOUS: model} if "current" in state else state
 
 
-@part("method", "marina")
-class MARINA(Renewed):
-    """The model moves by -g; differences are compressed, without memory, by the uplink's compressor.
+@method("fed_page")
+class FedPAGE(RenewedGradient, TwoExchanges):
+    """The estimate of `RenewedGradient`, and participants that run the recursion from it."""
 
-    Gorbunov et al. (2021), Algorithm 1; with few participants their PP-MARINA, Algorithm 4.
-    """
+    def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
+        compressor = self.gradient_compressor
+        return (*self._estimate_phases(compressor, compressor, keeps_model=True), self._train())
+
+    def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
+        return (*super().exchanges(context, state), Exchange(TRAIN, who="answered", model=False))
+
+
+@method("marina")
+class MARINA(RenewedGradient):
+    """The model moves by -g. The uplink's compressor compresses differences, without memory; it must be unbiased."""
 
     probability: Annotated[float, Field(ge=0, le=1)] = 0.1
     absent: ClassVar[Mapping[str, str]] = ONE_STEP
 
     def fitted(self, uplink: Uplink) -> Self:
-        """As it is; but only with an unbiased compressor."""
         unbiased_compressor(self, uplink)
         return self
 
-    def answer(self, cohort: Cohort) -> Vectors:
-        """A gradient, or its change."""
-        return {Stream.GRADIENT: self.measured(cohort)}
-
-    def compressor(self, phase: str, uplink: Uplink) -> AnyCompressor | None:
-        """Renewals are dense, changes as the uplink says."""
-        return uplink.parameters().get("compressor") if phase == CHANGE else None
-
-    def init(self, model: Tensor) -> State:
-        """G before anybody was heard."""
-        return {"gradient": torch.zeros_like(model)}
-
-    def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
-        """One."""
-        return (self.first(context, state),)
-
-    def send(self, phase: str, state: State) -> Vectors:
-        """The model before."""
-        return {Stream.PREVIOUS: state["previous"]} if phase == CHANGE else {}
-
-    def streams(self, phase: str) -> tuple[Stream, ...]:
-        """Gradients only."""
-        return (Stream.GRADIENT,)
+    def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
+        return self._estimate_phases(None, uplink.compression, keeps_model=False)
 
     def update(self, received: Received, state: State) -> Tensor | None:
-        """-g."""
-        return -state["gradient"] if Stream.GRADIENT in received.heard else None
-
-    def nominal_gradients(self, size: int, phase: str) -> int:
-        """The batch, or twice that for a difference."""
-        large = size if self.anchor_batch == "full" else min(size, self.anchor_batch)
-        return 2 * large if phase == CHANGE else large
+        return -state[GRADIENT] if GRADIENT in received.heard else None

@@ -25,6 +25,11 @@ class Optimizer(Part):
     server_schedule: Schedule
     """What the server's rate is multiplied with as rounds go by."""
 
+    @property
+    def linear(self) -> bool:
+        """Whether every step is `server_lr` times the mean, so that whoever knows the mean can repeat it."""
+        return False
+
     def init(self, model: Tensor) -> State:
         """The state before round 0."""
         raise NotImplementedError

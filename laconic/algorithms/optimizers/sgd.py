@@ -18,6 +18,10 @@ class SGD(Optimizer):
     momentum: Decay = 0.0
     server_schedule: Schedule = RateSchedule()
 
+    @property
+    def linear(self) -> bool:
+        return not self.momentum and self.server_schedule.name == "constant"
+
     def init(self, model: Tensor) -> State:
         """Nothing without momentum."""
         return {"momentum": torch.zeros_like(model)} if self.momentum else {}

@@ -5,18 +5,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
-from laconic.compression import DENSE, AnyCompressor, Compressor, DensePayload, Payload, decode, encode_dense
+from laconic.algorithms.link import CompressedLink
+from laconic.compression import DENSE, DensePayload, GroupedCompressor, Payload, decode_body, encode_dense
 from laconic.compression.packet import Body, Flag
 from laconic.core.layout import Layout
-from laconic.core.part import Part, State, part
+from laconic.core.part import Part, State, checked, part
 from laconic.core.randomness import Draw
 
 
@@ -45,120 +47,117 @@ class Uplink(Part):
 
     def fold(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
         """On the server: what to add to the mean for this body, and the new peer state."""
-        return decode(body, layout), peer
+        return decode_body(body, layout), peer
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """What the papers' formulas count for this body."""
         raise NotImplementedError
 
     @property
-    def effective(self) -> Compressor | None:
-        """C as it is really applied; None if there is none."""
+    def compression(self) -> GroupedCompressor | None:
+        """C and its granularity; None if updates are not compressed."""
         return None
 
     @property
     def has_memory(self) -> bool:
         """Whether what was not sent is kept for later."""
-        return bool(self.parameters().get("memory", False))
+        return False
 
-    def without_memory(self) -> Uplink:
-        """The same uplink, forgetting what it did not send: Fed-EF's Figure 1 shows what that costs."""
-        return self
+    @property
+    def has_reference(self) -> bool:
+        """Whether what is sent, or what the server makes of it, depends on the last update that was sent."""
+        return False
+
+    @property
+    def effective(self) -> GroupedCompressor | None:
+        """C as it is really applied: with memory, scaled so that it contracts."""
+        return self.compression.scaled_for_feedback() if self.compression and self.has_memory else self.compression
+
+    @property
+    def lossless(self) -> bool:
+        """Whether every update arrives as it is."""
+        return not self.has_reference and (self.compression is None or self.compression.compressor.lossless)
 
 
 @part("uplink", "dense")
 class DenseUplink(Uplink):
-    """The update as it is: 32 d bits, nothing to remember."""
+    """The update as it is: 32 d bits."""
+
+    memory: bool | None = None
+    """May be set, as for other uplinks; but nothing is left out, so there is nothing to remember."""
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
-        """Every entry."""
         return Encoded(encode_dense(update, lent=True), state, DensePayload(update))
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
-        """32 d."""
         return DENSE.paper_bits(layout)
 
 
-@part("uplink", "compressed")
-class Compressed(Uplink):
-    """C(u), and no memory: right for unbiased compressors (FedCOM, FedPAQ [G, Algorithm 1])."""
+@checked
+class CompressedUplink(CompressedLink, Uplink):
+    """What uplinks that compress share: with memory x = u + m is sent as C(x), and m = x - what the server decodes.
 
-    compressor: AnyCompressor
-
-    @property
-    def effective(self) -> Compressor | None:
-        """The compressor as it is."""
-        return self.compressor
-
-    def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
-        """C(u)."""
-        body = compress(self.compressor, update, context)
-        return Encoded(body, state, decode(body, context.layout))
-
-    def paper_bits(self, body: Body, layout: Layout) -> int:
-        """The compressor's count."""
-        return self.compressor.paper_bits(layout)
-
-
-@part("uplink", "error_feedback")
-class ErrorFeedback(Uplink):
-    """x = u + m; send C(x); m = x - what the server decodes. [C, Algorithm 2; E, Algorithm 1, lines 11 and 12].
-
-    C must be contractive; unbiased ones that are not are scaled by 1 / (1 + omega). Absent clients keep m. With
-    `restart_after=S`, m = 0 when it was last updated more than S rounds ago, from round `restart_from` on [E, section 5].
+    With memory C must be contractive; unbiased ones that are not are scaled by 1 / (1 + omega). Absent clients keep m.
     """
 
-    compressor: AnyCompressor
+    memory: bool | Literal["auto"] = False
+    """Error feedback: add what was not sent to the next update. `auto`: if C is biased and does more than round."""
     restart_after: Annotated[int, Field(ge=0)] | None = None
+    """m = 0 when it was last updated more than so many rounds ago [E, section 5]."""
     restart_from: Annotated[int, Field(ge=0)] = 0
+    """The first round in which a memory may be restarted."""
 
     def __post_init__(self) -> None:
-        self.compressor.scaled_for_feedback()  # refuses what cannot contract, before any work
-
-    @property
-    def effective(self) -> Compressor | None:
-        """The compressor, scaled if need be."""
-        return self.compressor.scaled_for_feedback()
-
-    def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
-        """C(u + m)."""
-        target = compensate(update, state, context, self.restart_after, self.restart_from)
-        body = compress(self.compressor.scaled_for_feedback(), target, context)
-        used = decode(body, context.layout)
-        return Encoded(body, remember(target, used, context), used)
-
-    def paper_bits(self, body: Body, layout: Layout) -> int:
-        """The compressor's count."""
-        return self.compressor.paper_bits(layout)
+        if self.has_memory:
+            self.compressor.scaled_for_feedback()  # refuses what cannot contract, before any work
 
     @property
     def has_memory(self) -> bool:
-        """Always."""
-        return True
+        if self.memory == "auto":
+            return self.compressor.biased and not self.compressor.rounds_entries
+        return self.memory
 
-    def without_memory(self) -> Uplink:
-        """C(u)."""
-        return Compressed(self.compressor)
+    def target(self, update: Tensor, state: State, context: RoundContext) -> Tensor:
+        """u without memory; with it u + m, as a vector of its own. A memory that is too old is forgotten."""
+        if not self.has_memory:
+            return update
+        if "memory" not in state:
+            return update.clone()
+        age = context.round - int(state["updated"])
+        if self.restart_after is not None and context.round >= self.restart_from and age > self.restart_after:
+            return update.clone()
+        return update + state["memory"].to(update.device)
+
+    def compress(self, target: Tensor, context: RoundContext) -> Body:
+        """C(x), with draws that are named after the context."""
+        assert self.effective is not None
+        return self.effective.encode(target, context.layout, context.generator(Draw.UPLINK))
+
+    def remember(self, target: Tensor, arrived: Payload, context: RoundContext) -> State:
+        """m = x - what arrived; `target` is used up."""
+        if not self.has_memory:
+            return {}
+        arrived.add_to(target, -1.0)
+        return {"memory": target, "updated": torch.tensor(context.round)}
+
+    def paper_bits(self, body: Body, layout: Layout) -> int:
+        return self.compression.paper_bits(layout)
 
 
-def compress(compressor: AnyCompressor, vector: Tensor, context: RoundContext) -> Body:
-    """C(x), with draws that are named after the context."""
-    return compressor.encode(vector, context.layout, context.generator(Draw.UPLINK))
+@part("uplink", "compressed")
+class Compressed(CompressedUplink):
+    """C(u), right for unbiased compressors (FedCOM, FedPAQ [G, Algorithm 1]); or with memory C(u + m), error feedback.
 
+    Error feedback is [C, Algorithm 2; E, Algorithm 1, lines 11 and 12].
+    """
 
-def compensate(
-    update: Tensor, state: State, context: RoundContext, restart_after: int | None, restart_from: int
-) -> Tensor:
-    """u + m, as a vector of its own; a memory that is too old is forgotten."""
-    if "memory" not in state:
-        return update.clone()
-    age = context.round - int(state["updated"])
-    if restart_after is not None and context.round >= restart_from and age > restart_after:
-        return update.clone()
-    return update + state["memory"].to(update.device)
+    named: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "compressed": {"memory": False},
+        "error_feedback": {"memory": True},
+    }
 
-
-def remember(target: Tensor, arrived: Payload, context: RoundContext) -> State:
-    """m = x - what arrived; `target` is used up."""
-    arrived.add_to(target, -1.0)
-    return {"memory": target, "updated": torch.tensor(context.round)}
+    def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
+        target = self.target(update, state, context)
+        body = self.compress(target, context)
+        used = decode_body(body, context.layout)
+        return Encoded(body, self.remember(target, used, context), used)

@@ -14,8 +14,8 @@ from pydantic import Field
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
-from laconic.algorithms.uplinks.base import Encoded, Uplink, compensate, compress, remember
-from laconic.compression import AnyCompressor, Codec, Compressor, Dense, Payload, SumPayload, decode
+from laconic.algorithms.uplinks.base import CompressedUplink, Encoded
+from laconic.compression import AnyCompressor, Codec, Dense, Payload, SumPayload, decode_body
 from laconic.compression.packet import Body, Flag
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
@@ -25,7 +25,7 @@ SKIP = Body(Codec.SKIP)
 
 
 @checked
-class ThresholdUplink(Uplink):
+class ThresholdUplink(CompressedUplink):
     """What lazy and accelerated uplinks share: ||y - r|| <= threshold ||r||.
 
     The threshold is a number, or C / (alpha n) [B, equation (3)] with n the clients invited; `constant="suggested"` is
@@ -33,25 +33,16 @@ class ThresholdUplink(Uplink):
     """
 
     compressor: AnyCompressor = Dense()
-    memory: bool = False
-    """Error feedback inside."""
     threshold: Annotated[float, Field(ge=0)] | None = None
     constant: Annotated[float, Field(ge=0)] | Literal["suggested"] = "suggested"
     alpha: Annotated[float, Field(gt=0)] = 1.0
-    restart_after: Annotated[int, Field(ge=0)] | None = None
-    restart_from: Annotated[int, Field(ge=0)] = 0
-
-    def __post_init__(self) -> None:
-        if self.memory:
-            self.compressor.scaled_for_feedback()  # refuses what cannot contract, before any work
 
     @property
-    def effective(self) -> Compressor | None:
-        """The compressor, scaled if need be."""
-        return self.compressor.scaled_for_feedback() if self.memory else self.compressor
+    def has_reference(self) -> bool:
+        return True
 
     def limit(self, context: RoundContext) -> float:
-        """The threshold on this context."""
+        """The threshold in this round."""
         if self.threshold is not None:
             return self.threshold
         constant = self.constant
@@ -59,8 +50,8 @@ class ThresholdUplink(Uplink):
             constant = math.sqrt(self.alpha * math.log(context.population)) / context.population
         return constant / (self.alpha * context.invited)
 
-    def close(self, payload: Payload, state: State, context: RoundContext) -> bool:
-        """Whether y is near the reference."""
+    def is_similar(self, payload: Payload, state: State, context: RoundContext) -> bool:
+        """Whether y is near the reference: ||y - r|| <= threshold ||r||."""
         if "reference" not in state:
             return False
         reference = self.reference(state, context.layout).dense()
@@ -69,26 +60,11 @@ class ThresholdUplink(Uplink):
 
     def reference(self, state: State, layout: Layout) -> Payload:
         """The reference r, from the client's state or the server's."""
-        return decode(Body.from_tensor(state["reference"]), layout)
-
-    def target(self, update: Tensor, state: State, context: RoundContext) -> Tensor:
-        """The update u, or u + m."""
-        if not self.memory:
-            return update
-        return compensate(update, state, context, self.restart_after, self.restart_from)
-
-    def compressed(self, target: Tensor, context: RoundContext) -> Body:
-        """C(x)."""
-        compressor = self.compressor.scaled_for_feedback() if self.memory else self.compressor
-        return compress(compressor, target, context)
+        return decode_body(Body.from_tensor(state["reference"]), layout)
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """A skip is a flag of one bit."""
-        return 1 if body.codec == Codec.SKIP else self.compressor.paper_bits(layout)
-
-    def without_memory(self) -> Uplink:
-        """No error feedback inside."""
-        return self.replace(memory=False)
+        return 1 if body.codec == Codec.SKIP else super().paper_bits(body, layout)
 
 
 @part("uplink", "lazy")
@@ -99,20 +75,19 @@ class Lazy(ThresholdUplink):
     """
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
-        """C(x), or a skip."""
         target = self.target(update, state, context)
-        body = self.compressed(target, context)
-        used: Payload = decode(body, context.layout)
+        body = self.compress(target, context)
+        used: Payload = decode_body(body, context.layout)
         reference = body.to_tensor()
-        if self.close(used, state, context):
+        if self.is_similar(used, state, context):
             body, used, reference = SKIP, self.reference(state, context.layout), state["reference"]
-        memory = remember(target, used, context) if self.memory else {}
+        memory = self.remember(target, used, context)
         return Encoded(body, memory | {"reference": reference}, used)
 
     def fold(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
         """The body, or on a skip the last one again."""
         if body.codec != Codec.SKIP:
-            return decode(body, layout), {"reference": body.to_tensor()}
+            return decode_body(body, layout), {"reference": body.to_tensor()}
         if "reference" not in peer:
             raise PacketError("reference", "a skip before anything was sent")
         return self.reference(peer, layout), peer
@@ -129,19 +104,18 @@ class Accelerated(ThresholdUplink):
     feedback: Literal["sent", "used"] = "sent"
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
-        """C(x), marked when it is to be used together with r."""
         target = self.target(update, state, context)
-        body = self.compressed(target, context)
-        arrived: Payload = decode(body, context.layout)
-        flags = Flag.ACCELERATED if self.close(arrived, state, context) else Flag(0)
+        body = self.compress(target, context)
+        arrived: Payload = decode_body(body, context.layout)
+        flags = Flag.ACCELERATED if self.is_similar(arrived, state, context) else Flag(0)
         used = SumPayload(self.reference(state, context.layout), arrived) if flags else arrived
         seen = used if self.feedback == "used" else arrived
-        memory = remember(target, seen, context) if self.memory else {}
+        memory = self.remember(target, seen, context)
         return Encoded(body, memory | {"reference": body.to_tensor()}, used, flags, seen)
 
     def fold(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
         """What was sent, y, or r + y."""
-        payload: Payload = decode(body, layout)
+        payload: Payload = decode_body(body, layout)
         if Flag.ACCELERATED in flags:
             if "reference" not in peer:
                 raise PacketError("reference", "an acceleration before anything was sent")

@@ -1,16 +1,19 @@
-"""What all compressors share: choose entries, express their values, and the properties that theorems need."""
+"""What all compressors share: one function of a vector, its spelling, and the properties that theorems and methods need."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, TypeVar, dataclass_transform
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 from torch import Tensor
 
+from laconic.compression import groups
 from laconic.compression.body import BodyWriter, Floats, float_type
-from laconic.compression.codec import BY_LAYER, Codec, Places
-from laconic.compression.groups import Bounds, Chosen, Group, group_bounds
+from laconic.compression.codec import Codec
+from laconic.compression.forms import Form, Kept, write_forms
+from laconic.compression.groups import Bounds, group_bounds, spans
 from laconic.compression.packet import Body
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
@@ -23,30 +26,57 @@ COMPRESSORS: dict[str, type[Compressor]] = {}
 
 
 class Compressor(Part):
-    """C(x): which entries are sent (`select`), and in what form (`express`). By default all of them, as they are."""
+    """C(x), for one group of entries: `compress` returns what is sent of it as a form.
+
+    Splitting a vector into groups, coding and counting are not a compressor's business; which groups is its link's.
+    """
 
     slot: ClassVar[str] = "compressor"
     argument: ClassVar[str | None] = None
     """The parameter that stands right after the colon in a spelling."""
-    by: Group
+    in_chain: ClassVar[Mapping[str, Any]] = {}
+    """Parameters that have another default after a `+`."""
 
-    def encode(self, vector: Tensor, layout: Layout, generator: np.random.Generator) -> Body:
+    def compress(self, x: Floats, rng: np.random.Generator) -> Form:
+        """What is sent of one group: `Levels`, `Signs`, `Kept`, or a NumPy vector. Draw from `rng` only."""
+        raise NotImplementedError
+
+    def forms(self, entries: Floats, bounds: Bounds, rng: np.random.Generator) -> list[Form]:
+        """What is sent of every group; to be overridden only where groups share something, such as a seed."""
+        return [self.compress(entries[start:end], rng) for start, end in spans(bounds)]
+
+    def encode(self, vector: Tensor, layout: Layout, rng: np.random.Generator, granularity: str = "model") -> Body:
         """The vector as bytes; only random compressors draw from the generator."""
-        writer = BodyWriter(layout)
-        chosen = self.select(host_entries(vector, layout), group_bounds(layout, self.by), generator, writer)
-        form = self.express(chosen, generator, writer)
-        if not isinstance(form, Codec):
-            raise ConfigError(f"compressor '{self.name}': express must return the Codec of what it wrote, not {form!r}")
-        return writer.body(chosen.places | form | (BY_LAYER if self.by == "layer" else 0))
+        writer, bounds = BodyWriter(layout), group_bounds(layout, granularity)
+        forms = self.forms(host_entries(vector, layout), bounds, rng)
+        if not self.sparse and any(isinstance(form, Kept) for form in forms):
+            raise ConfigError(f"compressor '{self.name}': it leaves entries out, so it must say `sparse = True`")
+        try:
+            codec = write_forms(forms, bounds, writer)
+        except ConfigError as error:
+            raise ConfigError(f"compressor '{self.name}': {error}") from None
+        # Groups make no difference to a vector that is sent as it is.
+        return writer.body(codec, "model" if codec in (Codec.FLOAT32, Codec.FLOAT64) else granularity)
 
-    def select(self, entries: Floats, groups: Bounds, generator: np.random.Generator, writer: BodyWriter) -> Chosen:
-        """Which entries are sent; writes where they are."""
-        return Chosen(Places.ALL, entries, groups, groups)
+    @property
+    def sparse(self) -> bool:
+        """Whether entries are left out, so that most of what arrives is zero."""
+        return False
 
-    def express(self, chosen: Chosen, generator: np.random.Generator, writer: BodyWriter) -> Codec:
-        """Write the chosen values, and say in which form."""
-        writer.values(chosen.values)
-        return Codec.FLOAT32 if writer.floats.itemsize == 4 else Codec.FLOAT64
+    @property
+    def exact(self) -> bool:
+        """Whether the values that are sent arrive as they are. Only those of such a sparse compressor can be quantized."""
+        return self.sparse
+
+    @property
+    def lossless(self) -> bool:
+        """Whether everything arrives as it is."""
+        return self.exact and not self.sparse
+
+    @property
+    def kept_fraction(self) -> float | None:
+        """k/d, where it is fixed."""
+        return None
 
     @property
     def contractive(self) -> bool:
@@ -58,8 +88,13 @@ class Compressor(Part):
         """Whether the mean over all draws is another vector than x; then only a memory makes up for what is missing."""
         return True
 
-    def omega(self, layout: Layout) -> float:
-        """The variance of an unbiased C, relative to ||x||^2 and for the worst group; 0 when C is not random."""
+    @property
+    def rounds_entries(self) -> bool:
+        """Whether every entry arrives, rounded to a number next to it: then even a biased C can do without memory."""
+        return False
+
+    def omega(self, size: int) -> float:
+        """The variance of an unbiased C, relative to ||x||^2, for a group of `size` entries; 0 when C is not random."""
         return 0.0
 
     def scaled_for_feedback(self: Kind) -> Kind:
@@ -68,32 +103,25 @@ class Compressor(Part):
             raise ConfigError(f"compressor {self} is not contractive: error feedback cannot use it")
         return self
 
-    def count(self, layout: Layout) -> int:
-        """How many values are sent."""
-        return layout.size
+    def kept(self, size: int) -> int:
+        """How many values are sent of a group of `size` entries."""
+        return size if self.kept_fraction is None else groups.kept(self.kept_fraction, size)
 
-    def paper_bits(self, layout: Layout) -> int:
-        """What the papers count for a vector (algorithms.md, "Compressors")."""
-        count = self.count(layout)
-        return self.place_bits(count) + self.value_bits(count, len(group_bounds(layout, self.by)) - 1)
-
-    def place_bits(self, count: int) -> int:
-        """The papers' count for positions."""
+    def position_bits(self, count: int) -> int:
+        """What the papers count for `count` positions, where they count them."""
         return 0
 
     def value_bits(self, count: int, groups: int) -> int:
-        """The papers' count for values."""
+        """What the papers count for `count` values."""
         return 32 * count
 
     def __str__(self) -> str:
-        from laconic.compression.compressors.spelling import spell
-
         return spell(self)
 
 
 @dataclass_transform(frozen_default=True)
 def compressor(name: str, argument: str | None = None) -> Callable[[type[Kind]], type[Kind]]:
-    """Class decorator: a checked, frozen part with a name and a place in `COMPRESSORS`."""
+    """Class decorator: a frozen dataclass with checked parameters, which has a name and can be spelled."""
 
     def register(cls: type[Kind]) -> type[Kind]:
         cls.name, cls.argument = name, argument
@@ -106,16 +134,13 @@ def compressor(name: str, argument: str | None = None) -> Callable[[type[Kind]],
 
 
 def _check(cls: type[Compressor], name: str) -> None:
-    """What would go wrong later without a word, or in many."""
-    own = f"compressor '{name}' ({cls.__module__}.{cls.__qualname__})"
+    """Refuse, when the class is made, what would go wrong later."""
+    described = f"compressor '{name}' ({cls.__module__}.{cls.__qualname__})"
     taken = COMPRESSORS.get(name)
     if taken is not None and taken.__module__.startswith("laconic.") and taken.__module__ != cls.__module__:
-        raise ConfigError(f"{own}: Laconic has one of that name; choose another")
-    if not hasattr(cls, "by"):
-        raise ConfigError(f'{own}: it must say its groups: by: Group = "model", or "layer"')
-    written = [getattr(cls, each) is not getattr(Compressor, each) for each in ("encode", "select", "express")]
-    if name != "dense" and not any(written):
-        raise ConfigError(f"{own}: it has neither a `select` nor an `express` of its own, so it would send everything")
+        raise ConfigError(f"{described}: Laconic has one of that name; choose another")
+    if cls.compress is Compressor.compress and cls.forms is Compressor.forms:
+        raise ConfigError(f"{described}: it has no function `compress`")
 
 
 def host_entries(vector: Tensor, layout: Layout) -> Floats:
@@ -125,3 +150,20 @@ def host_entries(vector: Tensor, layout: Layout) -> Floats:
         raise ConfigError(f"a vector {found} for a model of {layout.size} parameters of {layout.dtype}")
     entries: Floats = vector.detach().cpu().contiguous().numpy()
     return entries.astype(float_type(layout), copy=False)
+
+
+def spell(compressor: Compressor, usual: Mapping[str, Any] = {}) -> str:
+    """The shortest text from which `parse_compressor` makes the same compressor; `usual` are other defaults."""
+    defaults = {field.name: field.default for field in dataclasses.fields(compressor)} | dict(usual)  # type: ignore[arg-type]
+    settings: list[str] = []
+    for key, value in compressor.parameters().items():
+        if key == compressor.argument:
+            settings.insert(0, _ratio(value) if key == "ratio" else str(value))
+        elif value != defaults[key]:
+            settings.append(f"{key}={str(value).lower()}")
+    return compressor.name + (":" + ",".join(settings) if settings else "")
+
+
+def _ratio(value: float) -> str:
+    whole = round(1 / value)
+    return f"1/{whole}" if whole > 1 and 1 / whole == value else repr(value)

@@ -2,72 +2,73 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
-from laconic.compression.body import BodyWriter, Floats
-from laconic.compression.codec import Codec
-from laconic.compression.compressors.base import Compressor, compressor
-from laconic.compression.compressors.dense import Cast
-from laconic.compression.compressors.quantized import QSGD, Uniform
-from laconic.compression.compressors.sign import Sign
-from laconic.compression.compressors.sparse import RandomK, TopK
-from laconic.compression.groups import Bounds, Chosen, Group
-from laconic.core.layout import Layout
+from laconic.compression.body import Floats
+from laconic.compression.compressors.base import Compressor, compressor, spell
+from laconic.compression.forms import Form, Kept
+from laconic.compression.groups import Bounds
+from laconic.core.errors import ConfigError
 
 
 @compressor("chain")
 class Chain(Compressor):
-    """`first` chooses entries, `second` quantizes their values, in order of position; the groups are those of `first`.
+    """`first` chooses entries, `second` quantizes their values, group by group and in order of position.
 
     Written `top_k:0.01+qsgd:4`, where qsgd takes the max norm unless told otherwise.
     """
 
-    first: TopK | RandomK
-    second: QSGD | Uniform | Sign | Cast
+    first: Compressor
+    second: Compressor
+    sparse = True
+    exact = False
 
     def __post_init__(self) -> None:
-        # One chain, one spelling: the groups of the second are those of the first.
-        object.__setattr__(self, "second", self.second.replace(by=self.first.by))
+        if not (self.first.sparse and self.first.exact):
+            raise ConfigError(f"compressor {self}: before a '+' it must keep some entries exactly, as top_k does")
+        if self.second.sparse or self.second.lossless:
+            raise ConfigError(f"compressor {self}: after a '+' it must quantize every value, as qsgd does")
+
+    def forms(self, entries: Floats, bounds: Bounds, rng: np.random.Generator) -> list[Form]:
+        return [self._quantized(form, rng) for form in self.first.forms(entries, bounds, rng)]
+
+    def _quantized(self, form: Form, rng: np.random.Generator) -> Form:
+        if not isinstance(form, Kept) or not isinstance(form.values, np.ndarray):
+            raise ConfigError(f"compressor '{self.first.name}': before a '+' it must return Kept(positions, vector)")
+        values = self.second.compress(form.values, rng)
+        if isinstance(values, Kept):
+            raise ConfigError(f"compressor '{self.second.name}': after a '+' it must not return Kept")
+        return dataclasses.replace(form, values=values)
 
     @property
-    def by(self) -> Group:  # type: ignore[override]
-        """The groups of the first."""
-        return self.first.by
-
-    def select(self, entries: Floats, groups: Bounds, generator: np.random.Generator, writer: BodyWriter) -> Chosen:
-        """As the first."""
-        return self.first.select(entries, groups, generator, writer)
-
-    def express(self, chosen: Chosen, generator: np.random.Generator, writer: BodyWriter) -> Codec:
-        """As the second."""
-        return self.second.express(chosen, generator, writer)
+    def kept_fraction(self) -> float | None:
+        return self.first.kept_fraction
 
     @property
     def contractive(self) -> bool:
-        """When both are."""
         return self.first.contractive and self.second.contractive
 
     @property
     def biased(self) -> bool:
-        """When one of the two is."""
         return self.first.biased or self.second.biased
 
-    def omega(self, layout: Layout) -> float:
+    def omega(self, size: int) -> float:
         """The variances of two unbiased steps compound: (1 + omega_1)(1 + omega_2) - 1."""
-        return (1 + self.first.omega(layout)) * (1 + self.second.omega(layout)) - 1
+        return (1 + self.first.omega(size)) * (1 + self.second.omega(size)) - 1
 
     def scaled_for_feedback(self) -> Chain:
-        """Each of the two, scaled."""
         return self.replace(first=self.first.scaled_for_feedback(), second=self.second.scaled_for_feedback())
 
-    def count(self, layout: Layout) -> int:
-        """As the first."""
-        return self.first.count(layout)
+    def kept(self, size: int) -> int:
+        return self.first.kept(size)
 
-    def place_bits(self, count: int) -> int:
-        """As the first."""
-        return self.first.place_bits(count)
+    def position_bits(self, count: int) -> int:
+        return self.first.position_bits(count)
 
     def value_bits(self, count: int, groups: int) -> int:
-        """As the second."""
         return self.second.value_bits(count, groups)
+
+    def __str__(self) -> str:
+        return f"{self.first}+{spell(self.second, self.second.in_chain)}"

@@ -8,53 +8,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.compression.body import BodyWriter
+from laconic.compression.body import Floats
 from laconic.compression.codec import Codec
 from laconic.compression.compressors.base import Compressor, compressor
-from laconic.compression.entropy import ONE_THREAD, blocks
-from laconic.compression.groups import Chosen, Group
+from laconic.compression.forms import Form, Values
 from laconic.compression.packet import Body
-from laconic.compression.selection import peak
 
 _DENSE = {torch.float32: Codec.FLOAT32, torch.float64: Codec.FLOAT64}
-_HALVES = {"float16": (torch.float16, Codec.FLOAT16), "bfloat16": (torch.bfloat16, Codec.BFLOAT16)}
 
 
 @compressor("dense")
 class Dense(Compressor):
     """The vector's own floating type, 32 bits an entry in the papers' count."""
 
-    by: Group = "model"
+    exact = True
+    biased = False
 
-    @property
-    def biased(self) -> bool:
-        """Nothing is missing."""
-        return False
-
-
-DENSE = Dense()
+    def compress(self, x: Floats, rng: np.random.Generator) -> Form:
+        return x
 
 
 @compressor("cast", argument="kind")
 class Cast(Compressor):
-    """Sixteen bits an entry. What is too large for the type becomes its largest number."""
+    """Sixteen bits an entry, rounded to the nearest. What is too large for the type becomes its largest number."""
 
     kind: Literal["float16", "bfloat16"] = "float16"
-    by: Group = "model"
+    rounds_entries = True
 
-    def express(self, chosen: Chosen, generator: np.random.Generator, writer: BodyWriter) -> Codec:
-        """Each entry rounded to the nearest."""
-        peak(chosen.values)  # refuses what is not finite
-        half, form = _HALVES[self.kind]
-        most = torch.finfo(half).max
-        for start, end in blocks(len(chosen.values), ONE_THREAD):
-            # A copy is made anyhow, and torch wants memory that it may write to.
-            rounded = torch.from_numpy(np.clip(chosen.values[start:end], -most, most)).to(half)
-            writer.put(rounded.view(torch.int16).numpy().astype("<i2", copy=False).tobytes())
-        return form
+    def compress(self, x: Floats, rng: np.random.Generator) -> Form:
+        return Values(x, self.kind)
 
     def value_bits(self, count: int, groups: int) -> int:
-        """16 each."""
         return 16 * count
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from laconic.compression.body import BodyWriter, Floats
-from laconic.compression.codec import Codec
+from laconic.compression.body import Floats
 from laconic.compression.compressors.base import Compressor, compressor
 from laconic.compression.entropy import blocks
-from laconic.compression.groups import Chosen, Group, group_bounds, spans
+from laconic.compression.forms import Form, Levels
 from laconic.compression.selection import peak
-from laconic.compression.values import MOST_BITS, write_levels
-from laconic.core.layout import Layout
+from laconic.compression.values import MOST_BITS
 
 Bits = Annotated[int, Field(ge=1, le=MOST_BITS)]
 
@@ -32,7 +31,7 @@ class QSGD(Compressor):
     bits: Bits = 4
     norm: Literal["l2", "max"] = "l2"
     damped: bool = False
-    by: Group = "model"
+    in_chain: ClassVar[Mapping[str, Any]] = {"norm": "max"}
 
     @model_validator(mode="after")
     def _enough_bits(self) -> QSGD:
@@ -42,36 +41,26 @@ class QSGD(Compressor):
 
     @property
     def levels(self) -> int:
-        """s."""
+        """s, the number of levels above zero."""
         return int(2 ** (self.bits - 1)) - (self.norm == "max")
 
-    def express(self, chosen: Chosen, generator: np.random.Generator, writer: BodyWriter) -> Codec:
-        """A step per group and a signed level per entry."""
-        levels = np.zeros(len(chosen.values), dtype=_whole(self.bits))
-        steps = []
-        for start, end in spans(chosen.bounds):
-            values = chosen.values[start:end]
-            length = peak(values) if self.norm == "max" else euclidean(values)
-            step = representable(length / self.levels, values.dtype)
-            _round_magnitudes(values, step, self.levels, generator, levels[start:end])
-            steps.append(step / self._damping(values, length) if self.damped else step)
-        writer.values(np.array(steps))
-        write_levels(levels, self.bits, writer)
-        return Codec.STEPS
+    def compress(self, x: Floats, rng: np.random.Generator) -> Form:
+        length = peak(x) if self.norm == "max" else euclidean(x)
+        step = representable(length / self.levels, x.dtype)
+        levels = np.zeros(len(x), dtype=_whole(self.bits))
+        _round_magnitudes(x, step, self.levels, rng, levels)
+        return Levels(levels, step / self._damping(x, length) if self.damped else step, bits=self.bits)
 
     def _damping(self, values: Floats, length: float) -> float:
         """1 + omega."""
         if self.norm == "l2":
-            return 1 + self._omega(len(values))
+            return 1 + self.omega(len(values))
         # An error is below max(x)/s: with two levels or more, memory shrinks in the maximum norm. With one level the
         # variance is the sum of |x| (max - |x|), so 1 + omega = max(x) ||x||_1 / ||x||^2.
         if self.levels > 1 or length == 0:
             return 1.0
         shares = np.abs(values.astype(np.float64)) / length
         return float(shares.sum() / np.square(shares).sum())
-
-    def _omega(self, size: int) -> float:
-        return min(size / self.levels**2, math.sqrt(size) / self.levels)
 
     @property
     def contractive(self) -> bool:
@@ -80,13 +69,15 @@ class QSGD(Compressor):
 
     @property
     def biased(self) -> bool:
-        """Only when damped."""
         return self.damped
 
-    def omega(self, layout: Layout) -> float:
+    @property
+    def rounds_entries(self) -> bool:
+        return not self.damped
+
+    def omega(self, size: int) -> float:
         """min(d/s^2, sqrt(d)/s); the max norm is no larger than the l2 norm, so the bound holds for it as well."""
-        sizes = np.diff(group_bounds(layout, self.by)).tolist()
-        return max((self._omega(size) for size in sizes), default=0.0)
+        return min(size / self.levels**2, math.sqrt(size) / self.levels)
 
     def scaled_for_feedback(self) -> QSGD:
         """Damped, unless it is contractive."""
@@ -99,34 +90,25 @@ class QSGD(Compressor):
 
 @compressor("uniform", argument="bits")
 class Uniform(Compressor):
-    """A grid of 2^bits points from the smallest to the largest value of each layer (FedCOMGATE, Section 5).
+    """A grid of 2^bits points from the smallest to the largest value of each group (FedCOMGATE, Section 5).
 
     `rounding`: stochastic, which is unbiased; nearest; or authors, the published code: nearest on a grid centered on the
-    mean, with a whole zero point. `zero_point_noise` = n moves each layer's grid by a random whole number of steps, from -n
+    mean, with a whole zero point. `zero_point_noise` = n moves each group's grid by a random whole number of steps, from -n
     to n (Figure 9).
     """
 
     bits: Bits = 8
     rounding: Literal["stochastic", "nearest", "authors"] = "stochastic"
     zero_point_noise: Annotated[int, Field(ge=0)] = 0
-    by: Group = "layer"
+    rounds_entries = True
 
-    def express(self, chosen: Chosen, generator: np.random.Generator, writer: BodyWriter) -> Codec:
-        """A step and an offset per group, and a level per entry."""
-        levels = np.zeros(len(chosen.values), dtype=_whole(self.bits))
-        steps, offsets = [], []
-        for start, end in spans(chosen.bounds):
-            values = chosen.values[start:end]
-            step, offset = self._grid(values, generator, levels[start:end])
-            if self.zero_point_noise:
-                noise = generator.integers(-self.zero_point_noise, self.zero_point_noise, endpoint=True)
-                offset = float(np.clip(offset + step * float(noise), -_most(values), _most(values)))
-            steps.append(step)
-            offsets.append(offset)
-        writer.values(np.array(steps))
-        writer.values(np.array(offsets))
-        write_levels(levels, self.bits, writer)
-        return Codec.GRID
+    def compress(self, x: Floats, rng: np.random.Generator) -> Form:
+        levels = np.zeros(len(x), dtype=_whole(self.bits))
+        step, offset = self._grid(x, rng, levels)
+        if self.zero_point_noise:
+            noise = rng.integers(-self.zero_point_noise, self.zero_point_noise, endpoint=True)
+            offset = float(np.clip(offset + step * float(noise), -_most(x), _most(x)))
+        return Levels(levels, step, offset, self.bits)
 
     def _grid(self, values: Floats, generator: np.random.Generator, levels: NDArray[Any]) -> tuple[float, float]:
         peak(values)  # refuses what is not finite
@@ -161,18 +143,14 @@ class Uniform(Compressor):
 
     @property
     def biased(self) -> bool:
-        """Unless rounding is stochastic."""
         return self.rounding != "stochastic"
 
-    def omega(self, layout: Layout) -> float:
+    def omega(self, size: int) -> float:
         """d/4 step^2, with a step of at most 2 ||x|| / (2^bits - 1), when rounding is stochastic."""
-        if self.rounding != "stochastic":
-            return 0.0
-        sizes = np.diff(group_bounds(layout, self.by)).tolist()
-        return max((size / (2**self.bits - 1) ** 2 for size in sizes), default=0.0)
+        return size / (2**self.bits - 1) ** 2 if self.rounding == "stochastic" else 0.0
 
     def value_bits(self, count: int, groups: int) -> int:
-        """bits d, and 64 for each layer's grid."""
+        """bits d, and 64 for each group's grid."""
         return self.bits * count + 64 * groups
 
 

@@ -9,13 +9,13 @@ from pydantic import Field
 from torch import Tensor
 
 from laconic.compression.body import BodyWriter, Floats
-from laconic.compression.codec import Codec, Places
 from laconic.compression.compressors.base import Compressor, compressor
 from laconic.compression.compressors.dense import encode_dense
+from laconic.compression.forms import Form, Kept, write_forms
 from laconic.compression.gap_coding import Coding
-from laconic.compression.groups import Bounds, Chosen, Group, group_bounds, kept, kept_bounds, spans
+from laconic.compression.groups import Bounds, group_bounds, kept_bounds, spans
 from laconic.compression.packet import Body
-from laconic.compression.positions import seeded_positions, write_positions, write_seed
+from laconic.compression.positions import Seed
 from laconic.compression.selection import largest, peak
 from laconic.core.layout import Layout
 
@@ -31,23 +31,19 @@ class TopK(Compressor):
     """
 
     ratio: Ratio = 1 / 64
-    by: Group = "model"
-    coding: Coding = "range"
+    coding: Coding = "ans"
+    sparse = True
 
-    def select(self, entries: Floats, groups: Bounds, generator: np.random.Generator, writer: BodyWriter) -> Chosen:
-        """One sorted list of positions for all groups, so that small layers cost no header each."""
-        found = [largest(entries[start:end], kept(self.ratio, end - start)) + start for start, end in spans(groups)]
-        positions = np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
-        flags = write_positions(positions, len(entries), self.coding, writer)
-        return Chosen(flags, entries[positions], kept_bounds(self.ratio, groups), groups)
+    def compress(self, x: Floats, rng: np.random.Generator) -> Form:
+        positions = largest(x, self.kept(len(x)))
+        return Kept(positions, x[positions], self.coding)
 
-    def count(self, layout: Layout) -> int:
-        """The sum of k over the groups."""
-        return int(kept_bounds(self.ratio, group_bounds(layout, self.by))[-1])
+    @property
+    def kept_fraction(self) -> float:
+        return self.ratio
 
-    def place_bits(self, count: int) -> int:
-        """32 for an index in FedCAMS; Fed-EF, which works by layer, does not count them."""
-        return 32 * count if self.by == "model" else 0
+    def position_bits(self, count: int) -> int:
+        return 32 * count
 
 
 @compressor("random_k", argument="ratio")
@@ -56,27 +52,31 @@ class RandomK(Compressor):
 
     ratio: Ratio = 1 / 64
     unbiased: bool = True
-    by: Group = "model"
+    sparse = True
 
-    def select(self, entries: Floats, groups: Bounds, generator: np.random.Generator, writer: BodyWriter) -> Chosen:
-        """Draw a seed; both sides draw the positions from it."""
+    def forms(self, entries: Floats, bounds: Bounds, rng: np.random.Generator) -> list[Form]:
+        """All groups share one seed, from which both sides draw the positions."""
         peak(entries)  # refuses what is not finite
-        seed = int(generator.integers(2**64, dtype=np.uint64))
-        write_seed(self.ratio, seed, writer)
-        values = entries[seeded_positions(seed, self.ratio, groups)]
-        bounds = kept_bounds(self.ratio, groups)
+        seed = Seed(self.ratio, int(rng.integers(2**64, dtype=np.uint64)))
+        positions, kept = seed.positions(bounds), kept_bounds(self.ratio, bounds)
+        values = entries[positions]
         if self.unbiased:
-            most = np.finfo(values.dtype).max
-            for (start, end), (first, last) in zip(spans(bounds), spans(groups), strict=True):
-                factor = (last - first) / (end - start)
-                with np.errstate(over="ignore"):
-                    values[start:end] *= factor
+            counts, most = np.diff(kept), np.finfo(values.dtype).max
+            with np.errstate(over="ignore"):
+                values *= np.repeat(np.diff(bounds) / counts, counts).astype(values.dtype)
             np.clip(values, -most, most, out=values)  # a packet cannot carry infinity
-        return Chosen(Places.SEEDED, values, bounds, groups)
+        starts = bounds.tolist()
+        return [
+            Kept(positions[first:last] - start, values[first:last], seed=seed)
+            for start, (first, last) in zip(starts, spans(kept), strict=False)
+        ]
 
-    def count(self, layout: Layout) -> int:
-        """The sum of k over the groups."""
-        return int(kept_bounds(self.ratio, group_bounds(layout, self.by))[-1])
+    def compress(self, x: Floats, rng: np.random.Generator) -> Form:
+        return self.forms(x, np.array([0, len(x)]), rng)[0]
+
+    @property
+    def kept_fraction(self) -> float:
+        return self.ratio
 
     @property
     def contractive(self) -> bool:
@@ -85,15 +85,11 @@ class RandomK(Compressor):
 
     @property
     def biased(self) -> bool:
-        """Without the factor d/k."""
         return not self.unbiased
 
-    def omega(self, layout: Layout) -> float:
+    def omega(self, size: int) -> float:
         """d/k - 1."""
-        if not self.unbiased:
-            return 0.0
-        sizes = np.diff(group_bounds(layout, self.by)).tolist()
-        return max((size / kept(self.ratio, size) - 1 for size in sizes), default=0.0)
+        return size / self.kept(size) - 1 if self.unbiased else 0.0
 
     def scaled_for_feedback(self) -> RandomK:
         """Divided by 1 + omega = d/k: the plain entries."""
@@ -103,9 +99,8 @@ class RandomK(Compressor):
 def encode_sparse(positions: Tensor, values: Tensor, layout: Layout) -> Body:
     """Given entries at given sorted positions, exactly: what no compressor chose."""
     writer = BodyWriter(layout)
-    places = write_positions(positions.cpu().numpy(), layout.size, "range", writer)
-    writer.values(values.detach().cpu().numpy())
-    return writer.body(places | (Codec.FLOAT32 if writer.floats.itemsize == 4 else Codec.FLOAT64))
+    forms = [Kept(positions.cpu().numpy(), values.detach().cpu().numpy())] if layout.size else []
+    return writer.body(write_forms(forms, group_bounds(layout, "model"), writer))
 
 
 def encode_exactly(vector: Tensor, layout: Layout) -> Body:

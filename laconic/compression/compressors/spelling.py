@@ -1,58 +1,58 @@
-"""How compressors are written: `top_k:1/64`, `heavy_sign:0.05`, `top_k:0.01+qsgd:4@layer`.
+"""How compressors are written: `top_k:1/64`, `heavy_sign:0.05`, `top_k:0.01+qsgd:4`, and with a granularity `sign@layer`.
 
-A name, its main parameter after a colon, others as `,name=value`; two joined by `+` are a chain; the groups after an `@`.
+A name, its main parameter after a colon, others as `,name=value`; two joined by `+` are a chain.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
+import numpy as np
 from pydantic import BeforeValidator
+from torch import Tensor
 
 from laconic.compression.compressors.base import COMPRESSORS, Compressor
 from laconic.compression.compressors.chain import Chain
-from laconic.compression.compressors.dense import Cast
-from laconic.compression.compressors.quantized import QSGD, Uniform
-from laconic.compression.compressors.sign import Sign
-from laconic.compression.compressors.sparse import RandomK, TopK
-from laconic.compression.groups import Group
+from laconic.compression.compressors.dense import Dense
+from laconic.compression.groups import check_granularity, group_bounds
+from laconic.compression.packet import Body
 from laconic.core.errors import ConfigError, unknown_name
-from laconic.core.part import make_part
+from laconic.core.layout import Layout
+from laconic.core.part import make_part, parameter_names
+from laconic.core.spelling import Spelling, parse
 
 _FRACTION = re.compile(r"\d+/\d+")
-FIRST: dict[str, type[Compressor]] = {cls.name: cls for cls in (TopK, RandomK)}
-"""What can stand before a `+`."""
-SECOND: dict[str, type[Compressor]] = {cls.name: cls for cls in (QSGD, Uniform, Sign, Cast)}
-"""What can stand after a `+`."""
 
 
 def parse_compressor(text: str) -> Compressor:
     """The compressor that is spelled so.
 
     >>> parse_compressor("top_k:1/64")
-    TopK(ratio=0.015625, by='model', coding='range')
-    >>> str(parse_compressor("top_k:0.01+qsgd:4@layer"))
-    'top_k:1/100+qsgd:4@layer'
+    TopK(ratio=0.015625, coding='ans')
+    >>> str(parse_compressor("top_k:0.01+qsgd:4"))
+    'top_k:1/100+qsgd:4'
     """
-    spelled, _, by = text.partition("@")
-    if "@" in text and by not in get_args(Group):
-        raise unknown_name("group of compressors", by, get_args(Group))
-    common = {"by": by} if by else {}
-    pieces = spelled.split("+")
-    if len(pieces) == 1:
-        # Looked up now, since a person's own file may have added to them.
-        single = {name: cls for name, cls in COMPRESSORS.items() if cls is not Chain}
-        return _piece(pieces[0], common, single, "compressor")
-    if len(pieces) > 2:
+    if "@" in text:
+        raise ConfigError(f"compressor '{text}': the granularity is a setting of a link; here it has no meaning")
+    first, plus, second = text.partition("+")
+    if not plus:
+        return _piece(first)
+    if "+" in second:
         raise ConfigError(f"compressor '{text}': at most two can be joined by '+'")
-    first = _piece(pieces[0], common, FIRST, "compressor before '+'")
-    defaults = {"norm": "max"} if pieces[1].partition(":")[0] == QSGD.name else {}
-    second = _piece(pieces[1], defaults | common, SECOND, "compressor after '+'")
-    return make_part(Chain, {"first": first, "second": second})
+    return make_part(Chain, {"first": _piece(first), "second": _piece(second, chained=True)})
+
+
+def split_granularity(text: str) -> tuple[str, str | None]:
+    """A spelling's compressor, and its granularity if it has one.
+
+    >>> split_granularity("top_k:1/64@layer"), split_granularity("sign")
+    (('top_k:1/64', 'layer'), ('sign', None))
+    """
+    spelled, at, granularity = text.partition("@")
+    return spelled, check_granularity(granularity) if at else None
 
 
 def _read(value: Any) -> Any:
@@ -63,22 +63,86 @@ AnyCompressor = Annotated[Compressor, BeforeValidator(_read)]
 """A parameter that is a compressor, or the spelling of one."""
 
 
-def _piece(text: str, given: dict[str, str], allowed: Mapping[str, type[Compressor]], kind: str) -> Compressor:
-    name, colon, rest = text.partition(":")
-    if name not in allowed:
-        raise unknown_name(kind, name, allowed)
-    cls = allowed[name]
-    parameters: dict[str, Any] = dict(given)
-    for place, setting in enumerate(rest.split(",") if colon else []):
-        key, equals, value = setting.partition("=")
-        if not equals:
-            if place or cls.argument is None:
-                names = ", ".join(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
-                raise ConfigError(f"compressor '{text}': '{setting}' must be name=value with one of {names}")
-            key, value = cls.argument, setting
+@dataclasses.dataclass(frozen=True)
+class GroupedCompressor:
+    """A compressor and the groups of entries that it is applied to.
+
+    >>> print(GroupedCompressor.parse("sign@layer"), GroupedCompressor.parse("qsgd:8"))
+    sign@layer qsgd:8@model
+    """
+
+    compressor: Compressor
+    granularity: str = "model"
+
+    @classmethod
+    def parse(cls, text: str) -> GroupedCompressor:
+        """From a spelling; without an `@` over the whole model."""
+        spelled, granularity = split_granularity(text)
+        return cls(parse_compressor(spelled), granularity or "model")
+
+    def encode(self, vector: Tensor, layout: Layout, rng: np.random.Generator) -> Body:
+        """The vector as bytes; only random compressors draw from the generator."""
+        return self.compressor.encode(vector, layout, rng, self.granularity)
+
+    def scaled_for_feedback(self) -> GroupedCompressor:
+        """With the compressor as error feedback may use it."""
+        return GroupedCompressor(self.compressor.scaled_for_feedback(), self.granularity)
+
+    def omega(self, layout: Layout) -> float:
+        """The variance of an unbiased C, relative to ||x||^2, for the worst group."""
+        return max((self.compressor.omega(size) for size in self._sizes(layout)), default=0.0)
+
+    def paper_bits(self, layout: Layout) -> int:
+        """What the papers count for a vector. FedCAMS, over the model, counts positions; Fed-EF, by layer, does not."""
+        sizes = self._sizes(layout)
+        count = sum(self.compressor.kept(size) for size in sizes)
+        positions = self.compressor.position_bits(count) if self.granularity == "model" else 0
+        return positions + self.compressor.value_bits(count, len(sizes))
+
+    def _sizes(self, layout: Layout) -> list[int]:
+        sizes: list[int] = np.diff(group_bounds(layout, self.granularity)).tolist()
+        return sizes
+
+    def __str__(self) -> str:
+        return f"{self.compressor}@{self.granularity}"
+
+
+DENSE = GroupedCompressor(Dense())
+
+
+def _read_grouped(value: Any) -> Any:
+    if isinstance(value, Compressor):
+        return GroupedCompressor(value)
+    return GroupedCompressor.parse(value) if isinstance(value, str) else value
+
+
+AnyGroupedCompressor = Annotated[GroupedCompressor, BeforeValidator(_read_grouped)]
+"""A parameter that is a compressor with its granularity, spelled `qsgd:8@layer`; without an `@` over the whole model."""
+
+
+def _piece(text: str, chained: bool = False) -> Compressor:
+    # `qsgd,norm=max` is `qsgd:norm=max`.
+    name, arguments, keywords = _split(re.sub(r"^(\w+),", r"\1:", text))
+    # Looked up now, since a person's own file may have added to them.
+    known = {each: cls for each, cls in COMPRESSORS.items() if cls is not Chain}
+    if name not in known:
+        raise unknown_name("compressor", name, known)
+    cls = known[name]
+    parameters = dict(cls.in_chain) if chained else {}
+    if len(arguments) > (cls.argument is not None):
+        names = ", ".join(parameter_names(cls))
+        raise ConfigError(f"compressor '{text}': '{arguments[-1]}' must be name=value with one of {names}")
+    for key, value in [*zip([cls.argument or ""], arguments, strict=False), *keywords.items()]:
         # A person's own compressor may call its share as it likes.
         parameters[key] = _number(key, value) if key == "ratio" or _FRACTION.fullmatch(value) else value
     return make_part(cls, parameters)
+
+
+def _split(text: str) -> Spelling:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ConfigError(f"compressor '{text}': {error}") from None
 
 
 def _number(key: str, text: str) -> float:
@@ -86,36 +150,3 @@ def _number(key: str, text: str) -> float:
         return float(Fraction(text))
     except (ValueError, ZeroDivisionError):
         raise ConfigError(f"compressor.{key} = '{text}': must be a number such as 0.01 or 1/64") from None
-
-
-def spell(compressor: Compressor) -> str:
-    """The shortest text from which `parse_compressor` makes the same compressor."""
-    if isinstance(compressor, Chain):
-        first, second = compressor.first, compressor.second
-        group = _group(first)
-        return f"{_without_group(first)}+{_without_group(second, norm='max')}{group}"
-    return _without_group(compressor) + _group(compressor)
-
-
-def _group(compressor: Compressor) -> str:
-    return "" if compressor.by == _defaults(compressor)["by"] else f"@{compressor.by}"
-
-
-def _defaults(compressor: Compressor) -> dict[str, Any]:
-    return {field.name: field.default for field in dataclasses.fields(compressor)}  # type: ignore[arg-type]
-
-
-def _without_group(compressor: Compressor, **defaults: str) -> str:
-    usual = _defaults(compressor) | defaults
-    settings: list[str] = []
-    for key, value in compressor.parameters().items():
-        if key == compressor.argument:
-            settings.insert(0, _ratio(value) if key == "ratio" else str(value))
-        elif key != "by" and value != usual[key]:
-            settings.append(f"{key}={str(value).lower()}")
-    return compressor.name + (":" + ",".join(settings) if settings else "")
-
-
-def _ratio(value: float) -> str:
-    whole = round(1 / value)
-    return f"1/{whole}" if whole > 1 and 1 / whole == value else repr(value)

@@ -1,0 +1,21 @@
+"""Minibatch SGD: what local SGD must beat for the same number of gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from laconic.algorithms.methods.base import LocalMethod, method
+from laconic.algorithms.methods.cohort import Cohort
+
+
+@method("minibatch_sgd")
+class MinibatchSGD(LocalMethod):
+    """One step with the mean gradient at w over the K batches of a round: u = -a mean(g(w, batch))."""
+
+    def local(self, cohort: Cohort) -> Tensor:
+        total = torch.zeros_like(cohort.models)
+        for step in self.steps(cohort):
+            total += self.gradients(cohort, cohort.models, step)
+        counts = total.new_tensor([[self.step_count(size)] for size in cohort.sizes])
+        return -self.rate(cohort.round) * total / counts

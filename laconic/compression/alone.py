@@ -1,0 +1,52 @@
+"""Compression without federated learning: a tensor as a packet, and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from laconic.compression.compressors.base import Compressor
+from laconic.compression.compressors.spelling import GroupedCompressor
+from laconic.compression.decoding import decode_body
+from laconic.compression.packet import Buffer, CoreStream, Packet
+from laconic.core.errors import PacketError
+from laconic.core.layout import Layout, Slot
+
+
+def encode(tensor: Tensor, compressor: str | Compressor = "dense", seed: int = 0) -> bytes:
+    """A tensor of float32 or float64 as one self-contained packet: 30 bytes of header, and what the compressor sends.
+
+    Args:
+        tensor: of any shape; it is flattened.
+        compressor: a compressor, or its spelling, such as `top_k:1/64` or `sign@chunk:4096`.
+        seed: for the draws of a random compressor.
+
+    >>> data = encode(torch.tensor([0.5, -2.0, 0.25, 1.0]), "top_k:1/2")
+    >>> decode(data, 4)
+    tensor([ 0., -2.,  0.,  1.])
+    """
+    vector = tensor.detach().flatten()
+    layout = vector_layout(vector.numel(), vector.dtype)
+    grouped = GroupedCompressor.parse(compressor) if isinstance(compressor, str) else GroupedCompressor(compressor)
+    body = grouped.encode(vector, layout, np.random.default_rng(seed))
+    return Packet(body, CoreStream.MODEL, layout.fingerprint, 0, 0).to_bytes()
+
+
+def decode(data: Buffer, size: int) -> Tensor:
+    """The vector of `size` entries in a packet of `encode`; `PacketError` if the bytes are anything else."""
+    for dtype in (torch.float32, torch.float64):
+        layout = vector_layout(size, dtype)
+        try:
+            packet = Packet.parse(data, layout)
+        except PacketError as error:
+            if error.reason != "layout":
+                raise
+            continue
+        return decode_body(packet.body, layout).dense()
+    raise PacketError("layout", f"not a vector of {size} entries")
+
+
+def vector_layout(size: int, dtype: torch.dtype) -> Layout:
+    """The layout of a plain vector: one parameter without a name."""
+    return Layout((Slot("", (size,), 0),), (), dtype)

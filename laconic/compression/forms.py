@@ -1,0 +1,198 @@
+"""Forms: what a compressor returns for one group of entries, and how the forms of all groups become one body.
+
+A compressor of one's own returns `Levels`, `Signs`, `Kept`, or a NumPy vector, which is sent as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from laconic.compression.bit_packing import pack
+from laconic.compression.body import BodyWriter, Floats
+from laconic.compression.codec import Codec
+from laconic.compression.entropy import ONE_THREAD, Run, blocks
+from laconic.compression.gap_coding import Coding, Positions
+from laconic.compression.groups import Bounds
+from laconic.compression.positions import Seed, write_positions
+from laconic.compression.selection import peak
+from laconic.compression.values import CODED_BITS, HIGHEST_LEVEL, MOST_BITS
+from laconic.core.errors import ConfigError, PacketError
+
+_HALVES = {"float16": (torch.float16, Codec.FLOAT16), "bfloat16": (torch.bfloat16, Codec.BFLOAT16)}
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """Floating numbers: in the vector's own type, or in 16 bits, where what is too large becomes the largest number."""
+
+    values: Floats
+    kind: Literal["float16", "bfloat16"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @classmethod
+    def write(cls, forms: Sequence[Self], writer: BodyWriter) -> Codec:
+        """The values of all groups, one after the other."""
+        values, kind = _joined([form.values for form in forms]), forms[0].kind
+        if kind is None:
+            writer.values(values)
+            return Codec.FLOAT32 if writer.floats.itemsize == 4 else Codec.FLOAT64
+        peak(values)  # refuses what is not finite
+        half, codec = _HALVES[kind]
+        most = torch.finfo(half).max
+        for start, end in blocks(len(values), ONE_THREAD):
+            # A copy is made anyhow, and torch wants memory that it may write to.
+            rounded = torch.from_numpy(np.clip(values[start:end], -most, most)).to(half)
+            writer.put(rounded.view(torch.int16).numpy().astype("<i2", copy=False).tobytes())
+        return codec
+
+
+@dataclass(frozen=True, eq=False)
+class Signs:
+    """One bit for each entry: `-scale` where `negative`, else `scale`."""
+
+    negative: NDArray[np.bool_]
+    scale: float
+
+    def __len__(self) -> int:
+        return len(self.negative)
+
+    @classmethod
+    def write(cls, forms: Sequence[Self], writer: BodyWriter) -> Codec:
+        """A scale per group and a bit per value."""
+        _write_numbers([form.scale for form in forms], writer)
+        writer.put(np.packbits(_joined([form.negative for form in forms])).tobytes())
+        return Codec.SIGN
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """Whole numbers, which are entropy-coded: each entry is `offset + scale * level`."""
+
+    levels: NDArray[Any]
+    scale: float
+    offset: float | None = None
+    bits: int | None = None
+    """Of the widest level; by default as many as the levels need. All but the upper 8 are sent without entropy coding."""
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+    @classmethod
+    def write(cls, forms: Sequence[Self], writer: BodyWriter) -> Codec:
+        """A scale per group, an offset per group if there are any, and the levels."""
+        _write_numbers([form.scale for form in forms], writer)
+        grid = any(form.offset is not None for form in forms)
+        if grid:
+            _write_numbers([0.0 if form.offset is None else form.offset for form in forms], writer)
+        _write_levels(_joined([form.levels for form in forms]), forms[0].bits, writer)
+        return Codec.GRID if grid else Codec.STEPS
+
+
+ValueForm: TypeAlias = Values | Signs | Levels
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Some of the entries: sorted positions within the group, and their values; all other entries are zero."""
+
+    positions: Positions
+    values: ValueForm | Floats
+    coding: Coding = "ans"
+    """How positions are coded: `rice` is read a little faster, `ans` is smaller."""
+    seed: Seed | None = None
+    """What the positions of all groups follow from; then it is sent, and they are not."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+Form: TypeAlias = ValueForm | Kept | Floats
+
+
+def write_forms(forms: Sequence[Form], groups: Bounds, writer: BodyWriter) -> int:
+    """The forms of all groups as the fields of one body; returns its codec number without the granularity."""
+    if not forms:
+        return Values.write([Values(np.zeros(0))], writer)
+    _refuse_mixed(forms)
+    flags = 0
+    if isinstance(forms[0], Kept):
+        kept = [form for form in forms if isinstance(form, Kept)]
+        flags = _write_positions(kept, groups, writer)
+        forms, sizes = [form.values for form in kept], [len(form) for form in kept]
+    else:
+        sizes = np.diff(groups).tolist()
+    values: list[Form] = [Values(form) if isinstance(form, np.ndarray) else form for form in forms]
+    _refuse_mixed(values)
+    if [len(form) for form in values] != sizes:
+        raise ConfigError(f"forms of {[len(form) for form in values]} values where {sizes} are needed")
+    if levels := [form for form in values if isinstance(form, Levels)]:
+        return flags | Levels.write(levels, writer)
+    if signs := [form for form in values if isinstance(form, Signs)]:
+        return flags | Signs.write(signs, writer)
+    return flags | Values.write([form for form in values if isinstance(form, Values)], writer)
+
+
+def _refuse_mixed(forms: Sequence[Form]) -> None:
+    kinds = {type(form) for form in forms}
+    if len(kinds) > 1 or not kinds <= {Values, Signs, Levels, Kept, np.ndarray}:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise ConfigError(
+            f"compress returned {names}: Levels, Signs, Kept or a NumPy vector is needed, alike for all groups"
+        )
+
+
+def _write_positions(forms: Sequence[Kept], groups: Bounds, writer: BodyWriter) -> int:
+    """One sorted list of positions for all groups, so that small layers cost no header each."""
+    if forms[0].seed is not None:
+        return forms[0].seed.write(writer)
+    counts = np.cumsum([0, *map(len, forms)])
+    starts = np.repeat(groups[:-1], np.diff(counts))
+    positions = starts + _joined([form.positions for form in forms])
+    if (np.diff(positions) < 1).any() or not np.array_equal(np.searchsorted(positions, groups), counts):
+        raise ConfigError("Kept.positions must be sorted, different, and within the group")
+    return write_positions(positions, int(groups[-1]), forms[0].coding, writer)
+
+
+def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _write_numbers(numbers: Sequence[float], writer: BodyWriter) -> None:
+    """One number per group, in the vector's type."""
+    with np.errstate(over="ignore"):
+        sent = np.array(numbers, dtype=np.float64).astype(writer.floats)
+    if not np.isfinite(sent).all():
+        raise PacketError("not finite", "the vector to send has NaN or infinity")
+    writer.values(sent)
+
+
+def _write_levels(levels: NDArray[Any], bits: int | None, writer: BodyWriter) -> None:
+    """Levels as symbols from the lowest upward."""
+    if not len(levels):
+        return
+    if not np.isfinite([levels.min(), levels.max()]).all():
+        raise PacketError("not finite", "the vector to send has NaN or infinity")
+    lowest, highest = int(levels.min()), int(levels.max())
+    if max(-lowest, highest, highest - lowest) > HIGHEST_LEVEL:
+        raise ConfigError(f"levels from {lowest} to {highest}: at most {HIGHEST_LEVEL} from zero and from each other")
+    if levels.dtype.kind == "f" and not np.array_equal(levels, np.rint(levels)):
+        raise ConfigError("Levels.levels must be whole numbers")
+    needed = min(MOST_BITS, (highest - lowest).bit_length()) if bits is None else bits
+    width = max(0, needed - CODED_BITS)
+    whole = levels.astype(np.int32) if levels.dtype.kind in "fb" else levels
+    symbols: NDArray[np.uint32] = whole.astype(np.uint32) - np.uint32(lowest % 2**32)
+    low = pack(symbols & np.uint32(2**width - 1), width) if width else b""
+    symbols >>= np.uint32(width)
+    size = int(symbols.max()) + 1
+    with_table = writer.symbols.put(Run.smaller(symbols, np.ones(size)))
+    for field in (lowest + HIGHEST_LEVEL, width, size - 1, int(with_table)):
+        writer.number(field)
+    writer.put(low)

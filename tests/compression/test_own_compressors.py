@@ -1,0 +1,165 @@
+"""A compressor of one's own: a function of a vector that returns a form. What it may return, and what others ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import laconic
+from laconic.compression import COMPRESSORS, GroupedCompressor, decode, decode_body, encode
+from laconic.federation.defenses import check_defenses
+from laconic.federation.settings import Defenses
+from tests.compression.test_compressors import draws, layout_of, normal
+
+
+@pytest.fixture(autouse=True)
+def own() -> Iterator[None]:
+    """What a test registers goes with it."""
+    before = dict(COMPRESSORS)
+    yield
+    COMPRESSORS.clear()
+    COMPRESSORS.update(before)
+
+
+def ternary() -> type[laconic.Compressor]:
+    @laconic.compressor("ternary", argument="threshold")
+    class Ternary(laconic.Compressor):
+        threshold: float = 0.7
+
+        def compress(self, x: np.ndarray, rng: np.random.Generator) -> laconic.Levels:
+            kept = abs(x) >= self.threshold * abs(x).mean()
+            return laconic.Levels(np.sign(x) * kept, scale=abs(x[kept]).mean())
+
+    return Ternary
+
+
+def returning(form: Any, **properties: Any) -> laconic.Compressor:
+    """A compressor that always returns that."""
+    body = {"compress": lambda self, x, rng: form(x) if callable(form) else form, "__annotations__": {}, **properties}
+    return laconic.compressor("own")(type("Own", (laconic.Compressor,), body))()
+
+
+def expected(x: np.ndarray, threshold: float) -> np.ndarray:
+    kept = np.abs(x) >= threshold * np.abs(x).mean()
+    return np.sign(x) * kept * np.abs(x[kept]).mean()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("granularity", "sizes"), [("model", (307,)), ("layer", (300, 7)), ("chunk:100", (100, 100, 100, 7))]
+)
+def test_the_link_splits_and_codes(granularity: str, sizes: tuple[int, ...], dtype: torch.dtype) -> None:
+    ternary()
+    layout = layout_of(300, 7, dtype=dtype)
+    vector = normal(layout)
+    body = GroupedCompressor.parse(f"ternary:0.9@{granularity}").encode(vector, layout, draws())
+    groups = np.split(vector.numpy(), np.cumsum(sizes)[:-1])
+    whole = np.concatenate([expected(group, 0.9) for group in groups])
+    np.testing.assert_allclose(decode_body(body, layout).dense().numpy(), whole, rtol=1e-6)
+    assert len(body.data) < 307 * 1.7 / 8 + 8 * len(sizes) + 16, "three levels take less than 1.6 bits"
+
+
+def test_in_a_chain_after_a_sparsifier_and_in_training() -> None:
+    ternary()
+    vector = torch.randn(1000)
+    top, both = decode(encode(vector, "top_k:0.1"), 1000), decode(encode(vector, "top_k:0.1+ternary:0"), 1000)
+    assert torch.equal(top.sign(), both.sign()) and len(both.unique()) == 3
+    generator = np.random.default_rng(0)
+    clients = [(generator.normal(size=(20, 3)).astype(np.float32), generator.integers(0, 2, 20)) for _ in range(3)]
+    for recipe in ("fed_cams", "fed_ef_sgd", "fed_nlaca", "fed_bnlaca", "ef21", "fed_gate"):
+        laconic.simulate(f"{recipe}:compressor=ternary:0.5", lambda: nn.Linear(3, 2), clients, rounds=2)
+
+
+def test_a_sparsifier_of_ones_own_is_treated_as_ours() -> None:
+    above = returning(lambda x: laconic.Kept(np.flatnonzero(x > 0), x[x > 0]), sparse=True)
+    vector = torch.tensor([0.5, -1.0, 2.0, 0.0])
+    assert decode(encode(vector, above), 4).tolist() == [0.5, 0, 2, 0]
+    assert decode(encode(vector, "own+sign"), 4).tolist() == [1.25, 0, 1.25, 0]
+    algorithm = laconic.fed_cams(compressor="own")
+    with pytest.raises(laconic.ConfigError, match="with 'own' most entries of an update are zero"):
+        settings = {"participants": 3, "weighting": "uniform", "sampling": "uniform", "send_buffers": False}
+        check_defenses(Defenses(aggregate="median"), algorithm, layout_of(4), **settings)
+    assert laconic.fed_gate(compressor="own").fitted().method.tracker_rate == 0.1
+    returning(lambda x: laconic.Kept(np.array([0]), x[:1]), sparse=True, kept_fraction=0.25)
+    assert laconic.fed_gate(compressor="own").fitted().method.tracker_rate == 0.25
+
+
+def test_a_vector_that_leaves_out_groups_may_keep_nothing_in_one() -> None:
+    own = returning(
+        lambda x: laconic.Kept(np.flatnonzero(x > 5), laconic.Levels(np.ones((x > 5).sum()), 2.0)), sparse=True
+    )
+    layout = layout_of(100, 50, 30)
+    vector = torch.zeros(180, dtype=torch.float64)
+    for positions in ([], [3, 170], [120]):
+        vector[positions] = 9.0
+        found = decode_body(own.encode(vector, layout, draws(), "layer"), layout).dense()
+        assert torch.equal(found, 2.0 * (vector > 5))
+
+
+@pytest.mark.parametrize(
+    ("form", "properties", "complaint"),
+    [
+        (None, {}, "compress returned NoneType"),
+        (3.0, {}, "compress returned float"),
+        (lambda x: x[1:], {}, "forms of .* values where .* are needed"),
+        (lambda x: laconic.Levels(x / 3, 1.0), {}, "must be whole numbers"),
+        (lambda x: laconic.Levels(x * 2e5, 1.0), {}, "levels from .* to .*: at most 65536"),
+        (lambda x: laconic.Kept(np.array([0]), x[:1]), {}, "it must say `sparse = True`"),
+        (lambda x: laconic.Kept(np.array([1, 0]), x[:2]), {"sparse": True}, "must be sorted"),
+        (lambda x: laconic.Kept(np.array([0, 0]), x[:2]), {"sparse": True}, "must be sorted"),
+        (lambda x: laconic.Kept(np.array([len(x)]), x[:1]), {"sparse": True}, "within the group"),
+        (lambda x: laconic.Kept(np.array([0]), x[:2]), {"sparse": True}, "forms of .* values where .* are needed"),
+        (lambda x: x if x[0] > 0 else laconic.Signs(x < 0, 1.0), {}, "alike for all groups"),
+    ],
+)
+def test_what_may_not_be_returned_is_told_in_one_line(form: Any, properties: dict[str, Any], complaint: str) -> None:
+    own = returning(form, **properties)
+    layout = layout_of(4, 4)
+    vector = torch.tensor([1.0, 2.0, 3.0, 4.0, -1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    with pytest.raises(laconic.ConfigError, match=f"compressor 'own': .*{complaint}") as caught:
+        own.encode(vector, layout, draws(), "layer")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_not_finite_is_not_sent() -> None:
+    for form in (
+        lambda x: laconic.Signs(x < 0, np.nan),
+        lambda x: laconic.Levels(x * np.inf, 1.0),
+        lambda x: laconic.Levels(x, np.inf),
+    ):
+        with pytest.raises(laconic.PacketError, match="not finite"):
+            encode(torch.ones(4), returning(form))
+
+
+def test_a_compressor_that_would_go_wrong_later_is_refused_where_it_is_written() -> None:
+    with pytest.raises(laconic.ConfigError, match="it has no function `compress`"):
+
+        @laconic.compressor("misspelled")
+        class Misspelled(laconic.Compressor):
+            def compres(self, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+                return x
+
+    with pytest.raises(laconic.ConfigError, match="choose another"):
+
+        @laconic.compressor("sign")
+        class Sign(laconic.Compressor):
+            def compress(self, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+                return x
+
+
+def test_alone_a_tensor_of_any_shape_comes_back_flat_and_bytes_are_checked() -> None:
+    matrix = torch.randn(8, 16, dtype=torch.float64)
+    data = encode(matrix)
+    assert torch.equal(decode(data, 128), matrix.flatten())
+    assert encode(matrix, "qsgd:4", seed=1) == encode(matrix, "qsgd:4", seed=1) != encode(matrix, "qsgd:4", seed=2)
+    assert decode(encode(matrix, laconic.Sign()), 128).dtype == torch.float64
+    for wrong in (b"", data[:-1], data + b"\0", b"Lb" + data[2:], bytes([*data[:40], data[40] ^ 1, *data[41:]])):
+        with pytest.raises(laconic.PacketError):
+            decode(wrong, 128)
+    with pytest.raises(laconic.PacketError, match="not a vector of 127 entries"):
+        decode(data, 127)
