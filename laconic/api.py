@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from pydantic import ValidationError
 from torch import nn
@@ -21,6 +21,7 @@ from laconic.data.supplied import Pair
 from laconic.run.callbacks import Callback, EachRound, ProgressBar
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
+from laconic.run.keywords import SettingsKeywords
 from laconic.run.labels import split_label
 from laconic.run.loop import run
 from laconic.run.settings import Settings
@@ -37,7 +38,7 @@ def simulate(
     progress: bool = False,
     on_round: Callable[[Record], None] | None = None,
     out: str | PathLike[str] | None = None,
-    **settings: Any,
+    **settings: Unpack[SettingsKeywords],
 ) -> Result:
     """Train one model over many clients in this process.
 
@@ -91,14 +92,14 @@ def _name(model: Task | nn.Module | Callable[[], nn.Module] | str) -> str:
     return str(getattr(model, "__qualname__", type(model).__qualname__))
 
 
-def _checked(settings: dict[str, Any]) -> Settings:
+def _checked(settings: Mapping[str, Any]) -> Settings:
     try:
         return Settings(**settings)
     except ValidationError as error:
         raise ConfigError(explain(error)) from None
 
 
-def _labeled(label: str, settings: dict[str, Any]) -> tuple[Algorithm, Settings]:
+def _labeled(label: str, settings: Mapping[str, Any]) -> tuple[Algorithm, Settings]:
     """The algorithm of a label, and the settings, where the label's own win, as in `laconic compare`."""
     config = load_config(None, settings, split_label(label))
     for key in ("dataset", "partition", "clients", "model", "data_dir"):

@@ -1,7 +1,8 @@
-"""Hooks of the documentation's build (mkdocs.yml): the command line as it is now, and what the search puts last."""
+"""Hooks of the documentation's build (mkdocs.yml): commands as they are now, links to code, what the search puts last."""
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
@@ -15,12 +16,15 @@ with warnings.catch_warnings():
 MARK = "<!-- commands -->"
 LAST = {"reproductions.md", "decisions.md"}
 """Long pages that name everything, and so would come before the page about it."""
+OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:laconic/[^)]+|CONTRIBUTING)\.(?:py|md)\)")
+"""Links to files that are not part of the site. They work in a clone; on the site their text is left."""
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Put the commands where the mark is."""
+    """Put the commands where the mark is, and leave out links to files that the site does not have."""
     if page.file.src_uri in LAST:
         page.meta["search"] = {"boost": 0.2}
+    markdown = OUTSIDE.sub(r"\1", markdown)
     return markdown.replace(MARK, commands()) if MARK in markdown else markdown
 
 

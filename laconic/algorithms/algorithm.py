@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 from laconic.algorithms.downlinks.base import DenseDownlink, Downlink
 from laconic.algorithms.link import split_compressor
@@ -21,6 +21,7 @@ from laconic.algorithms.methods.base import Method
 from laconic.algorithms.methods.exchange import UPDATE, PhaseTable
 from laconic.algorithms.optimizers.base import Optimizer
 from laconic.algorithms.optimizers.sgd import SGD
+from laconic.algorithms.parameters import Changes
 from laconic.algorithms.uplinks.base import Compressed, DenseUplink, Uplink
 from laconic.compression import Compressor, parse_compressor
 from laconic.core.errors import ConfigError, unknown_name
@@ -75,7 +76,7 @@ class Algorithm:
             raise ConfigError(f"{given}: {reason}; use uplink = 'compressed' without memory")
         return replace(self, method=method, downlink=self.downlink.fitted(self.optimizer, self.method.sends_mean))
 
-    def replace(self, **changes: Any) -> Algorithm:
+    def replace(self, **changes: Unpack[Changes]) -> Algorithm:
         """The same algorithm with other settings or parts.
 
         Each parameter goes to the part that has it; `uplink={"threshold": 0}` names the part, which is needed where two

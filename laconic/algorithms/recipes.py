@@ -6,7 +6,7 @@ Parameters of the parts are given by name: `fed_ams(local_lr=0.1, server_lr=0.03
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, Unpack
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.downlinks.broadcast import Broadcast
@@ -22,18 +22,20 @@ from laconic.algorithms.methods.own_training import OwnTraining
 from laconic.algorithms.methods.recursive_gradient import BVRLSGD, MARINA, FedPAGE
 from laconic.algorithms.optimizers.adaptive import AMS, Adagrad, Adam, AMSGrad, Yogi
 from laconic.algorithms.optimizers.sgd import SGD
+from laconic.algorithms.parameters import Changes
 from laconic.algorithms.uplinks.base import Compressed
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
 from laconic.compression import QSGD, HeavySign, TopK, Uniform
 from laconic.core.errors import unknown_name
 
 Recipe = Callable[..., Algorithm]
+Named = TypeVar("Named", bound=Recipe)
 RECIPES: dict[str, Recipe] = {}
 # A part can be named once its module is imported; no recipe uses these, so they are imported here.
 _OTHER_PARTS = (Broadcast, OwnTraining, Repeated)
 
 
-def _recipe(function: Recipe) -> Recipe:
+def _recipe(function: Named) -> Named:
     RECIPES[function.__name__] = function
     return function
 
@@ -46,63 +48,63 @@ def make(name: str, **parameters: Any) -> Algorithm:
 
 
 @_recipe
-def fed_avg(**parameters: Any) -> Algorithm:
+def fed_avg(**parameters: Unpack[Changes]) -> Algorithm:
     """Federated averaging: w += b mean(u). McMahan et al., AISTATS 2017, Algorithm 1."""
     return Algorithm(LocalSGD(), optimizer=SGD(), name="fed_avg").replace(**parameters)
 
 
 @_recipe
-def fed_sgd(**parameters: Any) -> Algorithm:
+def fed_sgd(**parameters: Unpack[Changes]) -> Algorithm:
     """FedAvg under the name that Fed-EF gives to its uncompressed baseline. Li and Li, ICML 2023, Algorithm 1."""
     return Algorithm(LocalSGD(), optimizer=SGD(), name="fed_sgd").replace(**parameters)
 
 
 @_recipe
-def fed_adagrad(**parameters: Any) -> Algorithm:
+def fed_adagrad(**parameters: Unpack[Changes]) -> Algorithm:
     """Server Adagrad: v += y^2. Reddi et al., ICLR 2021, Algorithm 2."""
     return Algorithm(LocalSGD(), optimizer=Adagrad(), name="fed_adagrad").replace(**parameters)
 
 
 @_recipe
-def fed_adam(**parameters: Any) -> Algorithm:
+def fed_adam(**parameters: Unpack[Changes]) -> Algorithm:
     """Server Adam: v = b2 v + (1 - b2) y^2. Reddi et al., ICLR 2021, Algorithm 2."""
     return Algorithm(LocalSGD(), optimizer=Adam(), name="fed_adam").replace(**parameters)
 
 
 @_recipe
-def fed_yogi(**parameters: Any) -> Algorithm:
+def fed_yogi(**parameters: Unpack[Changes]) -> Algorithm:
     """Server Yogi: v -= (1 - b2) sign(v - y^2) y^2. Reddi et al., ICLR 2021, Algorithm 2."""
     return Algorithm(LocalSGD(), optimizer=Yogi(), name="fed_yogi").replace(**parameters)
 
 
 @_recipe
-def fed_amsgrad(**parameters: Any) -> Algorithm:
+def fed_amsgrad(**parameters: Unpack[Changes]) -> Algorithm:
     """Server AMSGrad: vhat = max(vhat, v), eps outside the root. Wang et al., ICML 2022, Algorithm 1, option 2."""
     return Algorithm(LocalSGD(), optimizer=AMSGrad(), name="fed_amsgrad").replace(**parameters)
 
 
 @_recipe
-def fed_ams(**parameters: Any) -> Algorithm:
+def fed_ams(**parameters: Unpack[Changes]) -> Algorithm:
     """FedAMS, max stabilization: vhat = max(vhat, v, eps). Wang et al., ICML 2022, Algorithm 1, option 1."""
     return Algorithm(LocalSGD(), optimizer=AMS(), name="fed_ams").replace(**parameters)
 
 
 @_recipe
-def fed_cams(**parameters: Any) -> Algorithm:
+def fed_cams(**parameters: Unpack[Changes]) -> Algorithm:
     """FedAMS with compressed updates and error feedback. Wang et al., ICML 2022, Algorithm 2."""
     uplink = Compressed(TopK(1 / 64), memory=True)
     return Algorithm(LocalSGD(), uplink, AMS(), name="fed_cams").replace(**parameters)
 
 
 @_recipe
-def fed_ef_sgd(**parameters: Any) -> Algorithm:
+def fed_ef_sgd(**parameters: Unpack[Changes]) -> Algorithm:
     """Error feedback per layer, SGD on the server. Li and Li, ICML 2023, Algorithm 1; two-way: `--downlink broadcast`."""
     uplink = Compressed(TopK(0.01), granularity="layer", memory=True)
     return Algorithm(LocalSGD(), uplink, SGD(), name="fed_ef_sgd").replace(**parameters)
 
 
 @_recipe
-def fed_ef_ams(**parameters: Any) -> Algorithm:
+def fed_ef_ams(**parameters: Unpack[Changes]) -> Algorithm:
     """Error feedback per layer, AMSGrad with eps in the root. Li and Li, ICML 2023, Algorithm 1 (two-way: Algorithm 3)."""
     uplink = Compressed(TopK(0.01), granularity="layer", memory=True)
     optimizer = AMSGrad(beta2=0.999, epsilon=1e-8, epsilon_inside=True)
@@ -110,131 +112,131 @@ def fed_ef_ams(**parameters: Any) -> Algorithm:
 
 
 @_recipe
-def fed_com(**parameters: Any) -> Algorithm:
+def fed_com(**parameters: Unpack[Changes]) -> Algorithm:
     """Quantized updates, unbiased and without memory. Haddadpour et al., AISTATS 2021, Algorithm 1."""
     uplink = Compressed(Uniform(8), granularity="layer")
     return Algorithm(LocalSGD(), uplink, SGD(), name="fed_com").replace(**parameters)
 
 
 @_recipe
-def fed_paq(**parameters: Any) -> Algorithm:
+def fed_paq(**parameters: Unpack[Changes]) -> Algorithm:
     """FedCOM with server rate 1. Reisizadeh et al., AISTATS 2020, Algorithm 1."""
     uplink = Compressed(Uniform(8), granularity="layer")
     return Algorithm(LocalSGD(), uplink, SGD(), name="fed_paq").replace(**parameters)
 
 
 @_recipe
-def fed_nlaa(**parameters: Any) -> Algorithm:
+def fed_nlaa(**parameters: Unpack[Changes]) -> Algorithm:
     """FedAMS whose clients skip an update that is near their last one. FedBNLACA's paper, Algorithm 1 with NLA."""
     return Algorithm(LocalSGD(), Lazy(), AMS(), name="fed_nlaa").replace(**parameters)
 
 
 @_recipe
-def fed_aa(**parameters: Any) -> Algorithm:
+def fed_aa(**parameters: Unpack[Changes]) -> Algorithm:
     """FedAMS that uses an update near the last one together with it. FedBNLACA's paper, Algorithm 1 with AA."""
     return Algorithm(LocalSGD(), Accelerated(), AMS(), name="fed_aa").replace(**parameters)
 
 
 @_recipe
-def fed_nlaca(**parameters: Any) -> Algorithm:
+def fed_nlaca(**parameters: Unpack[Changes]) -> Algorithm:
     """FedCAMS with lazy clients. FedBNLACA's paper, Algorithm 3 with NLA."""
     uplink = Lazy(TopK(1 / 64), memory=True)
     return Algorithm(LocalSGD(), uplink, AMS(), name="fed_nlaca").replace(**parameters)
 
 
 @_recipe
-def fed_aca(**parameters: Any) -> Algorithm:
+def fed_aca(**parameters: Unpack[Changes]) -> Algorithm:
     """FedCAMS with accelerated clients. FedBNLACA's paper, Algorithm 3 with AA."""
     uplink = Accelerated(TopK(1 / 64), memory=True)
     return Algorithm(LocalSGD(), uplink, AMS(), name="fed_aca").replace(**parameters)
 
 
 @_recipe
-def fed_bnlaca(**parameters: Any) -> Algorithm:
+def fed_bnlaca(**parameters: Unpack[Changes]) -> Algorithm:
     """Lazy and compressed both ways: the server sends C(w - v_i). FedBNLACA's paper, Algorithm 2 with NLA."""
     uplink, downlink = Lazy(TopK(1 / 64), memory=True), Mirrored(TopK(1 / 64), threshold=0.0)
     return Algorithm(LocalSGD(), uplink, AMS(), downlink, name="fed_bnlaca").replace(**parameters)
 
 
 @_recipe
-def fed_baca(**parameters: Any) -> Algorithm:
+def fed_baca(**parameters: Unpack[Changes]) -> Algorithm:
     """Accelerated up, compressed both ways. FedBNLACA's paper, Algorithm 2 with AA."""
     uplink, downlink = Accelerated(TopK(1 / 64), memory=True), Mirrored(TopK(1 / 64))
     return Algorithm(LocalSGD(), uplink, AMS(), downlink, name="fed_baca").replace(**parameters)
 
 
 @_recipe
-def fed_prox(**parameters: Any) -> Algorithm:
+def fed_prox(**parameters: Unpack[Changes]) -> Algorithm:
     """FedAvg whose clients are held back to the model they were sent. Li et al., MLSys 2020, Algorithm 2."""
     return Algorithm(LocalSGD(proximal=0.01), name="fed_prox").replace(**parameters)
 
 
 @_recipe
-def fed_gate(**parameters: Any) -> Algorithm:
+def fed_gate(**parameters: Unpack[Changes]) -> Algorithm:
     """Local SGD with gradient tracking. Haddadpour et al., AISTATS 2021, Algorithm 3; Option I: `--downlink repeated`."""
     return Algorithm(GradientTracking(), name="fed_gate").replace(**parameters)
 
 
 @_recipe
-def fed_comgate(**parameters: Any) -> Algorithm:
+def fed_comgate(**parameters: Unpack[Changes]) -> Algorithm:
     """FedGATE with quantized updates; sparsified ones with a memory. Haddadpour et al., AISTATS 2021, Algorithm 4."""
     uplink = Compressed(Uniform(8), granularity="layer", memory="auto")
     return Algorithm(GradientTracking(), uplink, name="fed_comgate").replace(**parameters)
 
 
 @_recipe
-def scaffold(**parameters: Any) -> Algorithm:
+def scaffold(**parameters: Unpack[Changes]) -> Algorithm:
     """Control variates, option II. Karimireddy et al., ICML 2020, Algorithm 1."""
     return Algorithm(ControlVariates(), name="scaffold").replace(**parameters)
 
 
 @_recipe
-def fed_amd(**parameters: Any) -> Algorithm:
+def fed_amd(**parameters: Unpack[Changes]) -> Algorithm:
     """Anchors renew their gradient, miners walk with the mean of all. Wu et al., ICML 2023, Algorithm 1."""
     return Algorithm(AnchorSampling(), name="fed_amd").replace(**parameters)
 
 
 @_recipe
-def bvr_l_sgd(**parameters: Any) -> Algorithm:
+def bvr_l_sgd(**parameters: Unpack[Changes]) -> Algorithm:
     """Large-batch gradients, then recursive local steps from their mean. Murata and Suzuki, ICML 2021."""
     return Algorithm(BVRLSGD(), name="bvr_l_sgd").replace(**parameters)
 
 
 @_recipe
-def fed_page(**parameters: Any) -> Algorithm:
+def fed_page(**parameters: Unpack[Changes]) -> Algorithm:
     """A gradient estimate that all clients renew now and then. Zhao, Li and Richtarik, 2021."""
     return Algorithm(FedPAGE(), name="fed_page").replace(**parameters)
 
 
 @_recipe
-def minibatch_sgd(**parameters: Any) -> Algorithm:
+def minibatch_sgd(**parameters: Unpack[Changes]) -> Algorithm:
     """One step a round with the mean gradient at the server's model."""
     return Algorithm(MinibatchSGD(), name="minibatch_sgd").replace(**parameters)
 
 
 @_recipe
-def ef21(**parameters: Any) -> Algorithm:
+def ef21(**parameters: Unpack[Changes]) -> Algorithm:
     """Gradients compressed against a state. Richtarik, Sokolov and Fatkhullin, NeurIPS 2021, Algorithm 2."""
     uplink = Compressed(TopK(1 / 64))
     return Algorithm(EF21(), uplink, SGD(server_lr=0.05), name="ef21").replace(**parameters)
 
 
 @_recipe
-def diana(**parameters: Any) -> Algorithm:
+def diana(**parameters: Unpack[Changes]) -> Algorithm:
     """Gradients quantized against a shift, unbiased. Mishchenko et al., 2019, Algorithm 1."""
     uplink = Compressed(QSGD(4), granularity="layer")
     return Algorithm(DIANA(), uplink, SGD(server_lr=0.05), name="diana").replace(**parameters)
 
 
 @_recipe
-def marina(**parameters: Any) -> Algorithm:
+def marina(**parameters: Unpack[Changes]) -> Algorithm:
     """Compressed gradient differences, renewed now and then. Gorbunov et al., ICML 2021, Algorithms 1 and 4."""
     uplink = Compressed(QSGD(4), granularity="layer")
     return Algorithm(MARINA(), uplink, SGD(server_lr=0.05), name="marina").replace(**parameters)
 
 
 @_recipe
-def fed_laconic(**parameters: Any) -> Algorithm:
+def fed_laconic(**parameters: Unpack[Changes]) -> Algorithm:
     """The fewest bytes to an accuracy that we have found: FedBNLACA's links with heavy sign at 1/16 by layer, both ways.
 
     A kept entry costs its position and one bit, and a client that was away gets one packet however long it was. See

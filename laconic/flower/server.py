@@ -7,7 +7,7 @@ import tomllib
 from functools import partial
 from logging import getLogger
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -19,6 +19,7 @@ from laconic.core.part import SLOTS
 from laconic.core.validation import explain
 from laconic.data.federated import ClientData
 from laconic.flower.deployment import Deployment
+from laconic.flower.keywords import ServerKeywords
 from laconic.flower.plan import Model
 from laconic.flower.training import FederatedTraining
 from laconic.run.callbacks import Callback, Run
@@ -46,7 +47,10 @@ MEANINGLESS = {
 
 
 def server_app(
-    algorithm: Algorithm | str, model: Model, data: ClientData | str | None = None, **settings: Any
+    algorithm: Algorithm | str,
+    model: Model,
+    data: ClientData | str | None = None,
+    **settings: Unpack[ServerKeywords],
 ) -> ServerApp:
     """The ServerApp of a federation.
 
@@ -60,7 +64,7 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         said = {key.replace("-", "_"): value for key, value in context.run_config.items()}
         try:
-            serve(grid, algorithm, model, data, settings | said)
+            serve(grid, algorithm, model, data, {**settings, **said})
         except LaconicError as error:
             # Flower logs whatever is raised as unhandled, with where it was raised; what was wrong stands here, in one line.
             LOG.error("laconic: error: %s", error)

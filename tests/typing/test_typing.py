@@ -1,0 +1,63 @@
+"""Public calls are typed: mypy accepts correct ones and reports every wrong line; the lists of keywords are complete."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+from mypy import api
+
+from laconic.algorithms.parameters import Changes
+from laconic.algorithms.recipes import RECIPES
+from laconic.core.part import SLOTS
+from laconic.flower.deployment import Deployment
+from laconic.flower.keywords import DeploymentKeywords, ServerKeywords
+from laconic.run.config import RunConfig
+from laconic.run.keys import SHORT_NAMES
+from laconic.run.keywords import SettingsKeywords
+from laconic.run.settings import Settings
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def complaints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[int]]:
+    """The lines of both files that mypy reports."""
+    files = [str(HERE / name) for name in ("correct_calls.py", "wrong_calls.py")]
+    options = ["--strict", "--no-error-summary", "--cache-dir", str(tmp_path_factory.mktemp("cache"))]
+    output, problems, _ = api.run([*options, *files])
+    assert not problems
+    found: dict[str, set[int]] = {"correct_calls.py": set(), "wrong_calls.py": set()}
+    for name, line in re.findall(r"(\w+_calls\.py):(\d+): error", output):
+        found[name].add(int(line))
+    return found
+
+
+def test_mypy_accepts_correct_calls(complaints: dict[str, set[int]]) -> None:
+    assert complaints["correct_calls.py"] == set()
+
+
+def test_mypy_reports_every_wrong_line(complaints: dict[str, set[int]]) -> None:
+    lines = (HERE / "wrong_calls.py").read_text().splitlines()
+    calls = {number for number, line in enumerate(lines, 1) if line.startswith(("    laconic.", "    server_app("))}
+    assert len(calls) > 10
+    assert complaints["wrong_calls.py"] == calls
+
+
+def test_the_keywords_of_recipes_are_the_parameters_of_all_parts() -> None:
+    assert RECIPES  # the parts in the box are registered by now
+    parts = [part for slot in SLOTS.values() for part in slot.values() if part.__module__.startswith("laconic.")]
+    parameters = {field.name for part in parts for field in dataclasses.fields(part)}
+    assert Changes.__annotations__.keys() == parameters | SLOTS.keys()
+
+
+def test_the_keywords_of_simulate_are_the_settings() -> None:
+    assert SettingsKeywords.__annotations__.keys() == Settings.model_fields.keys()
+
+
+def test_the_keywords_of_server_app_are_taken_by_it() -> None:
+    assert DeploymentKeywords.__annotations__.keys() == Deployment.model_fields.keys()
+    taken = RunConfig.model_fields.keys() | Deployment.model_fields.keys() | SHORT_NAMES.keys()
+    assert ServerKeywords.__annotations__.keys() - Changes.__annotations__.keys() <= taken
