@@ -129,7 +129,9 @@ class MisspelledVector(ForgetfulAnswer):
 
 
 def test_an_answer_must_have_the_declared_streams() -> None:
-    with pytest.raises(ConfigError, match=r"phase 'train': the answer has \['model'\], .* \['model', 'drift'\]"):
+    with pytest.raises(
+        ConfigError, match=r"phase 'train': the answer has streams \['model'\], .* \['model', 'drift'\]"
+    ):
         simulated(laconic.Algorithm(ForgetfulAnswer()), rounds=1)
 
 
