@@ -159,3 +159,9 @@ def test_numbers_follow_the_declaration_and_end() -> None:
         table(1)["rest"]
     with pytest.raises(ConfigError, match="13 streams: at most 12"):
         table(13)
+
+
+def test_a_stream_takes_the_spelling_of_its_compressor() -> None:
+    spelled = laconic.Stream("control", "qsgd:8@layer")
+    assert str(spelled.compressor) == "qsgd:8@layer"
+    assert str(laconic.Stream("control", laconic.QSGD(bits=8)).compressor) == "qsgd:8@model"

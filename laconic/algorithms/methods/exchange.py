@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as checked_dataclass
 from torch import Tensor
 
 from laconic.algorithms.methods.cohort import Cohort
-from laconic.compression import GroupedCompressor
+from laconic.compression import AnyGroupedCompressor
 from laconic.compression.packet import STREAMS, CoreStream
 from laconic.core.errors import ConfigError, PacketError
 
@@ -26,13 +28,13 @@ RESERVED = (*CORE, "refused")
 """Names that a method's own streams cannot use: the ledger counts other bytes under them."""
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True, config=ConfigDict(arbitrary_types_allowed=True))
 class Stream:
     """A named vector in an instruction or answer, and the compressor that encodes it."""
 
     name: str
-    compressor: GroupedCompressor | None = None
-    """None: dense."""
+    compressor: AnyGroupedCompressor | None = None
+    """A compressor, or the spelling of one, as "qsgd:8@layer"; None: dense."""
 
     @property
     def draw(self) -> str:

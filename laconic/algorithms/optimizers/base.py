@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from laconic.core.part import Part, State
-from laconic.core.schedules import LARGEST, Schedule
+from laconic.core.schedules import LARGEST, RateSchedule, Schedule
 
 Rate = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -21,7 +21,7 @@ class Optimizer(Part):
     """Base of the server optimizers; `server_lr` is b, the server's learning rate."""
 
     server_lr: Rate
-    server_schedule: Schedule
+    server_schedule: Schedule = RateSchedule()
     """The factor on `server_lr` in each round."""
 
     @property

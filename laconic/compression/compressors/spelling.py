@@ -110,13 +110,14 @@ class GroupedCompressor:
 DENSE = GroupedCompressor(Dense())
 
 
-def _read_grouped(value: Any) -> Any:
+def as_grouped(value: Any) -> Any:
+    """A compressor, or the spelling of one, with its granularity; other values as they are."""
     if isinstance(value, Compressor):
         return GroupedCompressor(value)
     return GroupedCompressor.parse(value) if isinstance(value, str) else value
 
 
-AnyGroupedCompressor = Annotated[GroupedCompressor, BeforeValidator(_read_grouped)]
+AnyGroupedCompressor = Annotated[GroupedCompressor, BeforeValidator(as_grouped)]
 """A parameter that accepts a compressor with granularity, such as `qsgd:8@layer`; the default is `@model`."""
 
 
