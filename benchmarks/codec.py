@@ -1,14 +1,14 @@
-"""Packets against their bounds, and the codec's speed as ratios measured in one run.
+"""Packet sizes compared with their information-theoretic bounds, and codec speed as ratios.
 
     python benchmarks/codec.py [--json] [--quick]
 
 Sizes: random vectors, and one client's real update from a short training run, at d = 44,426, 1.2 M and 11.2 M. Where
-Fashion-MNIST or CIFAR-10 is not at hand (`LACONIC_DATA` says where), digits enlarged to the same shape take its place, and
-a note says so. Every row has the measured bytes, the bound, what the papers count, and what 32-bit positions would cost.
+Fashion-MNIST or CIFAR-10 is not available in `LACONIC_DATA`, digits enlarged to the same shape replace it, and a note says
+so. Every row has the measured bytes, the bound, the papers' count, and the cost of 32-bit positions.
 
-Speed: the two sides of a ratio are timed in turns, and the ratio is that of their fastest times: whatever makes a run
-slower is other work on the machine. The ratio of the medians is beside it. Packets are added against dense vectors with one
-thread on both sides, as the server of a simulation works, and with all of them on both sides.
+Speed: the two sides of a ratio are timed alternately. The ratio is that of their fastest times, since slower times are
+caused by other work on the machine; the ratio of the medians is beside it. Aggregation of packets is compared with that of
+dense vectors, with one thread, as in the server of a simulation, and with all threads.
 
 `codec_fraction_of_round`: of a round's processor time, the part that links take: error memory, compression, encoding, and
 decoding on both sides. `of_wall_time` is the same by the clock: seconds in links / (threads x seconds of the round).
@@ -81,7 +81,7 @@ MODELS = {
     "resnet18": ("cifar10", (3, 32, 32)),
 }
 ROUNDS = {"lenet5": {"local_steps": 10, "batch_size": 64}, "cnn": {"local_steps": 10, "batch_size": 32}}
-"""What 20 clients do in the rounds of which the links' part is measured."""
+"""The workload of the rounds in which the links' share is measured."""
 
 
 def vectors(quick: bool) -> Iterator[tuple[str, Layout, Tensor]]:
@@ -93,7 +93,7 @@ def vectors(quick: bool) -> Iterator[tuple[str, Layout, Tensor]]:
 
 
 def real_update(model: str, rounds: int) -> tuple[str, Layout, Tensor]:
-    """One client's update: with one participant and a server rate of 1, the model moves by just that."""
+    """Return one client's update: with one participant and a server rate of 1, it is the model's change."""
     name, shape = MODELS[model]
     data = client_data(name, shape)
     module = initial_module(lambda: models.build(model, shape, 10), 0)
@@ -117,7 +117,7 @@ def client_data(name: str, shape: tuple[int, ...]) -> FederatedData:
         assert isinstance(digits, FederatedData)
         inputs, targets = digits.examples.batch(torch.arange(len(digits.examples)))
         enlarged = F.interpolate(inputs, shape[1:], mode="bilinear").expand(-1, *shape).contiguous()
-        print(f"note: {name} is not at hand, digits take its place", file=sys.stderr)
+        print(f"note: {name} is not available, digits replace it", file=sys.stderr)
         return FederatedData("enlarged digits", digits.kind, Examples(enlarged, targets), digits.clients, None, 10)
     assert isinstance(data, FederatedData)
     return data
@@ -135,7 +135,7 @@ def size_row(grouped: GroupedCompressor, vector: Tensor, layout: Layout) -> dict
     }
     row |= {"paper_bytes": -(-grouped.paper_bits(layout) // 8)}
     if compressor.name in ("top_k", "heavy_sign"):
-        # All of the body but values and scales: the count is included.
+        # The body without values and scales, but with the count.
         values = 4 * count if compressor.name == "top_k" else -(-count // 8) + 4 * groups
         bits, bound = 8 * (len(body.data) - values), position_bound(layout.size, count)
         slack = 1.02 if compressor.parameters()["coding"] == "rice" else 1.01
@@ -152,7 +152,7 @@ def size_row(grouped: GroupedCompressor, vector: Tensor, layout: Layout) -> dict
 
 
 def pooled_entropy(body: Body, layout: Layout, granularity: str) -> float:
-    """Bits of information of a packet's levels, each taken as drawn from the distribution of all."""
+    """Return the entropy of a packet's levels in bits, for independent levels with their empirical distribution."""
     bounds = group_bounds(layout, granularity)
     groups = len(bounds) - 1
     fields = 2 * groups if form_of(body.codec) is Codec.GRID else groups
@@ -175,7 +175,7 @@ class Times:
 
 
 def timed(repeat: int, *sides: Callable[[], object]) -> list[Times]:
-    """Each side in turns, so that a busy machine slows all of them alike."""
+    """Time all sides alternately, so that other work on the machine affects them equally."""
     times: list[list[float]] = [[] for _ in sides]
     for turn in range(repeat + 1):
         for side, taken in zip(sides, times, strict=True):
@@ -214,7 +214,7 @@ def speeds(layout: Layout) -> dict[str, Any]:
 
 
 def adding(layout: Layout, coding: str, target: float) -> dict[str, Any]:
-    """Adding 100 packets, from bytes, against adding 100 dense vectors; ten different ones, ten times each."""
+    """Compare decoding and adding 100 packets with adding 100 dense vectors (ten different ones, ten times)."""
     compressor = GroupedCompressor.parse(f"top_k:1/64,coding={coding}")
     dense = [torch.randn(layout.size, generator=torch.Generator().manual_seed(seed)) for seed in range(10)]
     bodies = [compressor.encode(vector, layout, np.random.default_rng(0)) for vector in dense]
@@ -243,7 +243,7 @@ def adding(layout: Layout, coding: str, target: float) -> dict[str, Any]:
 
 
 def codec_fraction(model: str, spelling: str, rounds: int) -> dict[str, float]:
-    """What part of a round the links take, with as many threads as the engine uses."""
+    """Measure the links' share of a round, with the engine's number of threads."""
     data = client_data(*MODELS[model])
     module = initial_module(lambda: models.build(model, MODELS[model][1], 10), 0)
     algorithm = laconic.fed_cams(compressor=spelling, local_lr=0.05, **ROUNDS[model])
@@ -271,11 +271,13 @@ def codec_fraction(model: str, spelling: str, rounds: int) -> dict[str, float]:
         "codec_fraction_of_round": inside[1] / processor,
         "of_wall_time": inside[0] / wall / simulation.engine.threads,
     }
-    return {"seconds_per_round": round(wall / rounds, 3)} | {name: round(each, 4) for name, each in fractions.items()}
+    return {"seconds_per_round": round(wall / rounds, 3)} | {
+        name: round(fraction, 4) for name, fraction in fractions.items()
+    }
 
 
 def clocked(method: Callable[..., Any], taken: list[tuple[float, float]]) -> Callable[..., Any]:
-    """The method, noting seconds by the clock and of the processor for each call."""
+    """Wrap a method to record wall-clock and processor seconds of each call."""
 
     def call(*arguments: Any) -> Any:
         wall, processor = time.perf_counter(), time.thread_time()
@@ -302,7 +304,7 @@ def measure(quick: bool) -> dict[str, Any]:
         for spelling in SPELLINGS:
             row = size_row(GroupedCompressor.parse(spelling), vector, layout)
             report["sizes"].append({"d": layout.size, "vector": source} | row)
-        report["times"][f"d = {layout.size}"] = {each: times_of(each, vector, layout) for each in SPELLINGS}
+        report["times"][f"d = {layout.size}"] = {spelling: times_of(spelling, vector, layout) for spelling in SPELLINGS}
     report["speed"] = speeds(layout)
     report["rounds"] = {
         f"{model}, {spelling}": codec_fraction(model, spelling, 1 if quick else 4)

@@ -1,10 +1,10 @@
-"""What a round costs against the model's size, the clients of a round and the population, and what no program could save.
+"""The time of a round as a function of model size, participants and population, with two lower limits.
 
     python benchmarks/cost.py [--json] [--figure docs/figures/cost.svg] [--largest 1e8]
 
-fed_cams with sign on MLPs 784-h-10, client data made on demand. Two limits are measured beside it, in the same run: the
-same gradients in plain PyTorch with nothing around them, on as many operator threads, and a copy in memory of one vector of
-the model's length for each client. `slope` is that of the fitted line in logarithms: 1 is proportional, 0 is free.
+fed_cams with sign on MLPs 784-h-10, with generated client data. The limits are measured in the same run: the same gradients
+in plain PyTorch with as many operator threads, and one copy in memory of a vector of the model's length per client. `slope`
+is that of the line fitted in log-log scale: 1 is proportional, 0 is constant.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ EXAMPLES, BATCH, THREADS = 64, 32, 2
 
 
 def make(client: int) -> tuple[np.ndarray, np.ndarray]:
-    """Noise, with labels: only the work matters here."""
+    """Random data with labels: only the amount of work matters."""
     generator = Randomness(0).numpy("data", client=client)
     return generator.standard_normal((EXAMPLES, 784), dtype=np.float32), generator.integers(0, 10, EXAMPLES)
 
 
 def median_seconds(action: Callable[[], Any], repeats: int) -> float:
-    """The median of a few, after one that does not count."""
+    """Return the median of several timings after a warm-up."""
     times = []
     for _ in range(repeats + 1):
         started = time.perf_counter()
@@ -49,7 +49,7 @@ def median_seconds(action: Callable[[], Any], repeats: int) -> float:
 
 
 def bare_gradients(module: nn.Module, clients: int, steps: int) -> Callable[[], None]:
-    """The same number of gradients on the same number of examples."""
+    """Time the same number of gradients on the same number of examples."""
     inputs, targets = (torch.from_numpy(part)[:BATCH] for part in make(0))
     parameters = list(module.parameters())
 
@@ -62,7 +62,7 @@ def bare_gradients(module: nn.Module, clients: int, steps: int) -> Callable[[], 
 
 
 def copies(size: int, clients: int) -> Callable[[], None]:
-    """One vector of the model's length copied for each client."""
+    """Time one copy of a vector of the model's length per client."""
     source, target = torch.zeros(size), torch.zeros(size)
 
     def action() -> None:
@@ -96,7 +96,7 @@ def cost(hidden: int, participants: int, population: int, steps: int, repeats: i
 
 
 def slope(points: list[dict[str, float]], against: str, what: str = "seconds") -> float:
-    """Of the line through the logarithms."""
+    """Fit the slope in log-log scale."""
     return float(np.polyfit(np.log([p[against] for p in points]), np.log([p[what] for p in points]), 1)[0])
 
 

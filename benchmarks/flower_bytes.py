@@ -1,12 +1,11 @@
-"""What Flower moves, measured at the sockets of the SuperNodes, beside what Laconic's ledger counts.
+"""Flower's traffic, measured at the sockets of the SuperNodes, compared with Laconic's ledger.
 
-Every SuperNode reaches the SuperLink through a proxy that counts bytes, TLS included. Three things are told apart:
+Every SuperNode connects to the SuperLink through a proxy that counts bytes, TLS included. Three parts are distinguished:
 
-- the envelope: a message as Flower serializes it, without the packets in it, which are what the ledger counts
+- the envelope: a message as Flower serializes it, without Laconic's packets, which the ledger counts
   (benchmarks/flower_envelope.py);
-- polling: what a SuperNode moves per second while nothing is asked of it, measured first; as much is taken off for the
-  seconds that the run took;
-- the rest, for each message: calls, signs of life and TLS that are there because something happens, the envelope included.
+- polling: bytes per second of an idle SuperNode, measured first and subtracted for the duration of the run;
+- the rest, per message: calls, heartbeats and TLS caused by the run, including the envelope.
 
     python benchmarks/flower_bytes.py [--rounds 5] [--nodes 2] [--model mlp:14000] [--json]
 """
@@ -46,13 +45,13 @@ def measure(folder: Path, nodes: int, rounds: int, model: str) -> list[dict[str,
     trial = LocalFederation(folder, nodes)
     with ExitStack() as stack:
         proxies = [stack.enter_context(Proxy(trial.port)) for _ in range(nodes)]
-        trial.doors = {node: proxy.port for node, proxy in enumerate(proxies)}
+        trial.proxy_ports = {node: proxy.port for node, proxy in enumerate(proxies)}
         stack.enter_context(trial)
 
         def moved() -> dict[str, int]:
             return {"up": sum(proxy.up for proxy in proxies), "down": sum(proxy.down for proxy in proxies)}
 
-        # A first run brings the app to the nodes, and lets everything settle.
+        # Warm-up: the first run transfers the app to the nodes.
         train(trial, "fed_avg", 1, model, nodes)
         time.sleep(2)
         before = moved()
@@ -92,7 +91,7 @@ def measure(folder: Path, nodes: int, rounds: int, model: str) -> list[dict[str,
 
 
 def train(trial: LocalFederation, algorithm: str, rounds: int, model: str, nodes: int) -> dict[str, Any]:
-    """One run to its end; its last record."""
+    """Run to completion and return the last record."""
     name = f"{algorithm.partition(':')[0]}-{rounds}"
     run = RunDirectory(trial.folder / name)
     settings = {"algorithm": algorithm, "rounds": rounds, "model": model, "out": str(run.path), "eval-every": rounds}
@@ -111,11 +110,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--model", default="mlp:14000", help="on 64 inputs and 10 classes: 1,050,010 parameters")
     parser.add_argument("--json", action="store_true")
-    said = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="laconic-bytes-") as folder:
-        rows = measure(Path(folder), said.nodes, said.rounds, said.model)
-    if said.json:
-        print(json.dumps({"nodes": said.nodes, "rounds": said.rounds, "model": said.model, "rows": rows}))
+        rows = measure(Path(folder), options.nodes, options.rounds, options.model)
+    if options.json:
+        print(json.dumps({"nodes": options.nodes, "rounds": options.rounds, "model": options.model, "rows": rows}))
         return
     for row in rows:
         print(

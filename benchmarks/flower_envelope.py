@@ -1,4 +1,4 @@
-"""What Flower wraps around one message of Laconic's: its serialized form without the packets in it.
+"""The size of Flower's envelope: a serialized message without Laconic's packets.
 
 python benchmarks/flower_envelope.py [--parameters 1050010]
 """
@@ -21,14 +21,14 @@ from laconic.flower import wire
 
 
 def serialized(message: Message) -> int:
-    """The bytes in which Flower moves a message: every object of it, and the tree that names them."""
+    """Return the bytes that Flower sends for a message: its objects and the object tree."""
     objects = get_all_nested_objects(message).values()
-    return sum(len(each.deflate()) for each in objects) + get_object_tree(message).ByteSize()
+    return sum(len(item.deflate()) for item in objects) + get_object_tree(message).ByteSize()
 
 
 def example(parameters: int, compressor: str, way: str) -> Message:
     """An instruction or a reply with one packet, as a round of a model of that size has it."""
-    # Flower sets these in every process that it starts; a message cannot be made without them.
+    # Flower sets these in every process that it starts. They are required to construct a message.
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 2**62, 2**62, 2**62
     layout = Layout.of(torch.nn.Linear(parameters, 1, bias=False))
     vector = torch.from_numpy(np.random.default_rng(0).standard_normal(parameters).astype(np.float32))
@@ -42,24 +42,24 @@ def example(parameters: int, compressor: str, way: str) -> Message:
     else:
         content = wire.pack_reply(Reply(3, 5, packets, 1000, 320, 320, 2.3))
     message = Message(content, 2**62, MessageType.TRAIN, ttl=600.0, group_id="4")
-    # The same length as those that the SuperLink gives.
+    # The same length as an id of the SuperLink.
     message.metadata.__dict__["_message_id"] = message.metadata.__dict__["_reply_to_message_id"] = "0" * 64
     return message
 
 
 def envelope(message: Message) -> tuple[int, int]:
     """The bytes of a message's packets, and those around them."""
-    packets = sum(map(len, wire.packets_of(wire.said(message))))
+    packets = sum(map(len, wire.packets_of(wire.read_record(message))))
     return packets, serialized(message) - packets
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--parameters", type=int, default=1_050_010)
-    said = parser.parse_args()
+    options = parser.parse_args()
     for compressor in ("dense", "sign"):
         for way in ("down", "up"):
-            packets, around = envelope(example(said.parameters, compressor, way))
+            packets, around = envelope(example(options.parameters, compressor, way))
             print(
                 f"{compressor:6}{way:6}{packets:>10,} B of packets, {around:>6,} B around them ({around / packets:.3%})"
             )

@@ -94,8 +94,8 @@ def main() -> None:
         command += ["--parameters", str(options.parameters), "--threads", str(options.threads)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         found.append(json.loads(done.stdout.splitlines()[-1]))
-        said = "{clients} clients, {threads} threads: {peak_rss_gb:.2f} GB ({vectors:.1f} vectors), {seconds:.0f} s"
-        print(said.format(**found[-1]), file=sys.stderr, flush=True)
+        line = "{clients} clients, {threads} threads: {peak_rss_gb:.2f} GB ({vectors:.1f} vectors), {seconds:.0f} s"
+        print(line.format(**found[-1]), file=sys.stderr, flush=True)
     if options.json:
         print(json.dumps({"peak_rss_gb": max(each["peak_rss_gb"] for each in found), "rounds": found}))
 

@@ -4,13 +4,13 @@
     python benchmarks/scale.py --kill 3 --rounds 50 --clients 1000000
 
 fed_cams with sign (every client has an error memory as long as the model) on an MLP 784-64-10, 10 steps of 32, 1,000
-participants a round, client data made on demand, states on disk with 500 MB of them in memory, and a checkpoint after
-every round, whose cost counts. Every population has a process of its own, so that the peak of its memory is its own; they
-run a round each in turn, so that what else the machine does falls on all of them. Seconds, of the clock and of all
-processors, are the median of rounds 5 to the last; `store_share` is the part of the former inside SQLite.
+participants per round, generated client data, states on disk with a cache of 500 MB, and a checkpoint after every round,
+whose time is included. Every population has its own process, to measure its peak memory. The processes run rounds
+alternately, so that other work on the machine affects them equally. Wall-clock and processor seconds are medians from round
+5 on; `store_share` is the share of wall-clock time inside SQLite.
 
-With `--kill` the same rounds are run twice: once without a break, and once by processes that are killed (SIGKILL) that many
-times, each at some moment in the middle of a round, and resumed. Both must end with the same model.
+With `--kill` the same rounds run twice: once without interruption, and once by processes that are killed (SIGKILL) at random
+moments within rounds, that many times, and resumed. Both must end with the same model.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a second Ray worker brings, and what a round costs beyond its gradients.
+"""The speedup of a second Ray worker, and the cost of a round beyond its gradients.
 
     python benchmarks/workers.py [--json] [--rounds 15] [--algorithm fed_avg]
 
 W1: LeNet-5 on Fashion-MNIST (random images where it is not at hand), 100 clients x 600 samples, 20 a round, 10 steps of 64,
-on one worker and on two, each with one thread. Both run the same rounds, one each in turn, so that what else the machine
-does falls on both; the first round does not count.
+on one worker and on two, each with one thread. Both run the same rounds alternately, so that other work on the machine
+affects them equally; the first round does not count.
 
 A client belongs to one worker, with its data and its state, so a round takes as long as its busier worker.
 `speedup_the_split_allows` is what that leaves of two; `two_over_one` is what was measured. `cost_beyond_gradients` is the

@@ -1,6 +1,7 @@
 from . import compression as compression, data as data, models as models
 from .algorithms.algorithm import Algorithm as Algorithm
-from .algorithms.downlinks.base import DenseDownlink as DenseDownlink, Downlink as Downlink
+from .algorithms.downlinks.dense import DenseDownlink as DenseDownlink
+from .algorithms.downlinks.base import Downlink as Downlink
 from .algorithms.downlinks.broadcast import Broadcast as Broadcast
 from .algorithms.downlinks.mirrored import Mirrored as Mirrored
 from .algorithms.downlinks.repeated import Repeated as Repeated
@@ -63,11 +64,9 @@ from .algorithms.recipes import (
     minibatch_sgd as minibatch_sgd,
     scaffold as scaffold,
 )
-from .algorithms.uplinks.base import (
-    Compressed as Compressed,
-    DenseUplink as DenseUplink,
-    Uplink as Uplink,
-)
+from .algorithms.uplinks.compressed import Compressed as Compressed
+from .algorithms.uplinks.dense import DenseUplink as DenseUplink
+from .algorithms.uplinks.base import Uplink as Uplink
 from .algorithms.uplinks.lazy import Accelerated as Accelerated, Lazy as Lazy
 from .api import simulate as simulate
 from .compression import (

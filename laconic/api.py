@@ -1,4 +1,4 @@
-"""The short way in Python: one call from an algorithm, a model and data to a result."""
+"""`simulate`: train a model with one call."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def simulate(
     out: str | PathLike[str] | None = None,
     **settings: Unpack[SettingsKeywords],
 ) -> Result:
-    """Train one model over many clients in this process.
+    """Train a model over many simulated clients in this process.
 
     Args:
-        algorithm: An `Algorithm`, or a recipe as `laconic compare` writes it: "fed_cams:compressor=sign".
-        model: A `Task`, a module, a function that builds one (its weights then follow from the seed), or a model's name.
-        data: A data set, one pair of arrays (inputs, targets) for each client, or a data set's name.
-        callbacks: What is told about the run, and may end it: see `Callback`.
-        progress: Whether to show a bar over the rounds, in a notebook too.
+        algorithm: An `Algorithm`, or a label such as "fed_cams:compressor=sign".
+        model: A `Task`, a module, a function that builds one (its initial weights then depend on the seed), or a name.
+        data: A data set, one pair of arrays (inputs, targets) per client, or a data set's name.
+        callbacks: Objects that are notified of the run's progress and may stop it. See `Callback`.
+        progress: Whether to show a progress bar, in a terminal or a notebook.
         on_round: A function that is called with the record of each round.
-        out: The run's directory, such as "runs/mine", as `laconic run` writes it, for `laconic report`, `plot` and `watch`.
-            Its config.toml can be run again if algorithm, model and data are given by name. Ctrl-C then waits for the end
-            of the round.
-        settings: Those of `Settings`: rounds, participants, seed, eval_every, and so on.
+        out: The run directory, such as "runs/mine", for `laconic report`, `plot` and `watch`. Its config.toml can be run
+            again if algorithm, model and data are given by name. With a run directory, Ctrl-C stops after the current
+            round and saves it.
+        settings: Fields of `Settings`, such as rounds, participants, seed and eval_every.
 
     >>> import laconic
     >>> result = laconic.simulate("fed_avg", "logistic", "digits", rounds=3, participants=5)
@@ -71,21 +71,21 @@ def simulate(
     names: dict[str, Any] = {
         "algorithm": recipe.name,
         "dataset": data if isinstance(data, str) else getattr(clients, "name", "own"),
-        # How data that is given whole was divided is not known; a name that no config takes says so.
+        # The partition of data that is passed as an object is unknown. No config accepts "own".
         "partition": None if isinstance(data, str) else "own",
         "model": _name(model),
     }
     directory = None if out is None else RunDirectory(Path(out))
-    shown = [ProgressBar(shown=progress), *([EachRound(on_round)] if on_round else [])]
+    builtin = [ProgressBar(shown=progress), *([EachRound(on_round)] if on_round else [])]
     try:
-        return run(simulation, RunConfig(**names), directory, [*shown, *callbacks], label=recipe.name, more=True)
+        return run(simulation, RunConfig(**names), directory, [*builtin, *callbacks], label=recipe.name, more=True)
     except Interrupted as stop:
-        # As without `out`: a script that catches exceptions to go on is stopped all the same.
+        # KeyboardInterrupt, as without `out`: a script that catches `Exception` must stop, too.
         raise KeyboardInterrupt(f"stopped after round {stop.done}; saved in '{out}'") from None
 
 
 def _name(model: Task | nn.Module | Callable[[], nn.Module] | str) -> str:
-    """What a model is called in a config; only a name can be run again."""
+    """The model's name in the config. Only a config with a registered name can be run again."""
     if isinstance(model, str):
         return model
     model = model.module if isinstance(model, Task) else model
@@ -100,11 +100,11 @@ def _checked(settings: Mapping[str, Any]) -> Settings:
 
 
 def _labeled(label: str, settings: Mapping[str, Any]) -> tuple[Algorithm, Settings]:
-    """The algorithm of a label, and the settings, where the label's own win, as in `laconic compare`."""
+    """The algorithm of a label, and the settings. Settings in the label take precedence, as in `laconic compare`."""
     config = load_config(None, settings, split_label(label))
     for key in ("dataset", "partition", "clients", "model", "data_dir"):
         if key in config.model_fields_set:
-            raise ConfigError(f"'{label}': {key} is not the algorithm's; give data and model to simulate itself")
+            raise ConfigError(f"'{label}': {key} does not belong to the algorithm; pass data and model to simulate")
     return config.build_algorithm(), config.settings()
 
 

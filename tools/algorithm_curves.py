@@ -1,6 +1,6 @@
-"""The curves on the pages of algorithms: every recipe once on the shipped digits, by `laconic run`.
+"""Draw the curves of the algorithm pages: every recipe once on digits, by `laconic run`.
 
-    python tools/algorithm_curves.py [RUNS]    # seconds a recipe; runs that are there already are not run again
+    python tools/algorithm_curves.py [RUNS]    # takes seconds per recipe; existing runs are not repeated
 
 Writes docs/data/algorithms.json and docs/figures/algorithms/NAME.svg.
 """
@@ -24,16 +24,16 @@ COMMON = (
     "--eval-every 2"
 )
 SETTINGS = {
-    # With the paper's threshold nothing is ever near enough here, and they would be fed_ams.
+    # With the paper's threshold no update is ever similar enough here, and they would equal fed_ams.
     "fed_nlaa": "uplink.threshold=0.7",
     "fed_aa": "uplink.threshold=0.7",
-    # They take one step a round, whose rate is made for harder problems by default.
+    # They take one step per round; the default rates are for harder problems.
     "minibatch_sgd": "local_lr=0.5",
     "ef21": "server_lr=0.5",
     "diana": "server_lr=0.5",
     "marina": "server_lr=0.5",
 }
-"""What differs from a recipe's defaults; it is said under the curve."""
+"""Deviations from a recipe's defaults, shown below the curve."""
 BESIDE = "fed_avg"
 """The recipe that every curve is drawn beside."""
 
@@ -57,7 +57,7 @@ def measure(name: str, runs: Path) -> list[list[float]]:
     ]
 
 
-# Grays and colors that are legible on white and on black: a picture does not know on what page it stands.
+# Colors that are legible on light and dark pages.
 INK, OWN, OTHER = "#7d828a", "#e0662f", "#8a9099"
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 260, 46, 14, 16, 40
 FEWEST, MOST = 0.005, 80.0

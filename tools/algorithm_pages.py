@@ -1,7 +1,7 @@
-"""What the pages of algorithms say about parts, taken from the code: the table, the slots, the symbols, the navigation.
+"""Generate the parts of the algorithm pages that come from the code: table, slots, symbols, navigation.
 
-    python tools/algorithm_pages.py            # rewrites what stands between the marks in docs/algorithms and mkdocs.yml
-    python tools/algorithm_pages.py --check    # says what would change, and fails if anything would
+    python tools/algorithm_pages.py            # rewrites the text between the marks in docs/algorithms and mkdocs.yml
+    python tools/algorithm_pages.py --check    # reports what would change, and fails if anything would
 
 The rest of a page, its formula and when to use it, is written by hand. A recipe without a page fails.
 """

@@ -20,7 +20,7 @@ BEGIN, END = "<!-- packages: begin -->", "<!-- packages: end -->"
 
 
 def imports() -> dict[str, set[str]]:
-    """Of every package, and of api.py, the packages that it imports."""
+    """Return the imported packages of every package and of api.py."""
     graph = grimp.build_graph("laconic", cache_dir=None)
     found: dict[str, set[str]] = {}
     for module in graph.modules:

@@ -1,12 +1,12 @@
-"""Whether this work tree gives the numbers of another commit: the net under a change that must not change any.
+"""Check that this work tree computes the same numbers as another commit.
 
     python tools/same_numbers.py BASE                 # every case, in commit BASE and in the work tree as it is now
     python tools/same_numbers.py BASE --only ray/     # cases whose name has that text, or fits that pattern
     python tools/same_numbers.py BASE --skip ray/     # all others
 
-Exit 0 if nothing differs, 1 if something does. What BASE gives is kept in the user's cache and measured once; the work tree
-is always measured, from a copy, so that it may be edited meanwhile. Cases with other data than the digits need LACONIC_DATA,
-and are skipped where the data set's folder is missing. The cases, and how each side spells them: same_numbers_cases.py.
+Exit 0 if nothing differs, else 1. The outcomes of BASE are cached in the user's cache folder. The work tree is always
+measured, from a copy, so that it can be edited meanwhile. Cases with data sets other than digits need LACONIC_DATA and are
+skipped if the data set's folder is missing. same_numbers_cases.py defines the cases and how each side spells them.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ NUMBERS = (
 )
 """What is compared: keys that `laconic run --json` promises, and of cases `measure/` all that metrics.jsonl has."""
 PACKAGES = ("torch", "numpy", "numba", "ray", "flwr")
-"""With another release of these, what was kept of BASE does not count."""
+"""Packages whose version is part of the cache key."""
 LONGEST = 300
-"""Seconds after which a case has failed."""
+"""Timeout of a case in seconds."""
 DIED = "its process ended with"
 UNSURE = (DIED, "TimeoutError")
-"""How errors begin that may not come again."""
+"""Beginnings of transient errors, which are not cached."""
 DEFAULT_CACHE = Path(platformdirs.user_cache_dir("laconic")) / "same_numbers.json"
 
 Outcome = dict[str, Any]

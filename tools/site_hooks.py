@@ -1,4 +1,4 @@
-"""Hooks of the documentation's build (mkdocs.yml): commands as they are now, links to code, what the search puts last."""
+"""MkDocs hooks: the command-line reference, links to code, and pages that rank last in the search."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 with warnings.catch_warnings():
-    # MkDocs shows every warning, also that of a library about another one.
+    # MkDocs shows every warning, including those between libraries.
     warnings.simplefilter("ignore", DeprecationWarning)
     import typer
 
@@ -15,7 +15,7 @@ with warnings.catch_warnings():
 
 MARK = "<!-- commands -->"
 LAST = {"reproductions.md", "decisions.md"}
-"""Long pages that name everything, and so would come before the page about it."""
+"""Long pages that mention every topic and would otherwise rank before the topic's own page."""
 OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:laconic/[^)]+|CONTRIBUTING)\.(?:py|md)\)")
 """Links to files that are not part of the site. They work in a clone; on the site their text is left."""
 

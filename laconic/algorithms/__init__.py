@@ -1,1 +1,1 @@
-"""An algorithm is four parts: method, uplink, optimizer, downlink; recipes name them."""
+"""Algorithms: four parts each (method, uplink, optimizer, downlink), and the recipes that combine them."""

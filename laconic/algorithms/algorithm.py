@@ -1,11 +1,11 @@
-"""An algorithm is four parts.
+"""An algorithm is a combination of four parts.
 
-    Method      what a client computes from the model and its data, and what the server folds back
-    Uplink      how a client's vector becomes bytes, and what it remembers about what it did not send
-    Optimizer   how the mean update moves the server's model
-    Downlink    how the model becomes bytes on its way to a client
+    Method      what a client computes, and how the server combines the answers
+    Uplink      how a client encodes its update, and what compression error it keeps for later
+    Optimizer   how the mean update changes the server's model
+    Downlink    how the server encodes the model for a client
 
-Parts never know which algorithm they are in, so any combination is an algorithm.
+A part does not depend on the other parts, so any combination is an algorithm.
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias, Unpack
 
-from laconic.algorithms.downlinks.base import DenseDownlink, Downlink
+from laconic.algorithms.downlinks.base import Downlink
+from laconic.algorithms.downlinks.dense import DenseDownlink
 from laconic.algorithms.link import split_compressor
 from laconic.algorithms.methods.base import Method
 from laconic.algorithms.methods.exchange import UPDATE, PhaseTable
 from laconic.algorithms.optimizers.base import Optimizer
 from laconic.algorithms.optimizers.sgd import SGD
 from laconic.algorithms.parameters import Changes
-from laconic.algorithms.uplinks.base import Compressed, DenseUplink, Uplink
+from laconic.algorithms.uplinks.base import Uplink
+from laconic.algorithms.uplinks.compressed import Compressed
+from laconic.algorithms.uplinks.dense import DenseUplink
 from laconic.compression import Compressor, parse_compressor
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.part import SLOTS, Part, find_part, make_part, parameter_names
 
 LINKS = ("uplink", "downlink")
-USUAL_SLOTS = {"compressor": "uplink", "granularity": "uplink", "memory": "uplink", "server_lr": "optimizer"}
-"""Whose a parameter is that several parts may have, where nothing else is said."""
+DEFAULT_SLOTS = {"compressor": "uplink", "granularity": "uplink", "memory": "uplink", "server_lr": "optimizer"}
+"""The slot of a parameter that several parts can have, unless the caller names another slot."""
 Table: TypeAlias = dict[str, Any]
-"""What is said of one part: its name, parameters, or both."""
+"""Settings of one part: its name, some of its parameters, or both."""
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """Four parts, and the name they go by.
+    """Four parts and a name.
 
     >>> from laconic.algorithms.recipes import fed_ams
     >>> fed_ams(server_lr=0.1).optimizer.server_lr
@@ -51,11 +54,8 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         for slot, kind in (("method", Method), ("uplink", Uplink), ("optimizer", Optimizer), ("downlink", Downlink)):
-            given = getattr(self, slot)
-            if not isinstance(given, kind):
-                raise ConfigError(
-                    f"{slot} = {given!r}: a part of that kind is needed; name the slots, as in optimizer=AMS()"
-                )
+            if not isinstance(part := getattr(self, slot), kind):
+                raise ConfigError(f"{slot} = {part!r}: must be a {kind.__name__}; name the slot, as in optimizer=AMS()")
 
     def parts(self) -> dict[str, Part]:
         """The parts by slot."""
@@ -63,56 +63,57 @@ class Algorithm:
 
     @cached_property
     def phases(self) -> PhaseTable:
-        """The method's phases by name, and the numbers of its streams."""
+        """The phases of the method by name, and the numbers of its streams."""
         return PhaseTable(self.method.phases(self.uplink))
 
-    def fitted(self) -> Algorithm:
-        """With what the method and the downlink leave open settled for the parts beside them; refuses what cannot be."""
-        method = self.method.fitted(self.uplink)
+    def resolve(self) -> Algorithm:
+        """Choose the open settings of the method and the downlink for the other parts; reject what does not fit together."""
+        method = self.method.resolve(self.uplink)
         ignored = "memory" if self.uplink.has_memory else "reference" if self.uplink.has_reference else None
         if ignored and not any(UPDATE in phase.up for phase in method.phases(self.uplink)):
-            given = f"uplink = '{self.uplink.name}', whose {ignored} '{method.name}' cannot use"
+            setting = f"uplink = '{self.uplink.name}', whose {ignored} '{method.name}' cannot use"
             reason = "it sends no update through the uplink, but vectors of its own with the same compressor"
-            raise ConfigError(f"{given}: {reason}; use uplink = 'compressed' without memory")
-        return replace(self, method=method, downlink=self.downlink.fitted(self.optimizer, self.method.sends_mean))
+            raise ConfigError(f"{setting}: {reason}; use uplink = 'compressed' without memory")
+        return replace(self, method=method, downlink=self.downlink.resolve(self.optimizer, self.method.sends_mean))
 
     def replace(self, **changes: Unpack[Changes]) -> Algorithm:
-        """The same algorithm with other settings or parts.
+        """Return a copy with other parameters or parts.
 
-        Each parameter goes to the part that has it; `uplink={"threshold": 0}` names the part, which is needed where two
-        parts have a parameter of the same name. `compressor`, `granularity` and `memory` are the uplink's. A whole part may
-        be given too, or its name: `downlink="broadcast"`. Another link keeps the settings of the present one that it has
-        too; a compressed downlink in the place of a dense one takes compressor and granularity of the uplink.
+        A parameter goes to the part that has it: `replace(server_lr=0.1)`. If two parts have a parameter of that name, name
+        the slot: `replace(uplink={"threshold": 0})`. `compressor`, `granularity` and `memory` go to the uplink.
+
+        A slot accepts a part or its name: `replace(downlink="broadcast")`. A new link keeps those settings of the old one
+        that it has too. A compressed downlink that replaces a dense one takes compressor and granularity of the uplink.
         """
-        parts, tables = self.parts(), self.placed(changes)
-        # The downlink comes last: it may take its compressor from the uplink.
+        parts, tables = self.parts(), self.by_slot(changes)
+        # SLOTS ends with the downlink, which may take its compressor from the new uplink.
         for slot in SLOTS:
             if slot in tables:
                 parts[slot] = _changed(slot, tables[slot], parts)
-        made: dict[str, Any] = dict(parts)
-        return replace(self, **made)
+        replaced: dict[str, Any] = dict(parts)
+        return replace(self, **replaced)
 
-    def placed(self, changes: Mapping[str, Any]) -> dict[str, Part | Table]:
-        """Every change under the slot that it belongs to: a whole part, or a table of parameters."""
+    def by_slot(self, changes: Mapping[str, Any]) -> dict[str, Part | Table]:
+        """The changes by slot: a whole part, or a table of parameters."""
         tables = {slot: _table(slot, changes[slot]) for slot in SLOTS if slot in changes}
-        alone = [key for key in changes if key not in SLOTS]
-        # An uplink that gets a compressor may become another part, with other parameters.
-        for key in sorted(alone, key=lambda key: key not in USUAL_SLOTS):
+        parameters = [key for key in changes if key not in SLOTS]
+        # First the compressor: with it, a dense uplink becomes a compressed one, which has other parameters.
+        for key in sorted(parameters, key=lambda key: key not in DEFAULT_SLOTS):
             slot = self.owner(key, tables)
-            given, change = tables.get(slot, {}), {key: changes[key]}
-            tables[slot] = given.replace(**change) if isinstance(given, Part) else _table(slot, given | change)
+            table, change = tables.get(slot, {}), {key: changes[key]}
+            tables[slot] = table.replace(**change) if isinstance(table, Part) else _table(slot, table | change)
         return tables
 
     def owners(self, key: str, tables: Mapping[str, Part | Table] | None = None) -> list[str]:
-        """The slots whose parts have that parameter, once the parts are those that `tables` name."""
-        if key in USUAL_SLOTS:
-            return [USUAL_SLOTS[key]]
+        """The slots whose parts have the parameter, after the changes in `tables`."""
+        if key in DEFAULT_SLOTS:
+            return [DEFAULT_SLOTS[key]]
         kinds = {slot: _kind(slot, (tables or {}).get(slot, {}), part) for slot, part in self.parts().items()}
-        found = [slot for slot, kind in kinds.items() if key in parameter_names(kind)]
-        return found or [slot for slot, kind in kinds.items() if key in kind.absent]
+        owners = [slot for slot, kind in kinds.items() if key in parameter_names(kind)]
+        return owners or [slot for slot, kind in kinds.items() if key in kind.absent]
 
     def owner(self, key: str, tables: Mapping[str, Part | Table] | None = None) -> str:
-        """The slot whose part has that parameter; none or two are an error that says so."""
+        """The slot whose part has the parameter; `ConfigError` if there is none, or more than one."""
         owners = self.owners(key, tables)
         if not owners:
             known = {name for part in self.parts().values() for name in part.parameters()}
@@ -126,17 +127,17 @@ class Algorithm:
         return owners[0]
 
 
-def _table(slot: str, given: Any) -> Part | Table:
-    """What is given for a slot, as a part or as a table in canonical words."""
-    if isinstance(given, Part):
-        return given
-    if not isinstance(given, str | Mapping):
-        raise ConfigError(f"{slot} = {given!r}: a part, the name of one, or a table of its parameters is allowed")
-    return canonical(slot, {"name": given} if isinstance(given, str) else dict(given))
+def _table(slot: str, value: Any) -> Part | Table:
+    """The value of a slot as a part or as a canonical table."""
+    if isinstance(value, Part):
+        return value
+    if not isinstance(value, str | Mapping):
+        raise ConfigError(f"{slot} = {value!r}: must be a part, the name of a part, or a table of its parameters")
+    return canonical(slot, {"name": value} if isinstance(value, str) else dict(value))
 
 
 def canonical(slot: str, table: Table) -> Table:
-    """A table with the part's own name, with what another name of it sets, and with a compressor's `@` as a granularity.
+    """A table in canonical form: aliases of parts are resolved, and `compressor="sign@layer"` becomes two settings.
 
     >>> canonical("uplink", {"name": "error_feedback", "compressor": "sign@layer"})
     {'memory': True, 'name': 'compressed', 'compressor': 'sign', 'granularity': 'layer'}
@@ -150,23 +151,23 @@ def canonical(slot: str, table: Table) -> Table:
 
 
 def _kind(slot: str, change: Part | Table, present: Part) -> type[Part]:
-    """The class of the part that a change leads to."""
+    """The class of the part after the change."""
     if isinstance(change, Part):
         return type(change)
     kind = find_part(slot, str(change["name"])) if "name" in change else type(present)
-    # A compressor for an uplink that has none makes another uplink of it.
+    # A compressor turns an uplink that has none into a compressed one.
     wanted = slot == "uplink" and kind is type(present) and "compressor" in change
     return Compressed if wanted and "compressor" not in parameter_names(kind) else kind
 
 
 def _changed(slot: str, change: Part | Table, parts: Mapping[str, Part]) -> Part:
-    """The part in that slot once it is changed; `parts` are the parts as they are now."""
+    """The part of a slot after the change; `parts` are the current parts."""
     if isinstance(change, Part):
         return change
     present, kind = parts[slot], _kind(slot, change, parts[slot])
     known, table = parameter_names(kind), {key: value for key, value in change.items() if key != "name"}
     if slot == "uplink" and "memory" in known and _compresses(table) and not _compresses(present.parameters()):
-        # Where nothing was left out, nothing had to be remembered; now something is.
+        # The uplink was lossless and becomes lossy: error feedback is the default.
         table.setdefault("memory", True)
     if kind is type(present):
         return present.replace(**table)
@@ -178,12 +179,12 @@ def _changed(slot: str, change: Part | Table, parts: Mapping[str, Part]) -> Part
         table = {key: value for key, value in kept.items() if key in known and value is not None} | table
         if "compressor" in parameter_names(kind, required=True) and "compressor" not in table:
             alone = f", or --set {slot}.compressor=top_k:1/64 for the {slot} alone" if slot != "uplink" else ""
-            raise ConfigError(f"{slot} '{kind.name}' needs a compressor: say --compressor top_k:1/64{alone}")
+            raise ConfigError(f"{slot} '{kind.name}' needs a compressor: use --compressor top_k:1/64{alone}")
     return make_part(kind, table)
 
 
 def _compresses(parameters: Mapping[str, Any]) -> bool:
-    """Whether there is a compressor, and it leaves something out."""
-    given: Compressor | str | None = parameters.get("compressor")
-    compressor = parse_compressor(given) if isinstance(given, str) else given
+    """Whether the parameters name a lossy compressor."""
+    value: Compressor | str | None = parameters.get("compressor")
+    compressor = parse_compressor(value) if isinstance(value, str) else value
     return compressor is not None and not compressor.lossless

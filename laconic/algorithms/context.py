@@ -1,4 +1,4 @@
-"""Where in a run a link is asked to act: what it may need beyond its own parameters and state."""
+"""The round and client for which a part is called."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from laconic.core.randomness import GLOBAL, Randomness
 
 @dataclass(frozen=True)
 class RoundContext:
-    """One client (or, for what goes to all, no client) in one round."""
+    """One client in one round; `client` is GLOBAL for what all clients share."""
 
     layout: Layout
     randomness: Randomness
     round: int
     client: int = GLOBAL
     invited: int = 1
-    """n, the clients of this round."""
+    """n, the number of participants."""
     population: int = 1
-    """N, all clients."""
+    """N, the number of clients."""
 
     def generator(self, purpose: str) -> np.random.Generator:
-        """The draws of a compressor on this context."""
+        """The random generator of this round and client for one purpose."""
         return self.randomness.numpy(purpose, self.round, self.client)

@@ -1,4 +1,4 @@
-"""What uplinks and downlinks that compress have in common."""
+"""The base of uplinks and downlinks that compress."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from laconic.core.part import Part, checked
 
 @checked
 class CompressedLink(Part):
-    """A link with a compressor, and the granularity at which it is applied.
+    """A link with a compressor and a granularity.
 
     `compressor="sign@layer"` is short for `compressor="sign", granularity="layer"`.
     """
 
     compressor: AnyCompressor
     granularity: Granularity = "model"
-    """Which entries are compressed together: those of the `model`, of each `layer`, or `chunk:N` of them."""
+    """Which entries are compressed together: the whole `model`, each `layer`, or `chunk:N` for N entries at a time."""
 
     @property
     def compression(self) -> GroupedCompressor:
-        """C, with its granularity."""
+        """C with its granularity."""
         return GroupedCompressor(self.compressor, self.granularity)
 
     def replace(self, **changes: Any) -> Self:
@@ -34,15 +34,16 @@ class CompressedLink(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _split(cls, given: Any) -> Any:
+    def _split(cls, arguments: Any) -> Any:
         names = [field.name for field in dataclasses.fields(cls)]
-        if not isinstance(given, ArgsKwargs) or len(given.args) > len(names):
-            return given
-        return ArgsKwargs((), split_compressor(dict(zip(names, given.args, strict=False)) | (given.kwargs or {})))
+        if not isinstance(arguments, ArgsKwargs) or len(arguments.args) > len(names):
+            return arguments
+        positional = dict(zip(names, arguments.args, strict=False))
+        return ArgsKwargs((), split_compressor(positional | (arguments.kwargs or {})))
 
 
 def split_compressor(table: dict[str, Any]) -> dict[str, Any]:
-    """A link's settings, with `compressor="sign@layer"` as two of them."""
+    """The settings of a link, with `compressor="sign@layer"` split into compressor and granularity."""
     spelled = table.get("compressor")
     if not isinstance(spelled, str) or "@" not in spelled:
         return table

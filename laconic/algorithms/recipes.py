@@ -1,6 +1,6 @@
-"""Every named algorithm: a function of a few lines that fills the four slots and cites its paper.
+"""The named algorithms. Each recipe chooses the four parts and cites its paper.
 
-Parameters of the parts are given by name: `fed_ams(local_lr=0.1, server_lr=0.03, beta2=0.9)`.
+Its keywords are the parameters of the parts: `fed_ams(local_lr=0.1, server_lr=0.03, beta2=0.9)`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from laconic.algorithms.methods.recursive_gradient import BVRLSGD, MARINA, FedPA
 from laconic.algorithms.optimizers.adaptive import AMS, Adagrad, Adam, AMSGrad, Yogi
 from laconic.algorithms.optimizers.sgd import SGD
 from laconic.algorithms.parameters import Changes
-from laconic.algorithms.uplinks.base import Compressed
+from laconic.algorithms.uplinks.compressed import Compressed
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
 from laconic.compression import QSGD, HeavySign, TopK, Uniform
 from laconic.core.errors import unknown_name
@@ -31,7 +31,7 @@ from laconic.core.errors import unknown_name
 Recipe = Callable[..., Algorithm]
 Named = TypeVar("Named", bound=Recipe)
 RECIPES: dict[str, Recipe] = {}
-# A part can be named once its module is imported; no recipe uses these, so they are imported here.
+# Importing a part registers its name. No recipe uses these parts.
 _OTHER_PARTS = (Broadcast, OwnTraining, Repeated)
 
 
@@ -41,7 +41,7 @@ def _recipe(function: Named) -> Named:
 
 
 def make(name: str, **parameters: Any) -> Algorithm:
-    """The recipe of that name; a misspelled one fails with a suggestion."""
+    """The algorithm of that name; an unknown name is a `ConfigError` with a suggestion."""
     if name not in RECIPES:
         raise unknown_name("algorithm", name, RECIPES)
     return RECIPES[name](**parameters)
@@ -55,7 +55,7 @@ def fed_avg(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_sgd(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedAvg under the name that Fed-EF gives to its uncompressed baseline. Li and Li, ICML 2023, Algorithm 1."""
+    """FedAvg under its name in the Fed-EF paper. Li and Li, ICML 2023, Algorithm 1."""
     return Algorithm(LocalSGD(), optimizer=SGD(), name="fed_sgd").replace(**parameters)
 
 
@@ -127,13 +127,13 @@ def fed_paq(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_nlaa(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedAMS whose clients skip an update that is near their last one. FedBNLACA's paper, Algorithm 1 with NLA."""
+    """FedAMS whose clients skip an update that is close to their last one. FedBNLACA's paper, Algorithm 1 with NLA."""
     return Algorithm(LocalSGD(), Lazy(), AMS(), name="fed_nlaa").replace(**parameters)
 
 
 @_recipe
 def fed_aa(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedAMS that uses an update near the last one together with it. FedBNLACA's paper, Algorithm 1 with AA."""
+    """FedAMS that adds the last update to a new one that is close to it. FedBNLACA's paper, Algorithm 1 with AA."""
     return Algorithm(LocalSGD(), Accelerated(), AMS(), name="fed_aa").replace(**parameters)
 
 
@@ -160,14 +160,14 @@ def fed_bnlaca(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_baca(**parameters: Unpack[Changes]) -> Algorithm:
-    """Accelerated up, compressed both ways. FedBNLACA's paper, Algorithm 2 with AA."""
+    """Accelerated uplink, compressed both ways. FedBNLACA's paper, Algorithm 2 with AA."""
     uplink, downlink = Accelerated(TopK(1 / 64), memory=True), Mirrored(TopK(1 / 64))
     return Algorithm(LocalSGD(), uplink, AMS(), downlink, name="fed_baca").replace(**parameters)
 
 
 @_recipe
 def fed_prox(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedAvg whose clients are held back to the model they were sent. Li et al., MLSys 2020, Algorithm 2."""
+    """FedAvg with a proximal term that pulls clients toward the server's model. Li et al., MLSys 2020, Algorithm 2."""
     return Algorithm(LocalSGD(proximal=0.01), name="fed_prox").replace(**parameters)
 
 
@@ -179,7 +179,7 @@ def fed_gate(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_comgate(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedGATE with quantized updates; sparsified ones with a memory. Haddadpour et al., AISTATS 2021, Algorithm 4."""
+    """FedGATE with quantized or, with error feedback, sparse updates. Haddadpour et al., AISTATS 2021, Algorithm 4."""
     uplink = Compressed(Uniform(8), granularity="layer", memory="auto")
     return Algorithm(GradientTracking(), uplink, name="fed_comgate").replace(**parameters)
 
@@ -192,7 +192,7 @@ def scaffold(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_amd(**parameters: Unpack[Changes]) -> Algorithm:
-    """Anchors renew their gradient, miners walk with the mean of all. Wu et al., ICML 2023, Algorithm 1."""
+    """Anchors renew their cached gradient; miners take steps with the mean cache. Wu et al., ICML 2023, Algorithm 1."""
     return Algorithm(AnchorSampling(), name="fed_amd").replace(**parameters)
 
 
@@ -204,43 +204,43 @@ def bvr_l_sgd(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_page(**parameters: Unpack[Changes]) -> Algorithm:
-    """A gradient estimate that all clients renew now and then. Zhao, Li and Richtarik, 2021."""
+    """A recursive gradient estimate that all clients renew with probability p. Zhao, Li and Richtarik, 2021."""
     return Algorithm(FedPAGE(), name="fed_page").replace(**parameters)
 
 
 @_recipe
 def minibatch_sgd(**parameters: Unpack[Changes]) -> Algorithm:
-    """One step a round with the mean gradient at the server's model."""
+    """One step per round with the mean gradient at the server's model."""
     return Algorithm(MinibatchSGD(), name="minibatch_sgd").replace(**parameters)
 
 
 @_recipe
 def ef21(**parameters: Unpack[Changes]) -> Algorithm:
-    """Gradients compressed against a state. Richtarik, Sokolov and Fatkhullin, NeurIPS 2021, Algorithm 2."""
+    """Compressed differences between gradients and a state. Richtarik, Sokolov and Fatkhullin, NeurIPS 2021, Algorithm 2."""
     uplink = Compressed(TopK(1 / 64))
     return Algorithm(EF21(), uplink, SGD(server_lr=0.05), name="ef21").replace(**parameters)
 
 
 @_recipe
 def diana(**parameters: Unpack[Changes]) -> Algorithm:
-    """Gradients quantized against a shift, unbiased. Mishchenko et al., 2019, Algorithm 1."""
+    """Unbiased quantized differences between gradients and a shared shift. Mishchenko et al., 2019, Algorithm 1."""
     uplink = Compressed(QSGD(4), granularity="layer")
     return Algorithm(DIANA(), uplink, SGD(server_lr=0.05), name="diana").replace(**parameters)
 
 
 @_recipe
 def marina(**parameters: Unpack[Changes]) -> Algorithm:
-    """Compressed gradient differences, renewed now and then. Gorbunov et al., ICML 2021, Algorithms 1 and 4."""
+    """Compressed gradient differences; full gradients with probability p. Gorbunov et al., ICML 2021, Algorithms 1 and 4."""
     uplink = Compressed(QSGD(4), granularity="layer")
     return Algorithm(MARINA(), uplink, SGD(server_lr=0.05), name="marina").replace(**parameters)
 
 
 @_recipe
 def fed_laconic(**parameters: Unpack[Changes]) -> Algorithm:
-    """The fewest bytes to an accuracy that we have found: FedBNLACA's links with heavy sign at 1/16 by layer, both ways.
+    """FedBNLACA with heavy sign at 1/16 per layer both ways: the fewest bytes to an accuracy in our experiments.
 
-    A kept entry costs its position and one bit, and a client that was away gets one packet however long it was. See
-    docs/results.md; the parts are those of `fed_bnlaca`, the local rate is 0.1.
+    A kept entry costs its position and one bit. A client that was absent for any number of rounds gets one packet. The
+    parts are those of `fed_bnlaca`, with a local learning rate of 0.1. Results: docs/results.md.
     """
     uplink = Lazy(HeavySign(1 / 16), granularity="layer", memory=True)
     downlink = Mirrored(HeavySign(1 / 16), granularity="layer", threshold=0.0)

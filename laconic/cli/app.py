@@ -1,4 +1,4 @@
-"""The commands: names, arguments, options and help. What they do is in the modules that `implemented_in` names."""
+"""The commands: names, arguments, options and help. `implemented_in` names the module that implements a command."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from laconic.cli.completion import DATASETS, MODELS, PARTITIONS, algorithms, completing
 from laconic.cli.options import (
+    ALGORITHM_HELP,
     Algorithm,
     Json,
     MLflow,
@@ -30,13 +31,13 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Federated learning that says little: communication-efficient algorithms with every byte measured.",
+    help="Communication-efficient federated learning, with every byte measured.",
 )
-TRAIN, LOOK, CHOOSE, DEPLOY = "Train", "Look at runs", "What there is", "Deploy with Flower"
+TRAIN, LOOK, LIST, DEPLOY = "Train", "Look at runs", "List what is available", "Deploy with Flower"
 
 Config = Annotated[Path | None, typer.Argument(help="A TOML file, or the directory of an earlier run.")]
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Directories of runs, or folders that hold some.")]
-Show = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run directories, or folders that contain some.")]
+Show = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -73,11 +74,11 @@ def compare(
         list[str],
         typer.Argument(
             metavar="ALGORITHM…",
-            help="Names; with settings of its own as NAME:key=value,key=value.",
+            help="Algorithms, each as NAME or NAME:key=value,key=value.",
             autocompletion=completing(algorithms),
         ),
     ],
-    config: Annotated[Path | None, typer.Option("--config", help="A TOML file with what they share.")] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="A TOML file with settings for all runs.")] = None,
     target: Target = None,
     out: Out = None,
     resume: Resume = False,
@@ -100,16 +101,23 @@ def sweep(
     algorithm: Algorithm = None,
     tries: Annotated[
         list[str] | None,
-        typer.Option("--try", metavar="KEY=VALUE,VALUE…", help="Values to try; with --optuna, also KEY=LOW..HIGH."),
+        typer.Option(
+            "--try",
+            metavar="KEY=VALUE,VALUE…",
+            help="Values of a key to try; repeatable. With --optuna also a range, KEY=LOW..HIGH.",
+        ),
     ] = None,
     preset: Annotated[
-        str | None, typer.Option("--preset", help=f"A paper's grid of learning rates: {', '.join(PRESETS)}.")
+        str | None, typer.Option("--preset", help=f"Learning-rate grid of a paper: {', '.join(PRESETS)}.")
     ] = None,
     optuna: Annotated[
-        int | None, typer.Option("--optuna", min=1, metavar="NUMBER", help="Let optuna choose this many settings.")
+        int | None,
+        typer.Option(
+            "--optuna", min=1, metavar="NUMBER", help="Number of trials that Optuna chooses, instead of a grid."
+        ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", min=1, help="Run each setting with this many seeds, and rank the means.")
+        int | None, typer.Option("--seeds", min=1, help="Number of seeds per setting; settings are ranked by the mean.")
     ] = None,
     target: Target = None,
     rank_by: Ranking = "bytes",
@@ -119,25 +127,25 @@ def sweep(
     *,
     options: dict[str, Any],
 ) -> None:
-    """Try settings of one algorithm, as a grid or with optuna, and write the best as a config."""
+    """Search the settings of one algorithm, by grid or with Optuna, and write the best config."""
 
 
 CHOSEN_BY_ADVISE = ("compressor", "downlink", "local_lr", "server_lr")
-_OTHERWISE = {
-    **{"rounds": "Default: 90.", "eval_every": "Always 1 here."},
-    **dict.fromkeys(CHOSEN_BY_ADVISE, "Chosen by this command."),
+_ADVISE_DEFAULTS = {
+    **{"rounds": "Default: 90.", "eval_every": "Always 1 in this command."},
+    **dict.fromkeys(CHOSEN_BY_ADVISE, "Not allowed: this command chooses it."),
 }
 
 
 @app.command(rich_help_panel=TRAIN)
-@partial(with_config, defaults=_OTHERWISE)
+@partial(with_config, defaults=_ADVISE_DEFAULTS)
 @implemented_in("searches")
 def advise(
     algorithms: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[ALGORITHM…]",
-            help="Try only these, written as for compare; otherwise those that are known to be good.",
+            help="Algorithms to try, each as NAME or NAME:key=value,key=value. Default: a selection of good ones.",
             autocompletion=completing(algorithms),
         ),
     ] = None,
@@ -148,7 +156,7 @@ def advise(
     *,
     options: dict[str, Any],
 ) -> None:
-    """Find the algorithm, compressor and learning rates that train fastest on your network, by short trials."""
+    """Find the algorithm, compressor and learning rates that train fastest on your network, by successive halving."""
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -157,13 +165,11 @@ def advise(
 def tune(
     config: Config = None,
     algorithm: Algorithm = None,
-    out: Annotated[Path, typer.Option("--out", help="The config to write, with the fastest numerics.")] = Path(
-        "tuned.toml"
-    ),
+    out: Annotated[Path, typer.Option("--out", help="Config file to write.")] = Path("tuned.toml"),
     *,
     options: dict[str, Any],
 ) -> None:
-    """Measure the fastest way to compute gradients on this machine, and write it into a config."""
+    """Measure the fastest gradient strategy on this machine, and write it to a config."""
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -171,47 +177,49 @@ def tune(
 def reproduce(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME…", help="Names from --list, or of a study on its page, or all."),
+        typer.Argument(metavar="NAME…", help="Names from --list, names of single studies, or all."),
     ] = None,
-    show: Annotated[bool, typer.Option("--list", help="List what can be reproduced.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Only check that it works: digits, a few rounds.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="All settings of the paper; takes many hours.")] = False,
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Number of seeds.")] = None,
-    runs: Annotated[Path, typer.Option("--runs", help="Directory of the runs; finished ones are reused.")] = Path(
+    show: Annotated[bool, typer.Option("--list", help="List the tables and figures.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Smoke test: a few rounds on digits.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Run all settings of the paper; takes many hours.")] = False,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="Number of seeds. Default: 1; with --full the study's own.")
+    ] = None,
+    runs: Annotated[Path, typer.Option("--runs", help="Directory of the runs; finished runs are reused.")] = Path(
         "runs/reproduce"
     ),
     docs: Annotated[
         Path | None,
         typer.Option(
-            "--docs", help="Directory of data, figures and the page; docs/ in a checkout, else that of the runs."
+            "--docs", help="Output directory of data, figures and page. Default: docs/ in a checkout, otherwise --runs."
         ),
     ] = None,
-    page: Annotated[bool, typer.Option("--render", help="Only write the page, from stored data.")] = False,
+    page: Annotated[bool, typer.Option("--render", help="Run nothing; only write the page from stored data.")] = False,
 ) -> None:
-    """Run a table or figure of a paper: its numbers beside ours, and which of its claims hold."""
+    """Reproduce tables and figures of papers: compare the paper's numbers with ours, and check its claims."""
 
 
 @app.command(rich_help_panel=LOOK)
 @implemented_in("reports")
 def report(
     runs: Runs,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")] = Path("report.html"),
     target: Target = None,
     rank_by: Ranking = "bytes",
     show: Show = False,
 ) -> None:
-    """Write one page about runs that works offline: curves, bytes, diagnostics, and how to repeat them."""
+    """Write an HTML report about runs that works offline: curves, bytes, diagnostics, and how to repeat them."""
 
 
 @app.command(rich_help_panel=LOOK)
 @implemented_in("reports")
 def watch(
-    folder: Annotated[Path, typer.Argument(metavar="[RUNS]", help="The folder of the runs.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="[RUNS]", help="Folder of the runs.")] = Path("runs"),
     port: Annotated[int, typer.Option("--port", help="Port to listen on; 0: any free port.")] = 8642,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     show: Show = False,
 ) -> None:
-    """Show runs in the browser while they go on."""
+    """Show running and finished runs in the browser, updated live."""
 
 
 @app.command(rich_help_panel=LOOK)
@@ -219,49 +227,52 @@ def watch(
 def plot(
     runs: Runs,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The picture: .png, .svg or .pdf; CHART.svg when not given.")
+        Path | None, typer.Option("--out", "-o", help="Image file: .png, .svg or .pdf. Default: CHART.svg.")
     ] = None,
     chart: Annotated[
         str,
         typer.Option(
             "--chart",
             metavar="curves|pareto|bytes",
-            help="Curves, accuracy against cost with the Pareto front, or bytes by stream.",
+            help="curves; pareto: final accuracy against cost with the Pareto front; bytes: traffic by stream.",
         ),
     ] = "curves",
     metric: Annotated[
         str | None,
-        typer.Option("--show", help="For curves: accuracy (default), loss, training_loss, skip_rate, q_a, …"),
+        typer.Option("--show", help="Metric of the curves: accuracy (default), loss, training_loss, skip_rate, q_a, …"),
     ] = None,
     cost: Annotated[
         str | None,
-        typer.Option("--against", help="For curves and pareto: bytes (default), bytes_up, round, seconds, …"),
+        typer.Option(
+            "--against", help="Horizontal axis of curves and pareto: bytes (default), bytes_up, round, seconds, …"
+        ),
     ] = None,
-    linear: Annotated[bool, typer.Option("--linear", help="Use a linear axis instead of a logarithmic one.")] = False,
+    linear: Annotated[bool, typer.Option("--linear", help="Linear instead of logarithmic horizontal axis.")] = False,
 ) -> None:
-    """Draw runs as a picture: curves, the Pareto front, or where the bytes went."""
+    """Plot runs: curves, the Pareto front, or bytes by stream."""
 
 
-@app.command("algorithms", rich_help_panel=CHOOSE)
+@app.command("algorithms", rich_help_panel=LIST)
 @implemented_in("listings")
 def list_algorithms(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Show one in detail: NAME or NAME:key=value,key=value.", autocompletion=completing(algorithms)
+            help="Show one algorithm in detail: NAME or NAME:key=value,key=value.",
+            autocompletion=completing(algorithms),
         ),
     ] = None,
 ) -> None:
     """List the algorithms with their papers, parts and defaults."""
 
 
-@app.command("datasets", rich_help_panel=CHOOSE)
+@app.command("datasets", rich_help_panel=LIST)
 @implemented_in("listings")
 def list_datasets() -> None:
     """List the data sets."""
 
 
-@app.command("models", rich_help_panel=CHOOSE)
+@app.command("models", rich_help_panel=LIST)
 @implemented_in("listings")
 def list_models() -> None:
     """List the models."""
@@ -270,27 +281,22 @@ def list_models() -> None:
 @app.command(rich_help_panel=DEPLOY)
 @implemented_in("new_app")
 def new_app(
-    name: Annotated[Path, typer.Argument(help="The folder to create.")],
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Number of clients in the federation.")] = 3,
+    name: Annotated[Path, typer.Argument(help="Folder to create.")],
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Number of nodes in the federation.")] = 3,
 ) -> None:
-    """Write a small Flower app to start from."""
+    """Create a Flower app from a template."""
 
 
 @app.command(rich_help_panel=DEPLOY)
 @implemented_in("deploy_demo")
 def deploy_demo(
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Number of SuperNodes.")] = 4,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of training.")] = 10,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Number of rounds.")] = 10,
     algorithm: Annotated[
-        str,
-        typer.Option(
-            "--algorithm",
-            help="NAME or NAME:key=value,key=value (see `laconic algorithms`).",
-            autocompletion=completing(algorithms),
-        ),
+        str, typer.Option("--algorithm", help=ALGORITHM_HELP, autocompletion=completing(algorithms))
     ] = "fed_laconic:local_lr=0.3",
     dataset: Annotated[
-        str, typer.Option("--dataset", help=help_of("dataset"), autocompletion=completing(DATASETS))
+        str, typer.Option("--dataset", help=help_of("dataset", ""), autocompletion=completing(DATASETS))
     ] = "digits",
     partition: Annotated[
         str | None, typer.Option("--partition", help=help_of("partition"), autocompletion=completing(PARTITIONS))
@@ -301,4 +307,4 @@ def deploy_demo(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Train on a real federation on this machine: SuperLink, SuperNodes, TLS, authentication. Leaves no process behind."""
+    """Train on a real federation on this machine: a SuperLink and SuperNodes, with TLS and authentication."""

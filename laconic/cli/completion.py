@@ -1,4 +1,4 @@
-"""What the shell completes. The names are listed here because their registries import torch; a test compares them."""
+"""Shell completion. Names are copied here because their registries import torch; a test checks that they agree."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ AGGREGATES = ("mean", "median", "trimmed_mean")
 
 
 def algorithms() -> list[str]:
-    """The recipes, which are public names."""
+    """The names of the recipes, read from the package's stub file."""
     stub = ast.parse((Path(__file__).parents[1] / "__init__.pyi").read_text())
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    return [each.name for node in imports if node.module == "algorithms.recipes" for each in node.names]
+    return [alias.name for node in imports if node.module == "algorithms.recipes" for alias in node.names]
 
 
 def completing(names: Iterable[str] | Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """A function that completes one of the names, for typer."""
+    """A Typer completion function for names."""
 
     def complete(incomplete: str) -> list[str]:
         known = names() if callable(names) else names

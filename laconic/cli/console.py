@@ -1,4 +1,4 @@
-"""The consoles of the command line: stdout has results only; progress, notes and errors go to stderr."""
+"""The consoles of the command line. stdout has results only; progress, notes and errors go to stderr."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from rich.console import Console
 
 stderr = Console(stderr=True)
-# In a pipe or a file a table is as wide as it needs to be.
+# A pipe or a file has no width that a table must fit into.
 stdout = Console() if Console().is_terminal or "COLUMNS" in os.environ else Console(width=200)
 
 

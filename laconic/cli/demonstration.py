@@ -1,4 +1,4 @@
-"""A deployment on one machine: a SuperLink, SuperNodes, TLS, keys, a run, and a clean end. Needs the extra `flower`."""
+"""Runs a real federation on one machine: a SuperLink and SuperNodes with TLS and keys. Needs the extra `flower`."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from laconic.run.directory import RunDirectory, load_tensors, read_metrics
 from laconic.run.labels import split_label
 from laconic.run.training import TROUBLES, metrics_of, troubles
 
-LOOK_EVERY = 0.5
-ASK_EVERY = 10.0
-"""Seconds between asking Flower whether the run has failed."""
+POLL_SECONDS = 0.5
+STATUS_SECONDS = 10.0
+"""Seconds between two checks of Flower's status of the run."""
 
 
 def demonstrate(folder: Path, nodes: int, settings: Mapping[str, Any], view: LiveView) -> dict[str, Any]:
-    """Train on real nodes on this machine, and write the report; returns what `--json` prints."""
+    """Train on nodes on this machine, and write the report; returns the object that `--json` prints."""
     if folder.exists():
         raise ConfigError(f"out = '{folder}': exists already; choose another --out")
     config = _checked(nodes, settings)
-    folder = folder.resolve()  # its processes run in other folders
+    folder = folder.resolve()  # Flower's processes have other working directories
     folder.mkdir(parents=True)
     write_app(folder / "app", nodes)
     run = RunDirectory(folder / "run")
     say(f"starting a SuperLink and {nodes} SuperNodes in {folder}", view.console)
     with LocalFederation(folder, nodes) as federation:
-        say(f"they are up; the run is in {run.path}", view.console)
-        # Evaluated in every round, so that a person who watches a few slow rounds sees what they do.
+        say(f"all are running; the run is in {run.path}", view.console)
+        # Rounds are few and slow, so every one is evaluated.
         names = {"dataset": config.dataset, "partition": config.partition or "natural", "model": config.model}
         number = federation.run(folder / "app", {**settings, **names, "eval-every": 1, "out": str(run.path)})
         view.begin(int(settings["rounds"]))
@@ -69,9 +69,9 @@ def demonstrate(folder: Path, nodes: int, settings: Mapping[str, Any], view: Liv
 
 
 def _checked(nodes: int, settings: Mapping[str, Any]) -> RunConfig:
-    """The resolved config. A simulation refuses at once what the federation would refuse after everything has started."""
-    said = {key: value for key, value in settings.items() if key != "algorithm"}
-    config = load_config(None, split_label(str(settings["algorithm"])), {"clients": nodes}, said)
+    """The resolved config. Building a simulation reports wrong settings before any process is started."""
+    others = {key: value for key, value in settings.items() if key != "algorithm"}
+    config = load_config(None, split_label(str(settings["algorithm"])), {"clients": nodes}, others)
     simulation = config.build()
     try:
         return config.resolved(simulation)
@@ -80,10 +80,10 @@ def _checked(nodes: int, settings: Mapping[str, Any]) -> RunConfig:
 
 
 def _follow(federation: LocalFederation, run: RunDirectory, number: int, view: LiveView) -> None:
-    """Show rounds as the server writes them, until the model is there."""
+    """Show rounds as the server writes them, until the model is written."""
     shown = 0
-    asked = time.monotonic()
-    missed: set[str] = set()
+    checked = time.monotonic()
+    reported: set[str] = set()
     while True:
         finished = run.model.exists()
         records = read_metrics(run.metrics)
@@ -94,26 +94,24 @@ def _follow(federation: LocalFederation, run: RunDirectory, number: int, view: L
             return
         dead = federation.dead()
         _check_alive(federation, dead, begun=bool(records))
-        for name in sorted(dead.keys() - missed):
-            say(f"{name} has ended ({dead[name]}); the others go on", view.console)
-        missed |= dead.keys()
-        if time.monotonic() - asked > ASK_EVERY:
-            asked = time.monotonic()
+        for name in sorted(dead.keys() - reported):
+            say(f"{name} has ended ({dead[name]}); the others continue", view.console)
+        reported |= dead.keys()
+        if time.monotonic() - checked > STATUS_SECONDS:
+            checked = time.monotonic()
             status = federation.status(number)
             if status.startswith("finished") and not run.model.exists():
-                raise LaconicError(
-                    f"the run is {status}; `superlink.log` and `warm.log` in '{federation.folder}' say why"
-                )
-        time.sleep(LOOK_EVERY)
+                raise LaconicError(f"the run is {status}; see `superlink.log` and `warm.log` in '{federation.folder}'")
+        time.sleep(POLL_SECONDS)
 
 
 def _check_alive(federation: LocalFederation, dead: Mapping[str, int], *, begun: bool) -> None:
-    """Fail if a process has ended that is needed: the SuperLink, the last node, or any node before the first round."""
+    """Raise if a required process has ended: the SuperLink, the last node, or any node before the first round."""
     nodes = {name for name in dead if name.startswith("node-")}
     fatal = dead.keys() - nodes
     if nodes and (not begun or len(nodes) == federation.nodes):
         fatal = {*dead}
     if fatal:
         name = min(fatal)
-        what = ", ".join(f"{each} has ended ({dead[each]})" for each in sorted(fatal))
-        raise LaconicError(f"{what}; `{name}.log` in '{federation.folder}' says why")
+        ended = ", ".join(f"{process} has ended ({dead[process]})" for process in sorted(fatal))
+        raise LaconicError(f"{ended}; see `{name}.log` in '{federation.folder}'")

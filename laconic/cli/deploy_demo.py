@@ -46,17 +46,17 @@ def deploy_demo(
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """A signal that ends this process leaves its `with` blocks first, so that everything it has started ends, too."""
+    """Turn SIGTERM and SIGHUP into `SystemExit`, so that `with` blocks end and stop the processes that they started."""
 
     def leave(number: int, frame: object) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
+        for caught in previous:
+            signal.signal(caught, signal.SIG_IGN)
         sys.exit(128 + number)
 
-    caught = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]
-    before = {each: signal.signal(each, leave) for each in caught}
+    signals = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, leave) for number in signals}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

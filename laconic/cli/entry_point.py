@@ -1,4 +1,4 @@
-"""The entry point: runs a command, and turns errors into one line and an exit code."""
+"""The entry point: runs a command, and converts errors to one line and an exit code."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import traceback
 
 from laconic.cli.app import app
 from laconic.core.errors import Interrupted, LaconicError, suggestion
-from laconic.core.user_code import blamed, said
+from laconic.core.user_code import blamed, one_line
 
 
 def main() -> None:
-    """Run the command line. Errors with a message are printed without a traceback."""
+    """Run the command line. Expected errors are printed without a traceback."""
     try:
         sys.exit(app(standalone_mode=False))
     except Interrupted as stop:
@@ -39,13 +39,13 @@ def _print(message: str, *, error: bool = False) -> None:
 
 
 def _explain(error: Exception) -> tuple[str | None, int]:
-    """The message of an error and the exit code; no message if it is a bug."""
+    """The error's message and exit code. None as the message marks a bug: the traceback is shown."""
     if isinstance(error, LaconicError):
         return str(error), error.exit_code
-    own = blamed(error)
-    if own is not None:
-        place, code = own
-        return f"{place}: {said(error)}\n    {code}\n(LACONIC_TRACEBACK=1 shows the whole traceback)", 1
+    in_user_code = blamed(error)
+    if in_user_code is not None:
+        location, code = in_user_code
+        return f"{location}: {one_line(error)}\n    {code}\n(LACONIC_TRACEBACK=1 shows the whole traceback)", 1
     if isinstance(error, OSError):
         return f"'{error.filename}': {error.strerror}" if error.filename else str(error), 2
     option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
@@ -53,5 +53,5 @@ def _explain(error: Exception) -> tuple[str | None, int]:
         known = [name for parameter in context.command.params for name in parameter.opts]
         near = suggestion(option, known) or f"see laconic {context.info_name} --help"
         return f"there is no option '{option}': {near}", 2
-    # Typer's errors about the command line itself have no public base class, but all of them have this method.
+    # Typer's usage errors have no public base class, but all of them have this method.
     return (error.format_message() if hasattr(error, "format_message") else None), 2

@@ -1,4 +1,4 @@
-"""The commands that list what there is: algorithms, datasets, models."""
+"""The commands algorithms, datasets and models."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ def list_models() -> None:
 
 
 def _algorithms() -> Table:
-    """Every recipe: what it is, where it stands, its parts and their defaults."""
-    table = new_table("algorithm", "what it is, and where", "parts and defaults")
+    table = new_table("algorithm", "description and paper", "parts and defaults")
     for name, recipe in RECIPES.items():
         parts = []
         for slot, part in recipe().parts().items():
@@ -52,27 +51,28 @@ def _algorithms() -> Table:
 
 
 def _algorithm(chosen: Algorithm) -> list[Table]:
-    """One algorithm in detail: what each of its parts computes, and every parameter with its value and how it is set."""
+    """One algorithm in detail: its parts with their formulas, and its parameters with their values and options."""
     parts = chosen.parts()
-    computed = new_table("slot", "part", "what it does")
-    computed.title, computed.title_justify = f"{chosen.name}: {inspect.getdoc(RECIPES[chosen.name]) or ''}", "left"
+    formulas = new_table("slot", "part", "what it does")
+    formulas.title, formulas.title_justify = f"{chosen.name}: {inspect.getdoc(RECIPES[chosen.name]) or ''}", "left"
     settings = new_table("parameter", "value", "how to set it")
-    settings.caption, settings.caption_justify = f"Formula and advice: docs/algorithms/{chosen.name}.md", "left"
+    settings.caption, settings.caption_justify = f"Formulas and advice: docs/algorithms/{chosen.name}.md", "left"
     options = {key: f"--{name.replace('_', '-')}" for name, key in SHORT_NAMES.items()}
     for slot, part in parts.items():
-        # The letters of papers mean something beside the code only.
+        # Without references such as [G, equation (7)], whose letters are explained only in the documentation.
         formula = re.sub(r"\.?\s*\[[A-Z], [^]]*\]", "", (inspect.getdoc(part) or "").partition("\n")[0])
-        computed.add_row(slot, part.name, escape(formula))
+        formulas.add_row(slot, part.name, escape(formula))
         for name, value in part.parameters().items():
             key = f"{slot}.{name}"
-            shown = "not set" if value is None else escape(str(value))
-            settings.add_row(key, shown, options.get(key, f"--set {key}=…"))
-    return [computed, settings]
+            settings.add_row(
+                key, "not set" if value is None else escape(str(value)), options.get(key, f"--set {key}=…")
+            )
+    return [formulas, settings]
 
 
 def _datasets(width: int) -> Table:
-    """Every data set that has a name; a narrow terminal is spared the licenses."""
-    columns = ["data set", "what it is", "train / test", "clients", "partition", "license and source"]
+    """Every data set by name; a narrow terminal shows fewer columns."""
+    columns = ["data set", "description", "train / test", "clients", "partition", "license and source"]
     shown = len(columns) if width >= 110 else 4
     table = new_table(*columns[:shown])
     for info in data.datasets():
@@ -89,8 +89,7 @@ def _datasets(width: int) -> Table:
 
 
 def _models() -> Table:
-    """Every model that has a name."""
-    table = new_table("model", "what it is", "parameters", "settings", "where")
+    table = new_table("model", "description", "parameters", "settings", "source")
     for info in models.models():
         sizes = ", ".join(f"{name}={default}" for name, default in info.parameters.items())
         table.add_row(info.name, info.description, f"{info.parameter_count:,}", sizes, info.citation)

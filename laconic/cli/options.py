@@ -1,4 +1,4 @@
-"""The options that commands share. Those of a run are made from the keys of its config: name, type, default and help."""
+"""The options that commands share. Options of a run are derived from the config's keys: name, type, default and help."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ _COMPLETED = {
 
 RankBy = Literal["bytes", "time", "rounds"]
 RANK_BY: dict[RankBy, str] = {"bytes": "bytes", "time": "simulated_seconds", "rounds": "rounds"}
-"""What runs may be ranked by, and the name of that cost where a target is reached."""
+"""The costs that runs can be ranked by, and the name of the cost in `Reached`."""
 
 
 def as_fraction(target: float | None) -> float | None:
-    """A target accuracy, which may be given in percent."""
+    """Convert a target accuracy, which may be in percent, to a fraction."""
     if target is None:
         return None
     fraction = target / 100 if target > 1 else target
@@ -86,7 +86,7 @@ def _known_ranking(word: str) -> str:
 
 
 def field_of(name: str) -> FieldInfo:
-    """The key of the config that an option sets."""
+    """The field of the config that an option sets."""
     if name in PartParameters.model_fields:
         return PartParameters.model_fields[name]
     head, _, key = SHORT_NAMES.get(name, name).partition(".")
@@ -95,7 +95,7 @@ def field_of(name: str) -> FieldInfo:
 
 
 def help_of(name: str, default: str | None = None) -> str:
-    """What an option does, and what holds when it is not given (`default`, if the command differs from the config)."""
+    """An option's help: the field's docstring and its default, or the sentence `default` if the command has another."""
     field = field_of(name)
     value = field.get_default(call_default_factory=True)
     if default is None and name in PartParameters.model_fields:
@@ -108,15 +108,17 @@ def help_of(name: str, default: str | None = None) -> str:
     return f"{field.description} {default or ''}".rstrip()
 
 
+ALGORITHM_HELP = "Algorithm: NAME or NAME:key=value,key=value (see `laconic algorithms`)."
 Algorithm = Annotated[
-    str | None, typer.Option("--algorithm", help=help_of("algorithm"), autocompletion=completing(algorithms))
+    str | None,
+    typer.Option("--algorithm", help=f"{ALGORITHM_HELP} Default: fed_avg.", autocompletion=completing(algorithms)),
 ]
 Target = Annotated[
     float | None,
     typer.Option(
         "--target",
         callback=as_fraction,
-        help="Accuracy in %; report what it cost until the mean of 5 evaluations reached it.",
+        help="Accuracy in %; report the costs until the mean accuracy of 5 evaluations reaches it.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -127,15 +129,17 @@ Ranking = Annotated[
         metavar="|".join(RANK_BY),
         callback=_known_ranking,
         autocompletion=completing(RANK_BY),
-        help="Rank by this cost to reach the --target; time is simulated.",
+        help="Rank runs by this cost of reaching the --target; time is simulated.",
         rich_help_panel=OUTPUT,
     ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", help="Directory to write to; a new one in runs/ when not given.", rich_help_panel=OUTPUT),
+    typer.Option("--out", help="Directory to write to. Default: a new one in runs/.", rich_help_panel=OUTPUT),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue what was stopped in --out.", rich_help_panel=OUTPUT)]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue what was interrupted in --out.", rich_help_panel=OUTPUT)
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.", rich_help_panel=OUTPUT)
 ]
@@ -151,13 +155,15 @@ TensorBoard = Annotated[
 MLflow = Annotated[
     bool,
     typer.Option(
-        "--mlflow", help="Also log to MLflow: MLFLOW_TRACKING_URI, or mlflow.db in --out.", rich_help_panel=OUTPUT
+        "--mlflow",
+        help="Also log to MLflow, at MLFLOW_TRACKING_URI if it is set, otherwise to mlflow.db in --out.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 
 
 def implemented_in(module: str) -> Callable[[Command], Command]:
-    """The command calls the function of the same name in `laconic.cli.MODULE`, which is imported only then.
+    """Make a command call the function of the same name in `laconic.cli.MODULE`, imported at the call.
 
     These modules import torch, which takes seconds. Help and shell completion need only the declarations of commands.
     """
@@ -175,16 +181,18 @@ def implemented_in(module: str) -> Callable[[Command], Command]:
 
 
 def with_config(declaration: Command, defaults: dict[str, str] | None = None) -> Command:
-    """Give a command the options of a run; it gets those that were given as `options`, a dict of config keys.
+    """Add the options of a run to a command. The command receives them as `options`, a dict of config keys.
 
-    `defaults`: what the help says of options whose defaults differ in this command.
+    Args:
+        declaration: The command.
+        defaults: Sentences for the help of options whose default differs in this command.
     """
     own = [p for p in inspect.signature(declaration, eval_str=True).parameters.values() if p.name != "options"]
     shared = [_option(name, panel, defaults or {}) for panel, names in PANELS.items() for name in names]
     panel = [*PANELS][-1]
-    help_text = "Any other key, as in optimizer.beta2=0.9; repeatable."
-    how: dict[str, Any] = {"metavar": "SLOT.PARAMETER=VALUE", "help": help_text, "rich_help_panel": panel}
-    shared.append(_parameter("set", list[str] | None, "--set", **how))
+    help_text = "Set any other key, such as optimizer.beta2=0.9; repeatable."
+    details: dict[str, Any] = {"metavar": "SLOT.PARAMETER=VALUE", "help": help_text, "rich_help_panel": panel}
+    shared.append(_parameter("set", list[str] | None, "--set", **details))
 
     @functools.wraps(declaration)
     def command(**arguments: Any) -> None:
@@ -192,22 +200,22 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
         options["imports"] = options["imports"] or None
         if options["local_steps"] is not None and options["local_epochs"] is not None:
             raise ConfigError("--local-steps and --local-epochs: only one of the two is allowed")
-        load_parts(options["imports"] or [])  # now, since labels of algorithms may name them
+        load_parts(options["imports"] or [])  # first, because labels may name the user's parts
         settings = dict(parse_setting(text) for text in arguments.pop("set") or [])
         declaration(**arguments, options=options | settings)
 
-    # The help shows panels in the order of their first option: the command's own options join the panel that they name.
+    # The help shows panels in the order of their first option.
     order = [None, *PANELS]
-    parameters = sorted([*own, *shared], key=lambda each: order.index(_panel(each)))
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    parameters = sorted([*own, *shared], key=lambda parameter: order.index(_panel(parameter)))
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
 
 
 def _panel(parameter: inspect.Parameter) -> str | None:
-    found: str | None = get_args(parameter.annotation)[1].rich_help_panel
-    return found
+    panel: str | None = get_args(parameter.annotation)[1].rich_help_panel
+    return panel
 
 
 def _option(name: str, panel: str, defaults: dict[str, str]) -> inspect.Parameter:
@@ -221,7 +229,7 @@ def _option(name: str, panel: str, defaults: dict[str, str]) -> inspect.Paramete
     if completed:
         details["autocompletion"] = completing(completed)
     metavar = "|".join([*(["NUMBER"] if _number(name) else []), *choices]) or "TEXT"
-    # Every value is text here and is checked by the config, so that a mistake reads the same in a file and in an option.
+    # All values are strings that the config validates, so that files and options report the same errors.
     return _parameter(name, str | None, f"--{name.replace('_', '-')}", metavar=metavar, **details)
 
 
@@ -231,9 +239,9 @@ def _parameter(name: str, kind: Any, *spelling: str, **details: Any) -> inspect.
 
 
 def _leaves(annotation: Any) -> list[Any]:
-    """The types and literal values that a type is made of."""
+    """The types and literal values that a type is composed of."""
     inner = get_args(annotation)
-    return [leaf for each in inner for leaf in _leaves(each)] if inner else [annotation]
+    return [leaf for argument in inner for leaf in _leaves(argument)] if inner else [annotation]
 
 
 def _number(name: str) -> type[int] | type[float] | None:
@@ -242,7 +250,7 @@ def _number(name: str) -> type[int] | type[float] | None:
 
 
 def _value(name: str, given: Any) -> Any:
-    """A number where one is wanted; any other text is left for the config to complain about."""
+    """Convert a number. Anything else stays a string, which the config validates."""
     kind = _number(name)
     try:
         return kind(given) if kind is not None and isinstance(given, str) else given

@@ -1,4 +1,4 @@
-"""Where commands write by default, and what they print for scripts."""
+"""Default output directories, and JSON output for scripts."""
 
 from __future__ import annotations
 

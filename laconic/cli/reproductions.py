@@ -1,4 +1,4 @@
-"""The command that runs the papers' tables and figures again."""
+"""The command reproduce."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ def reproduce(
     docs: Path | None,
     page: bool,
 ) -> None:
-    """Run tables or figures of papers."""
+    """Reproduce tables and figures of papers."""
     if show:
         stdout.print(_list())
         return
-    place = docs or (Path("docs") if Path("docs/data").is_dir() else runs)
+    output = docs or (Path("docs") if Path("docs/data").is_dir() else runs)
     if page:
-        say(f"The page is {render(place)}")
+        say(f"The page is {render(output)}")
         return
     if quick and full:
         raise ConfigError("--quick and --full: only one of the two is allowed")
     wanted = [*REPRODUCTIONS] if names == [ALL] else names or []
     if not wanted:
         raise ConfigError(f"name what to reproduce (laconic reproduce --list): {', '.join([*REPRODUCTIONS, ALL])}")
-    # Every name is looked up before the first study runs.
+    # Look up every name before the first study runs.
     for name, reproduction in [(name, find(name)) for name in wanted]:
-        _reproduce(name, reproduction, "quick" if quick else "full" if full else "short", runs, place, seeds)
+        _reproduce(name, reproduction, "quick" if quick else "full" if full else "short", runs, output, seeds)
 
 
 def _reproduce(name: str, reproduction: Reproduction, mode: Mode, runs: Path, docs: Path, seeds: int | None) -> None:
     started = time.perf_counter()
     stdout.print(f"[bold]{name}[/bold]  {escape(reproduction.what)}", highlight=False, soft_wrap=True)
     say(f"{reproduction.paper}.")
-    with tempfile.TemporaryDirectory() as aside:
+    with tempfile.TemporaryDirectory() as temporary:
         for key, study in reproduction.studies.items():
             stdout.print(f"\n[bold]{escape(study.title)}[/bold]", highlight=False, soft_wrap=True)
             try:
-                data = collect(key, study, mode, Path(aside) if mode == "quick" else runs, LiveView(stderr), seeds)
+                data = collect(key, study, mode, Path(temporary) if mode == "quick" else runs, LiveView(stderr), seeds)
             except Skipped as reason:
                 say(f"skipped: {reason}")
                 continue
@@ -74,11 +74,11 @@ def _reproduce(name: str, reproduction: Reproduction, mode: Mode, runs: Path, do
 
 
 def _show(study: Study, data: Data) -> None:
-    found = grid(study, data)
-    shown = new_table(*found.head)
-    for row in found.rows:
-        shown.add_row(*map(escape, row))
-    stdout.print(shown)
+    cells = grid(study, data)
+    table = new_table(*cells.head)
+    for row in cells.rows:
+        table.add_row(*map(escape, row))
+    stdout.print(table)
     say(about(study, data) + (f" {BRACKETS}" if study.paper else ""))
     if data["mode"] == "quick":
         say("This only checks that the study runs; its numbers say nothing about the paper.")
@@ -90,17 +90,17 @@ def _show(study: Study, data: Data) -> None:
 
 
 def _list() -> object:
-    shown = new_table("name", "what", "paper", "studies", "left to --full")
+    table = new_table("name", "what", "paper", "studies", "only with --full")
     for name, reproduction in REPRODUCTIONS.items():
-        left = [_left_out(study) for study in reproduction.studies.values()]
-        shown.add_row(
+        left_out = [_left_out(study) for study in reproduction.studies.values()]
+        table.add_row(
             name,
             reproduction.what,
             reproduction.paper.partition(". ")[0],
             str(len(reproduction.studies)),
-            "; ".join(dict.fromkeys(filter(None, left))) or "seeds only",
+            "; ".join(dict.fromkeys(filter(None, left_out))) or "more seeds",
         )
-    return shown
+    return table
 
 
 def _left_out(study: Study) -> str:
@@ -110,7 +110,7 @@ def _left_out(study: Study) -> str:
     if short.left_out:
         return "whole studies"
     fewer = short.rounds is not None and short.rounds < experiment.rounds
-    said = [f"rounds {(short.rounds or 0) + 1} to {experiment.rounds}"] if fewer else []
-    said += ["some settings"] if short.labels else []
-    said += ["most rates"] if short.rates else []
-    return ", ".join(said)
+    left_out = [f"rounds {(short.rounds or 0) + 1} to {experiment.rounds}"] if fewer else []
+    left_out += ["some settings"] if short.labels else []
+    left_out += ["most learning rates"] if short.rates else []
+    return ", ".join(left_out)

@@ -17,7 +17,7 @@ from laconic.run.tune import Timing
 
 
 def ranked(runs: Sequence[Finished], by: RankBy = "bytes") -> list[Finished]:
-    """Best first: least of what is ranked by to the target where it was reached, then accuracy, then loss."""
+    """The runs, best first: by cost to reach the target, then by accuracy, then by loss."""
 
     def order(run: Finished) -> tuple[float, float, float]:
         at = run.reached
@@ -37,7 +37,7 @@ Column = Callable[[Finished], str]
 
 
 def outcome(runs: Sequence[Finished], width: int, by: RankBy = "bytes") -> Table:
-    """Runs side by side, best first; a narrow terminal gets the columns that matter most."""
+    """A table of runs, best first. A narrow terminal shows fewer columns."""
     target = next((run.target for run in runs if run.target is not None), None)
     simulated = any(run.simulated_seconds is not None for run in runs)
     narrow = {"loss": width < 100, "gradients": width < 100, "rounds": width < 90, "seconds": simulated and width < 120}
@@ -49,13 +49,13 @@ def outcome(runs: Sequence[Finished], width: int, by: RankBy = "bytes") -> Table
     for name in columns:
         text = name == "algorithm"
         table.add_column(name, justify="left" if text else "right", no_wrap=not text, overflow="fold")
-    for place, run in enumerate(ranked(runs, by), 1):
-        table.add_row(*([str(place)] if len(runs) > 1 else []), *(cell(run) for cell in columns.values()))
+    for rank, run in enumerate(ranked(runs, by), 1):
+        table.add_row(*([str(rank)] if len(runs) > 1 else []), *(cell(run) for cell in columns.values()))
     return table
 
 
 def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) -> dict[str, Column]:
-    """What each column shows of a run, by the column's name."""
+    """By column name: the function that formats a run's cell."""
     columns: dict[str, Column] = {
         "algorithm": lambda run: run.label,
         "accuracy": lambda run: _number(run.result.accuracy, 100, ".2f", " %"),
@@ -80,12 +80,12 @@ def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) ->
 
 def _captions(runs: Sequence[Finished], target: float | None, simulated: bool) -> Iterator[str]:
     if target is not None:
-        yield f"both: bytes up and down until the mean of {WINDOW} evaluations was at {100 * target:g} %"
+        yield f"both: bytes up and down until the mean of {WINDOW} evaluations reached {100 * target:g} %"
         if any(_evaluations(run) < WINDOW for run in runs):
-            yield f"fewer than {WINDOW} evaluations reach nothing: --eval-every 1 makes more"
+            yield f"a target needs at least {WINDOW} evaluations: lower --eval-every"
     if simulated:
         computing = any(run.config.network.compute for run in runs)
-        yield "time: simulated, of messages" + (" and gradients" if computing else " alone")
+        yield "time: simulated, " + ("messages and gradients" if computing else "messages only")
 
 
 def _count(trouble: str, run: Finished) -> str:
@@ -101,8 +101,8 @@ def _evaluations(run: Finished) -> int:
 
 
 def timings(measured: Sequence[Timing]) -> Table:
-    """What `tune` has measured, fastest first."""
-    table = new_table("strategy", "vmap width", "threads", "seconds a round")
+    """The measurements of `tune`, fastest first."""
+    table = new_table("strategy", "vmap width", "threads", "seconds per round")
     for timing in measured:
         width = str(timing.numerics.vmap_width) if timing.numerics.strategy == "vmap" else ""
         table.add_row(timing.numerics.strategy, width, str(timing.threads), f"{timing.seconds_per_round:.3g}")
@@ -110,7 +110,7 @@ def timings(measured: Sequence[Timing]) -> Table:
 
 
 def new_table(*columns: str) -> Table:
-    """An empty table in the house style; its first column is not broken."""
+    """An empty table with common formatting. Its first column does not wrap."""
     table = Table(box=box.SIMPLE_HEAD, show_lines=False, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=number == 0)

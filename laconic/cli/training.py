@@ -1,4 +1,4 @@
-"""The commands that train: run, compare, tune."""
+"""The commands run, compare and tune."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from laconic.run.training import Diverged
 from laconic.run.tune import tune as measure_strategies
 
 COMPARISON = "comparison.json"
-"""The options of a comparison, in the folder of its runs."""
+"""The options of a comparison, stored in the folder of its runs."""
 
 
 def run(
@@ -57,7 +58,7 @@ def run(
     try:
         finished = run_config(wanted, directory, callbacks, resume=resume, target=target)
     except Diverged:
-        # The page shows how it happened.
+        # The report shows the rounds before the divergence.
         if report:
             note(f"The report is {_report([directory], directory, target)}")
         raise
@@ -70,7 +71,7 @@ def run(
 
 
 def _earlier_run(config: Path | None, out: Path | None, resume: bool) -> tuple[Path | None, Path | None]:
-    """The config file and the directory, where one or both are those of an earlier run."""
+    """The config file and the directory, if the arguments name an earlier run."""
     if config is not None and config.is_dir():
         out = out or (config if resume else None)
         config = RunDirectory(config).config
@@ -100,9 +101,9 @@ class Comparison:
         return {label: self.directory / re.sub(r"[^\w.+-]+", "_", label) for label in self.configs}
 
     def prepare(self, options: Mapping[str, Any]) -> ClientData | None:
-        """Load the data, and check every run before the first one starts."""
+        """Load the data, and check every run before the first one starts. A resumed run loads its own data."""
         if self.resume:
-            return None  # a resumed run takes its data from its own config
+            return None
         data = self._first.load_data()
         for label, folder in self.folders.items():
             RunDirectory(folder).check_new()
@@ -112,14 +113,14 @@ class Comparison:
         return data
 
     def train(self, data: ClientData | None, callbacks: Sequence[Callback]) -> tuple[list[Finished], dict[str, str]]:
-        """Run one after the other; returns the finished ones, and the error of each that diverged, by its label."""
+        """Run all algorithms; returns the finished runs, and the errors of diverged runs by label."""
         finished: list[Finished] = []
         failed: dict[str, str] = {}
         for label, wanted in self.configs.items():
             own, more = self._shared(data, label), label != [*self.configs][-1]
             try:
-                how: dict[str, Any] = {"resume": self.resume, "target": self.target, "data": own, "more": more}
-                finished.append(run_config(wanted, self.folders[label], callbacks, label=label, **how))
+                run = partial(run_config, resume=self.resume, target=self.target, data=own, more=more)
+                finished.append(run(wanted, self.folders[label], callbacks, label=label))
             except Diverged as error:
                 failed[label] = str(error)
                 stderr.print(f"[red]{escape(f'{label}: {error}')}[/red]", highlight=False, soft_wrap=True)
@@ -130,7 +131,7 @@ class Comparison:
         return next(iter(self.configs.values()))
 
     def _shared(self, data: ClientData | None, label: str) -> ClientData | None:
-        """The data, unless the run has another data set or split."""
+        """The common data; None if the run has another data set or partition."""
         keys = ("dataset", "partition", "clients", "seed", "data_dir")
         same = all(getattr(self.configs[label], key) == getattr(self._first, key) for key in keys)
         return data if same else None
@@ -179,21 +180,21 @@ def compare(
 def _compared(
     labels: list[str], config: Path | None, options: dict[str, Any], rank_by: RankBy, target: float | None
 ) -> dict[str, RunConfig]:
-    """The config of each run; refuses what cannot be compared."""
+    """The config of each run, by label. Raises if the runs cannot be compared."""
     if target is None and rank_by != "bytes":
-        raise ConfigError(f"--rank-by {rank_by}: what it takes to reach a --target is ranked; give one")
+        raise ConfigError(f"--rank-by {rank_by}: needs a --target")
     for label in labels:
         if labels.count(label) > 1:
             raise ConfigError(f"'{label}' is named twice; give one of them another setting, as in {label}:seed=1")
     configs = {label: load_config(config, options, split_label(label)) for label in labels}
-    if rank_by == "time" and not all(each.network.any() for each in configs.values()):
+    if rank_by == "time" and not all(run.network.any() for run in configs.values()):
         example = "--bandwidth-up 1Mbit --bandwidth-down 10Mbit"
-        raise ConfigError(f"--rank-by time: say what the network is like, as in {example}")
+        raise ConfigError(f"--rank-by time: describe the network, as in {example}")
     return configs
 
 
 def _stored_options(out: Path | None, given: dict[str, Any]) -> dict[str, Any]:
-    """The options that a comparison was started with, for the algorithms that had not run yet, too."""
+    """The options that the comparison was started with, which also apply to algorithms that have not run yet."""
     if out is None:
         raise ConfigError("--resume: give the --out of the comparison")
     path = out / COMPARISON
@@ -207,17 +208,17 @@ def _stored_options(out: Path | None, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _failure(label: str, error: str, target: float | None) -> dict[str, Any]:
-    """A run that diverged, in the form of the other runs' summaries."""
-    nothing = dict.fromkeys(f"{cost}_to_target" for cost in ("rounds", "bytes", "seconds", "simulated_seconds"))
-    return {"algorithm": label.partition(":")[0], "label": label, "error": error, "target": target, **nothing}
+    """The `--json` summary of a diverged run."""
+    costs = dict.fromkeys(f"{cost}_to_target" for cost in ("rounds", "bytes", "seconds", "simulated_seconds"))
+    return {"algorithm": label.partition(":")[0], "label": label, "error": error, "target": target, **costs}
 
 
 def _check_target(target: float | None, config: RunConfig) -> None:
-    """Say at once that a target cannot be reported."""
+    """Warn before training if there are too few evaluations for a target."""
     evaluations = -(-config.rounds // config.eval_every)
     if target is not None and evaluations < WINDOW:
-        few = f"the mean of {WINDOW} evaluations has to reach it, and this makes {evaluations}"
-        note(f"note: --target cannot be reported: {few}; lower --eval-every")
+        reason = f"it needs {WINDOW} evaluations, and this run has {evaluations}"
+        note(f"note: --target cannot be reported: {reason}; lower --eval-every")
 
 
 def _report(runs: list[Path], directory: Path, target: float | None, by: RankBy = "bytes") -> Path:
@@ -227,17 +228,17 @@ def _report(runs: list[Path], directory: Path, target: float | None, by: RankBy 
 
 
 def and_report(page: Path | str | None) -> str:
-    """The end of a sentence that says where a run is."""
+    """The end of the sentence that names the run's directory."""
     return "" if page is None else f", its report is {page}"
 
 
 def tune(config: Path | None, algorithm: str | None, out: Path, options: dict[str, Any]) -> None:
-    """Measure the fastest way to compute gradients on this machine, and write it into a config."""
+    """Measure the fastest gradient strategy on this machine, and write it to a config."""
     config, _ = _earlier_run(config, None, resume=False)
     wanted = load_config(config, options, split_label(algorithm) if algorithm else {})
     if not out.parent.is_dir():
         raise ConfigError(f"--out '{out}': there is no folder '{out.parent}'")
-    note("measuring rounds with each way of computing gradients")
+    note("measuring the time per round of each gradient strategy")
     timings = measure_strategies(wanted, lambda timing: note(f"  {timing}"))
     stdout.print(tables.timings(timings))
     best = timings[0]

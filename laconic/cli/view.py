@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live line on a terminal, a plain line per evaluation elsewhere."""
+"""Progress of runs: a live line in a terminal, otherwise one plain line per evaluation."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from laconic.run.training import Record, metrics_of
 from laconic.search.advise import SearchCallback
 
 SHOWN_LABELS = 10
-"""How many classes are named; text that is no label by mistake would fill the screen."""
+"""The number of class names that are shown. Free text, given as labels by mistake, would fill the screen."""
 
 
 def size(count: float) -> str:
-    """Bytes for people.
+    """Format a number of bytes.
 
     >>> size(999), size(1_234_567), size(45_600_000_000)
     ('999 B', '1.23 MB', '45.6 GB')
@@ -33,7 +33,7 @@ def size(count: float) -> str:
 
 
 def short(name: str) -> str:
-    """A person's own file without its folder.
+    """A path to a Python file without its folder. Other names are unchanged.
 
     >>> short("/home/me/nets.py:build"), short("fashion-mnist")
     ('nets.py:build', 'fashion-mnist')
@@ -42,7 +42,7 @@ def short(name: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds for people; nothing where there are none.
+    """Format seconds; empty for None.
 
     >>> duration(0.25), duration(75), duration(7384), duration(200_000)
     ('0.25 s', '1 min 15 s', '2 h 3 min', '2 d 7 h')
@@ -58,7 +58,7 @@ def duration(seconds: float | None) -> str:
 
 
 class LiveView(Callback):
-    """Shows runs one after the other on a console."""
+    """Shows the progress of runs on a console."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -71,23 +71,23 @@ class LiveView(Callback):
         settings = training.settings
         where = f"{escape(short(config.dataset))} ({config.partition or 'its own clients'})"
         head = f"[bold]{escape(run.label)}[/bold] on {where}"
-        counts = f"{settings.participants} of {len(training.data)} clients a round"
-        again = f", going on after round {done}" if done else ""
+        counts = f"{settings.participants} of {len(training.data)} clients per round"
+        resumed = f", resuming after round {done}" if done else ""
         if done == settings.rounds:
-            again = ", already complete"
+            resumed = ", already complete"
         model = f"{escape(short(config.model or ''))} with {training.layout.size:,} parameters"
-        self.console.print(f"{head}: {counts}, {model}{again}", highlight=False, soft_wrap=True)
+        self.console.print(f"{head}: {counts}, {model}{resumed}", highlight=False, soft_wrap=True)
         labels = getattr(training.data, "labels", None)
         if labels:
             named = ", ".join(f"{number} = {label}" for number, label in enumerate(labels[:SHOWN_LABELS]))
             more = f", … up to {len(labels) - 1}" if len(labels) > SHOWN_LABELS else ""
             self.console.print(f"  classes: {escape(named)}{more}", highlight=False, soft_wrap=True)
         if training.data.test is None:
-            self.console.print("  no test examples: the loss is the clients' own, on the way", highlight=False)
+            self.console.print("  no test examples: the loss is the clients' training loss", highlight=False)
         self.begin(settings.rounds, done)
 
     def begin(self, rounds: int, done: int = 0) -> None:
-        """Show the bar; for rounds that are run in another process, this is how a view starts."""
+        """Show the progress bar. Call this directly if another process runs the rounds."""
         self.rounds, self.first, self.began = rounds, done, time.perf_counter()
         self.shown = {}
         if self.console.is_terminal:
@@ -107,13 +107,13 @@ class LiveView(Callback):
         self.show(record)
 
     def show(self, record: Record) -> None:
-        """Show a round."""
-        found = metrics_of(record)
-        self.shown |= found
+        """Show the record of a round."""
+        metrics = metrics_of(record)
+        self.shown |= metrics
         line = self._line(record)
         if self.progress is not None and self.task is not None:
             self.progress.update(self.task, completed=record["round"], line=line)
-        elif found:
+        elif metrics:
             self.console.print(f"  round {record['round']}/{self.rounds}  {line}", highlight=False, soft_wrap=True)
 
     def _line(self, record: Record) -> str:
@@ -127,24 +127,22 @@ class LiveView(Callback):
         return f"{metrics}  {traffic}  {rate:.3g} rounds/s".lstrip()
 
     def on_interrupt(self, run: Run) -> None:
-        self.console.print(
-            "finishing this round, then saving; Ctrl-C again does not wait for the rest of it", highlight=False
-        )
+        self.console.print("finishing this round, then saving; Ctrl-C again stops at once", highlight=False)
 
     def on_run_end(self, run: Run, outcome: Outcome) -> None:
         self.end()
 
     def end(self) -> None:
-        """Remove the bar."""
+        """Remove the progress bar."""
         if self.progress is not None:
             self.progress.stop()
             self.progress = None
 
 
 class SearchView(LiveView, SearchCallback):
-    """Dozens of short runs: on a terminal one bar over the rounds of all of them, elsewhere a line for each."""
+    """Shows many short runs: in a terminal one progress bar over the rounds of all, otherwise one line per run."""
 
-    place = ""
+    label = ""
 
     def on_message(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -165,7 +163,7 @@ class SearchView(LiveView, SearchCallback):
             self.task = self.progress.add_task("", total=rounds, line="")
 
     def on_trial_start(self, label: str, ended: int, own: int) -> None:
-        self.place, self.before, self.shown = label, ended - own, {}
+        self.label, self.before, self.shown = label, ended - own, {}
         self._show(ended)
 
     def on_run_start(self, run: Run) -> None:
@@ -177,12 +175,12 @@ class SearchView(LiveView, SearchCallback):
 
     def _show(self, done: int) -> None:
         if self.progress is not None and self.task is not None:
-            self.progress.update(self.task, completed=done, line=self.place)
+            self.progress.update(self.task, completed=done, line=self.label)
 
     def on_run_end(self, run: Run, outcome: Outcome) -> None:
         if self.progress is None:
-            found = "  ".join(f"{name} {_number(name, value)}" for name, value in self.shown.items())
-            self.on_message(f"  {self.place}  {found if outcome == 'finished' else outcome}")
+            metrics = "  ".join(f"{name} {_number(name, value)}" for name, value in self.shown.items())
+            self.on_message(f"  {self.label}  {metrics if outcome == 'finished' else outcome}")
 
 
 def _number(name: str, value: float) -> str:

@@ -1,8 +1,8 @@
-"""How a vector becomes bytes and back, usable alone: `encode(tensor, "top_k:1/64")`, `decode(data, size)`.
+"""Compression of vectors, usable on its own: `encode(tensor, "top_k:1/64")`, `decode(data, size)`.
 
-A compressor says what is sent of a group of entries, as a form (forms.py): levels, signs, kept entries, or the values
-themselves. Decoding knows no compressor: a body says what it is. The format of packets is specified in
-docs/reference/wire-format.md, a compressor of one's own in docs/guides/add-a-compressor.md.
+A compressor maps a group of entries to a form (forms.py): levels, signs, kept entries, or plain values. Decoding does not
+need the compressor, since a body names its codec. The packet format is specified in docs/reference/wire-format.md. To add a
+compressor see docs/guides/add-a-compressor.md.
 """
 
 from laconic.compression.alone import decode, encode

@@ -1,4 +1,4 @@
-"""Compression without federated learning: a tensor as a packet, and back."""
+"""Compression without federated learning: from a tensor to a packet and back."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from laconic.core.layout import Layout, Slot
 
 
 def encode(tensor: Tensor, compressor: str | Compressor = "dense", seed: int = 0) -> bytes:
-    """A tensor of float32 or float64 as one self-contained packet: 30 bytes of header, and what the compressor sends.
+    """Encode a float32 or float64 tensor as one self-contained packet: a header of 30 bytes and the compressed body.
 
     Args:
-        tensor: of any shape; it is flattened.
-        compressor: a compressor, or its spelling, such as `top_k:1/64` or `sign@chunk:4096`.
-        seed: for the draws of a random compressor.
+        tensor: a tensor of any shape; it is flattened.
+        compressor: a compressor, or its name, such as `top_k:1/64` or `sign@chunk:4096`.
+        seed: the seed of a random compressor.
 
     >>> data = encode(torch.tensor([0.5, -2.0, 0.25, 1.0]), "top_k:1/2")
     >>> decode(data, 4)
@@ -34,7 +34,7 @@ def encode(tensor: Tensor, compressor: str | Compressor = "dense", seed: int = 0
 
 
 def decode(data: Buffer, size: int) -> Tensor:
-    """The vector of `size` entries in a packet of `encode`; `PacketError` if the bytes are anything else."""
+    """Decode a packet of `encode` to a vector of `size` entries; `PacketError` if the bytes are invalid."""
     for dtype in (torch.float32, torch.float64):
         layout = vector_layout(size, dtype)
         try:
@@ -48,5 +48,5 @@ def decode(data: Buffer, size: int) -> Tensor:
 
 
 def vector_layout(size: int, dtype: torch.dtype) -> Layout:
-    """The layout of a plain vector: one parameter without a name."""
+    """The layout of a plain vector: one unnamed parameter."""
     return Layout((Slot("", (size,), 0),), (), dtype)

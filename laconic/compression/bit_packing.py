@@ -1,4 +1,4 @@
-"""Numbers of few bits one after the other, and the bound that codes of positions are measured by."""
+"""Packing of integers of few bits, and the lower bound for codes of positions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Words: TypeAlias = NDArray[np.uint64]
-"""Bits, the lowest first; the last word is spare, so that a number can be read from two words wherever it lies."""
+"""Bits in 64-bit words, the lowest first. A spare last word allows reading any number from two adjacent words."""
 HalfWords: TypeAlias = NDArray[np.uint32]
-"""The same in words of 32 bits: two of them hold any number of up to 32 bits."""
+"""The same in 32-bit words: two adjacent ones contain any number of up to 32 bits."""
 Widths: TypeAlias = NDArray[np.uint8]
 
 
 def packed_size(count: int, width: int) -> int:
-    """Bytes of `count` numbers of `width` bits.
+    """The size in bytes of `count` numbers of `width` bits.
 
     >>> packed_size(9, 3), packed_size(8, 13)
     (4, 13)
@@ -26,23 +26,24 @@ def packed_size(count: int, width: int) -> int:
 
 
 def pack(numbers: NDArray[Any], widths: int | Widths) -> bytes:
-    """Whole numbers, each in as many bits as its width says, or as all widths are."""
+    """Pack non-negative integers, each in its own number of bits or all in the same."""
     from laconic.compression import kernels
 
-    each = np.full(len(numbers), widths, dtype=np.uint8) if isinstance(widths, int) else widths
-    bits = int(each.sum(dtype=np.int64))
+    if isinstance(widths, int):
+        widths = np.full(len(numbers), widths, dtype=np.uint8)
+    bits = int(widths.sum(dtype=np.int64))
     words = np.zeros(bits // 64 + 2, dtype=np.uint64)
-    kernels.pack(numbers.astype(np.uint32), each, words)
+    kernels.pack(numbers.astype(np.uint32), widths, words)
     return words.astype("<u8", copy=False).tobytes()[: -(-bits // 8)]
 
 
 def words_of(data: memoryview | Bytes) -> Words:
-    """Bytes as words."""
+    """View bytes as 64-bit words."""
     return _padded(data, "<u8").astype(np.uint64, copy=False)
 
 
 def half_words_of(data: memoryview | Bytes) -> HalfWords:
-    """Bytes as words of 32 bits."""
+    """View bytes as 32-bit words."""
     return _padded(data, "<u4").astype(np.uint32, copy=False)
 
 
@@ -53,7 +54,7 @@ def _padded(data: memoryview | Bytes, kind: str) -> NDArray[Any]:
 
 
 def unpack(words: HalfWords, width: int, start: int, end: int) -> NDArray[np.uint32]:
-    """The numbers from `start` to `end` of those that were packed with one width."""
+    """Unpack the numbers `start` to `end` of a sequence that was packed with one width."""
     from laconic.compression import kernels
 
     numbers = np.empty(end - start, dtype=np.uint32)
@@ -62,7 +63,7 @@ def unpack(words: HalfWords, width: int, start: int, end: int) -> NDArray[np.uin
 
 
 def position_bound(size: int, count: int) -> float:
-    """log2 C(d, k): no code for arbitrary sets of positions can do with fewer bits.
+    """log2 C(d, k), the fewest bits that can encode an arbitrary set of k positions.
 
     >>> round(position_bound(10, 3), 6) == round(math.log2(120), 6)
     True

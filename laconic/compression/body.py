@@ -1,7 +1,7 @@
-"""The inside of a packet: a writer and a reader of bodies (docs/reference/wire-format.md).
+"""Writing and reading the body of a packet (docs/reference/wire-format.md).
 
-A body has two parts. First come the fixed fields, whose sizes follow from the layout and from what was read before; then
-the words of the entropy coder, which are all the rest. So no length of a section is ever sent, and none is believed.
+A body has two parts: fixed fields, whose sizes follow from the layout and earlier fields, and the words of the entropy
+coder, which take the rest. So bodies contain no section lengths, and a reader need not trust any.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from laconic.core.errors import ConfigError, PacketError
 from laconic.core.layout import Layout
 
 Floats: TypeAlias = NDArray[Any]
-"""A vector of one of the floating types that travel."""
+"""A vector of a floating-point type that packets support."""
 
 _FLOATS = {torch.float32: "<f4", torch.float64: "<f8"}
 _LONGEST_NUMBER = 5
 
 
 def float_type(layout: Layout) -> np.dtype[Any]:
-    """The type of values and scales: that of the model."""
+    """The type of values and scales, which is the model's."""
     if layout.dtype not in _FLOATS:
         raise ConfigError(f"model of type {layout.dtype}: links carry torch.float32 and torch.float64")
     return np.dtype(_FLOATS[layout.dtype])
 
 
 class BodyWriter:
-    """Fixed fields in order, and the symbols that follow them."""
+    """Collects the fixed fields of a body in order, and its symbols."""
 
     def __init__(self, layout: Layout) -> None:
         self.floats = float_type(layout)
@@ -42,19 +42,19 @@ class BodyWriter:
         self.symbols = SymbolWriter()
 
     def put(self, field: Buffer) -> None:
-        """Bytes as they are."""
+        """Append raw bytes."""
         self._fields.append(field)
 
     def number(self, value: int) -> None:
-        """A whole number from 0, seven bits a byte, the lowest first."""
+        """Append a non-negative integer as a varint: seven bits per byte, the lowest first."""
         self._fields.append(_number_bytes(value))
 
     def values(self, values: Floats) -> None:
-        """Numbers in the model's own type."""
+        """Append numbers in the model's type."""
         self.put(values.astype(self.floats, copy=False).tobytes())
 
     def body(self, codec: int, granularity: str = "model") -> Body:
-        """The whole, under its codec number."""
+        """Build the body with its codec number."""
         if granularity == "layer":
             codec |= BY_LAYER
         data = b"".join((*self._fields, self.symbols.finish()))
@@ -72,7 +72,7 @@ def _number_bytes(value: int) -> bytes:
 
 
 class BodyReader:
-    """Reads the fields of a body, each within the bytes that are there."""
+    """Reads the fields of a body and checks that each fits into the remaining bytes."""
 
     def __init__(self, data: Buffer, layout: Layout) -> None:
         self.floats = float_type(layout)
@@ -88,11 +88,11 @@ class BodyReader:
         return self._data[self._at - size : self._at]
 
     def number(self, most: int) -> int:
-        """A whole number of at most `most`."""
+        """A varint of at most `most`."""
         value = 0
-        for place in range(_LONGEST_NUMBER):
+        for index in range(_LONGEST_NUMBER):
             byte = self.take(1)[0]
-            value |= (byte & 127) << (7 * place)
+            value |= (byte & 127) << (7 * index)
             if byte < 128:
                 break
         if value > most or byte > 127:
@@ -100,13 +100,13 @@ class BodyReader:
         return value
 
     def values(self, count: int) -> Floats:
-        """`count` finite numbers, as a view of the bytes."""
+        """`count` finite numbers in the model's type, as a view of the bytes."""
         values = np.frombuffer(self.take(count * self.floats.itemsize), dtype=self.floats)
         refuse_not_finite(values)
         return values
 
     def symbols(self) -> SymbolReader:
-        """The rest, as the words of the entropy coder; honest ones need little more than a byte for each entry."""
+        """The remaining bytes, as words of the entropy coder. A valid body has little more than one byte per entry."""
         rest = len(self._data) - self._at
         if rest > self._most_coded:
             raise PacketError("size", f"{rest} bytes are left over")
@@ -114,8 +114,8 @@ class BodyReader:
 
 
 def refuse_not_finite(values: Floats) -> None:
-    """Refuse NaN and infinity."""
-    # A sum is finite exactly when no entry is NaN or infinite, but for overflow, which the slow test then settles.
+    """Reject NaN and infinity."""
+    # A finite sum implies finite entries. Otherwise the sum may have overflowed, and the slow test decides.
     with np.errstate(over="ignore", invalid="ignore"):
         total = values.sum(dtype=np.float32 if values.dtype.itemsize == 2 else None)
     if not np.isfinite(total) and not np.isfinite(values).all():

@@ -1,7 +1,6 @@
-"""The codec number of a body: which entries it holds, in what form, and how they are grouped.
+"""The codec number of a body: the form of its values, which entries they belong to, and their groups.
 
-One byte says it all, so bodies need no header of their own: a form, plus a `PositionKind`, plus flags. The format is
-specified in docs/reference/wire-format.md.
+It is one byte, the sum of a `Codec`, a `PositionKind` and flags. The format is specified in docs/reference/wire-format.md.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ class Codec(IntEnum):
     """The form of the values: the low four bits."""
 
     SKIP = 0
-    """No body: the receiver uses what it has."""
+    """No body: the receiver uses the vector that it already has."""
     FLOAT32 = 1
     FLOAT64 = 2
     FLOAT16 = 3
     BFLOAT16 = 4
     SIGN = 5
-    """A bit each, and a scale per group."""
+    """One bit per value, and one scale per group."""
     STEPS = 6
-    """Whole multiples of a step per group."""
+    """Integer multiples of a step per group."""
     GRID = 7
-    """Whole multiples of a step per group, from a lowest value per group."""
+    """Integer multiples of a step per group, plus an offset per group."""
     CATCH_UP = 8
-    """Not a vector, but bodies that bring a client's model up to date (laconic.algorithms.downlinks.catch_up)."""
+    """Several bodies that bring a client's model up to date (laconic.algorithms.downlinks.catch_up)."""
     CHUNKED = 9
-    """The size of the chunks that are its groups, the codec of the rest, and the rest."""
+    """Groups are chunks: the chunk size, the codec of the rest, and the rest."""
 
 
 class PositionKind(IntEnum):
@@ -39,29 +38,29 @@ class PositionKind(IntEnum):
     LISTED = 16
     """Positions are sent."""
     SEEDED = 32
-    """Positions follow from a seed that is sent."""
+    """Positions are drawn from a seed that is sent."""
 
 
 BY_LAYER = 64
-"""Flag: one group per parameter tensor, instead of one for the model."""
+"""Flag: one group per parameter tensor instead of one for the model."""
 RICE = 128
-"""Flag: the unary part of positions is sent as it is, not entropy-coded."""
+"""Flag: the unary part of positions is not entropy-coded."""
 
 
 def form_of(codec: int) -> Codec:
-    """The form of the values; SKIP stands for itself only."""
+    """The form of the values; `PacketError` if the codec is not that of a vector."""
     try:
         form = Codec(codec & 15)
     except ValueError:
         raise PacketError("codec", f"number {codec} is not known") from None
     if form in (Codec.SKIP, Codec.CATCH_UP, Codec.CHUNKED):
-        known = f"a {form.name.lower()} where a vector is expected" if codec == form else f"number {codec} is not known"
-        raise PacketError("codec", known)
+        vector = f"a {form.name.lower()} where a vector is expected"
+        raise PacketError("codec", vector if codec == form else f"number {codec} is not known")
     return form
 
 
 def position_kind(codec: int) -> PositionKind:
-    """Which entries there are."""
+    """Which entries the values belong to."""
     try:
         return PositionKind(codec & 48)
     except ValueError:

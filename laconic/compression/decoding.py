@@ -1,4 +1,4 @@
-"""From a body back to a vector. A body names its codec, so the receiver needs nothing else but the layout that it has."""
+"""Decoding of bodies. A body names its codec, so the receiver needs only the layout."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 
 _DENSE_TYPES: dict[int, torch.dtype] = {Codec.FLOAT32: torch.float32, Codec.FLOAT64: torch.float64}
-_OWN_FORM = {dtype: codec for codec, dtype in _DENSE_TYPES.items()}
+_DENSE_CODECS = {dtype: codec for codec, dtype in _DENSE_TYPES.items()}
 
 
 def decode_body(body: Body, layout: Layout) -> SentPayload:
-    """What a body says, checked against the layout: every field within the bytes that are there, every number finite.
+    """Decode a body; `PacketError` if a field exceeds the bytes, a number is not finite, or the layout does not match.
 
-    Error feedback and aggregation use what this returns, never the encoder's own idea (design rule 4). Memory stays below
-    twice the dense vector, whatever the bytes are.
+    Error feedback and aggregation use this result, never the encoder's intermediate values. For any input, memory use stays
+    below twice the dense vector.
     """
-    if body.codec == _OWN_FORM.get(layout.dtype):
+    if body.codec == _DENSE_CODECS.get(layout.dtype):
         return decode_dense(body, layout.size, layout.dtype)
     codec, reader = body.codec, BodyReader(body.data, layout)
     if codec == Codec.CHUNKED:
@@ -49,19 +49,18 @@ def decode_body(body: Body, layout: Layout) -> SentPayload:
 
 
 def decode_dense(body: Body, size: int, dtype: torch.dtype) -> SentPayload:
-    """A vector that no layout describes, such as the buffers."""
+    """Decode a dense vector without a layout, such as the buffers."""
     if body.codec not in _DENSE_TYPES:
         raise PacketError("codec", f"number {body.codec} where a dense vector is expected")
-    sent = _DENSE_TYPES[body.codec]
-    if sent != dtype:
-        raise PacketError("dtype", f"{sent} where {dtype} is expected")
+    if (body_type := _DENSE_TYPES[body.codec]) != dtype:
+        raise PacketError("dtype", f"{body_type} where {dtype} is expected")
     if len(body.data) != size * dtype.itemsize:
         raise PacketError("size", f"{len(body.data)} bytes for {size} numbers of {dtype}")
     kind = np.dtype("<f4") if dtype == torch.float32 else np.dtype("<f8")
     entries = np.frombuffer(body.data, dtype=kind)
-    # A body may lie unaligned in a larger message, and torch needs memory that it may write to.
-    as_it_is = kind.isnative and entries.flags.writeable and entries.flags.aligned
-    values = torch.from_numpy(entries if as_it_is else entries.astype(kind.newbyteorder("="), copy=True))
+    # A body may be unaligned within a larger message, and torch needs writable memory.
+    usable = kind.isnative and entries.flags.writeable and entries.flags.aligned
+    values = torch.from_numpy(entries if usable else entries.astype(kind.newbyteorder("="), copy=True))
     if size and not torch.isfinite(values.sum()) and not bool(torch.isfinite(values).all()):
         raise PacketError("not finite", "NaN or infinity")
     return DensePayload(values)

@@ -1,7 +1,7 @@
-"""Entropy coding: symbols at the cost of their information, by asymmetric numeral systems (Duda, 2013).
+"""Entropy coding by asymmetric numeral systems (Duda, 2013).
 
-All symbols of a body share one stream of 32-bit words, whatever their models, so that nothing is rounded up more than
-once. Models are made by plain arithmetic and sums of whole numbers only, so that two machines cannot disagree about them.
+All symbols of a body share one stream of 32-bit words, so that the size is rounded up only once. Probability models use only
+basic arithmetic and integer sums, so that all machines compute the same models.
 """
 
 from __future__ import annotations
@@ -16,19 +16,17 @@ from numpy.typing import NDArray
 from laconic.core.errors import PacketError
 
 Symbols: TypeAlias = NDArray[Any]
-"""Whole numbers from 0, of any integer type."""
+"""Non-negative integers of any integer type."""
 Weights: TypeAlias = NDArray[np.float64]
-"""A number for each symbol, in proportion to its probability; what has weight 0 can still be coded, at 24 bits."""
+"""A number per symbol, proportional to its probability. Symbols of weight 0 can still be coded, in 24 bits."""
 Counts: TypeAlias = NDArray[np.int64]
 
 BLOCK = 1 << 16
-"""Entries that are worked on at a time: they fit the cache, and no temporary grows with the model."""
+"""Entries per step, so that temporaries fit into the cache."""
 ONE_THREAD = 1 << 15
-"""The most entries for which torch does not wake up other threads, which may be busy with other clients."""
-
-
+"""The most entries that torch processes in one thread; others may be busy with other clients."""
 PRECISION = 24
-"""Bits of a symbol's share."""
+"""Probabilities are multiples of 2^-24."""
 _SET_BITS = np.array([number.bit_count() for number in range(256)])
 
 
@@ -42,23 +40,23 @@ def blocks(size: int, block: int = BLOCK) -> Iterator[tuple[int, int]]:
 
 
 def bit_weights(ones: int, bits: int) -> Weights:
-    """Weights of the 256 bytes whose bits are independent, each set with probability `ones / bits`."""
-    chance = min(max(ones, 1), max(bits - 1, 1)) / max(bits, 2)
+    """The weights of the 256 byte values if bits are independent and set with probability `ones / bits`."""
+    probability = min(max(ones, 1), max(bits - 1, 1)) / max(bits, 2)
     powers = np.ones((2, 9))
-    for exponent in range(1, 9):  # multiplied out, since a library's power function may differ in the last bit
-        powers[:, exponent] = powers[:, exponent - 1] * (1 - chance, chance)
+    for exponent in range(1, 9):  # power functions of libraries may differ in the last bit
+        powers[:, exponent] = powers[:, exponent - 1] * (1 - probability, probability)
     weights: Weights = powers[1, _SET_BITS] * powers[0, 8 - _SET_BITS]
     return weights
 
 
 def cost(counts: Counts, weights: Weights) -> float:
-    """Bits that symbols with these counts take under these weights."""
-    there = counts > 0
-    return float((counts[there] * (np.log2(weights.sum()) - np.log2(weights[there]))).sum())
+    """The bits that symbols with these counts take under these weights."""
+    present = counts > 0
+    return float((counts[present] * (np.log2(weights.sum()) - np.log2(weights[present]))).sum())
 
 
 def count_symbols(symbols: Symbols, size: int) -> Counts:
-    """How often each of `size` symbols occurs."""
+    """The number of occurrences of each of `size` symbols."""
     counts = np.zeros(size, dtype=np.int64)
     for start, end in blocks(len(symbols)):
         counts += np.bincount(symbols[start:end], minlength=size)
@@ -66,9 +64,9 @@ def count_symbols(symbols: Symbols, size: int) -> Counts:
 
 
 def table_of(counts: Counts) -> NDArray[np.uint8]:
-    """Counts in one byte each: the root of a symbol's share of the commonest, times 255.
+    """Counts quantized to one byte each: 255 sqrt(count / largest count).
 
-    The root spends the byte's precision where it matters: an error of a share's root costs the same wherever it is (Fisher).
+    With the square root, a rounding error costs the same number of bits for rare and frequent symbols (Fisher information).
     """
     roots = np.rint(255 * np.sqrt(counts / max(1, counts.max(initial=0))))
     table: NDArray[np.uint8] = np.maximum(roots, counts > 0).astype(np.uint8)
@@ -76,20 +74,20 @@ def table_of(counts: Counts) -> NDArray[np.uint8]:
 
 
 def table_weights(table: NDArray[Any]) -> Weights:
-    """The weights that a table describes; one without any share is taken as equal shares."""
+    """The weights that a table describes; equal ones for a table of zeros."""
     weights: Weights = np.square(table.astype(np.float64)) if table.any() else np.ones(len(table))
     return weights
 
 
-# Half of a table's entries are expected to be empty, and small ones are likelier than large ones.
+# The prior for table entries: half of them are 0, and small values are more probable than large ones.
 _TABLE_WEIGHTS = 1 / np.arange(1.0, 257.0)
 _TABLE_WEIGHTS[0] = 5.124344962817281
-"""The sum of the others, as a constant: a sum of floating numbers depends on its order."""
+"""The sum of the others, as a constant: a floating-point sum depends on its order."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Symbols and how they will be coded: under weights that both sides expect, or after a table of their own."""
+    """Symbols and their weights, which both sides know or which a table transmits."""
 
     symbols: Symbols
     weights: Weights
@@ -98,12 +96,12 @@ class Run:
 
     @classmethod
     def expecting(cls, symbols: Symbols, weights: Weights) -> Run:
-        """Under weights that both sides know."""
+        """A run under weights that both sides know."""
         return cls(symbols, weights, None, cost(count_symbols(symbols, len(weights)), weights))
 
     @classmethod
     def with_table(cls, symbols: Symbols, size: int) -> Run:
-        """After a table of how often each of `size` symbols occurs."""
+        """A run that is preceded by a table of the symbol counts."""
         counts = count_symbols(symbols, size)
         table = table_of(counts)
         bits = cost(counts, table_weights(table)) + cost(count_symbols(table, 256), _TABLE_WEIGHTS)
@@ -111,30 +109,30 @@ class Run:
 
     @classmethod
     def smaller(cls, symbols: Symbols, expected: Weights) -> Run:
-        """With or without a table, whichever is smaller."""
+        """A run with or without a table, whichever is smaller."""
         return min(cls.expecting(symbols, expected), cls.with_table(symbols, len(expected)), key=lambda run: run.bits)
 
 
 class SymbolWriter:
-    """Collects runs of symbols, to be read in the same order."""
+    """Collects runs of symbols. They are read in the same order."""
 
     def __init__(self) -> None:
         self._runs: list[tuple[Symbols, Weights]] = []
 
     def put(self, run: Run) -> bool:
-        """One run; tells whether it has a table, which the reader must know."""
+        """Append a run; return whether it has a table, which the reader must know."""
         if run.table is not None:
             self._runs.append((run.table, _TABLE_WEIGHTS))
         self._runs.append((run.symbols, run.weights))
         return run.table is not None
 
     def finish(self) -> bytes:
-        """The words of all runs. The coder is a stack: the last symbol goes in first."""
+        """Encode all runs. The coder is a stack: the last symbol is pushed first."""
         if not self._runs:
             return b""
         from laconic.compression import kernels
 
-        most = sum(len(symbols) for symbols, _ in self._runs) * PRECISION // 32  # no symbol takes more bits than that
+        most = sum(len(symbols) for symbols, _ in self._runs) * PRECISION // 32  # no symbol takes more bits
         words, at, state = np.empty(most + 3, dtype=np.uint32), 0, 0
         for symbols, weights in reversed(self._runs):
             edges = _edges(weights)
@@ -142,12 +140,12 @@ class SymbolWriter:
                 block = symbols[start:end].astype(np.uint16)
                 state, at = kernels.encode_symbols(block, edges, np.uint64(state), words, at)
         words[at : at + 2] = state % 2**32, state >> 32
-        # Upper bytes that are 0 need not be sent: the reader fills them in.
+        # Trailing zero bytes are not sent; the reader restores them.
         return words[: at + 2].astype("<u4").tobytes().rstrip(b"\0")
 
 
 class SymbolReader:
-    """Reads what a `SymbolWriter` wrote. Any words decode to some symbols: what they mean is checked by the caller."""
+    """Decodes the symbols of a `SymbolWriter`. Any words decode to some symbols, so the caller must check them."""
 
     def __init__(self, data: memoryview) -> None:
         if len(data) and data[-1] == 0:
@@ -165,31 +163,31 @@ class SymbolReader:
         return self.start(weights)(count)
 
     def start(self, weights: Weights) -> Callable[[int], NDArray[np.uint16]]:
-        """A function that takes the next symbols of one run, as many as it is asked for."""
+        """Start a run; return a function that decodes its next `count` symbols."""
         from laconic.compression import kernels
 
         edges = _edges(weights)
 
         def take(count: int) -> NDArray[np.uint16]:
             symbols = np.empty(count, dtype=np.uint16)
-            now = self._words, self._at, np.uint64(self._state)
-            self._state, self._at = kernels.decode_symbols(*now, edges, symbols)
+            state = np.uint64(self._state)
+            self._state, self._at = kernels.decode_symbols(self._words, self._at, state, edges, symbols)
             return symbols
 
         return take
 
     def own_weights(self, size: int) -> Weights:
-        """The table of `size` symbols that stands before a run."""
+        """Read the table of `size` symbols that precedes a run."""
         return table_weights(self.take(size, _TABLE_WEIGHTS))
 
     def finish(self) -> None:
-        """Everything must have been read: bytes that say nothing are refused."""
+        """Check that all words were used; unused bytes are rejected."""
         if self._at or self._state:
             raise PacketError("size", "bytes are left over, or wrong")
 
 
 def _edges(weights: Weights) -> NDArray[np.uint64]:
-    """Where each symbol's share of 2^24 begins, and where the last one's ends; no share is empty."""
+    """The cumulative frequencies of the symbols, from 0 to 2^24; every symbol has at least 1."""
     scaled = (weights / weights.max() * 2**30).astype(np.int64)
     shares = 1 + scaled * (2**PRECISION - len(weights)) // scaled.sum()
     shares[np.argmax(scaled)] += 2**PRECISION - shares.sum()

@@ -1,6 +1,6 @@
-"""Forms: what a compressor returns for one group of entries, and how the forms of all groups become one body.
+"""Forms: the result of a compressor for one group of entries, and how the forms of all groups become one body.
 
-A compressor of one's own returns `Levels`, `Signs`, `Kept`, or a NumPy vector, which is sent as it is.
+A compressor returns `Levels`, `Signs`, `Kept`, or a NumPy vector, which is sent without compression.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HALVES = {"float16": (torch.float16, Codec.FLOAT16), "bfloat16": (torch.bfloat1
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """Floating numbers: in the vector's own type, or in 16 bits, where what is too large becomes the largest number."""
+    """Floating-point numbers in the vector's type or in 16 bits. Values beyond the range of the type are clipped."""
 
     values: Floats
     kind: Literal["float16", "bfloat16"] | None = None
@@ -39,16 +39,16 @@ class Values:
 
     @classmethod
     def write(cls, forms: Sequence[Self], writer: BodyWriter) -> Codec:
-        """The values of all groups, one after the other."""
+        """Write the values of all groups in order."""
         values, kind = _joined([form.values for form in forms]), forms[0].kind
         if kind is None:
             writer.values(values)
             return Codec.FLOAT32 if writer.floats.itemsize == 4 else Codec.FLOAT64
-        peak(values)  # refuses what is not finite
+        peak(values)  # rejects NaN and infinity
         half, codec = _HALVES[kind]
         most = torch.finfo(half).max
         for start, end in blocks(len(values), ONE_THREAD):
-            # A copy is made anyhow, and torch wants memory that it may write to.
+            # np.clip makes a copy, which torch may write to.
             rounded = torch.from_numpy(np.clip(values[start:end], -most, most)).to(half)
             writer.put(rounded.view(torch.int16).numpy().astype("<i2", copy=False).tobytes())
         return codec
@@ -56,7 +56,7 @@ class Values:
 
 @dataclass(frozen=True, eq=False)
 class Signs:
-    """One bit for each entry: `-scale` where `negative`, else `scale`."""
+    """One bit per entry: `-scale` where `negative`, else `scale`."""
 
     negative: NDArray[np.bool_]
     scale: float
@@ -66,7 +66,7 @@ class Signs:
 
     @classmethod
     def write(cls, forms: Sequence[Self], writer: BodyWriter) -> Codec:
-        """A scale per group and a bit per value."""
+        """Write a scale per group and a bit per value."""
         _write_numbers([form.scale for form in forms], writer)
         writer.put(np.packbits(_joined([form.negative for form in forms])).tobytes())
         return Codec.SIGN
@@ -74,20 +74,20 @@ class Signs:
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """Whole numbers, which are entropy-coded: each entry is `offset + scale * level`."""
+    """Entropy-coded integers: each entry is `offset + scale * level`."""
 
     levels: NDArray[Any]
     scale: float
     offset: float | None = None
     bits: int | None = None
-    """Of the widest level; by default as many as the levels need. All but the upper 8 are sent without entropy coding."""
+    """The width of a level; by default as many as the levels need. Only the upper 8 bits are entropy-coded."""
 
     def __len__(self) -> int:
         return len(self.levels)
 
     @classmethod
     def write(cls, forms: Sequence[Self], writer: BodyWriter) -> Codec:
-        """A scale per group, an offset per group if there are any, and the levels."""
+        """Write a scale per group, an offset per group if there are any, and the levels."""
         _write_numbers([form.scale for form in forms], writer)
         grid = any(form.offset is not None for form in forms)
         if grid:
@@ -101,14 +101,14 @@ ValueForm: TypeAlias = Values | Signs | Levels
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """Some of the entries: sorted positions within the group, and their values; all other entries are zero."""
+    """Some entries: their sorted positions within the group, and their values. The others are zero."""
 
     positions: Positions
     values: ValueForm | Floats
     coding: Coding = "ans"
-    """How positions are coded: `rice` is read a little faster, `ans` is smaller."""
+    """How positions are coded: `ans` is smaller, `rice` decodes slightly faster."""
     seed: Seed | None = None
-    """What the positions of all groups follow from; then it is sent, and they are not."""
+    """If the positions of all groups are drawn from a seed, the seed is sent instead of them."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -118,7 +118,7 @@ Form: TypeAlias = ValueForm | Kept | Floats
 
 
 def write_forms(forms: Sequence[Form], groups: Bounds, writer: BodyWriter) -> int:
-    """The forms of all groups as the fields of one body; returns its codec number without the granularity."""
+    """Write the forms of all groups as the fields of one body; return its codec number without the granularity."""
     if not forms:
         return Values.write([Values(np.zeros(0))], writer)
     _refuse_mixed(forms)
@@ -145,12 +145,12 @@ def _refuse_mixed(forms: Sequence[Form]) -> None:
     if len(kinds) > 1 or not kinds <= {Values, Signs, Levels, Kept, np.ndarray}:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise ConfigError(
-            f"compress returned {names}: Levels, Signs, Kept or a NumPy vector is needed, alike for all groups"
+            f"compress returned {names}: Levels, Signs, Kept or a NumPy vector is needed, the same for all groups"
         )
 
 
 def _write_positions(forms: Sequence[Kept], groups: Bounds, writer: BodyWriter) -> int:
-    """One sorted list of positions for all groups, so that small layers cost no header each."""
+    """Write one sorted list of positions for all groups, which saves a header per group."""
     if forms[0].seed is not None:
         return forms[0].seed.write(writer)
     counts = np.cumsum([0, *map(len, forms)])
@@ -166,16 +166,16 @@ def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _write_numbers(numbers: Sequence[float], writer: BodyWriter) -> None:
-    """One number per group, in the vector's type."""
+    """Write one number per group, in the vector's type."""
     with np.errstate(over="ignore"):
-        sent = np.array(numbers, dtype=np.float64).astype(writer.floats)
-    if not np.isfinite(sent).all():
+        values = np.array(numbers, dtype=np.float64).astype(writer.floats)
+    if not np.isfinite(values).all():
         raise PacketError("not finite", "the vector to send has NaN or infinity")
-    writer.values(sent)
+    writer.values(values)
 
 
 def _write_levels(levels: NDArray[Any], bits: int | None, writer: BodyWriter) -> None:
-    """Levels as symbols from the lowest upward."""
+    """Write levels as symbols, their differences to the lowest level."""
     if not len(levels):
         return
     if not np.isfinite([levels.min(), levels.max()]).all():
@@ -187,8 +187,8 @@ def _write_levels(levels: NDArray[Any], bits: int | None, writer: BodyWriter) ->
         raise ConfigError("Levels.levels must be whole numbers")
     needed = min(MOST_BITS, (highest - lowest).bit_length()) if bits is None else bits
     width = max(0, needed - CODED_BITS)
-    whole = levels.astype(np.int32) if levels.dtype.kind in "fb" else levels
-    symbols: NDArray[np.uint32] = whole.astype(np.uint32) - np.uint32(lowest % 2**32)
+    integers = levels.astype(np.int32) if levels.dtype.kind in "fb" else levels
+    symbols: NDArray[np.uint32] = integers.astype(np.uint32) - np.uint32(lowest % 2**32)
     low = pack(symbols & np.uint32(2**width - 1), width) if width else b""
     symbols >>= np.uint32(width)
     size = int(symbols.max()) + 1

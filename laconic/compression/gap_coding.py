@@ -1,12 +1,13 @@
-"""A set of positions as the gaps between them, within a fraction of a per cent of log2 C(d, k) bits, or far below it.
+"""Coding of sorted positions as the gaps between them.
 
-Two forms:
+Random positions take less than 1 % more than log2 C(d, k) bits, clustered ones far less. There are two forms:
 
-- `SplitGaps` (Golomb, 1966; Rice, 1979). Each gap is split at bit `width`: the low bits of random gaps are close to random
-  and are sent as they are; the high parts are written in unary (so many zeros, then a one) into a second stream of bits.
-  `coding="rice"` sends that stream as it is; `coding="ans"` codes its bytes at their information.
-- `ClassedGaps`. Each gap has a class, two to an octave, which is entropy-coded, and the bits that tell it from others
-  of its class. It follows any distribution: real updates are clustered, and take about half the bits of random ones.
+- `SplitGaps` (Golomb, 1966; Rice, 1979) splits each gap at bit `width`. The low bits are nearly random and stored directly.
+  The high part is written in unary, as zeros followed by a one, into a second bit stream, which `coding="rice"` stores
+  directly and `coding="ans"` entropy-codes.
+- `ClassedGaps` assigns each gap to a class, two per octave. The class is entropy-coded; the bits within the class are stored
+  directly. This adapts to any distribution: positions of real updates are clustered and take about half the bits of random
+  ones.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ Positions: TypeAlias = NDArray[np.int64]
 Coding = Literal["ans", "rice"]
 
 RUN = 128
-"""Gaps that share a width, so that Rice codes follow the density of clustered positions."""
+"""Gaps that share a width, so that Rice codes adapt to clustered positions."""
 WIDTH_BITS = 5
 CLASSES = 64
 _FULLEST = {"ans": 0.7, "rice": 0.96}
-"""The most that 2^width may be of a mean gap: less where the unary part is entropy-coded, the best where it is not."""
+"""The upper bound of 2^width relative to the mean gap; smaller if the unary part is entropy-coded."""
 _MOST_ENTRIES = 2**32
-"""So many bits, shifted by the largest width, are below 2^64; no packet can carry so large a model anyhow."""
-_UNUSUAL = 2
-"""How much larger or smaller the mean of a run must be to get a width of its own; random positions keep a common one."""
+"""Keeps shifted positions below 2^64. No packet can contain a larger model."""
+_OWN_WIDTH_FACTOR = 2
+"""A run gets its own width if its mean gap is larger or smaller than the overall mean by this factor."""
 
 _CLASS_WIDTHS = np.arange(CLASSES) // 2
 _CLASS_STARTS = ((2 + np.arange(CLASSES) % 2) << _CLASS_WIDTHS) - 2
@@ -40,13 +41,13 @@ _CLASS_STARTS = ((2 + np.arange(CLASSES) % 2) << _CLASS_WIDTHS) - 2
 
 
 def gaps_of(positions: Positions) -> NDArray[np.int64]:
-    """How many entries are left out before each position."""
+    """The number of entries between each position and the one before it."""
     return np.diff(positions, prepend=-1) - 1
 
 
 @dataclass(frozen=True)
 class SplitGaps:
-    """Low bits and unary high parts, split at a width per run of gaps."""
+    """The low bits and unary high parts of gaps, with one width per run."""
 
     widths: Widths
     low: bytes
@@ -54,49 +55,50 @@ class SplitGaps:
 
     @classmethod
     def of(cls, gaps: NDArray[np.int64], size: int, coding: Coding) -> SplitGaps:
-        """Only Rice codes take several widths: where the unary part is entropy-coded, classes do better."""
-        widths = own_widths(gaps, size) if coding == "rice" else usual_widths(len(gaps), size, coding)
-        each = np.repeat(widths, RUN)[: len(gaps)]
-        ends = np.cumsum(gaps >> each) + np.arange(len(gaps))
+        """Split gaps. Only Rice codes vary the width: with entropy coding `ClassedGaps` is better for varying gaps."""
+        widths = own_widths(gaps, size) if coding == "rice" else common_widths(len(gaps), size, coding)
+        shifts = np.repeat(widths, RUN)[: len(gaps)]
+        ends = np.cumsum(gaps >> shifts) + np.arange(len(gaps))
         unary = np.zeros(int(ends[-1]) + 1 if len(ends) else 0, dtype=np.uint8)
         unary[ends] = 1
-        low = pack(gaps & ((1 << each.astype(np.int64)) - 1), each)
+        low = pack(gaps & ((1 << shifts.astype(np.int64)) - 1), shifts)
         return cls(widths, low, np.packbits(unary, bitorder="little"))
 
 
-def usual_widths(count: int, size: int, coding: Coding) -> Widths:
-    """The common width of all runs: both sides compute it from what they know."""
+def common_widths(count: int, size: int, coding: Coding) -> Widths:
+    """The default width of all runs, which both sides can compute."""
     return np.full(-(-count // RUN), _width(size / max(1, count), coding), dtype=np.uint8)
 
 
 def own_widths(gaps: NDArray[np.int64], size: int) -> Widths:
-    """The width of every run of Rice codes: the usual one, but where the run's mean gap is another."""
-    widths = usual_widths(len(gaps), size, "rice")
-    whole = gaps[: len(gaps) // RUN * RUN].reshape(-1, RUN)  # a last, shorter run keeps the usual width
-    means, usual = whole.mean(axis=1) + 1, size / max(1, len(gaps))
-    for run in np.flatnonzero((means * _UNUSUAL < usual) | (means > usual * _UNUSUAL)):
+    """The width of each run of Rice codes: the common one, unless the run's mean gap is very different."""
+    widths = common_widths(len(gaps), size, "rice")
+    runs = gaps[: len(gaps) // RUN * RUN].reshape(-1, RUN)  # a shorter last run keeps the common width
+    means, overall = runs.mean(axis=1) + 1, size / max(1, len(gaps))
+    for run in np.flatnonzero((means * _OWN_WIDTH_FACTOR < overall) | (means > overall * _OWN_WIDTH_FACTOR)):
         widths[run] = _width(float(means[run]), "rice")
     return widths
 
 
 def _width(mean_gap: float, coding: Coding) -> int:
-    """floor(log2), without a logarithm that might be rounded."""
+    """floor(log2), in integer arithmetic to avoid rounding."""
     return max(1, int(_FULLEST[coding] * mean_gap)).bit_length() - 1
 
 
 def low_size(widths: Widths, count: int) -> int:
-    """Bytes of the low bits of `count` gaps; the last run may be short."""
+    """The size in bytes of the low bits of `count` gaps."""
+    # The last run may be short.
     unused = int(widths[-1]) * (-count % RUN) if count else 0
     return (int(widths.sum(dtype=np.int64)) * RUN - unused + 7) // 8
 
 
 def unary_limit(count: int, size: int) -> int:
-    """The most bytes of a unary stream that is any use: a bit for every entry, and one for every position."""
+    """The largest size in bytes of a valid unary stream: one bit per entry and one per position."""
     return (count + size + 7) // 8
 
 
 def join_split(widths: Widths, low: memoryview, unary: Bytes, count: int, size: int) -> Positions:
-    """The positions back, checked."""
+    """Decode split gaps to positions; `PacketError` if they are invalid."""
     from laconic.compression import kernels
 
     if size > _MOST_ENTRIES:
@@ -109,20 +111,20 @@ def join_split(widths: Widths, low: memoryview, unary: Bytes, count: int, size: 
 
 @dataclass(frozen=True)
 class ClassedGaps:
-    """A class for each gap, and the bits within the class."""
+    """The class of each gap, and its bits within the class."""
 
     classes: Bytes
     low: bytes
 
     @classmethod
     def of(cls, gaps: NDArray[np.int64]) -> ClassedGaps:
-        """By where each gap lies among the starts of the classes."""
+        """Classify gaps."""
         classes = (np.searchsorted(_CLASS_STARTS, gaps, side="right") - 1).astype(np.uint8)
         return cls(classes, pack(gaps - _CLASS_STARTS[classes], classes // 2))
 
 
 def join_classes(classes: NDArray[np.uint16], low: memoryview, size: int) -> Positions:
-    """The positions back, checked."""
+    """Decode classed gaps to positions; `PacketError` if they are invalid."""
     from laconic.compression import kernels
 
     positions = np.empty(len(classes), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Granularity: which entries a compressor sees together. The whole model, each parameter tensor, or chunks of N entries."""
+"""Granularity: which entries are compressed together. The whole model, each parameter tensor, or chunks of N entries."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from laconic.core.errors import ConfigError, suggestion
 from laconic.core.layout import Layout
 
 Bounds: TypeAlias = NDArray[np.int64]
-"""Where groups begin, and where the last one ends."""
+"""The starts of all groups, and the end of the last one."""
 SMALLEST_CHUNK = 64
-"""Smaller chunks would make the scales outweigh the entries, and a hostile packet expensive to read."""
+"""In smaller chunks the scales would dominate, and a malicious packet would be expensive to decode."""
 LARGEST_CHUNK = 2**31
 _CHUNK = "chunk:"
 
 
 def check_granularity(text: str) -> str:
-    """Refuse anything but `model`, `layer` and `chunk:N`."""
+    """Return the text if it is `model`, `layer` or `chunk:N`; `ConfigError` otherwise."""
     if text in ("model", "layer"):
         return text
     digits = text.removeprefix(_CHUNK)
@@ -49,7 +49,7 @@ def chunk_size(granularity: str) -> int | None:
 
 
 def group_bounds(layout: Layout, granularity: str) -> Bounds:
-    """The groups of a layout that are not empty."""
+    """The non-empty groups of a layout."""
     chunk = chunk_size(granularity)
     if chunk is not None:
         return chunk_bounds(layout.size, chunk)
@@ -62,20 +62,20 @@ def _bounds(sizes: tuple[int, ...]) -> Bounds:
 
 
 def chunk_bounds(size: int, chunk: int) -> Bounds:
-    """Chunks of a vector; the last one may be shorter."""
+    """The chunks of a vector; the last one may be shorter."""
     return np.append(np.arange(0, size, chunk), size) if size else np.zeros(1, dtype=np.int64)
 
 
 def spans(bounds: Bounds) -> Iterator[tuple[int, int]]:
-    """Start and end of every group."""
+    """The start and end of each group."""
     return itertools.pairwise(bounds.tolist())
 
 
 def kept(ratio: float, size: int) -> int:
-    """k = max(1, floor(ratio d)) of a group of d."""
+    """k = max(1, floor(ratio d)) for a group of d entries."""
     return max(1, math.floor(ratio * size))
 
 
 def kept_bounds(ratio: float, groups: Bounds) -> Bounds:
-    """Where each group's kept values begin, when they stand one after the other."""
+    """The bounds of each group's kept values in the vector of all kept values."""
     return np.cumsum([0, *(kept(ratio, end - start) for start, end in spans(groups))])

@@ -1,10 +1,10 @@
-"""The loops of coding that no vector arithmetic expresses, compiled by Numba.
+"""Loops that NumPy cannot vectorize, compiled by Numba.
 
-This module is imported where a kernel is called, not before: Numba takes a while to load, and a command that sends nothing
-needs none of it. Kernels check whatever comes from a packet, since Numba checks no bounds, and allocate nothing that grows.
+This module is imported late, since Numba is slow to load and many commands do not need it. Kernels validate input from
+packets, since Numba does not check bounds, and allocate only constant memory.
 
-Bits stand in words, the lowest first; a vector of words ends with a spare one, so that a number may be read from two words
-wherever it lies. Arithmetic on them is unsigned throughout: Numba mixes signed and unsigned to a floating number.
+Bits are stored in words, the lowest first. A spare last word allows reading any number from two adjacent words. Arithmetic
+on words is unsigned throughout, since Numba promotes mixed signed and unsigned integers to floating point.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _trailing_zeros: Any = numbers.trailing_zeros
 
 @kernel
 def pack(numbers: NDArray[np.uint32], widths: Widths, words: Words) -> None:
-    """Each number in as many bits as its width says, one after the other, into words that are 0."""
+    """Write each number in its width of bits into zeroed words."""
     bit = _0
     for index in range(len(numbers)):
         cell, shift, number = bit >> _6, bit & _63, np.uint64(numbers[index])
@@ -36,7 +36,7 @@ def pack(numbers: NDArray[np.uint32], widths: Widths, words: Words) -> None:
 
 @kernel
 def unpack(words: HalfWords, width: int, start: int, numbers: NDArray[np.uint32]) -> None:
-    """The numbers from `start` on that were packed with one width."""
+    """Read numbers of one width, from number `start` on."""
     step = np.uint64(width)
     mask, bit = (_1 << step) - _1, np.uint64(start) * step
     for index in range(len(numbers)):
@@ -48,14 +48,14 @@ def unpack(words: HalfWords, width: int, start: int, numbers: NDArray[np.uint32]
 
 @kernel
 def join_split(unary: Words, low: HalfWords, widths: Widths, run: int, size: int, positions: NDArray[np.int64]) -> bool:
-    """Positions from gaps whose high parts are unary and whose low bits are packed; False unless all are below `size`."""
+    """Decode positions from unary high parts and packed low bits; False if they are invalid for `size`."""
     at, base, word, bit = _0, _0, unary[0], _0
-    position, end = ~_0, ~_0  # the last position, and the bit where its gap ended: one before the first of each
+    position, end = ~_0, ~_0  # the last position, and the bit where its gap ended; both start at -1
     for number in range(len(widths)):
         width = np.uint64(widths[number])
         mask = (_1 << width) - _1
-        # The high parts add up to `end` less one for each gap, so within a run no gap is needed by itself:
-        # position = (end << width) + the sum of (low bits + 1 - 2^width) + what makes it right at the start of the run.
+        # `end` minus the number of gaps is the sum of the high parts, so single gaps are not needed within a run:
+        # position = (end << width) + sum(low bits + 1 - 2^width) + a constant of the run.
         offset = position + _1 - ((end + _1) << width) + mask
         for index in range(number * run, min(number * run + run, len(positions))):
             while word == _0:
@@ -74,7 +74,7 @@ def join_split(unary: Words, low: HalfWords, widths: Widths, run: int, size: int
     while word == _0 and at + _1 < np.uint64(len(unary)):
         at += _1
         word = unary[at]
-    # Positions ascend, since nothing overflows with at most 2^32 entries and widths below 32: the last stands for all.
+    # With at most 2^32 entries and widths below 32 nothing overflows, so positions ascend, and the last one is the largest.
     return bool(word == _0 and position + _1 <= np.uint64(size))
 
 
@@ -82,7 +82,7 @@ def join_split(unary: Words, low: HalfWords, widths: Widths, run: int, size: int
 def join_classes(
     classes: NDArray[np.uint16], low: HalfWords, low_bits: int, size: int, positions: NDArray[np.int64]
 ) -> int:
-    """Positions from classes of gaps and the bits within; how many bits that took, or -1 if there are no such positions."""
+    """Decode positions from classes and low bits; return the number of low bits used, or -1 if they are invalid."""
     bit, following = _0, _0
     for index in range(len(classes)):
         kind = np.uint64(classes[index])
@@ -108,7 +108,7 @@ _PRECISION, _LOOKUP = np.uint64(PRECISION), np.uint64(12)
 def encode_symbols(
     symbols: NDArray[np.uint16], edges: Words, state: np.uint64, words: NDArray[np.uint32], at: int
 ) -> tuple[Any, int]:
-    """Push symbols, the last one first, on a state and, when that is full, on the words; where both are then."""
+    """Push symbols, the last one first; full states spill to `words`. Returns the new state and word index."""
     for index in range(len(symbols) - 1, -1, -1):
         symbol = symbols[index]
         start = edges[symbol]
@@ -126,8 +126,8 @@ def encode_symbols(
 def decode_symbols(
     words: NDArray[np.uint32], at: int, state: np.uint64, edges: Words, symbols: NDArray[np.uint16]
 ) -> tuple[Any, int]:
-    """Take symbols back; where state and words are then."""
-    # The first symbol of every 2^12 slots, from where a few steps lead to the right one.
+    """Pop symbols. Returns the new state and word index."""
+    # The first symbol in each range of 2^12 slots; the search for a symbol starts there.
     first, symbol = np.empty(1 << (PRECISION - 12), dtype=np.uint16), 0
     for cell in range(len(first)):
         while edges[symbol + 1] <= np.uint64(cell) << _LOOKUP:
@@ -135,12 +135,12 @@ def decode_symbols(
         first[cell] = symbol
     for index in range(len(symbols)):
         slot = state & ((_1 << _PRECISION) - _1)
-        found = np.uint64(first[slot >> _LOOKUP])
-        while edges[found + _1] <= slot:
-            found += _1
-        symbols[index] = found
-        start = edges[found]
-        state = (edges[found + _1] - start) * (state >> _PRECISION) + (slot - start)
+        decoded = np.uint64(first[slot >> _LOOKUP])
+        while edges[decoded + _1] <= slot:
+            decoded += _1
+        symbols[index] = decoded
+        start = edges[decoded]
+        state = (edges[decoded + _1] - start) * (state >> _PRECISION) + (slot - start)
         if state >> _32 == _0 and at > 0:
             at -= 1
             state = state << _32 | np.uint64(words[at])
@@ -151,7 +151,7 @@ def decode_symbols(
 def add_at(
     vector: NDArray[Any], positions: NDArray[np.int64], values: NDArray[Any], weight: Any, start: int, end: int
 ) -> None:
-    """vector[positions] += weight * values, from `start` to `end`; the caller has checked the positions."""
+    """vector[positions] += weight * values, from `start` to `end`. The caller must check the positions."""
     for index in range(start, end):
         vector[np.uint64(positions[index])] += weight * values[index]
 
@@ -168,7 +168,7 @@ def _write_reaching(
 ) -> int:
     for index in range(start, end):
         magnitude = abs(values[index])
-        if not magnitude < threshold:  # not "reaches", so that NaN is found as well
+        if not magnitude < threshold:  # negated, so that NaN is included
             if found < len(positions):
                 positions[found], magnitudes[found] = index, magnitude
             found += 1
@@ -177,11 +177,11 @@ def _write_reaching(
 
 @kernel
 def find_reaching(values: NDArray[Any], threshold: Any, positions: NDArray[np.int64], magnitudes: NDArray[Any]) -> int:
-    """Where magnitudes are not below the threshold. How many, though no more are written than there is room for."""
+    """Find entries with magnitude >= threshold; return their number, which may exceed the room in `positions`."""
     found, whole = 0, len(values) // 64 * 64
     for start in range(0, whole, 64):
         part, below = values[start : start + 64], 0
-        for index in range(64):  # a fixed number and no branch: the compiler makes a few vector instructions of it
+        for index in range(64):  # fixed length and no branch, so that the compiler vectorizes it
             below += abs(part[index]) < threshold
         if below < 64:
             found = _write_reaching(values, start, start + 64, threshold, positions, magnitudes, found)

@@ -1,16 +1,15 @@
-"""Framing: how a vector's bytes are labeled on the wire (design.md, "The wire"; rule 8).
+"""Packets: a header of 30 bytes and a body (docs/reference/wire-format.md).
 
-A packet is a header of 30 bytes and a body. The header says what the body is, for which model it was made, and where it
-stands in the conversation between the server and one client:
+The header names the body's codec, the model's layout, and the position in the exchange between the server and one client:
 
     magic 2 | version 1 | codec 1 | stream 1 | flags 1 | layout 6 | incarnation 2
     sequence 4 | round 4 | length 4 | checksum 4
 
-The byte `stream` holds the stream in its lower half and the exchange of the round in its upper one. `sequence` on the way up
-is the number of the client's update; on the way down it is the number of the last update of that client that the server has
-folded in, so that an acknowledgement costs nothing. `incarnation` counts the server's starts: a reply to a round that a
-crash undid must not be taken for one to the same round run again. Bytes from outside are hostile: `parse` checks all of it
-against what the receiver already knows, allocates nothing, and raises `PacketError` with a reason.
+The lower half of the byte `stream` is the stream, the upper half is the exchange of the round. `sequence` in a reply is the
+number of the client's update. In an instruction it is the number of the client's last update that the server has used, which
+acknowledges that update. `incarnation` counts the server's starts, so that a reply to a round that a crash rolled back is
+not used in the repeated round. Bytes from outside may be malicious: `parse` checks every field, allocates nothing, and
+raises `PacketError` with a reason.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ Buffer = bytes | bytearray | memoryview
 class CoreStream(IntEnum):
     """The streams that every method has, by the number in the header.
 
-    A stream is one vector of the conversation. A method's own streams have the numbers that follow, in the order in which
-    the method declares them (`laconic.algorithms.methods.exchange.PhaseTable`).
+    The streams that a method declares have the following numbers, in the order of declaration
+    (`laconic.algorithms.methods.exchange.PhaseTable`).
     """
 
     MODEL = 0
-    """Down: the model. Up: the client's update of it."""
+    """Down: the model. Up: the client's update."""
     BUFFERS = 1
-    """Floating buffers, such as batch-norm statistics."""
+    """Floating-point buffers, such as batch-norm statistics."""
     MEAN = 2
-    """Down: the mean of the updates, back to those who sent them."""
+    """Down: the mean of the updates, for the clients that sent them."""
     CONFIRM = 3
-    """Up: an empty packet, which confirms that the instruction was carried out."""
+    """Up: an empty packet that confirms an instruction."""
 
 
 STREAMS = 16
@@ -59,39 +58,39 @@ STREAMS = 16
 
 
 class Flag(IntFlag):
-    """What a client says beside its update."""
+    """Flags of a client's reply."""
 
     RESET = 1
-    """The client had lost its state and has started anew."""
+    """The client had lost its state and restarted from an empty one."""
     LOST = 2
-    """The client has lost its state and cannot read what it was sent; there is no update."""
+    """The client has lost its state and cannot decode the instruction; the reply has no update."""
     ACCELERATED = 4
-    """To be used together with the client's last update."""
+    """The server adds the client's last update to this one."""
 
 
 @dataclass(frozen=True)
 class Body:
-    """A vector in encoded form: the number of its codec, and the bytes."""
+    """An encoded vector: its codec number and bytes."""
 
     codec: int
     data: Buffer = b""
 
     @cached_property
     def checksum(self) -> int:
-        """XXH3 of the bytes, computed once however many headers the body goes out under."""
+        """XXH3 of the bytes, computed once for all packets with this body."""
         return xxhash.xxh3_64_intdigest(self.data)
 
     @cached_property
     def memo(self) -> dict[str, Tensor]:
-        """What readers made of the body, for the next one who is handed the very same object."""
+        """A cache of decoded values for receivers that share this object."""
         return {}
 
     def __reduce__(self) -> tuple[type[Body], tuple[int, bytes]]:
-        """Nothing but the bytes goes to another process: whoever gets them checks and decodes them anew."""
+        # Another process must check and decode the bytes itself.
         return Body, (self.codec, bytes(self.data))
 
     def to_tensor(self) -> Tensor:
-        """The body as a tensor of bytes, to be kept in a state."""
+        """The body as a byte tensor, for states."""
         return torch.frombuffer(bytearray([self.codec]) + bytearray(self.data), dtype=torch.uint8)
 
     @classmethod
@@ -103,7 +102,7 @@ class Body:
 
 @dataclass(frozen=True)
 class Packet:
-    """One vector on its way, with the header that labels it."""
+    """A body with the fields of its header."""
 
     body: Body
     stream: int
@@ -113,30 +112,30 @@ class Packet:
     flags: Flag = Flag(0)
     incarnation: int = 0
     exchange: int = 0
-    """Which exchange of the round it belongs to: 0 to 15."""
+    """The number of the exchange in the round, 0 to 15."""
 
     def to_bytes(self) -> bytes:
-        """The packet as it crosses the network."""
+        """The packet as bytes."""
         return bytes(self.to_frame())
 
     def to_frame(self) -> Frame:
-        """The same bytes, not put together: a body that goes to many is not copied for each of them."""
+        """The packet as header and body, without copying the body."""
         data = self.body.data
         if len(data) > _MAXIMUM_BODY:
             raise ConfigError(f"a packet body of {len(data)} bytes is above the limit of {_MAXIMUM_BODY}")
         model = self.fingerprint.to_bytes(6, "little")
-        place = self.stream | self.exchange << 4
-        fields = (MAGIC, VERSION, self.body.codec, place, self.flags, model, self.incarnation)
+        stream = self.stream | self.exchange << 4
+        fields = (MAGIC, VERSION, self.body.codec, stream, self.flags, model, self.incarnation)
         head = HEADER.pack(*fields, self.sequence, self.round, len(data), 0)[:_BEFORE_CHECKSUM]
         return Frame(head + _checksum(head, self.body).to_bytes(4, "little"), self.body)
 
     @classmethod
     def parse(cls, data: Buffer | Frame, layout: Layout) -> Packet:
-        """Read one packet that fills `data` exactly and was made for `layout`."""
+        """Parse exactly one packet for a model with this layout; `PacketError` if it is invalid."""
         head = data.head if isinstance(data, Frame) else memoryview(data)[:HEADER_BYTES]
         if len(head) < HEADER_BYTES:
             raise PacketError("truncated", f"{len(head)} bytes, a header has {HEADER_BYTES}")
-        magic, version, codec, place, flags, model, incarnation, *rest = HEADER.unpack(head)
+        magic, version, codec, stream, flags, model, incarnation, *rest = HEADER.unpack(head)
         sequence, round_, length, expected = rest
         fingerprint = int.from_bytes(model, "little")
         if magic != MAGIC:
@@ -152,11 +151,11 @@ class Packet:
             raise PacketError("checksum", "damaged on the way")
         if flags > sum(Flag):
             raise PacketError("flags", f"{flags} is not known")
-        return cls(body, place & 15, fingerprint, sequence, round_, Flag(flags), incarnation, place >> 4)
+        return cls(body, stream & 15, fingerprint, sequence, round_, Flag(flags), incarnation, stream >> 4)
 
 
 class Frame:
-    """A packet within one process: its header, and the body where it lies. `bytes` of it is what crosses a network."""
+    """A packet within one process: the header, and a body that frames share. `bytes(frame)` is the packet."""
 
     __slots__ = ("body", "head")
 
@@ -176,19 +175,18 @@ class Frame:
         return hash(self.head)
 
     def __reduce__(self) -> tuple[type[Frame], tuple[bytes, Body]]:
-        """In one message to another process, a body that many frames share is there once."""
         return Frame, (self.head, self.body)
 
 
 Wire = bytes | Frame
-"""A packet on its way."""
+"""An encoded packet."""
 
 
 def sequence_of(data: Wire) -> int:
-    """The number in the header of a packet that was made on this side, and needs no checks."""
+    """The sequence number of a packet that this process made, without checks."""
     return int(HEADER.unpack_from(data.head if isinstance(data, Frame) else data)[7])
 
 
 def _checksum(head: Buffer, body: Body) -> int:
-    """32 bits over the header, seeded with the body's sum."""
+    """A 32-bit hash of the header, seeded with the body's hash."""
     return xxhash.xxh3_64_intdigest(head, seed=body.checksum) & 0xFFFFFFFF

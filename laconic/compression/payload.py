@@ -1,4 +1,4 @@
-"""What a packet decodes to, in a form that a server can add."""
+"""Payloads: decoded vectors, dense or sparse, that a server can add."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PIECE = 1 << 15
 
 
 class Payload(Protocol):
-    """A decoded vector. A server adds it without making it dense (design rule 7)."""
+    """A decoded vector. Adding a sparse one does not make it dense."""
 
     def dense(self) -> Tensor:
         """The whole vector."""
@@ -28,76 +28,71 @@ class Payload(Protocol):
         ...
 
     def pieces(self, accumulator: Tensor, weight: float) -> list[Callable[[], object]]:
-        """The same as calls that touch different entries, so that threads can share them."""
+        """The same as several calls on disjoint entries, for threads to share."""
         ...
 
 
 class SentPayload(Payload, Protocol):
-    """A payload that came in one body, so that it is known which entries were sent."""
+    """The payload of one body, which knows the entries that were sent."""
 
     @property
     def positions(self) -> Tensor | None:
-        """Where entries were sent; None means everywhere."""
+        """The positions of the entries that were sent; None if all were."""
         ...
 
     def write_to(self, vector: Tensor) -> None:
-        """The entries that were sent replace those of `vector`."""
+        """Overwrite the entries of `vector` that were sent."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class DensePayload:
-    """Every entry of the vector."""
+class DensePayload(Payload):
+    """All entries of a vector."""
 
     values: Tensor
     mask: Tensor | None = None
-    """Which entries were sent, where not all of them were but too many to list; the others are zero."""
+    """Which entries were sent; None if all were. The others are zero."""
 
     @property
     def positions(self) -> Tensor | None:
-        """Where entries were sent; None means everywhere."""
+        """The positions of the entries that were sent; None if all were."""
         return None if self.mask is None else self.mask.nonzero().flatten()
 
     def dense(self) -> Tensor:
-        """The vector itself."""
         return self.values
 
     def add_to(self, accumulator: Tensor, weight: float) -> None:
-        """accumulator += weight * vector."""
         accumulator.add_(self.values.to(accumulator), alpha=weight)
 
     def pieces(self, accumulator: Tensor, weight: float) -> list[Callable[[], object]]:
-        """One: torch shares it between threads by itself."""
+        # torch uses several threads itself.
         return [partial(self.add_to, accumulator, weight)]
 
     def write_to(self, vector: Tensor) -> None:
-        """The entries that were sent replace those of `vector`."""
+        """Overwrite the entries of `vector` that were sent."""
         values = self.values.to(vector)
         vector.copy_(values if self.mask is None else torch.where(self.mask.to(vector.device), values, vector))
 
 
 @dataclass(frozen=True, slots=True)
-class SparsePayload:
-    """Some entries of a vector of `size`, at sorted positions that are all different; the others are zero."""
+class SparsePayload(Payload):
+    """Some entries of a vector of `size`, at sorted distinct positions; the others are zero."""
 
     positions: Tensor
     values: Tensor
     size: int
 
     def dense(self) -> Tensor:
-        """The vector with its zeros."""
         values = self.values.numpy()
-        whole = np.zeros(self.size, dtype=values.dtype)
-        whole[self.positions.numpy()] = values
-        return torch.from_numpy(whole)
+        vector = np.zeros(self.size, dtype=values.dtype)
+        vector[self.positions.numpy()] = values
+        return torch.from_numpy(vector)
 
     def add_to(self, accumulator: Tensor, weight: float) -> None:
-        """accumulator[positions] += weight * values; nothing else is touched."""
         for piece in self.pieces(accumulator, weight):
             piece()
 
     def pieces(self, accumulator: Tensor, weight: float) -> list[Callable[[], object]]:
-        """As many as it takes for none to be large."""
         if accumulator.shape != (self.size,):
             raise ValueError(f"a vector of {self.size} added to one of shape {tuple(accumulator.shape)}")
         sent = self.values.to(accumulator)
@@ -112,26 +107,24 @@ class SparsePayload:
         ]
 
     def write_to(self, vector: Tensor) -> None:
-        """The entries that were sent replace those of `vector`."""
+        """Overwrite the entries of `vector` that were sent."""
         vector[self.positions.to(vector.device)] = self.values.to(vector)
 
 
 @dataclass(frozen=True, slots=True)
-class SumPayload:
-    """Two payloads used together."""
+class SumPayload(Payload):
+    """The sum of two payloads."""
 
-    one: Payload
-    other: Payload
+    first: Payload
+    second: Payload
 
     def dense(self) -> Tensor:
-        """Their sum."""
-        return self.one.dense() + self.other.dense()
+        return self.first.dense() + self.second.dense()
 
     def add_to(self, accumulator: Tensor, weight: float) -> None:
-        """Both, one after the other."""
-        self.one.add_to(accumulator, weight)
-        self.other.add_to(accumulator, weight)
+        self.first.add_to(accumulator, weight)
+        self.second.add_to(accumulator, weight)
 
     def pieces(self, accumulator: Tensor, weight: float) -> list[Callable[[], object]]:
-        """One, since the two may touch the same entries."""
+        # One call, since the two may share entries.
         return [partial(self.add_to, accumulator, weight)]

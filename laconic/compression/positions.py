@@ -1,6 +1,6 @@
-"""Where a packet's values belong: everywhere, at positions that are sent, or at positions drawn from a seed.
+"""The positions of a packet's values: all entries, a list of positions, or positions drawn from a seed.
 
-Sent positions are coded as gaps; from an eighth of all entries on, as one bit per coordinate, entropy-coded.
+Listed positions are coded as gaps. Above one eighth of all entries they are coded as an entropy-coded bitmap.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,35 +25,35 @@ from laconic.compression.payload import DensePayload, SentPayload, SparsePayload
 from laconic.core.errors import PacketError
 
 BITMAP_ABOVE = 1 / 8
-"""The share of positions from which a bit per coordinate is simpler than gaps, and no larger once it is entropy-coded."""
+"""Above this fraction of entries, a bitmap is simpler than gaps, and entropy coding makes it as small."""
 _WORTHWHILE = 0.99
-"""Classes take longer to decode, so they must save at least this."""
+"""Classes decode more slowly, so they must be smaller by this factor."""
 _SEED = struct.Struct("<dQ")
 
 
 class Form(IntEnum):
-    """How gaps are written (gap_coding.py)."""
+    """The form of gaps (gap_coding.py)."""
 
     SPLIT = 0
     SPLIT_WITH_TABLE = 1
     VARIED = 2
-    """Split, at several widths."""
+    """Split, with a width per run."""
     CLASSED = 3
 
 
 class ValueSource(Protocol):
-    """The values of a packet, one after the other."""
+    """Reads the values of a packet in order."""
 
     def read(self, out: Floats) -> None:
-        """The next ones, as many as `out` holds."""
+        """Fill `out` with the next values."""
         ...
 
 
 class Placement(Protocol):
-    """Where the values of one packet belong."""
+    """The decoded positions of a packet."""
 
     def bounds(self, groups: Bounds) -> Bounds:
-        """Where each group's values begin, when they stand one after the other."""
+        """The bounds of each group's values in the vector of all values."""
         ...
 
     def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
@@ -61,8 +61,19 @@ class Placement(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class UnlocatedPositions:
+    """Positions whose fixed fields have been read."""
+
+    count: int
+
+    def locate(self, symbols: SymbolReader) -> Placement:
+        """Decode the entropy-coded part of the positions."""
+        raise NotImplementedError
+
+
 def write_positions(positions: Positions, size: int, coding: Coding, writer: BodyWriter) -> int:
-    """Sorted positions below `size`; returns the flags for the codec number."""
+    """Write sorted positions below `size`; return the flags for the codec number."""
     count = len(positions)
     writer.number(count)
     if count > BITMAP_ABOVE * size:
@@ -73,7 +84,7 @@ def write_positions(positions: Positions, size: int, coding: Coding, writer: Bod
     between = gaps.gaps_of(positions)
     split = SplitGaps.of(between, size, coding)
     if coding == "rice":
-        varied = not np.array_equal(split.widths, gaps.usual_widths(count, size, coding))
+        varied = not np.array_equal(split.widths, gaps.common_widths(count, size, coding))
         _write_head(len(split.unary), Form.VARIED if varied else Form.SPLIT, writer)
         if varied:
             writer.put(pack(split.widths, gaps.WIDTH_BITS))
@@ -100,29 +111,29 @@ def _write_head(size: int, form: Form, writer: BodyWriter) -> None:
 
 @dataclass(frozen=True)
 class Seed:
-    """What random positions follow from: the share of every group that is kept, and the key of the draws."""
+    """The source of random positions: the fraction of each group that is kept, and the key of the generator."""
 
     ratio: float
     key: int
 
     def positions(self, groups: Bounds) -> Positions:
-        """The same random positions on both sides: in every group, draws until enough are different."""
+        """Draw the positions, the same on both sides."""
         return np.flatnonzero(_seeded_mask(self.key, self.ratio, groups))
 
     def write(self, writer: BodyWriter) -> int:
-        """Both numbers; returns the flags for the codec number."""
+        """Write ratio and key; return the flags for the codec number."""
         writer.put(_SEED.pack(self.ratio, self.key))
         return PositionKind.SEEDED
 
 
 def _seeded_mask(seed: int, ratio: float, groups: Bounds) -> NDArray[np.bool_]:
-    # Raw draws of a bit generator never change between versions of NumPy; those of a Generator may.
+    # The raw draws of a bit generator are the same in all versions of NumPy; those of a Generator may change.
     draws = np.random.Philox(key=seed)
     mask = np.zeros(int(groups[-1]), dtype=bool)
     for (start, end), (first, last) in zip(spans(groups), spans(kept_bounds(ratio, groups)), strict=True):
         group, count = mask[start:end], last - first
         size = end - start
-        # More than half: draw what stays out, so that there is always a fair chance of something new.
+        # Draw until enough positions are distinct. Above one half, draw the excluded ones, which takes fewer draws.
         left = min(count, size - count)
         while left:
             group[draws.random_raw(min(left, BLOCK)) % np.uint64(size)] = True
@@ -133,64 +144,55 @@ def _seeded_mask(seed: int, ratio: float, groups: Bounds) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True)
-class Everywhere:
+class Everywhere(UnlocatedPositions, Placement):
     """A value for every entry."""
 
-    count: int
-
     def locate(self, symbols: SymbolReader) -> Placement:
-        """Nothing to read."""
         return self
 
     def bounds(self, groups: Bounds) -> Bounds:
-        """The groups themselves."""
         return groups
 
     def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
-        """The dense vector."""
-        whole = np.empty(self.count, dtype=floats)
+        vector = np.empty(self.count, dtype=floats)
         for start, end in blocks(self.count):
-            values.read(whole[start:end])
-        return DensePayload(torch.from_numpy(whole))
+            values.read(vector[start:end])
+        return DensePayload(torch.from_numpy(vector))
 
 
 @dataclass(frozen=True)
-class AtPositions:
-    """Few enough positions to list them."""
+class AtPositions(Placement):
+    """A list of positions, for sparse vectors."""
 
     positions: Positions
     size: int
 
     def bounds(self, groups: Bounds) -> Bounds:
-        """By the positions."""
         return np.searchsorted(self.positions, groups)
 
     def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
-        """Sparse, and it stays so."""
-        sent = np.empty(len(self.positions), dtype=floats)
-        values.read(sent)  # all at once: they are few beside the vector
-        return SparsePayload(torch.from_numpy(self.positions), torch.from_numpy(sent), self.size)
+        kept = np.empty(len(self.positions), dtype=floats)
+        values.read(kept)
+        return SparsePayload(torch.from_numpy(self.positions), torch.from_numpy(kept), self.size)
 
 
 @dataclass(frozen=True)
-class UnderMask:
-    """So many positions that a list would be larger than the vector."""
+class UnderMask(Placement):
+    """A mask, where a list of positions would take more memory than the vector."""
 
     mask: NDArray[np.bool_]
 
     def bounds(self, groups: Bounds) -> Bounds:
-        """By counting."""
         return np.cumsum([0, *(np.count_nonzero(self.mask[start:end]) for start, end in spans(groups))])
 
     def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
-        """Dense, with zeros in between."""
-        whole = np.zeros(len(self.mask), dtype=floats)
-        for start, end in blocks(len(whole)):
+        vector = np.zeros(len(self.mask), dtype=floats)
+        for start, end in blocks(len(vector)):
             mask = self.mask[start:end]
-            sent = np.empty(np.count_nonzero(mask), dtype=floats)
-            values.read(sent)
-            whole[start:end][mask] = sent
-        return DensePayload(torch.from_numpy(whole), torch.from_numpy(self.mask))
+            kept = np.empty(np.count_nonzero(mask), dtype=floats)
+            values.read(kept)
+            vector[start:end][mask] = kept
+        return DensePayload(torch.from_numpy(vector), torch.from_numpy(self.mask))
 
 
 def _placement(mask: NDArray[np.bool_], count: int) -> Placement:
@@ -200,42 +202,37 @@ def _placement(mask: NDArray[np.bool_], count: int) -> Placement:
 
 
 @dataclass(frozen=True)
-class FromSeed:
-    """Positions to be drawn."""
+class FromSeed(UnlocatedPositions):
+    """Positions drawn from a seed."""
 
-    count: int
     seed: int
     ratio: float
     groups: Bounds
 
     def locate(self, symbols: SymbolReader) -> Placement:
-        """Draw them."""
         return _placement(_seeded_mask(self.seed, self.ratio, self.groups), self.count)
 
 
 @dataclass(frozen=True)
-class FromBits:
-    """One entropy-coded bit per coordinate."""
+class FromBits(UnlocatedPositions):
+    """An entropy-coded bitmap."""
 
-    count: int
     size: int
     with_table: bool
 
     def locate(self, symbols: SymbolReader) -> Placement:
-        """Read the bits, and count them."""
         weights = symbols.own_weights(256) if self.with_table else bit_weights(self.count, self.size)
-        sent = symbols.take(-(-self.size // 8), weights).astype(np.uint8)
-        mask = np.unpackbits(sent).view(bool)
+        bitmap = symbols.take(-(-self.size // 8), weights).astype(np.uint8)
+        mask = np.unpackbits(bitmap).view(bool)
         if np.count_nonzero(mask[: self.size]) != self.count or mask[self.size :].any():
             raise PacketError("positions", f"not {self.count} of {self.size}")
         return UnderMask(mask[: self.size])
 
 
 @dataclass(frozen=True)
-class FromSplitGaps:
-    """Low bits of gaps, and a unary stream that is there (`unary`) or still to be decoded."""
+class FromSplitGaps(UnlocatedPositions):
+    """Split gaps; if `unary` is None, the unary stream is entropy-coded."""
 
-    count: int
     size: int
     widths: Widths
     low: memoryview
@@ -244,7 +241,6 @@ class FromSplitGaps:
     with_table: bool
 
     def locate(self, symbols: SymbolReader) -> Placement:
-        """Put the gaps together."""
         if self.unary is not None:
             unary = np.frombuffer(self.unary, dtype=np.uint8)
         else:
@@ -255,25 +251,19 @@ class FromSplitGaps:
 
 
 @dataclass(frozen=True)
-class FromClassedGaps:
-    """The bits of gaps within their classes; the classes are still to be decoded."""
+class FromClassedGaps(UnlocatedPositions):
+    """Classed gaps, whose classes are entropy-coded."""
 
-    count: int
     size: int
     low: memoryview
 
     def locate(self, symbols: SymbolReader) -> Placement:
-        """Put the gaps together."""
         classes = symbols.take(self.count, symbols.own_weights(gaps.CLASSES))
         return AtPositions(gaps.join_classes(classes, self.low, self.size), self.size)
 
 
-Unlocated: TypeAlias = Everywhere | FromSeed | FromBits | FromSplitGaps | FromClassedGaps
-"""Positions of which the fixed fields have been read."""
-
-
-def read_positions(codec: int, size: int, groups: Bounds, reader: BodyReader) -> Unlocated:
-    """The fixed fields about positions; `locate` reads what is entropy-coded."""
+def read_positions(codec: int, size: int, groups: Bounds, reader: BodyReader) -> UnlocatedPositions:
+    """Read the fixed fields of the positions."""
     kind = position_kind(codec)
     if codec & RICE and kind is not PositionKind.LISTED:
         raise PacketError("codec", f"number {codec} is not known")
@@ -303,10 +293,10 @@ def _read_gaps(count: int, size: int, rice: bool, reader: BodyReader) -> FromSpl
         raise PacketError("positions", f"{length} bytes of unary numbers")
     runs = -(-count // gaps.RUN)
     if form is Form.VARIED:
-        sent = half_words_of(reader.take(packed_size(runs, gaps.WIDTH_BITS)))
-        widths = unpack(sent, gaps.WIDTH_BITS, 0, runs).astype(np.uint8)
+        packed = half_words_of(reader.take(packed_size(runs, gaps.WIDTH_BITS)))
+        widths = unpack(packed, gaps.WIDTH_BITS, 0, runs).astype(np.uint8)
     else:
-        widths = gaps.usual_widths(count, size, "rice" if rice else "ans")
+        widths = gaps.common_widths(count, size, "rice" if rice else "ans")
     low = reader.take(gaps.low_size(widths, count))
     unary = reader.take(length) if rice else None
     return FromSplitGaps(count, size, widths, low, length, unary, form is Form.SPLIT_WITH_TABLE)

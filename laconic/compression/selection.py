@@ -1,7 +1,7 @@
 """Exact top-k selection through a sampled threshold.
 
-A sorted sample tells about where the k-th largest magnitude lies. One pass in blocks that fit the cache keeps what is
-above a slightly lower threshold; the exact choice is then made among those few. A poor sample costs time, never the result.
+A sample estimates the k-th largest magnitude. One pass collects the entries above a slightly lower threshold, and the exact
+selection is made among these. A poor sample costs time but does not change the result.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from laconic.core.errors import PacketError
 
 _SAMPLE = 1 << 17
 _SMALL = 1 << 13
-"""Below this size a selection without sampling is as fast."""
+"""Up to this size sampling saves no time."""
 
 
 def largest(values: NDArray[np.floating], count: int) -> Positions:
-    """The sorted positions of the `count` largest magnitudes; among equals the lower position wins.
+    """The sorted positions of the `count` largest magnitudes. Ties go to the lower position.
 
     >>> largest(np.array([1.0, -3.0, 2.0, 3.0, -2.0]), 3)
     array([1, 2, 3])
@@ -37,7 +37,7 @@ def largest(values: NDArray[np.floating], count: int) -> Positions:
 
 
 def peak(values: NDArray[np.floating]) -> float:
-    """The largest magnitude; NaN and infinity, which no packet may carry, are refused."""
+    """The largest magnitude; `PacketError` for NaN and infinity, which packets cannot contain."""
     highest = 0.0
     for start, end in blocks(len(values)):
         block = float(np.abs(values[start:end]).max())
@@ -48,10 +48,10 @@ def peak(values: NDArray[np.floating]) -> float:
 
 
 def _likely_threshold(values: NDArray[np.floating], count: int) -> np.floating:
-    """A magnitude that the wanted ones probably exceed; four standard deviations of the sample's rank on the safe side."""
+    """A lower bound of the k-th largest magnitude, which holds with a margin of four standard deviations."""
     if len(values) <= _SMALL:
         return values.dtype.type(0)
-    # Runs of 16 neighbors cost as many cache misses as single entries would, so they are sampled together.
+    # Sampling 16 adjacent entries costs as many cache misses as sampling one.
     runs = min(_SAMPLE, len(values) // 8) // 16
     starts = np.arange(runs) * (len(values) // runs)
     sample = np.abs(values[(starts[:, None] + np.arange(16)).reshape(-1)])
@@ -66,19 +66,19 @@ def _likely_threshold(values: NDArray[np.floating], count: int) -> np.floating:
 def _at_least(
     values: NDArray[np.floating], threshold: np.floating, room: int
 ) -> tuple[Positions, NDArray[np.floating]]:
-    """Positions, sorted, and magnitudes of all entries whose magnitude reaches the threshold."""
+    """The sorted positions and the magnitudes of all entries with magnitude >= threshold."""
     from laconic.compression import kernels
 
     positions, magnitudes = np.empty(room, dtype=np.int64), np.empty(room, dtype=values.dtype)
-    found = kernels.find_reaching(values, threshold, positions, magnitudes)
-    if found > room:
-        return _at_least(values, threshold, found)
-    peak(magnitudes[:found])
-    return positions[:found], magnitudes[:found]
+    count = kernels.find_reaching(values, threshold, positions, magnitudes)
+    if count > room:
+        return _at_least(values, threshold, count)
+    peak(magnitudes[:count])
+    return positions[:count], magnitudes[:count]
 
 
 def _exactly(magnitudes: NDArray[np.floating], count: int) -> NDArray[np.bool_]:
-    """Which entries are the `count` largest, the first ones among equals."""
+    """A mask of the `count` largest entries. Ties go to the first ones."""
     last = np.partition(magnitudes, len(magnitudes) - count)[len(magnitudes) - count]
     kept: NDArray[np.bool_] = magnitudes > last
     ties = np.flatnonzero(magnitudes == last)

@@ -1,4 +1,4 @@
-"""Reading the values of a body: exact, one bit, or levels. forms.py writes them."""
+"""Reading the values of a body: floating-point numbers, signs, or levels. forms.py writes them."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from laconic.core.errors import PacketError
 
 MOST_BITS = 16
 CODED_BITS = 8
-"""Levels of more bits are split: this many are entropy-coded, the lower ones are close to random and sent as they are."""
+"""The upper bits of a level that are entropy-coded. Lower bits are nearly random and stored directly."""
 _MOST_SYMBOLS = 2**CODED_BITS + 1
 HIGHEST_LEVEL = 2**MOST_BITS
 _HALF_EXPONENTS = {Codec.FLOAT16: 0x7C00, Codec.BFLOAT16: 0x7F80}
-"""The bits that are all set in NaN and infinity."""
+"""The exponent bits, all of which are set in NaN and infinity."""
 _SIGNS = 1 - 2 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32)
 """The eight signs of each byte."""
 
 
 class ValueReader(Protocol):
-    """The values of one packet: the fixed fields have been read, what is entropy-coded is read on the way."""
+    """Reads the values of one packet. The constructor reads the fixed fields, `read` the entropy-coded ones."""
 
     def begin(self, bounds: Bounds, symbols: SymbolReader) -> None:
-        """Learn where the groups are."""
+        """Set the bounds of the groups, and start to read the symbols."""
         ...
 
     def read(self, out: Floats) -> None:
-        """The next values, as many as `out` holds."""
+        """Fill `out` with the next values."""
         ...
 
 
-class ExactReader:
-    """Floating numbers as they are."""
+class ExactReader(ValueReader):
+    """Floating-point numbers."""
 
     def __init__(self, form: Codec, count: int, reader: BodyReader) -> None:
         own = Codec.FLOAT32 if reader.floats.itemsize == 4 else Codec.FLOAT64
@@ -52,26 +52,24 @@ class ExactReader:
         self._at = 0
 
     def begin(self, bounds: Bounds, symbols: SymbolReader) -> None:
-        """Groups make no difference."""
+        """Nothing to do: values do not depend on groups."""
 
     def read(self, out: Floats) -> None:
-        """Copy, in the model's type."""
-        sent = self._values[self._at : self._at + len(out)]
+        values = self._values[self._at : self._at + len(out)]
         if self._form in _HALF_EXPONENTS:
             half = torch.float16 if self._form is Codec.FLOAT16 else torch.bfloat16
             for start, end in blocks(len(out), ONE_THREAD):
-                # NumPy converts half precision ten times as slowly, and knows no bfloat16.
-                bits = torch.from_numpy(sent[start:end].astype(np.int16))
+                # NumPy is ten times slower for float16 and does not support bfloat16.
+                bits = torch.from_numpy(values[start:end].astype(np.int16))
                 torch.from_numpy(out[start:end]).copy_(bits.view(half))
         else:
-            out.view(np.uint8)[:] = sent.view(np.uint8)  # as bytes: they need not lie aligned in a packet
-            # Looked at here, where they lie aligned: within a packet they need not, and a sum would take much longer.
-            refuse_not_finite(out)
+            out.view(np.uint8)[:] = values.view(np.uint8)  # as bytes, since a packet may be unaligned
+            refuse_not_finite(out)  # on the copy: a sum of unaligned values is slow
         self._at += len(out)
 
 
-class ScaledReader:
-    """Small whole numbers, a factor per group, and perhaps an offset per group."""
+class ScaledReader(ValueReader):
+    """Integers with a scale and optionally an offset per group."""
 
     def __init__(self, scales: Floats, offsets: Floats | None) -> None:
         self._scales, self._offsets = scales, offsets
@@ -80,11 +78,10 @@ class ScaledReader:
         self._at = 0
 
     def begin(self, bounds: Bounds, symbols: SymbolReader) -> None:
-        """Learn where the groups are."""
         self._edges = bounds.tolist()
 
     def read(self, out: Floats) -> None:
-        """offset + scale * number; what overflows becomes the largest number, on both sides alike."""
+        """Fill `out` with offset + scale * integer, clipped to the range of the type."""
         self._numbers(out, self._at)
         start, end = self._at, self._at + len(out)
         while start < end:
@@ -102,13 +99,13 @@ class ScaledReader:
         scale = self._scales[group]
         offset = scale.dtype.type(0) if self._offsets is None else self._offsets[group]
         most = float(np.finfo(piece.dtype).max)
-        # A hostile packet's lowest level and largest symbol may both be at their limit, and the low bits as well.
+        # In a malicious packet the lowest level, the largest symbol and the low bits may all be at their limits.
         if 4 * HIGHEST_LEVEL * abs(float(scale)) + abs(float(offset)) <= most:
             piece *= scale
             if self._offsets is not None:
                 piece += offset
             return
-        # In halves: the sum may be within reach where the product alone is not.
+        # Halved, since the sum may be in range when the product is not.
         with np.errstate(over="ignore"):
             piece *= scale / 2
             piece += offset / 2
@@ -117,7 +114,7 @@ class ScaledReader:
 
 
 class SignReader(ScaledReader):
-    """One bit each, set for minus."""
+    """Signs: a set bit is negative."""
 
     def __init__(self, count: int, groups: int, reader: BodyReader) -> None:
         super().__init__(reader.values(groups), None)
@@ -128,19 +125,19 @@ class SignReader(ScaledReader):
             self._table *= self._scales[0]
 
     def _numbers(self, out: Floats, at: int) -> None:
-        sent = self._bits[at // 8 : -(-(at + len(out)) // 8)]
+        signs = self._bits[at // 8 : -(-(at + len(out)) // 8)]
         if at % 8 == 0 and len(out) % 8 == 0:
-            np.take(self._table, sent, axis=0, out=out.reshape(-1, 8), mode="clip")
+            np.take(self._table, signs, axis=0, out=out.reshape(-1, 8), mode="clip")
         else:
-            out[:] = self._table[sent].reshape(-1)[at % 8 :][: len(out)]
+            out[:] = self._table[signs].reshape(-1)[at % 8 :][: len(out)]
 
     def _scale(self, piece: Floats, group: int) -> None:
-        if not self._single:  # with one group the table holds the scale already
+        if not self._single:  # with one group the table includes the scale
             piece *= self._scales[group]
 
 
 class LevelReader(ScaledReader):
-    """Whole numbers, under weights that the whole packet shares, times a step per group."""
+    """Levels times a step per group. All groups share the symbol weights."""
 
     def __init__(self, form: Codec, count: int, groups: int, reader: BodyReader) -> None:
         steps = reader.values(groups)
@@ -154,7 +151,6 @@ class LevelReader(ScaledReader):
             self._low = half_words_of(reader.take(packed_size(count, self._width)))
 
     def begin(self, bounds: Bounds, symbols: SymbolReader) -> None:
-        """The levels come from the entropy coder."""
         super().begin(bounds, symbols)
         if self._count:
             self._take = symbols.start(symbols.own_weights(self._size) if self._with_table else np.ones(self._size))
@@ -171,7 +167,7 @@ class LevelReader(ScaledReader):
 
 
 def read_values(form: Codec, count: int, groups: int, reader: BodyReader) -> ValueReader:
-    """The fixed fields of the values."""
+    """Read the fixed fields of the values."""
     if form is Codec.SIGN:
         return SignReader(count, groups, reader)
     if form in (Codec.STEPS, Codec.GRID):

@@ -1,1 +1,1 @@
-"""What everything else stands on: parts, layouts, tasks, named randomness, schedules, errors."""
+"""The base layer: parts, layouts, tasks, named randomness, schedules, errors."""

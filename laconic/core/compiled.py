@@ -1,4 +1,4 @@
-"""Numba, set up in one way for all of our loops."""
+"""Numba compilation with the same options for all kernels."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def kernel(function: Function) -> Function:
-    """Compiled when first called with new types, kept on disk for later processes, run without the interpreter's lock."""
+    """Decorator: compile with Numba, release the GIL, and cache the machine code on disk."""
     try:
         compiled = numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # neither the package's folder nor the user's cache can be written to
+    except RuntimeError:  # no writable cache directory
         compiled = numba.njit(nogil=True)(function)
     return cast(Function, compiled)

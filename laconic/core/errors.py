@@ -1,4 +1,4 @@
-"""The errors that a person sees. Each is one line that names what was wrong and what is allowed."""
+"""Errors for users. Each message is one line that names the problem and what is allowed."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ from typing import ClassVar
 
 
 class LaconicError(Exception):
-    """Base of everything that Laconic raises on purpose; the command line prints it and exits with `exit_code`."""
+    """Base of all errors that Laconic raises. The command line prints the message and exits with `exit_code`."""
 
     exit_code: ClassVar[int] = 2
 
 
 class ConfigError(LaconicError):
-    """A setting that cannot work: it names the key, the value and what is allowed."""
+    """An invalid setting. The message names the key, the value and what is allowed."""
 
 
 class DataError(LaconicError):
-    """Data that is missing, damaged or does not fit."""
+    """Data that is missing, corrupt or incompatible."""
 
 
 class PacketError(LaconicError):
-    """Bytes from outside that are refused (design rule 8); `reason` is a short machine-readable word."""
+    """Invalid bytes from outside the process; `reason` is a short machine-readable word."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason, self._detail = reason, detail
 
     def __reduce__(self) -> tuple[type[PacketError], tuple[str, str]]:
-        """It may come from another process."""
+        # Exceptions with several arguments need this to be pickled, for other processes.
         return type(self), (self.reason, self._detail)
 
 
 class Interrupted(Exception):
-    """A person stopped a run; everything is saved."""
+    """The user stopped a run. Everything is saved."""
 
     def __init__(self, directory: Path, done: int) -> None:
         super().__init__(f"stopped after round {done}")
         self.done = done
         self.again = f"laconic run {shlex.quote(str(directory))} --resume"
-        """The command that continues."""
+        """The command that resumes the run."""
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
-    """A question about the nearest name, or about those that have it for one of their words; else nothing.
+    """A suggestion for a misspelled name: names that contain it as a word, or else the closest one; "" without any.
 
     >>> print(suggestion("lr", ["local_lr", "rounds", "server_lr"]))
     did you mean 'local_lr' or 'server_lr'?
     """
     known = list(names)
     word = name.strip("-")
-    near = [each for each in known if word in re.split("[-_]+", each)] or difflib.get_close_matches(name, known, n=1)
+    near = [other for other in known if word in re.split("[-_]+", other)] or difflib.get_close_matches(name, known, n=1)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def unknown_name(kind: str, name: str, allowed: Iterable[str], of: str = "") -> ConfigError:
-    """A misspelled name, with the nearest one suggested.
+    """The error for an unknown name, with a suggestion.
 
     >>> print(unknown_name("algorithm", "fed_agv", ["fed_avg", "fed_ams"]))
     unknown algorithm 'fed_agv': did you mean 'fed_avg'? allowed: fed_ams, fed_avg

@@ -1,8 +1,8 @@
-"""A model is one flat vector (design rule 1).
+"""The layout of a model as one flat vector.
 
-`Layout` maps a module's trainable parameters to slices of a `[d]` vector and back, as views. Only trainable parameters
-are in it, so frozen backbones and adapters need no special case. Floating buffers (batch-norm statistics) form a second
-vector; integer buffers, and those that are not in the state dict (tables of rotary angles, say), stay where they are.
+`Layout` maps a module's trainable parameters to slices of a `[d]` vector and back, as views. Frozen parameters are left out,
+so frozen backbones and adapters need no special case. Floating-point buffers (batch-norm statistics) form a second vector.
+Integer buffers and non-persistent ones (such as tables of rotary angles) are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from laconic.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Slot:
-    """One tensor's place in a flat vector."""
+    """The slice of one tensor in a flat vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -28,18 +28,18 @@ class Slot:
 
     @property
     def size(self) -> int:
-        """How many numbers it holds."""
+        """The number of entries."""
         return torch.Size(self.shape).numel()
 
     def view(self, vector: Tensor) -> Tensor:
-        """This tensor inside `vector`, or inside every row of a matrix `[C, d]`; no copy."""
-        part = vector[..., self.offset : self.offset + self.size]
-        return part.view(*vector.shape[:-1], *self.shape)
+        """This tensor as a view of `vector`, or of every row of a matrix `[C, d]`."""
+        entries = vector[..., self.offset : self.offset + self.size]
+        return entries.view(*vector.shape[:-1], *self.shape)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where every trainable parameter, and every floating buffer, of a module lies.
+    """The slots of a module's trainable parameters and floating-point buffers.
 
     >>> layout = Layout.of(nn.Linear(3, 2))
     >>> layout.size, [slot.name for slot in layout.parameters]
@@ -60,12 +60,12 @@ class Layout:
         if len(kinds) > 1 or not next(iter(kinds)).is_floating_point:
             raise ConfigError(f"model mixes parameter types {sorted(map(str, kinds))}: one floating type is allowed")
         dtype = next(iter(kinds))
-        # A buffer that holds infinity (an attention mask, say) is a constant, not a statistic.
-        kept = module.state_dict()
+        # A buffer with infinities, such as an attention mask, is a constant and not a statistic.
+        persistent = module.state_dict()
         floating = {
             name: b
             for name, b in module.named_buffers()
-            if name in kept and b.is_floating_point() and bool(torch.isfinite(b).all())
+            if name in persistent and b.is_floating_point() and bool(torch.isfinite(b).all())
         }
         return cls(tuple(_slots(trainable)), tuple(_slots(floating)), dtype)
 
@@ -76,17 +76,17 @@ class Layout:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The number of entries of every parameter tensor."""
+        """The number of entries of each parameter tensor."""
         return tuple(slot.size for slot in self.parameters)
 
     @cached_property
     def buffer_size(self) -> int:
-        """The number of floating buffer entries."""
+        """The number of entries of all floating-point buffers."""
         return sum(slot.size for slot in self.buffers)
 
     @cached_property
     def fingerprint(self) -> int:
-        """48 bits that two sides compare, so that a packet for another model is refused."""
+        """A 48-bit hash of the layout; a packet for another model is rejected by it."""
         text = repr([(s.name, s.shape) for s in (*self.parameters, *self.buffers)]) + str(self.dtype)
         return int.from_bytes(blake2b(text.encode(), digest_size=6).digest(), "little")
 
@@ -95,20 +95,20 @@ class Layout:
         return _gather(dict(module.named_parameters()), self.parameters, self.dtype)
 
     def flatten_buffers(self, module: nn.Module) -> Tensor:
-        """A copy of the module's floating buffers as one vector."""
+        """A copy of the module's floating-point buffers as one vector."""
         return _gather(dict(module.named_buffers()), self.buffers, self.dtype)
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """The parameters by name, as views into `vector` (or into a matrix of rows)."""
+        """The parameters by name, as views of `vector`, or of every row of a matrix `[C, d]`."""
         return {slot.name: slot.view(vector) for slot in self.parameters}
 
     def buffer_views(self, vector: Tensor) -> dict[str, Tensor]:
-        """The floating buffers by name, as views into `vector`."""
+        """The floating-point buffers by name, as views of `vector`."""
         return {slot.name: slot.view(vector) for slot in self.buffers}
 
     @torch.no_grad()
     def write(self, module: nn.Module, vector: Tensor, buffers: Tensor | None = None) -> None:
-        """Copy a vector (and buffers) into the module's own tensors."""
+        """Copy a vector, and optionally buffers, into the module's tensors."""
         targets = dict(module.named_parameters())
         for name, value in self.views(vector).items():
             targets[name].copy_(value)
@@ -118,9 +118,9 @@ class Layout:
                 statistics[name].copy_(value)
 
     def adopt(self, module: nn.Module, vector: Tensor, buffers: Tensor) -> list[nn.Parameter]:
-        """Make the module's tensors views of `vector` and `buffers`; returns the parameters in layout order.
+        """Make the module's tensors views of `vector` and `buffers`; return the parameters in layout order.
 
-        Writing to the vector then changes the module at no cost per tensor.
+        Writing to the vector then updates the module without a copy.
         """
         named = dict(module.named_parameters())
         adopted = []

@@ -1,4 +1,4 @@
-"""A cache of the values that were used last."""
+"""A least-recently-used cache."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-def one(value: object) -> int:
-    """The size of a value where values are counted."""
+def unit_size(value: object) -> int:
+    """The default size: `limit` is a number of values."""
     return 1
 
 
 class LRUCache(Generic[K, V]):
-    """Keeps the most recently used values, up to a total size. Several threads may use it.
-
-    A cache that is pickled arrives empty.
+    """A thread-safe cache of the most recently used values, up to a total size. Pickling drops the values.
 
     >>> cache = LRUCache(2)
     >>> for key in "abc":
@@ -28,7 +26,7 @@ class LRUCache(Generic[K, V]):
     (None, 'C')
     """
 
-    def __init__(self, limit: int, size: Callable[[V], int] = one) -> None:
+    def __init__(self, limit: int, size: Callable[[V], int] = unit_size) -> None:
         self.limit, self.total = limit, 0
         self._size = size
         self._values: OrderedDict[K, V] = OrderedDict()
@@ -41,7 +39,7 @@ class LRUCache(Generic[K, V]):
         return LRUCache, (self.limit, self._size)
 
     def get(self, key: K) -> V | None:
-        """The value, if it is still here; it becomes the most recently used."""
+        """The value, or None. It becomes the most recently used."""
         with self._lock:
             value = self._values.get(key)
             if value is not None:
@@ -49,7 +47,7 @@ class LRUCache(Generic[K, V]):
             return value
 
     def put(self, key: K, value: V) -> None:
-        """Keep a value. The least recently used ones make room for it."""
+        """Store a value, and drop the least recently used ones above the limit."""
         with self._lock:
             self._drop(key)
             self._values[key] = value
@@ -58,7 +56,7 @@ class LRUCache(Generic[K, V]):
                 self._drop(next(iter(self._values)))
 
     def pop(self, key: K) -> None:
-        """Drop a value, if it is here."""
+        """Drop a value, if present."""
         with self._lock:
             self._drop(key)
 

@@ -1,7 +1,7 @@
-"""What the four slots have in common: a part is a frozen set of named parameters, checked when it is made.
+"""The base of methods, uplinks, optimizers and downlinks: an immutable object with validated parameters.
 
-A part keeps nothing else: what changes in training is its *state*, a flat dict of tensors that is handed in and returned
-(design rule 3), so it can be checkpointed, hashed, compared and sent.
+A part has no mutable attributes. What changes in training is its *state*, a flat dict of tensors that functions take and
+return, so that it can be checkpointed, hashed, compared and sent.
 """
 
 from __future__ import annotations
@@ -21,67 +21,65 @@ State = dict[str, Tensor]
 """The state of one part: tensors by name."""
 
 P = TypeVar("P", bound="Part")
-
-
 V = TypeVar("V")
 
 
 def section(state: Mapping[str, V], name: str) -> dict[str, V]:
-    """The entries of one part in a state that holds several, without their prefix."""
+    """The entries of a state with the prefix `name/`, without the prefix."""
     prefix = f"{name}/"
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 
 SLOTS: dict[str, dict[str, type[Part]]] = {"method": {}, "uplink": {}, "optimizer": {}, "downlink": {}}
-"""Every part that can be named in a config, by slot and name."""
+"""All registered parts, by slot and name."""
 
 
 class Part:
-    """Something that fills one of the four slots of an `Algorithm`."""
+    """A value for one of the four slots of an `Algorithm`."""
 
     slot: ClassVar[str]
     name: ClassVar[str]
     absent: ClassVar[Mapping[str, str]] = {}
-    """Parameters that similar parts have and this one has not, and why."""
+    """Parameters of similar parts that this part does not have, and why."""
     named: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Other names of the part, or its own, and the parameters that each of them sets."""
+    """Names of the part, and the parameters that each name sets."""
 
     def parameters(self) -> dict[str, Any]:
-        """The part's settings, by name."""
+        """The values of the parameters, by name."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
 
     def replace(self: P, **changes: Any) -> P:
-        """The same part with other parameters; an unknown one fails with the nearest name."""
+        """Return a copy with other parameters; an unknown name is a `ConfigError` with a suggestion."""
         return make_part(type(self), {**self.parameters(), **changes})
 
     def table(self) -> dict[str, Any]:
-        """The part as a config table: its name, and every parameter that is set."""
+        """The part as a config table: its name, and all parameters that are not None."""
         values = {key: value for key, value in self.parameters().items() if value is not None}
         return {"name": self.name} | {key: v if isinstance(v, int | float) else str(v) for key, v in values.items()}
 
 
 @dataclass_transform(frozen_default=True)
 def checked(cls: type[P]) -> type[P]:
-    """Class decorator: a frozen dataclass whose values are checked against their types when it is made."""
+    """Class decorator: a frozen dataclass that validates its values against their types."""
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     return checked_dataclass(frozen=True, config=config)(cls)  # type: ignore[return-value]
 
 
 @dataclass_transform(frozen_default=True)
 def part(slot: str, name: str) -> Callable[[type[P]], type[P]]:
-    """Class decorator: `checked`, and entered in `SLOTS` under its name."""
+    """Class decorator: `checked`, and registered in `SLOTS` under its name."""
 
     def register(cls: type[P]) -> type[P]:
         cls.slot, cls.name = slot, name
-        made = checked(cls)
-        SLOTS[slot] |= dict.fromkeys((name, *cls.__dict__.get("named", ())), made)
-        return made
+        registered = checked(cls)
+        SLOTS[slot] |= dict.fromkeys((name, *cls.__dict__.get("named", ())), registered)
+        return registered
 
     return register
 
 
 def find_part(slot: str, name: str) -> type[Part]:
-    """The part with that name; a misspelled one fails with a suggestion."""
+    """The class of the part with this name; an unknown name is a `ConfigError` with a suggestion."""
     try:
         return SLOTS[slot][name]
     except KeyError:
@@ -89,13 +87,13 @@ def find_part(slot: str, name: str) -> type[Part]:
 
 
 def parameter_names(cls: type[Part], required: bool = False) -> list[str]:
-    """The parameters of a part, or those alone that must be given."""
+    """The names of a part's parameters, or only of the required ones."""
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     return [field.name for field in fields if not required or field.default is dataclasses.MISSING]
 
 
 def make_part(cls: type[P], parameters: Mapping[str, Any]) -> P:
-    """Build a part, turning every complaint into one line that names key, value and what is allowed."""
+    """Build a part; every problem is a `ConfigError` of one line that names key, value and what is allowed."""
     known = parameter_names(cls)
     for key in parameters:
         if key not in known and key in cls.absent:

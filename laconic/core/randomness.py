@@ -1,7 +1,6 @@
-"""Randomness is named (design rule 6).
+"""Named randomness: every draw comes from a generator keyed by (seed, purpose, round, client).
 
-Every draw comes from a generator keyed by (seed, purpose, round, client). Nobody shares a generator, so a result cannot
-depend on the engine, on the number of workers or on the order in which clients happen to finish.
+No generator is shared, so results do not depend on the engine, the number of workers, or the order in which clients finish.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import numpy as np
 import torch
 
 GLOBAL = -1
-"""Stands for "no particular round" or "no particular client" in a key."""
+"""In a key: no particular round, or no particular client."""
 
 
 class Draw(StrEnum):
     """The purposes that name random draws.
 
-    The values are part of every key: changing one changes every result that depends on it. They are frozen. A class, a
-    stream or an option may be renamed; its value here stays.
+    The values are frozen: they are part of the keys, so changing one changes results. If a class, stream or option is
+    renamed, its value here stays.
     """
 
     ANCHOR = "anchor"
@@ -55,7 +54,7 @@ class Draw(StrEnum):
 
 @dataclass(frozen=True)
 class Randomness:
-    """All the random draws of one run.
+    """The random draws of one run.
 
     >>> draw = lambda client: Randomness(7).numpy("batches", round=3, client=client).integers(10**9)
     >>> bool(draw(2) == draw(2)), bool(draw(2) == draw(1))
@@ -65,21 +64,21 @@ class Randomness:
     seed: int
 
     def key(self, purpose: str, round: int = GLOBAL, client: int = GLOBAL) -> bytes:
-        """The 16 bytes that name one stream of draws."""
+        """The 16-byte key of one generator."""
         text = f"{self.seed}/{purpose}/{round}/{client}"
         return blake2b(text.encode(), digest_size=16, person=b"laconic").digest()
 
     def numpy(self, purpose: str, round: int = GLOBAL, client: int = GLOBAL) -> np.random.Generator:
-        """A NumPy generator for one purpose (indices, masks, roundings on the host)."""
+        """A NumPy generator for one purpose."""
         key = int.from_bytes(self.key(purpose, round, client), "little")
         return np.random.Generator(np.random.Philox(key=key))
 
     def torch(
         self, purpose: str, round: int = GLOBAL, client: int = GLOBAL, device: str | torch.device = "cpu"
     ) -> torch.Generator:
-        """A torch generator for one purpose, on the device where its numbers are needed."""
+        """A torch generator for one purpose, on a device."""
         return torch.Generator(device).manual_seed(self.integer(purpose, round, client))
 
     def integer(self, purpose: str, round: int = GLOBAL, client: int = GLOBAL) -> int:
-        """One 63-bit number, for libraries that take a seed."""
+        """A 63-bit seed for one purpose."""
         return int.from_bytes(self.key(purpose, round, client)[:8], "little") >> 1

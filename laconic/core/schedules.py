@@ -1,4 +1,4 @@
-"""Learning rates that change over the rounds, and the clipping of gradients."""
+"""Learning-rate schedules and gradient clipping."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 from laconic.core.spelling import Choice, choose
 
 LARGEST = 3.4e38
-"""Nearly the largest float32: a rate is multiplied with numbers of that type."""
+"""About the largest float32. Learning rates are multiplied with float32 tensors."""
 
 
 @dataclass(frozen=True)
 class RateSchedule(Choice):
-    """The factor on a learning rate in each round; this one is constant.
+    """The factor on a learning rate in each round. The base class is constant.
 
     >>> halving = parse_schedule("step:100:0.5")
     >>> halving.factor(99), halving.factor(100), halving.factor(250)
@@ -30,7 +30,7 @@ class RateSchedule(Choice):
     name: ClassVar[str] = "constant"
 
     def factor(self, round: int) -> float:
-        """The factor in that round; 1 in round 0."""
+        """The factor in a round; 1 in round 0."""
         return 1.0
 
 
@@ -58,7 +58,7 @@ class InverseSqrt(RateSchedule):
 
 @dataclass(frozen=True)
 class Cosine(RateSchedule):
-    """(1 + cos(pi t / rounds)) / 2, and 0 from then on."""
+    """(1 + cos(pi t / rounds)) / 2; 0 after `rounds`."""
 
     name: ClassVar[str] = "cosine"
     rounds: PositiveInt
@@ -71,7 +71,7 @@ SCHEDULES = {cls.name: cls for cls in (RateSchedule, Step, InverseSqrt, Cosine)}
 
 
 def parse_schedule(text: Any) -> RateSchedule:
-    """Read `constant`, `step:ROUNDS:DECAY`, `inverse_sqrt` or `cosine:ROUNDS`."""
+    """Parse `constant`, `step:ROUNDS:DECAY`, `inverse_sqrt` or `cosine:ROUNDS`."""
     return text if isinstance(text, RateSchedule) else choose(str(text), SCHEDULES)
 
 
@@ -79,7 +79,7 @@ Schedule = Annotated[RateSchedule, PlainValidator(parse_schedule), PlainSerializ
 
 
 def clipped(vectors: Tensor, norm: float | None) -> Tensor:
-    """Rows whose norm is larger than `norm`, scaled down to it; in place."""
+    """Scale rows with a larger norm down to `norm`, in place."""
     if norm is None:
         return vectors
     norms = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)

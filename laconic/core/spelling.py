@@ -1,7 +1,7 @@
-"""The short spelling of a choice with arguments: `dirichlet:0.3`, `step:100:0.5`, `mlp:200,200`, `top_k:1/64,coding=rice`.
+"""Parsing of names with arguments: `dirichlet:0.3`, `step:100:0.5`, `mlp:200,200`, `top_k:1/64,coding=rice`.
 
-A name, a colon, then arguments. Commas separate them; colons do so too, where no argument has a name (`step:100:0.5`).
-`parse` splits such a text, `convert` gives a piece of it a type, and `choose` does both for a family of dataclasses.
+The arguments follow the name and a colon. Commas separate them; positional arguments may also be separated by colons.
+`parse` splits a text, `convert` converts a value to a type, and `choose` does both for a family of dataclasses.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from laconic.core.validation import explain
 
 
 class Spelling(NamedTuple):
-    """A text, split but not yet converted."""
+    """The pieces of a text, as strings."""
 
     name: str
     arguments: tuple[str, ...] = ()
     keywords: dict[str, str] = {}
 
     def positional(self) -> tuple[str, ...]:
-        """The arguments, where none may have a name."""
+        """The positional arguments; ValueError if there are keyword arguments."""
         for key in self.keywords:
             raise ValueError(f"'{key}=' is not allowed: arguments have no names here")
         return self.arguments
@@ -53,7 +53,7 @@ def parse(text: str) -> Spelling:
 
 
 def convert(value: Any, kind: Any) -> Any:
-    """The value as that type (anything that pydantic knows); ValueError with one line that says what is allowed.
+    """Convert a value to a type that pydantic supports; ValueError with one line that says what is allowed.
 
     >>> convert(("200", "100"), tuple[int, ...])
     (200, 100)
@@ -65,12 +65,12 @@ def convert(value: Any, kind: Any) -> Any:
 
 
 class Choice:
-    """Base of pydantic dataclasses that have a short spelling: their name, then their fields in order."""
+    """Base of pydantic dataclasses that are written as their name, then their fields in order."""
 
     name: ClassVar[str]
 
     def __str__(self) -> str:
-        """The shortest text from which `choose` makes the same choice."""
+        """The shortest text that `choose` parses to an equal object."""
         values = [(getattr(self, field.name), field.default) for field in dataclasses.fields(self)]  # type: ignore[arg-type]
         while values and values[-1][0] == values[-1][1]:
             values.pop()
@@ -81,7 +81,7 @@ C = TypeVar("C", bound=Choice)
 
 
 def choose(text: str, choices: Mapping[str, type[C]]) -> C:
-    """The choice that is spelled so; ValueError with one line that says what is allowed."""
+    """Parse a text as one of the choices; ValueError with one line that says what is allowed."""
     name, arguments, keywords = parse(text)
     if name not in choices:
         near = suggestion(name, choices)
@@ -96,7 +96,7 @@ def choose(text: str, choices: Mapping[str, type[C]]) -> C:
         if len(given) < len(arguments) + len(keywords):
             raise ValueError("an argument is given twice")
         if unknown := given.keys() - set(fields):
-            raise ValueError(f"'{min(unknown)}' is no argument of it")
+            raise ValueError(f"'{min(unknown)}' is not an argument")
         return cls(**given)
     except ValueError as error:
         problem = explain(error) if isinstance(error, ValidationError) else error
@@ -104,7 +104,7 @@ def choose(text: str, choices: Mapping[str, type[C]]) -> C:
 
 
 def usage(cls: type[Choice]) -> str:
-    """How a choice is written, as in `step:ROUNDS:DECAY` or `pairs[:ORDER]`."""
+    """The syntax of a choice, such as `step:ROUNDS:DECAY` or `pairs[:ORDER]`."""
     text = cls.name
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         required = field.default is dataclasses.MISSING

@@ -1,7 +1,6 @@
-"""State dicts: everything that is saved has `state_dict()` and `load_state_dict(state)`, as in PyTorch.
+"""State dicts: objects that are saved have `state_dict()` and `load_state_dict(state)`, as in PyTorch.
 
-A state dict is flat. Its values are tensors, or plain values that JSON has. A part's entries stand in the dict of the whole
-under "part/name".
+A state dict is flat. Its values are tensors or JSON values. Entries of a component have keys of the form "component/key".
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ V = TypeVar("V")
 
 
 def prefixed(name: str, state: Mapping[str, V]) -> dict[str, V]:
-    """The entries of a part, as they stand in the dict of the whole; `laconic.core.part.section` is the inverse.
+    """Add the prefix `name/` to all keys; `laconic.core.part.section` is the inverse.
 
     >>> prefixed("server", {"round": 3})
     {'server/round': 3}
@@ -25,6 +24,6 @@ def prefixed(name: str, state: Mapping[str, V]) -> dict[str, V]:
 
 
 def split(state: StateDict) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a state dict and its plain values, which file formats keep apart."""
+    """Split a state dict into tensors and JSON values, which are stored separately."""
     tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}
     return tensors, {key: value for key, value in state.items() if key not in tensors}

@@ -1,6 +1,6 @@
-"""A task is what is trained: the module, the loss and the metrics.
+"""Tasks: a module, its loss and its metrics.
 
-The loss is any function of module and batch, so a task of one's own is two small functions. A batch is a tuple of tensors,
+The loss is any function of module and batch, so a custom task needs two small functions. A batch is a tuple of tensors,
 usually (inputs, targets).
 """
 
@@ -24,22 +24,22 @@ Metrics = Callable[[nn.Module, Batch], dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained.
+    """A module, its loss and its metrics.
 
-    A batch is a tuple of tensors, usually (inputs, targets). `loss(module, batch)` is the mean over the batch, as a tensor.
-    `metrics(module, batch)` is a dict of means over the batch, such as {"loss": …, "accuracy": …}; they are weighted by the
-    batches' lengths when put together.
+    A batch is a tuple of tensors, usually (inputs, targets). `loss(module, batch)` is the mean loss over the batch, a scalar
+    tensor. `metrics(module, batch)` is a dict of means over the batch, such as {"loss": …, "accuracy": …}. Batches are
+    averaged with their lengths as weights.
     """
 
     module: nn.Module
     loss: Loss
     metrics: Metrics | None = None
-    """The loss alone when not given."""
+    """By default only the loss."""
     losses: Loss | None = None
-    """The losses of the single examples, whose mean `loss` is. Where it is known, models of linear layers run faster."""
+    """The per-example losses, whose mean is `loss`. Models of linear layers train faster with it."""
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Task:
-        """A copy on a device, with parameters and floating buffers of one type."""
+        """A copy on a device, with parameters and floating-point buffers of one type."""
         return replace(self, module=copy.deepcopy(self.module).to(device=device, dtype=dtype))
 
     def measure(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -47,10 +47,10 @@ class Task:
         return self.metrics(module, batch) if self.metrics else {"loss": self.loss(module, batch)}
 
     def check(self, batch: Batch) -> None:
-        """Run the loss once, so that a model that does not fit the data fails before any work, in one line."""
+        """Run loss and metrics once. A model that does not fit the data is a `ConfigError` before the run starts."""
         module = copy.deepcopy(self.module)
         try:
-            # Two passes on the same examples, in the mode of the metrics: batch statistics need no second example.
+            # In evaluation mode, since batch norm in training mode needs more than one example.
             with torch.no_grad():
                 module.eval()
                 value = self.loss(module, batch)
@@ -60,10 +60,10 @@ class Task:
         except Exception as error:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in batch)
             line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            whole = not batch[0].is_floating_point() and "dtype" in line
-            hint = "; the inputs are whole numbers: give floating ones, unless they are tokens" if whole else ""
-            own = blamed(error)
-            at = f" at {own[0]}" if own else ""
+            integers = not batch[0].is_floating_point() and "dtype" in line
+            hint = "; the inputs are integers: convert them to floats, unless they are tokens" if integers else ""
+            location = blamed(error)
+            at = f" at {location[0]}" if location else ""
             raise ConfigError(f"model does not fit the data (a batch has shapes {shapes}){at}: {line}{hint}") from error
         if not isinstance(values, dict):
             raise ConfigError(f"metrics must return a dict of numbers by name; it returned {type(values).__name__}")
@@ -72,22 +72,22 @@ class Task:
 
 
 def classification(module: nn.Module) -> Task:
-    """Cross-entropy, and accuracy."""
+    """Cross-entropy loss; the metrics are loss and accuracy."""
     return Task(module, _classification_loss, _classification_metrics, _classification_losses)
 
 
 def is_cross_entropy(task: Task) -> bool:
-    """Whether the loss is that of `classification`, whose gradient is known."""
+    """Whether the loss is that of `classification`, which has specialized gradients."""
     return task.loss is _classification_loss and task.losses is _classification_losses
 
 
 def next_token(module: nn.Module) -> Task:
-    """Predict every next token: the module gives logits [batch, time, vocabulary] for tokens [batch, time]."""
+    """Next-token prediction: the module returns logits [batch, time, vocabulary] for tokens [batch, time]."""
     return Task(module, _classification_loss, _classification_metrics, _classification_losses)
 
 
 def regression(module: nn.Module) -> Task:
-    """Squared error; its metrics are the loss and the mean absolute error."""
+    """Mean squared error; the metrics are loss and mean absolute error."""
     return Task(module, _regression_loss, _regression_metrics, _regression_losses)
 
 
@@ -104,7 +104,7 @@ def _logits(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     if logits.shape[:-1] != targets.shape:
         raise ConfigError(
             f"model's output has shape {tuple(logits.shape)}, which does not fit labels of shape {tuple(targets.shape)}: "
-            "it must be the labels' shape and one more dimension, the classes"
+            "it must have one more dimension, the classes"
         )
     return logits.flatten(0, -2), targets.flatten()
 
@@ -119,8 +119,8 @@ def _classification_losses(module: nn.Module, batch: Batch) -> Tensor:
 
 def _classification_metrics(module: nn.Module, batch: Batch) -> dict[str, Tensor]:
     logits, targets = _logits(module, batch)
-    right = (logits.argmax(-1) == targets).to(logits.dtype).mean()
-    return {"loss": F.cross_entropy(logits, targets), "accuracy": right}
+    accuracy = (logits.argmax(-1) == targets).to(logits.dtype).mean()
+    return {"loss": F.cross_entropy(logits, targets), "accuracy": accuracy}
 
 
 def _predictions(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:

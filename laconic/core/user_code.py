@@ -1,4 +1,4 @@
-"""A person's own functions, named on the command line or in a config: `path/to/file.py:function` or `module:function`."""
+"""User functions that a command line or config names: `path/to/file.py:function` or `module:function`."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from typing import Any
 from laconic.core.errors import ConfigError
 
 _PREFIX = "laconic_own_"
-"""Begins the names of modules that were made from files."""
+"""The prefix of module names for user files."""
 _PACKAGE = Path(__file__).parent
 _INSTALLED = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 _FOLDERS: set[Path] = set()
-"""Where the person's files lie that were run: what they import from beside them is the person's, too."""
+"""The folders of user files. Modules imported from there are user code, too."""
 
 
 def own_modules() -> list[ModuleType]:
-    """The modules that were made from a person's files."""
+    """The modules loaded from user files."""
     return [module for name, module in sys.modules.items() if name.startswith(_PREFIX)]
 
 
 def is_own(spelling: str) -> bool:
-    """Whether a spelling has the form of a person's own function.
+    """Whether a text has the form of a user function.
 
     >>> [is_own(text) for text in ("nets.py:build", "package.nets:build", "mlq:64", "lenet")]
     [True, True, False, False]
@@ -41,7 +41,7 @@ def is_own(spelling: str) -> bool:
 
 
 def load_function(spelling: str, key: str) -> Callable[..., Any]:
-    """The function of that spelling; every failure is one line that begins with the config's `key`."""
+    """Load a user function; every failure is a `ConfigError` of one line that starts with the config's `key`."""
     if not is_own(spelling):
         raise ConfigError(f"{key}: '{spelling}': write path/to/file.py:function or module:function")
     source, _, name = spelling.rpartition(":")
@@ -63,10 +63,10 @@ def _load_file(path: Path, key: str) -> ModuleType:
 
 
 def import_file(path: Path) -> ModuleType:
-    """Run a file as a module; whatever it raises comes through."""
+    """Run a file as a module. Exceptions of the file propagate."""
     path = path.resolve()
     _FOLDERS.add(path.parent)
-    # Two files of one name must not share a module, and classes need a registered module to be pickled.
+    # Files with the same name need different modules, and pickling classes needs a registered module.
     name = f"{_PREFIX}{path.stem}_{blake2b(str(path).encode(), digest_size=6).hexdigest()}"
     specification = importlib.util.spec_from_file_location(name, path)
     assert specification is not None and specification.loader is not None
@@ -88,7 +88,7 @@ LOADED: set[Path] = set()
 
 
 def load_parts(files: Iterable[str]) -> None:
-    """Run a person's files that define parts: compressors, methods, links, optimizers. Each runs once in a process."""
+    """Run user files that define parts (compressors, methods, links, optimizers), once per process."""
     for file in files:
         path = Path(file).resolve()
         if path not in LOADED:
@@ -98,7 +98,7 @@ def load_parts(files: Iterable[str]) -> None:
 
 @contextmanager
 def importable(folder: Path) -> Iterator[None]:
-    """Let a person's file import its neighbors, as it could if Python ran it."""
+    """Allow imports from a folder, as Python does for a script's folder."""
     entry = str(folder.resolve())
     sys.path.insert(0, entry)
     try:
@@ -109,7 +109,7 @@ def importable(folder: Path) -> Iterator[None]:
 
 
 def line_in(path: Path, error: BaseException) -> str:
-    """The deepest line of the person's file that led to the error, as `:12`."""
+    """The innermost line of the file in the traceback, as `:12`."""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         return f":{error.lineno}"
     lines = [line for file, line in _steps(error) if file == path.resolve()]
@@ -117,31 +117,31 @@ def line_in(path: Path, error: BaseException) -> str:
 
 
 def _steps(error: BaseException) -> Iterator[tuple[Path, int]]:
-    """File and line of every call on the way to the error, the deepest last."""
+    """File and line of every frame of the traceback, the innermost last."""
     for frame, line in traceback.walk_tb(error.__traceback__):
         yield Path(frame.f_code.co_filename), line
 
 
 def blamed(error: BaseException) -> tuple[str, str] | None:
-    """The deepest line of a person's own file on the way to an error, as `file.py:12`, and its code; None without one.
+    """The innermost line of user code in the traceback, as `file.py:12`, and its source; None without user code.
 
-    What our own functions raise when such a file calls them counts as the file's: it is the line to look at first.
+    An error that Laconic raises in a call from user code counts as that line's.
     """
-    own = [step for step in _steps(error) if step[0].parent in _FOLDERS and not step[0].is_relative_to(_PACKAGE)]
-    if not own:
+    steps = [step for step in _steps(error) if step[0].parent in _FOLDERS and not step[0].is_relative_to(_PACKAGE)]
+    if not steps:
         return None
-    path, line = own[-1]
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{shown}:{line}", linecache.getline(str(path), line).strip()
+    path, line = steps[-1]
+    relative = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{relative}:{line}", linecache.getline(str(path), line).strip()
 
 
 def failure(what: str, error: BaseException) -> ConfigError:
-    """A person's exception as one line."""
-    return ConfigError(f"{what}: {said(error)}")
+    """An exception of user code as a `ConfigError` of one line."""
+    return ConfigError(f"{what}: {one_line(error)}")
 
 
-def said(error: BaseException) -> str:
-    """An exception's kind and message, without line breaks."""
+def one_line(error: BaseException) -> str:
+    """The type and message of an exception, without line breaks."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
@@ -149,12 +149,12 @@ def _load_module(source: str, key: str) -> ModuleType:
     try:
         module = importlib.import_module(source)
         file = getattr(module, "__file__", None)
-        # What is installed is not the person's to mend.
-        if file is not None and not any(Path(file).is_relative_to(place) for place in _INSTALLED):
+        # Installed packages are not user code.
+        if file is not None and not any(Path(file).is_relative_to(folder) for folder in _INSTALLED):
             _FOLDERS.add(Path(file).parent)
         return module
     except ModuleNotFoundError as error:
-        # A path is the likely wish only if the name itself is missing, not if something that it imports is.
+        # The user probably meant a file if the module itself is missing, but not if one of its imports is.
         missing = f"{source}.".startswith(f"{error.name}.")
         hint = " (for a file write path/to/file.py:function)" if missing else ""
         raise ConfigError(f"{key}: cannot import '{source}': {' '.join(str(error).split())}{hint}") from error

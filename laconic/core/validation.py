@@ -1,4 +1,4 @@
-"""Complaints of pydantic as one line for people."""
+"""Validation errors of pydantic as one line."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 from pydantic import ValidationError
 
 
-def _said(complaint: Mapping[str, Any]) -> str:
-    if str(complaint["type"]).startswith("byte_size"):
+def _message(problem: Mapping[str, Any]) -> str:
+    if str(problem["type"]).startswith("byte_size"):
         return "bytes are allowed, as in 500MB, 2GB or 1000000"
-    message = str(complaint["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
-    # Nobody counts the zeros of 3.4e+38.
+    message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
+    # 3.4e+38 instead of 39 digits.
     message = re.sub(r"\d{16,}", lambda number: f"{float(number[0]):g}", message)
     return message.partition(", unable to parse")[0]
 
 
 def explain(error: ValidationError, prefix: str = "") -> str:
-    """The first complaint of pydantic as one line: key, value, what is allowed."""
+    """The first validation error as one line: key, value, what is allowed."""
     first = error.errors()[0]
     key = ".".join(str(piece) for piece in first["loc"] if not str(piece).startswith(("function-", "constrained-")))
-    # A value may be of one kind or another: each of them says what it would have allowed.
-    kinds = [each for each in error.errors() if each["loc"][:1] == first["loc"][:1]] or [first]
-    message = ", or ".join(dict.fromkeys(map(_said, kinds))).replace(", or must be", ", or")
+    # For a union type there is one error per member: together they say what is allowed.
+    problems = [problem for problem in error.errors() if problem["loc"][:1] == first["loc"][:1]] or [first]
+    message = ", or ".join(dict.fromkeys(map(_message, problems))).replace(", or must be", ", or")
     if first["type"].startswith("missing"):
         return f"{prefix}{key}: required, and not given"
     if not key:
-        # A complaint about several keys at once names them itself.
+        # An error about several keys names them in its message.
         return f"{prefix.rstrip('.')}: {message}" if prefix else message
     return f"{prefix}{key} = {first['input']!r}: {message}"

@@ -1,4 +1,4 @@
-"""Data sets, their division among clients, and data that people bring.
+"""Data sets by name, partitions over clients, and users' own data.
 
 >>> data = load("digits", clients=20, partition="dirichlet:0.3")
 >>> len(data), data.kind, data.classes, data.input_shape
@@ -37,7 +37,7 @@ __all__ = [
 
 
 DEFAULT_CLIENTS = 100
-"""Clients where neither the person nor the data set says how many."""
+"""Number of clients if neither the caller nor the data set specifies one."""
 
 
 def datasets() -> list[DatasetInfo]:
@@ -54,20 +54,21 @@ def load(
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = True,
 ) -> FederatedData | ClientData:
-    """A data set by name, divided among clients, or a person's own file (`file.py` or `file.py:function`).
+    """Load a data set by name, or from your own file (`file.py` or `file.py:function`), partitioned over clients.
 
-    Without `partition` the data set's own default applies: natural clients where they are its point, else
-    iid. Without `clients` there are 100 (digits: 20), or all the natural ones.
+    Args:
+        partition: Defaults to the data set's own: `natural` if it has natural clients, else `iid`.
+        clients: Defaults to 100 (digits: 20), or to all natural clients.
     """
     if is_file(name):
         return from_file(name, seed, clients, partition)
     if name not in SOURCES:
         if Path(name).suffix:
-            own = "write a Python file with a function clients() that reads it, and name that one: --dataset clients.py"
-            ways = (
-                "it returns clients, or examples that --partition divides; docs/guides/own-data-and-model.md shows both"
+            raise ConfigError(
+                f"data set '{name}': data files are not read directly; write a Python file with a function clients() "
+                "that reads it and returns clients (or examples for --partition to divide), and pass that file: "
+                "--dataset clients.py; see docs/guides/own-data-and-model.md"
             )
-            raise ConfigError(f"data set '{name}': files of data are not read as they are; {own}; {ways}")
         raise unknown_name("data set", name, SOURCES)
     source = SOURCES[name]
     chosen = parse_partition(partition or source.info.default_partition)
@@ -75,8 +76,8 @@ def load(
         raise ConfigError(f"partition 'natural': {name} has no natural clients; use iid, shards, pairs or dirichlet")
     pool = source.read(Finder(None if data_dir is None else Path(data_dir), download, source.files))
     if clients is None:
-        whole = chosen.name == "natural" and pool.groups is not None
-        clients = len(pool.groups or ()) if whole else source.info.default_clients or DEFAULT_CLIENTS
+        natural = chosen.name == "natural" and pool.groups is not None
+        clients = len(pool.groups or ()) if natural else source.info.default_clients or DEFAULT_CLIENTS
     generator = Randomness(seed).numpy(Draw.PARTITION)
     split = chosen.split(pool.train.targets.numpy(), clients, generator, pool.groups)
     return FederatedData(name, pool.kind, pool.train, split, pool.test, pool.classes)

@@ -1,4 +1,4 @@
-"""What every data set must satisfy before a run begins; each failure is one line."""
+"""Validation of data sets before a run starts. Every error message is one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ("classification", "regression", "next_token")
 
 
 def check_examples(where: str, inputs: Tensor, targets: Tensor, kind: str, classes: int | None) -> None:
-    """Refuse inputs and targets that do not fit each other, the kind of task or the number of classes."""
+    """Raise DataError if inputs and targets do not match each other, the task or the number of classes."""
     if kind not in KINDS:
         raise DataError(f"{where}: kind is '{kind}'; allowed: {', '.join(KINDS)}")
     if inputs.ndim == 0 or targets.ndim == 0:
@@ -42,7 +42,7 @@ def check_examples(where: str, inputs: Tensor, targets: Tensor, kind: str, class
 
 
 def check_indices(where: str, clients: Sequence[npt.NDArray[np.int64]], examples: int) -> None:
-    """Refuse a split without clients, with an empty client or with indices outside of the examples."""
+    """Raise DataError for a split without clients, with an empty client or with an index out of range."""
     if len(clients) == 0:
         raise DataError(f"{where}: there are no clients")
     for client, indices in enumerate(clients):
@@ -58,21 +58,19 @@ def check_indices(where: str, clients: Sequence[npt.NDArray[np.int64]], examples
 def _check_finite(where: str, what: str, values: Tensor) -> None:
     if not values.is_floating_point():
         return
-    # The sum is finite whenever all values are, short of overflow: one pass without a mask decides almost
-    # always.
+    # A finite sum proves that all values are finite: one pass without a mask almost always suffices.
     if bool(torch.isfinite(values.sum())):
         return
     bad = torch.nonzero(~torch.isfinite(values))
     if len(bad):
         first = bad[0].tolist()
-        raise DataError(f"{where}: {what} {first[0]} holds {values[tuple(first)].item()}; numbers must be finite")
+        raise DataError(f"{where}: {what} {first[0]} contains {values[tuple(first)].item()}; numbers must be finite")
 
 
 def _check_range(where: str, what: str, values: Tensor, classes: int) -> None:
     if values.numel() == 0:
         return
-    # uint16 and its like lack comparison kernels, so the bounds are looked at as int64, and only if need be
-    # by element.
+    # uint16 and similar types have no comparison kernels, so compare as int64.
     wide = values.to(torch.int64)
     if int(wide.min()) >= 0 and int(wide.max()) < classes:
         return

@@ -1,4 +1,4 @@
-"""A download that survives broken connections and bad mirrors, and that two processes may start at once."""
+"""Resumable, verified downloads with several mirrors, safe to start in two processes at once."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from typing import Any
 from laconic.core.errors import DataError
 
 ATTEMPTS = 4
-"""Tries per address; what has arrived is kept between them."""
+"""Attempts per address. Received bytes are kept between attempts."""
 FIRST_PAUSE = 0.5
-"""Seconds before the second try; each further pause is twice as long."""
+"""Seconds before the second attempt. The pause doubles after each attempt (exponential backoff)."""
 TIMEOUTS = (10.0, 30.0)
-"""Seconds to connect, and to wait for bytes."""
+"""Connect and read timeouts in seconds."""
 BLOCK = 1 << 16
 
 
 class AddressError(Exception):
-    """This address will not serve the file, however often it is asked."""
+    """The address does not serve the file, and retrying would not help."""
 
 
 @dataclass(frozen=True)
 class Download:
     """Download one file to `target` from the first address whose file passes `verify`.
 
-    Bytes go to `<target>.part`, which a later try or a later run continues. Only a complete, verified file
-    gets the target's name, in one step.
+    Bytes go to `<target>.part`, which a later attempt or a later run resumes. A complete, verified file is renamed
+    to the target atomically.
     """
 
     addresses: tuple[str, ...]
@@ -40,14 +40,14 @@ class Download:
 
     @property
     def part(self) -> Path:
-        """The file that holds the bytes until it is complete and verified."""
+        """The partial file."""
         return self.target.with_name(self.target.name + ".part")
 
     def run(self) -> None:
-        """Download, verify, rename."""
+        """Download, verify and rename, unless the target exists."""
         try:
             self.target.parent.mkdir(parents=True, exist_ok=True)
-            with _alone(self.target):
+            with _locked(self.target):
                 if not self.target.exists():
                     self._from_any_address()
         except OSError as error:
@@ -74,12 +74,12 @@ class Download:
             self.part.unlink()
             if not resumed:
                 detail = str(error).removeprefix(f"{self.part} ")
-                raise AddressError(f"deleted what it sent, {detail}") from error
-            # The first bytes may come from another mirror or another version of the file: download all of it.
+                raise AddressError(f"the downloaded file was deleted: it {detail}") from error
+            # The first bytes may come from another mirror or another version of the file: start over.
             self._from_address(address)
 
     def _transfer(self, address: str) -> None:
-        """Complete the part file; try again after failures that may pass."""
+        """Complete the partial file. Retry after transient failures."""
         import requests  # late: start-up time
 
         reason = ""
@@ -95,7 +95,7 @@ class Download:
                 if status == 416 and error.response.headers.get("Content-Range") == f"bytes */{self._size()}":
                     return
                 reason = f"status {status}"
-                if status == 416:  # more bytes than the file has
+                if status == 416:  # the partial file is longer than the file
                     self.part.unlink()
                 elif status < 500 and status not in (408, 429):
                     break
@@ -104,17 +104,17 @@ class Download:
         raise AddressError(reason)
 
     def _request(self, address: str) -> None:
-        """One request for the bytes that are missing."""
+        """Request the missing bytes once."""
         import pooch  # late: start-up time
         import requests
 
         have = self._size()
-        # Without the first header a server may compress, and byte ranges would count other bytes than ours.
+        # If the server compressed the response, byte ranges would refer to the compressed bytes.
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
         with self.part.open("ab") as stream:
 
             def begin(response: requests.Response, **_: Any) -> None:
-                if response.status_code == 200:  # the whole file, whatever was asked for
+                if response.status_code == 200:  # the server ignored the range and sends the whole file
                     stream.truncate(0)
                 elif response.status_code == 206:
                     if not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
@@ -127,16 +127,15 @@ class Download:
                 print(f"downloading {self.target.name}{size} from {address}", file=sys.stderr)
 
             options: dict[str, Any] = {"timeout": TIMEOUTS, "headers": headers, "hooks": {"response": begin}}
-            # The proxies and certificates of the environment apply.
-            fetch = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=BLOCK, **options)
-            fetch(address, stream, None)
+            # requests applies the proxies and certificates of the environment.
+            pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=BLOCK, **options)(address, stream, None)
 
     def _size(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
 
 
 def _reason(error: BaseException) -> str:
-    """The first cause, in one line: requests and urllib3 wrap it several times."""
+    """Return the root cause in one line: requests and urllib3 wrap it several times."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
     text = getattr(error, "strerror", None) or str(error)
@@ -144,15 +143,15 @@ def _reason(error: BaseException) -> str:
 
 
 def _rename(part: Path, target: Path) -> None:
-    """Give the file its name only when its bytes are on the disk: a crash cannot leave half a file."""
+    """Sync to disk before the rename, so that a crash cannot leave a truncated file."""
     with part.open("rb") as stream:
         os.fsync(stream.fileno())
     part.replace(target)
 
 
 @contextmanager
-def _alone(target: Path) -> Iterator[None]:
-    """Let one process at a time download a file (POSIX; elsewhere the checksum catches two that collide)."""
+def _locked(target: Path) -> Iterator[None]:
+    """Let one process at a time download a file. On Windows, the checksum detects a collision."""
     if sys.platform == "win32":
         yield
         return

@@ -1,8 +1,7 @@
-"""Examples, and who holds them.
+"""Federated data sets: examples and their split over clients.
 
-A data set is one compact pool of examples plus, for every client, the positions of its own examples in the
-pool. An engine sees neither: it sees `ClientData`, so that data which does not fit in memory can be
-generated on demand.
+A `FederatedData` is one compact pool of examples plus, for every client, the indices of its examples in the pool.
+Engines use the `ClientData` protocol only, so that data too large for memory can be generated on demand.
 """
 
 from __future__ import annotations
@@ -30,9 +29,10 @@ Normalize = tuple[tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Inputs and targets as they are stored: uint8 images (NCHW), small-integer tokens, float32 features.
+    """Inputs and targets in their compact form: uint8 images (NCHW), small-integer tokens, float32 features.
 
-    `normalize` is (mean, standard deviation) per channel of the inputs divided by 255.
+    Args:
+        normalize: (mean, standard deviation) per channel of uint8 images divided by 255.
 
     >>> white = torch.full((2, 1, 2, 2), 255, dtype=torch.uint8)
     >>> images = Examples(white, torch.tensor([0, 1]), normalize=((0.5,), (0.25,)))
@@ -49,33 +49,32 @@ class Examples:
         return len(self.inputs)
 
     def batch(self, indices: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-        """The examples at `indices`, ready for a model: one gather each, then arithmetic in place."""
+        """Return the examples at `indices`, normalized and converted for a model."""
         indices = indices.to(self.inputs.device)
         inputs = self.inputs.index_select(0, indices)
         targets = self.targets.index_select(0, indices)
-        return self._ready(inputs, dtype), targets.to(_target_dtype(targets, dtype))
+        return self._model_inputs(inputs, dtype), targets.to(dtype if targets.is_floating_point() else torch.int64)
 
     def to(self, device: str | torch.device) -> Examples:
-        """The same examples on another device."""
+        """Return the same examples on another device."""
         return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
-    def _ready(self, inputs: Tensor, dtype: torch.dtype) -> Tensor:
+    def _model_inputs(self, inputs: Tensor, dtype: torch.dtype) -> Tensor:
         if self.normalize is None:
             return inputs.to(dtype if inputs.is_floating_point() else torch.int64)
-        # Half precision has too few bits for the two steps; it is rounded once, at the end.
+        # Half precision has too few bits for two steps: compute in float32 and round once at the end.
         working = dtype if dtype.itemsize >= 4 else torch.float32
         if working not in self._affine:
             self._affine[working] = self._scale_and_shift(self.normalize, working)
         scale, shift = self._affine[working]
-        ready = inputs.to(working).mul_(scale).add_(shift)
-        return ready if working == dtype else ready.to(dtype)
+        return inputs.to(working).mul_(scale).add_(shift).to(dtype)
 
     @cached_property
     def _affine(self) -> dict[torch.dtype, tuple[Tensor, Tensor]]:
         return {}
 
     def _scale_and_shift(self, normalize: Normalize, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """(x/255 - mean)/std as one multiplication and one addition per channel."""
+        """Express (x/255 - mean)/std as one multiplication and one addition per channel."""
         mean, deviation = (torch.tensor(values, dtype=torch.float64) for values in normalize)
         shape = (-1, *[1] * (self.inputs.ndim - 2))
         scale, shift = 1 / (255 * deviation), -mean / deviation
@@ -84,21 +83,17 @@ class Examples:
 
 
 def compact(values: Tensor) -> Tensor:
-    """Double precision is what NumPy happens to make; models are trained in float32."""
+    """Convert float64, NumPy's default, to float32."""
     return values.to(torch.float32) if values.dtype == torch.float64 else values
-
-
-def _target_dtype(targets: Tensor, dtype: torch.dtype) -> torch.dtype:
-    return dtype if targets.is_floating_point() else torch.int64
 
 
 @runtime_checkable
 class ClientData(Protocol):
-    """All that an engine asks of data: anything with these members can be trained on."""
+    """The protocol that training requires of data. Any object with these members will do."""
 
     @property
     def kind(self) -> Kind:
-        """What the targets mean; decides loss and metrics."""
+        """The kind of task, which determines loss and metrics."""
 
     @property
     def classes(self) -> int | None:
@@ -110,13 +105,13 @@ class ClientData(Protocol):
 
     @property
     def test(self) -> Examples | None:
-        """Examples that no client holds."""
+        """The test set, which no client has."""
 
     def __len__(self) -> int:
         """Number of clients."""
 
     def size(self, client: int) -> int:
-        """Number of examples that a client holds."""
+        """Number of examples of a client."""
 
     def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
         """A client's examples at `positions` (0..size-1, in the client's own order)."""
@@ -131,7 +126,7 @@ def sizes_of(data: ClientData) -> Indices:
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """Examples in memory and their split over clients; a client's own order of examples is kept."""
+    """Examples in memory and their split over clients. `clients[i]` lists client i's examples in its own order."""
 
     name: str
     kind: Kind
@@ -140,9 +135,9 @@ class FederatedData:
     test: Examples | None = None
     classes: int | None = None
     labels: tuple[str, ...] | None = None
-    """What the classes are called, where they were given as text."""
+    """Names of the classes, if the targets were text."""
     labels_found: bool = False
-    """Whether their order is that of these examples alone, so that others may number them otherwise."""
+    """Whether `labels` was collected from these examples alone: another part of the data may number them differently."""
 
     def __post_init__(self) -> None:
         for part, examples in (("train", self.examples), ("test", self.test)):
@@ -160,11 +155,10 @@ class FederatedData:
         return len(self.clients)
 
     def __repr__(self) -> str:
-        """What a person wants to see, not the numbers themselves."""
+        """A summary without the data."""
         test = 0 if self.test is None else len(self.test)
-        held = sum(len(indices) for indices in self.clients)
         classes = "" if self.classes is None else f", {self.classes} classes"
-        return f"<{self.name}: {len(self)} clients, {held:,} + {test:,} examples, {self.kind}{classes}>"
+        return f"<{self.name}: {len(self)} clients, {self.sizes().sum():,} + {test:,} examples, {self.kind}{classes}>"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -172,7 +166,7 @@ class FederatedData:
         return tuple(self.examples.inputs.shape[1:])
 
     def size(self, client: int) -> int:
-        """Number of examples that a client holds."""
+        """Number of examples of a client."""
         return len(self.clients[client])
 
     def sizes(self) -> Indices:
@@ -184,11 +178,11 @@ class FederatedData:
         return self.examples.batch(torch.from_numpy(self.clients[client][positions]), dtype)
 
     def label_counts(self) -> Indices:
-        """How often every client has every class (or token): [clients, classes]."""
+        """Count every client's examples (or tokens) of every class: [clients, classes]."""
         if self.classes is None:
             raise DataError(f"{self.name}: {self.kind} data has no classes to count")
         targets = self.examples.targets.cpu().numpy()
-        counts = [np.bincount(targets[held].ravel(), minlength=self.classes) for held in self.clients]
+        counts = [np.bincount(targets[indices].ravel(), minlength=self.classes) for indices in self.clients]
         return np.stack(counts).astype(np.int64)
 
     @cached_property
@@ -208,26 +202,28 @@ class FederatedData:
         return digest.hexdigest()
 
     def fingerprint(self) -> str:
-        """The sha256 of contents and split: equal means the same data, clients and order."""
+        """Return the sha256 of examples and split. Equal fingerprints mean equal data, clients and order."""
         return self._fingerprint
 
     def to(self, device: str | torch.device) -> FederatedData:
-        """The same data on another device; the split stays on the host."""
+        """Return the same data on another device. The split stays on the host."""
         test = None if self.test is None else self.test.to(device)
         return replace(self, examples=self.examples.to(device), test=test)
 
 
 Array = Any
-"""Whatever torch.as_tensor reads: NumPy arrays, tensors, lists of numbers."""
+"""Anything that torch.as_tensor accepts: NumPy arrays, tensors, lists of numbers."""
 Make = Callable[[int], tuple[Array, Array]]
 Size = Callable[[int], int]
 
 
 class GeneratedData:
-    """Data made or opened on demand, for more clients than memory holds: `make(client)` returns its (inputs, targets).
+    """Data generated or opened on demand, for more clients than fit in memory.
 
-    `make` must return the same arrays each time that it is called for a client, and `size` must know how many examples
-    that are without making them. The last `cache` clients are kept.
+    Args:
+        size: Number of examples of every client, or a function of the client that returns it.
+        make: Returns a client's (inputs, targets): the same arrays on every call.
+        cache: Number of most recently used clients kept in memory.
 
     >>> def make(client): return torch.full((3, 2), float(client)), torch.zeros(3, dtype=torch.int64)
     >>> million = GeneratedData(1_000_000, 3, make, kind="classification", classes=2)
@@ -262,7 +258,7 @@ class GeneratedData:
         return self._clients
 
     def size(self, client: int) -> int:
-        """Number of examples that a client holds."""
+        """Number of examples of a client."""
         return self._size if isinstance(self._size, int) else self._size(client)
 
     def sizes(self) -> Indices:
@@ -282,17 +278,17 @@ class GeneratedData:
         return digest.hexdigest()
 
     def fingerprint(self) -> str:
-        """The sha256 of the first and the last client: enough to notice another seed, and no more than that."""
+        """Return the sha256 of the first and the last client, which detects a different seed but not every difference."""
         return self._fingerprint
 
-    def unmade(self) -> GeneratedData:
-        """The same clients, none of them made yet, and nothing held out: what another process needs of them."""
+    def without_cache(self) -> GeneratedData:
+        """Return a copy without cached clients and test set, to send to another process."""
         other = copy.copy(self)
         other.test, other._cache = None, LRUCache(self._cache.limit)
         return other
 
     def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-        """A client's examples at `positions`; the client is made first unless it is still in the cache."""
+        """A client's examples at `positions`, generated unless the client is cached."""
         return self._examples(client).batch(torch.from_numpy(np.ascontiguousarray(positions)), dtype)
 
     def _examples(self, client: int) -> Examples:
@@ -304,7 +300,7 @@ class GeneratedData:
             where = f"{self.name}, client {client}"
             check_examples(where, inputs, targets, self.kind, self.classes)
             if len(inputs) != self.size(client):
-                raise DataError(f"{where}: {len(inputs)} examples were made, size says {self.size(client)}")
+                raise DataError(f"{where}: make returned {len(inputs)} examples, but size is {self.size(client)}")
             examples = Examples(inputs, targets, self._normalize)
             self._cache.put(client, examples)
         return examples

@@ -1,4 +1,4 @@
-"""Finding data files: on this machine first, else at their official address; checked by their sum."""
+"""Find data files on this machine or download them from their official address, and verify their checksums."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import platformdirs
 from laconic.core.errors import DataError
 from laconic.data.download import Download
 
-SYSTEM_PLACE = Path("/usr/share/datasets")
-"""Where Debian's data packages install, such as dataset-fashion-mnist."""
+SYSTEM_FOLDER = Path("/usr/share/datasets")
+"""Install location of Debian's data packages, such as dataset-fashion-mnist."""
 BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Checksum:
-    """A sum of a file's content: of the uncompressed bytes of a .gz, of the bytes as they are otherwise.
+    """A checksum of a file's content. For a .gz file it covers the uncompressed bytes, since mirrors recompress.
 
-    Mirrors and packages compress anew, so the sum of a .gz itself says little; `stored` asks for it all the
-    same, where nobody has published another.
+    Args:
+        stored: The checksum covers the .gz file itself, because no other checksum is published.
     """
 
     algorithm: Literal["sha256", "md5"]
@@ -36,7 +36,7 @@ class Checksum:
 
 @dataclass(frozen=True)
 class DataFile:
-    """One published file: the folder and name under which it is looked for, its addresses and its sum."""
+    """One published file: its local folder and name, its addresses and its checksum."""
 
     folder: str
     name: str
@@ -45,39 +45,39 @@ class DataFile:
 
     @property
     def compressed(self) -> bool:
-        """A single compressed file; archives of several files are left as they are."""
+        """Whether this is a single compressed file, as opposed to an archive of several files."""
         return self.name.endswith(".gz") and not self.name.endswith(".tar.gz")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that will do: a .gz may also lie there uncompressed."""
+        """Accepted local names: a .gz file may also exist uncompressed."""
         return (self.name, self.name.removesuffix(".gz")) if self.compressed else (self.name,)
 
 
 @dataclass(frozen=True)
 class Finder:
-    """Where to look, and whether to download what is not there."""
+    """Searches folders for data files and downloads missing ones."""
 
     data_dir: Path | None = None
     download: bool = True
     files: tuple[DataFile, ...] = ()
-    """All that the data set is made of: a person who must fetch one of them wants to know the others."""
+    """All files of the data set, listed in the error message if one is missing."""
 
     def __post_init__(self) -> None:
         if self.data_dir is not None and not self.data_dir.is_dir():
             raise DataError(f"data_dir '{self.data_dir}' is not a folder")
 
-    def places(self) -> list[Path]:
-        """The folders that are searched, in this order."""
-        named = [Path(place) for place in (self.data_dir, os.environ.get("LACONIC_DATA")) if place]
-        return list(dict.fromkeys([*named, SYSTEM_PLACE, cache()]))
+    def roots(self) -> list[Path]:
+        """The root folders to search, in order."""
+        specified = [Path(root) for root in (self.data_dir, os.environ.get("LACONIC_DATA")) if root]
+        return list(dict.fromkeys([*specified, SYSTEM_FOLDER, cache()]))
 
     def folders(self, folder: str) -> list[Path]:
-        """Every folder that may hold a data set's files: `<place>/<folder>`, then the place itself."""
-        return [path for place in self.places() for path in (place / folder, place)]
+        """The folders that may contain a data set's files: `<root>/<folder>`, then `<root>`, for each root."""
+        return [path for root in self.roots() for path in (root / folder, root)]
 
     def look(self, file: DataFile) -> Path | None:
-        """The file's path if it is on this machine; its content is not checked yet."""
+        """Return the file's local path, if it exists, without verifying its content."""
         for folder in self.folders(file.folder):
             for name in file.names:
                 if (folder / name).is_file():
@@ -85,13 +85,13 @@ class Finder:
         return None
 
     def find(self, file: DataFile) -> Path:
-        """The path of the file, downloaded if need be, its content checked."""
+        """Return the path of the verified file. Download it if it is missing."""
         path = self._obtain(file)
         verify(path, file)
         return path
 
     def read(self, file: DataFile) -> bytes:
-        """The checked content of the file, uncompressed."""
+        """Return the verified, uncompressed content of the file."""
         path = self._obtain(file)
         if file.checksum is not None and file.checksum.stored:
             verify(path, file)
@@ -105,32 +105,30 @@ class Finder:
         path = self.look(file)
         if path is not None:
             return path
-        looked = f"looked in {', '.join(str(place) for place in self.places())}"
-        missing = f"{file.folder}/{file.name} is not on this machine ({looked})"
+        missing = f"{file.folder}/{file.name} is not on this machine (looked in {', '.join(map(str, self.roots()))})"
         if not file.addresses:
-            raise DataError(f"{missing}; {self._by_hand(file)}")
+            raise DataError(f"{missing}; {self._manual_copy(file)}")
         if not self.download or os.environ.get("LACONIC_OFFLINE", "0") not in ("", "0"):
-            raise DataError(f"{missing} and downloads are switched off; {self._by_hand(file)}")
+            raise DataError(f"{missing} and downloads are switched off; {self._manual_copy(file)}")
         target = cache() / file.folder / file.name
         try:
             Download(file.addresses, target, lambda part: verify(part, file)).run()
         except DataError as error:
-            raise DataError(f"{error}; {self._by_hand(file)}") from error
+            raise DataError(f"{error}; {self._manual_copy(file)}") from error
         return target
 
-    def _by_hand(self, file: DataFile) -> str:
-        """How a person gives what cannot be downloaded."""
-        names = ", ".join(f"{each.folder}/{each.name}" for each in self.files or (file,))
-        return f"or copy {names} into a folder and name that one: LACONIC_DATA=FOLDER (or --data-dir FOLDER)"
+    def _manual_copy(self, file: DataFile) -> str:
+        names = ", ".join(f"{needed.folder}/{needed.name}" for needed in self.files or (file,))
+        return f"or copy {names} into a folder and set LACONIC_DATA=FOLDER (or --data-dir FOLDER)"
 
 
 def cache() -> Path:
-    """Where downloads are kept."""
+    """The folder of downloaded files."""
     return Path(platformdirs.user_cache_dir("laconic")) / "datasets"
 
 
 def verify(path: Path, file: DataFile) -> None:
-    """Refuse a file whose content is not the published one."""
+    """Raise DataError if the file's content does not have the published checksum."""
     if file.checksum is None:
         return
     digest = hashlib.new(file.checksum.algorithm)
@@ -141,7 +139,7 @@ def verify(path: Path, file: DataFile) -> None:
 
 
 def opened(path: Path, file: DataFile) -> BinaryIO:
-    """The file's content as a stream; a .gz is uncompressed unless it already lies there uncompressed."""
+    """Open the file's content as a stream, decompressed if it is gzip."""
     with path.open("rb") as stream:
         is_gzip = stream.read(2) == b"\x1f\x8b"
     if file.compressed and is_gzip:
@@ -150,7 +148,7 @@ def opened(path: Path, file: DataFile) -> BinaryIO:
 
 
 def blocks(path: Path, stream: BinaryIO) -> Iterator[bytes]:
-    """The stream in blocks; damage to its compression is reported with the path."""
+    """Iterate over the stream in blocks. Report corrupt compression with the path."""
     try:
         while block := stream.read(BLOCK):
             yield block
@@ -161,6 +159,6 @@ def blocks(path: Path, stream: BinaryIO) -> Iterator[bytes]:
 def _compare(path: Path, expected: Checksum, actual: str) -> None:
     if actual != expected.value:
         raise DataError(
-            f"{path} is damaged or another file: {expected.algorithm} of its content is {actual}, "
+            f"{path} is damaged or a different file: {expected.algorithm} of its content is {actual}, "
             f"expected {expected.value}"
         )

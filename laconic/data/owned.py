@@ -1,4 +1,4 @@
-"""Some clients' examples under the numbers that the clients have among all: what a worker or a node holds."""
+"""The data of some clients, addressed by global client id, for one worker or node."""
 
 from __future__ import annotations
 
@@ -13,55 +13,59 @@ from laconic.data.federated import ClientData, Examples, FederatedData, Generate
 
 
 class OwnData:
-    """A part of a population; whoever is not in it must not be asked for."""
+    """The clients of `data` within a larger population. Accessing any other client raises KeyError.
 
-    def __init__(self, data: ClientData, population: int, places: Mapping[int, int]) -> None:
-        self._part, self._population, self._places = data, population, places
-        """`places`: of each client that is here, its number in `data`."""
+    Args:
+        population: Number of clients of the whole federation.
+        local_index: Maps the global id of each client here to its index in `data`.
+    """
+
+    def __init__(self, data: ClientData, population: int, local_index: Mapping[int, int]) -> None:
+        self._part, self._population, self._local_index = data, population, local_index
 
     @property
     def kind(self) -> Kind:
-        """See `ClientData`."""
+        """The kind of task."""
         return self._part.kind
 
     @property
     def classes(self) -> int | None:
-        """See `ClientData`."""
+        """Number of classes or tokens."""
         return self._part.classes
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """See `ClientData`."""
+        """Shape of one input."""
         return self._part.input_shape
 
     @property
     def test(self) -> Examples | None:
-        """What is held out here."""
+        """The local test set."""
         return self._part.test
 
     def __len__(self) -> int:
         return self._population
 
     def size(self, client: int) -> int:
-        """See `ClientData`."""
-        return self._part.size(self._places[client])
+        """Number of examples of a client."""
+        return self._part.size(self._local_index[client])
 
     def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-        """See `ClientData`."""
-        return self._part.batch(self._places[client], positions, dtype)
+        """A client's examples at `positions`."""
+        return self._part.batch(self._local_index[client], positions, dtype)
 
 
 def part_of(data: ClientData, clients: Sequence[int]) -> ClientData:
-    """The data of some clients, without what the others hold, to be sent to where it is used."""
+    """Return data with the examples of some clients only, to send to the process that trains them."""
     if isinstance(data, GeneratedData):
-        return data.unmade()
+        return data.without_cache()
     if not isinstance(data, FederatedData):
         return data
-    held = np.concatenate([data.clients[client] for client in clients])
-    kept, places = np.unique(held, return_inverse=True)
-    split = np.split(places.astype(np.int64), np.cumsum([data.size(client) for client in clients])[:-1])
+    wanted = np.concatenate([data.clients[client] for client in clients])
+    kept, positions = np.unique(wanted, return_inverse=True)
+    split = np.split(positions.astype(np.int64), np.cumsum([data.size(client) for client in clients])[:-1])
     index = torch.from_numpy(kept)
     pool = data.examples
     examples = replace(pool, inputs=pool.inputs[index], targets=pool.targets[index])
     part = replace(data, examples=examples, clients=split, test=None)
-    return OwnData(part, len(data), {client: place for place, client in enumerate(clients)})
+    return OwnData(part, len(data), {client: position for position, client in enumerate(clients)})

@@ -1,7 +1,7 @@
-"""How a data set is divided among clients.
+"""Partitions: how examples are divided among clients.
 
-`iid` and `natural` need nothing but the examples. `shards`, `pairs` and `dirichlet` give clients different
-labels. Every split is disjoint. Each uses every example, except `natural` with fewer clients than the data has.
+`shards`, `pairs` and `dirichlet` give clients different labels; `iid` and `natural` ignore labels. Every split is
+disjoint and uses every example, except `natural` with fewer clients than the data set has.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ Labels = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Partition(Choice):
-    """One way to divide examples; `parse_partition` makes it from text."""
+    """A rule that divides examples among clients. `parse_partition` creates one from text."""
 
     def split(
         self, labels: Labels, clients: int, generator: np.random.Generator, groups: Sequence[Indices] | None = None
     ) -> list[Indices]:
-        """Indices of every client's examples; `groups` are the data's natural clients, if it has any."""
+        """Return the indices of every client's examples. `groups` are the data set's natural clients, if any."""
         if clients < 1:
             raise ConfigError(f"clients is {clients}; at least 1 is needed")
         if clients > len(labels):
-            raise ConfigError(f"clients is {clients}, but there are only {len(labels)} examples to share out")
+            raise ConfigError(f"clients is {clients}, but there are only {len(labels)} examples")
         return self.divide(labels, clients, generator)
 
     @abstractmethod
     def divide(self, labels: Labels, clients: int, generator: np.random.Generator) -> list[Indices]:
-        """Indices of every client's examples, for at most as many clients as examples."""
+        """Return the indices of every client's examples. `clients` is at most the number of examples."""
 
 
 @dataclass(frozen=True)
 class IID(Partition):
-    """Shuffled, then cut into equal parts."""
+    """Shuffle the examples and cut them into equal parts."""
 
     name: ClassVar[str] = "iid"
 
@@ -66,12 +66,11 @@ class LabelPartition(Partition):
 
 @dataclass(frozen=True)
 class Shards(LabelPartition):
-    """Sort by label, cut into clients * per_client shards, deal each client `per_client` of them at random.
+    """Sort by label, cut into clients * per_client shards, give each client `per_client` random shards.
 
     The non-IID split of McMahan et al. (2017), as in FedCAMS (Wang et al., 2022; 100 clients, 2 shards) and
-    Fed-EF (Li and Li, 2023; 200 clients, 2 shards). Where counts do not divide (MNIST), shard sizes differ
-    by at most one and a shard may hold the end of one label and the beginning of the next: nothing is
-    dropped.
+    Fed-EF (Li and Li, 2023; 200 clients, 2 shards). No example is dropped: if counts do not divide evenly (MNIST),
+    shard sizes differ by at most one and a shard may span two labels.
     """
 
     name: ClassVar[str] = "shards"
@@ -84,19 +83,18 @@ class Shards(LabelPartition):
                 f"partition '{self}' with {clients} clients needs {count} shards, "
                 f"but there are only {len(labels)} examples"
             )
-        cut = np.array_split(np.argsort(labels, kind="stable").astype(np.int64), count)
-        dealt = generator.permutation(count).reshape(clients, self.per_client)
-        return [np.concatenate([cut[shard] for shard in hand]) for hand in dealt]
+        shards = np.array_split(np.argsort(labels, kind="stable").astype(np.int64), count)
+        assignment = generator.permutation(count).reshape(clients, self.per_client)
+        return [np.concatenate([shards[shard] for shard in chosen]) for chosen in assignment]
 
 
 @dataclass(frozen=True)
 class Pairs(LabelPartition):
-    """Two distinct labels per client, every label equally many holders: FedAMD's split (Wu et al., 2023).
+    """Two distinct labels per client, each label on equally many clients: FedAMD's split (Wu et al., 2023).
 
-    Permutations of the labels are concatenated and cut into pairs; each label's examples are shuffled and
-    divided equally among its holders. Within a client the examples stand label by label, in the order of
-    its pair, so that a fixed batch order meets one label after the other. FedAMD's published code shuffles
-    each client's examples once more after that: `pairs:shuffled`.
+    Permutations of the labels are concatenated and cut into pairs. Each label's examples are shuffled and divided
+    equally among its clients. A client's examples are ordered by label, so that a fixed batch order visits one label
+    after the other. FedAMD's published code then shuffles each client's examples: `pairs:shuffled`.
     """
 
     name: ClassVar[str] = "pairs"
@@ -105,19 +103,19 @@ class Pairs(LabelPartition):
     def divide(self, labels: Labels, clients: int, generator: np.random.Generator) -> list[Indices]:
         present = np.unique(labels)
         _check_pairs(len(present), clients)
-        drawn = _label_sequence(len(present), 2 * clients, generator)
-        holders = 2 * clients // len(present)
+        pairs = _label_sequence(len(present), 2 * clients, generator).reshape(clients, 2)
+        clients_per_label = 2 * clients // len(present)
         parts: list[list[Indices]] = []
         for label in present:
             indices = generator.permutation(np.flatnonzero(labels == label)).astype(np.int64)
-            if len(indices) < holders:
+            if len(indices) < clients_per_label:
                 raise ConfigError(
-                    f"partition 'pairs' with {clients} clients gives label {label} to {holders} of them, "
+                    f"partition 'pairs' with {clients} clients gives label {label} to {clients_per_label} of them, "
                     f"but it has only {len(indices)} examples"
                 )
-            parts.append(np.array_split(indices, holders))
-        split = [np.concatenate([parts[label].pop(0) for label in pair]) for pair in drawn.reshape(clients, 2)]
-        return [generator.permutation(held) for held in split] if self.order == "shuffled" else split
+            parts.append(np.array_split(indices, clients_per_label))
+        split = [np.concatenate([parts[label].pop(0) for label in pair]) for pair in pairs]
+        return [generator.permutation(indices) for indices in split] if self.order == "shuffled" else split
 
 
 def _check_pairs(labels: int, clients: int) -> None:
@@ -129,12 +127,12 @@ def _check_pairs(labels: int, clients: int) -> None:
         nearest = f"{lower} or {upper}" if lower else f"{upper}"
         raise ConfigError(
             f"partition 'pairs' with {labels} labels needs a multiple of {step} clients, "
-            f"so that every label has as many holders; {clients} is not: use {nearest}"
+            f"so that every label is on equally many clients; {clients} is not: use {nearest}"
         )
 
 
 def _label_sequence(labels: int, length: int, generator: np.random.Generator) -> Indices:
-    """Concatenated permutations; one that would pair a label with itself (odd number of labels) is drawn again."""
+    """Concatenate random permutations. Redraw one that would pair a label with itself (odd number of labels)."""
     sequence: list[int] = []
     while len(sequence) < length:
         permutation = generator.permutation(labels).tolist()
@@ -146,35 +144,35 @@ def _label_sequence(labels: int, length: int, generator: np.random.Generator) ->
 
 @dataclass(frozen=True)
 class Dirichlet(LabelPartition):
-    """Each label is divided in proportions drawn from Dirichlet(concentration) (Hsu et al., 2019).
+    """Divide each label in proportions drawn from Dirichlet(concentration) (Hsu et al., 2019).
 
-    Every client has at least 1 example: a client that drew none takes one from the client that has most,
-    which ends for any concentration, where drawing again might not. Each client's examples are shuffled.
+    Every client gets at least 1 example: an empty client takes one from the largest client. Unlike redrawing, this
+    terminates for any concentration. Each client's examples are shuffled.
     """
 
     name: ClassVar[str] = "dirichlet"
     concentration: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
     def divide(self, labels: Labels, clients: int, generator: np.random.Generator) -> list[Indices]:
-        held: list[list[Indices]] = [[] for _ in range(clients)]
+        parts_of: list[list[Indices]] = [[] for _ in range(clients)]
         for label in np.unique(labels):
             indices = generator.permutation(np.flatnonzero(labels == label)).astype(np.int64)
             proportions = generator.dirichlet(np.full(clients, self.concentration))
             cuts = (np.cumsum(proportions)[:-1] * len(indices)).astype(np.int64)
             for client, part in enumerate(np.split(indices, np.minimum(cuts, len(indices)))):
-                held[client].append(part)
-        split = [generator.permutation(np.concatenate(parts)) for parts in held]
+                parts_of[client].append(part)
+        split = [generator.permutation(np.concatenate(parts)) for parts in parts_of]
         sizes = np.array([len(part) for part in split])
         for client in np.flatnonzero(sizes == 0).tolist():
-            richest = int(sizes.argmax())
-            split[client], split[richest] = split[richest][-1:], split[richest][:-1]
-            sizes[client], sizes[richest] = 1, sizes[richest] - 1
+            largest = int(sizes.argmax())
+            split[client], split[largest] = split[largest][-1:], split[largest][:-1]
+            sizes[client], sizes[largest] = 1, sizes[largest] - 1
         return split
 
 
 @dataclass(frozen=True)
 class Natural(Partition):
-    """The data's own clients (writers, roles, hospitals), or a random choice of them in their order."""
+    """The data set's own clients (writers, roles, hospitals), or a random subset in the original order."""
 
     name: ClassVar[str] = "natural"
 
@@ -187,7 +185,7 @@ class Natural(Partition):
 
 
 def natural(groups: Sequence[Indices] | None, clients: int, generator: np.random.Generator) -> list[Indices]:
-    """All groups, or a random choice of them in their order."""
+    """Return all groups, or a random subset in the original order."""
     if groups is None:
         raise ConfigError("partition 'natural': this data set has no natural clients; use iid or another partition")
     if clients > len(groups):

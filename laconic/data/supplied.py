@@ -1,4 +1,4 @@
-"""Data that people bring: arrays, torch data sets, or a Python file of their own."""
+"""Users' own data: arrays, torch data sets, or a Python file."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ def from_arrays(
     normalize: Normalize | None = None,
     labels: Sequence[str] | None = None,
 ) -> FederatedData:
-    """One (inputs, targets) pair per client. Integer labels mean classification, floating targets regression.
+    """Build federated data from one (inputs, targets) pair per client.
 
-    Labels may be text: they become the classes 0, 1, … in the order of `labels`, or without it in that of the alphabet;
-    `data.labels` has them. Whoever holds only a part of the examples, as a node does, must give all `labels`.
-    `normalize` is for uint8 images: (mean, standard deviation) per channel of the values over 255.
+    Args:
+        kind: Defaults to classification for integer or text targets, regression for floating-point targets.
+        labels: The class names, if targets are text: class i is labels[i]. Defaults to all names in the data in
+            alphabetical order. A node, which has only a part of the data, must pass all labels.
+        normalize: For uint8 images: (mean, standard deviation) per channel of the values divided by 255.
 
     >>> data = from_arrays([(np.zeros((3, 2)), np.array([0, 1, 1])), (np.ones((1, 2)), np.array([2]))])
     >>> data.kind, data.classes, data.sizes().tolist(), data.input_shape
@@ -47,8 +49,10 @@ def from_arrays(
     if len(clients) == 0:
         raise DataError(f"{name}: there are no clients")
     if _bare(clients):
-        raise DataError(f"{name}: inputs and targets of nobody; give a pair for each client, [(inputs, targets), …]")
-    clients, test, named = _numbered(name, clients, test, labels)
+        raise DataError(
+            f"{name}: one (inputs, targets) pair; give a list with a pair per client, [(inputs, targets), …]"
+        )
+    clients, test, class_names = _encode_labels(name, clients, test, labels)
     pairs = [_tensors(f"{name}, client {client}", pair) for client, pair in enumerate(clients)]
     _check_shapes(name, pairs)
     ends = np.cumsum([0, *(len(inputs) for inputs, _ in pairs)])
@@ -57,10 +61,11 @@ def from_arrays(
     test_pair = None if test is None else _tensors(f"{name} (test)", test)
     kind = kind or ("regression" if targets.is_floating_point() else "classification")
     if kind != "regression" and classes is None:
-        classes = len(named) if named else _count_classes(targets, test_pair)
-    held_out = None if test_pair is None else Examples(*test_pair, normalize)
+        classes = len(class_names) if class_names else _count_classes(targets, test_pair)
+    test_set = None if test_pair is None else Examples(*test_pair, normalize)
     examples = Examples(inputs, targets, normalize)
-    return FederatedData(name, kind, examples, split, held_out, classes, named, labels_found=bool(named and not labels))
+    labels_found = bool(class_names and not labels)
+    return FederatedData(name, kind, examples, split, test_set, classes, class_names, labels_found)
 
 
 def _check_shapes(name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -89,14 +94,17 @@ def from_datasets(
     normalize: Normalize | None = None,
     labels: Sequence[str] | None = None,
 ) -> FederatedData:
-    """One torch data set of (input, target) samples per client; the samples are read once and stacked."""
+    """Build federated data from one torch data set of (input, target) samples per client, read once and stacked.
+
+    The other arguments are those of `from_arrays`.
+    """
     pairs = [_stack(f"{name}, client {client}", dataset) for client, dataset in enumerate(clients)]
-    held_out = None if test is None else _stack(f"{name} (test)", test)
-    return from_arrays(pairs, held_out, kind, classes, name, normalize, labels)
+    test_pair = None if test is None else _stack(f"{name} (test)", test)
+    return from_arrays(pairs, test_pair, kind, classes, name, normalize, labels)
 
 
 def divide(data: FederatedData, clients: int, partition: str, seed: int = 0) -> FederatedData:
-    """The same examples, divided anew among clients, as `load` divides a data set that has a name.
+    """Return the same examples with a new partition, as `load` partitions a named data set.
 
     >>> whole = from_arrays([(np.zeros((6, 2)), np.array([0, 1, 2, 0, 1, 2]))])
     >>> divide(whole, clients=3, partition="shards:1").label_counts().max(axis=1).tolist()
@@ -108,17 +116,22 @@ def divide(data: FederatedData, clients: int, partition: str, seed: int = 0) -> 
 
 
 def is_file(name: str) -> bool:
-    """Whether a data set's name means a person's own file."""
+    """Whether a data set's name refers to a user's Python file."""
     return name.endswith(".py") or ".py:" in name
 
 
 def from_file(name: str, seed: int = 0, clients: int | None = None, partition: str | None = None) -> ClientData:
-    """Data from `path.py` or `path.py:function` (default function: clients).
+    """Load data by calling a function of a Python file: `path.py:function` (default function: clients).
 
-    The function takes nothing or `seed`, and returns a ClientData, a list of (inputs, targets) pairs or of
-    torch data sets (one per client), or a dictionary with "clients" (such a list) and, if wished, "test",
-    "kind", "classes", "normalize" and "labels". Of clients that it makes, fewer may be asked for. Or it makes none, and
-    returns one pair of arrays, or a dictionary with "examples" instead of "clients": `partition` divides them.
+    The function takes no argument or `seed`. It returns one of:
+
+    - a ClientData;
+    - a list with one (inputs, targets) pair or torch data set per client;
+    - a dictionary with "clients" (such a list) and optionally "test", "kind", "classes", "normalize" and "labels";
+    - examples without clients, which `partition` divides: one pair of arrays, or a dictionary with "examples"
+      instead of "clients".
+
+    If the function returns clients, `clients` may select a random subset of them.
     """
     chosen = None if partition is None else parse_partition(partition)
     head, extension, function_name = name.partition(".py:")
@@ -129,15 +142,16 @@ def from_file(name: str, seed: int = 0, clients: int | None = None, partition: s
     data, undivided = _call_file(path, function_name, seed)
     if undivided and isinstance(data, FederatedData):
         if clients is None or partition is None:
-            divided = "have them divided, as by --partition iid --clients 20 (or dirichlet:0.3, shards:2, …)"
             raise ConfigError(
-                f"{path}: {function_name}() returned examples, and nobody who holds them: {divided}, "
-                "or return a list with one (inputs, targets) pair per client"
+                f"{path}: {function_name}() returned examples without clients: divide them, as by --partition iid "
+                "--clients 20 (or dirichlet:0.3, shards:2, …), or return a list with one (inputs, targets) pair per client"
             )
         return divide(data, clients, partition, seed)
     if chosen is not None and chosen.name != "natural":
-        whole_instead = 'leave partition out, or return {"examples": (inputs, targets)} to have them divided'
-        raise ConfigError(f"partition '{partition}': {name} makes its own clients; {whole_instead}")
+        raise ConfigError(
+            f"partition '{partition}': {name} makes its own clients; leave partition out, or return "
+            '{"examples": (inputs, targets)} to have them divided'
+        )
     if clients is None or clients == len(data):
         return data
     if not isinstance(data, FederatedData):
@@ -146,7 +160,7 @@ def from_file(name: str, seed: int = 0, clients: int | None = None, partition: s
 
 
 def _call_file(path: Path, name: str, seed: int) -> tuple[ClientData, bool]:
-    """The data that the function of a file makes, and whether it leaves the examples undivided."""
+    """Return the data that the function returns, and whether its examples are not divided among clients."""
     with importable(path.parent):
         module = _run(path, "importing it", lambda: import_file(path))
         function = getattr(module, name, None)
@@ -154,9 +168,9 @@ def _call_file(path: Path, name: str, seed: int) -> tuple[ClientData, bool]:
             raise ConfigError(f"{path} has no function '{name}'; write it, or name another: {path}:name")
         arguments = _arguments(path, name, function, seed)
         returned = _run(path, f"{name}()", lambda: function(**arguments))
-        whole = _whole(returned)
-        data = _run(path, f"{name}()", lambda: _as_data(returned if whole is None else whole, path.stem))
-    return data, whole is not None
+        undivided = _as_one_client(returned)
+        data = _run(path, f"{name}()", lambda: _as_data(returned if undivided is None else undivided, path.stem))
+    return data, undivided is not None
 
 
 def _arguments(path: Path, name: str, function: Callable[..., Any], seed: int) -> dict[str, int]:
@@ -165,17 +179,17 @@ def _arguments(path: Path, name: str, function: Callable[..., Any], seed: int) -
     optional_kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     for p in parameters:
         if p.name != "seed" and p.default is p.empty and p.kind not in optional_kinds:
-            raise ConfigError(f"{path}: {name}() asks for '{p.name}'; only 'seed' is given")
+            raise ConfigError(f"{path}: {name}() requires '{p.name}'; only 'seed' is passed")
     return {"seed": seed} if accepts_seed else {}
 
 
 def _bare(value: object) -> bool:
-    """Whether it is inputs and targets, rather than a list of those who hold some."""
+    """Whether the value is one (inputs, targets) pair instead of a list of clients."""
     return isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, _ARRAYS) for part in value)
 
 
-def _whole(returned: object) -> dict[str, Any] | None:
-    """What a function returned that makes no clients, as if one client held it all; None if it makes them."""
+def _as_one_client(returned: object) -> dict[str, Any] | None:
+    """Convert examples without clients to the form with one client. None if `returned` has clients."""
     if _bare(returned):
         return {"clients": [returned]}
     if isinstance(returned, Mapping) and "examples" in returned and "clients" not in returned:
@@ -204,12 +218,12 @@ def _as_data(returned: object, name: str) -> ClientData:
 
 
 def _options(returned: Mapping[Any, Any]) -> dict[str, Any]:
-    """The arguments of `from_arrays` in a dictionary that a function returned."""
+    """Convert a returned dictionary to arguments of `from_arrays`."""
     allowed = ("clients", "test", "kind", "classes", "normalize", "labels")
     unknown = [str(key) for key in returned if key not in allowed]
     if unknown or "clients" not in returned:
         fault = f"unknown key '{unknown[0]}'" if unknown else "no key 'clients'"
-        raise DataError(f"the dictionary has {fault}; allowed: {', '.join(allowed)}; or examples, for clients")
+        raise DataError(f"the dictionary has {fault}; allowed: {', '.join(allowed)}; or examples instead of clients")
     test = returned.get("test")
     return {**returned, "test": test if test is None or _is_pair(test) else _stack("test", test)}
 
@@ -218,10 +232,10 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, (tuple, list)) and len(value) == 2
 
 
-def _numbered(
+def _encode_labels(
     name: str, clients: Sequence[Pair], test: Pair | None, given: Sequence[str] | None
 ) -> tuple[Sequence[Pair], Pair | None, tuple[str, ...] | None]:
-    """Clients and test with the numbers of classes where labels are text, and the labels in their order."""
+    """Replace text targets by class numbers. Return clients, test and the labels in the order of their numbers."""
     pairs = [pair for pair in (*clients, *([] if test is None else [test])) if _is_pair(pair)]
     all_targets = [np.asarray(pair[1]) for pair in pairs if _has_text(pair[1])]
     if not all_targets:
@@ -229,27 +243,27 @@ def _numbered(
     labels = _labels(name, np.concatenate(all_targets), given)
     numbers = {label: number for number, label in enumerate(labels)}
 
-    def numbered(where: str, pair: Pair) -> Pair:
+    def encode(where: str, pair: Pair) -> Pair:
         if not _is_pair(pair):
             raise DataError(f"{name}: {where} is not a pair of inputs and targets")
         if len(pair[1]) and not _has_text(pair[1]):
-            raise DataError(f"{name}: {where} has numbers for targets where others have text")
+            raise DataError(f"{name}: {where} has numbers as targets, but others have text")
         return pair[0], np.array([numbers[text] for text in np.asarray(pair[1]).tolist()], dtype=np.int64)
 
-    named = [numbered(f"client {client}", pair) for client, pair in enumerate(clients)]
-    return named, None if test is None else numbered("the test", test), labels
+    encoded = [encode(f"client {client}", pair) for client, pair in enumerate(clients)]
+    return encoded, None if test is None else encode("the test", test), labels
 
 
 def _labels(name: str, texts: np.ndarray[Any, Any], given: Sequence[str] | None) -> tuple[str, ...]:
-    """The given labels, or else those found, once it is clear that every example has one of them."""
+    """Return the given labels, or else all labels in the data, after checking that every example has one."""
     for text in texts:
         if not isinstance(text, str) or not text.strip():
-            raise DataError(f"{name}: among labels that are text there is '{text}'; every example needs one")
-    found = np.unique(texts.astype(str)).tolist()
-    if _all_numbers(found):
-        raise DataError(f"{name}: targets are numbers as text, such as '{found[0]}'; make them int or float")
-    labels = tuple(given or found)
-    unknown = [label for label in found if label not in labels]
+            raise DataError(f"{name}: '{text}' among text labels; every example needs a non-empty label")
+    present = np.unique(texts.astype(str)).tolist()
+    if _all_numbers(present):
+        raise DataError(f"{name}: targets are numbers as text, such as '{present[0]}'; convert them to int or float")
+    labels = tuple(given or present)
+    unknown = [label for label in present if label not in labels]
     if unknown:
         raise DataError(f"{name}: '{unknown[0]}' is not among the labels: {', '.join(labels)}")
     return labels
@@ -260,7 +274,7 @@ def _has_text(targets: Array) -> bool:
         return False
     try:
         values = np.asarray(targets)
-    except ValueError:  # rows of unlike lengths: refused with a better word later
+    except ValueError:  # ragged rows: _tensors reports them with a better message
         return False
     return values.ndim == 1 and values.dtype.kind in "UO" and any(isinstance(value, str) for value in values)
 
@@ -300,8 +314,8 @@ def _stack(where: str, dataset: Any) -> Pair:
                 f"{where}: sample {position} is not a pair of numbers or arrays ({_first_line(error)})"
             ) from error
     try:
-        named = isinstance(targets[0], str)
-        return torch.stack(inputs), np.array(targets, dtype=object) if named else torch.stack(targets)
+        is_text = isinstance(targets[0], str)
+        return torch.stack(inputs), np.array(targets, dtype=object) if is_text else torch.stack(targets)
     except (RuntimeError, TypeError) as error:
         raise DataError(f"{where}: the samples differ in shape ({_first_line(error)})") from error
 

@@ -1,1 +1,1 @@
-"""Who runs the clients, and how gradients are computed."""
+"""Engines run clients: inline or on Ray, with simulated faults, attacks and networks."""

@@ -1,4 +1,4 @@
-"""Everything that a client needs to train: in this process, in a Ray worker, on a node."""
+"""The specification of clients that an engine runs: in this process, in a Ray worker or on a node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from laconic.federation.store import ClientStore
 
 @dataclass(frozen=True)
 class ClientSpec:
-    """What an engine needs to run clients, except the store of their states."""
+    """Everything that an engine needs to run clients, except the store of their states."""
 
     algorithm: Algorithm
     prepared: PreparedTask
@@ -28,7 +28,7 @@ class ClientSpec:
     """The number of participants per round that this engine runs."""
 
     def engine(self, store: ClientStore, threads: int | None) -> InlineEngine:
-        """An engine in this process."""
+        """An inline engine for these clients."""
         prepared = self.prepared
         runtime = ClientRuntime(
             self.algorithm,

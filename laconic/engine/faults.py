@@ -1,6 +1,6 @@
-"""Faults on purpose, from named randomness: what happens to messages and clients on real networks.
+"""Simulated faults of clients and messages.
 
-A fault is decided per client and round, so the same seed gives the same faults on any engine.
+Faults are drawn per client and round from named randomness, so the same seed gives the same faults on every engine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NUMBERS = ("round", "client", "examples", "gradients", "samples", "loss")
 
 
 class FaultyEngine(SimulatedEngine):
-    """An engine, whichever it is, whose clients and messages fail."""
+    """Wraps another engine and injects faults into its clients and messages."""
 
     def __init__(
         self, engine: SimulatedEngine, faults: Faults, randomness: Randomness, *, clients: int, layout: Layout
@@ -32,74 +32,74 @@ class FaultyEngine(SimulatedEngine):
         self.engine, self.faults, self.randomness = engine, faults, randomness
         counts = (faults.not_finite, faults.boosted, faults.boost, clients)
         self.attacks = Attacks(*counts, layout, randomness)
-        self.held: list[Reply] = []
-        """Replies of the last round that are still on their way."""
-        self.forgetful: dict[int, int] = {}
-        """Clients that have lost their state: the number of the update that the server still takes for their last.
+        self.late: list[Reply] = []
+        """Replies that arrive in the next exchange."""
+        self.without_state: dict[int, int] = {}
+        """Clients that have lost their state, and the last update that the server had acknowledged before.
 
-        Kept here and not in their store: what is in a checkpoint is undone with it.
+        This is not in the clients' store, since a rollback to a checkpoint would restore the lost state.
         """
 
     def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
-        """The replies that come through, in order, and those that should not be there."""
-        late, self.held = self.held, []
+        """The replies that arrive: late ones of the previous exchange first, then the others in order."""
+        late, self.late = self.late, []
         yield from late
-        silent: set[int] = set()
-        for reply in self.engine.run(self._befallen(instructions, silent)):
-            if reply.client in silent or self._happens(Draw.DROP, self.faults.drop, reply):
+        crashed: set[int] = set()
+        for reply in self.engine.run(self._inject(instructions, crashed)):
+            if reply.client in crashed or self._happens(Draw.DROP, self.faults.drop, reply):
                 continue
-            sent = self.attacks.spoil(reply)
+            sent = self.attacks.apply(reply)
             if self._happens(Draw.LATE, self.faults.late, reply):
-                self.held.append(sent)
+                self.late.append(sent)
                 continue
             yield sent
             if self._happens(Draw.DUPLICATE, self.faults.duplicate, reply):
                 yield sent
 
-    def _befallen(self, instructions: Iterable[Instruction], silent: set[int]) -> Iterator[Instruction]:
-        """What clients hear, and what happens to them before they answer; those whose answer is lost become `silent`."""
+    def _inject(self, instructions: Iterable[Instruction], crashed: set[int]) -> Iterator[Instruction]:
+        """The instructions that clients receive, with injected faults. Clients whose reply is lost join `crashed`."""
         for instruction in instructions:
             injected = instruction.injected
-            if self._forgets(instruction):
+            if self._loses_state(instruction):
                 injected |= FaultInjection.LOSE_STATE
             if self._happens(Draw.CRASH, self.faults.crash, instruction):
-                # A third each: before anything is done, after the last round is settled, after the new state is stored.
+                # A third each: on arrival, after the pending state is committed or dropped, after the new state is stored.
                 moment = self._draw(Draw.CRASH_MOMENT, instruction)
                 if moment < 1 / 3:
                     continue
                 if moment < 2 / 3:
                     injected |= FaultInjection.CRASH
-                silent.add(instruction.client)
+                crashed.add(instruction.client)
             yield replace(instruction, injected=injected)
 
-    def _forgets(self, instruction: Instruction) -> bool:
-        """A client that comes back with nothing has nothing until the server has folded an update of its new life."""
+    def _loses_state(self, instruction: Instruction) -> bool:
+        """Whether the client has no state. After a loss that lasts until the server has used a new update of the client."""
         client, last = instruction.client, instruction.continues
         if last is None:
             last = sequence_of(instruction.packets[0])
         if self._happens(Draw.LOSE_STATE, self.faults.lose_state, instruction):
-            self.forgetful[client] = last
-        elif self.forgetful.get(client, last) != last:
-            del self.forgetful[client]
-        return client in self.forgetful
+            self.without_state[client] = last
+        elif self.without_state.get(client, last) != last:
+            del self.without_state[client]
+        return client in self.without_state
 
     def state_dict(self) -> StateDict:
-        """The replies that are still on their way, and which clients have lost their states."""
+        """The late replies and the clients without state."""
         packets: State = {}
         replies = []
-        for number, reply in enumerate(self.held):
+        for number, reply in enumerate(self.late):
             bodies = {f"{number}/{index}": bytearray(bytes(raw)) for index, raw in enumerate(reply.packets)}
             packets |= {name: torch.frombuffer(raw, dtype=torch.uint8) for name, raw in bodies.items()}
             replies.append({name: getattr(reply, name) for name in _NUMBERS} | {"packets": list(bodies)})
-        return {**packets, "replies": replies, "forgetful": [*self.forgetful.items()]}
+        return {**packets, "replies": replies, "forgetful": [*self.without_state.items()]}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Replace both by what `state_dict` returned."""
-        self.held = [
+        """Restore a `state_dict`."""
+        self.late = [
             Reply(**{**reply, "packets": tuple(state[name].numpy().tobytes() for name in reply["packets"])})
             for reply in state["replies"]
         ]
-        self.forgetful = dict(state["forgetful"])
+        self.without_state = dict(state["forgetful"])
 
     def _happens(self, fault: Draw, chance: float, message: Instruction | Reply) -> bool:
         return chance > 0 and self._draw(fault, message) < chance

@@ -1,7 +1,7 @@
-"""The inline engine: all clients in this process, chunk by chunk, on Python threads.
+"""The inline engine: runs all clients in this process, chunk by chunk, on Python threads.
 
-Torch lets go of the interpreter inside its operators, so two threads with one operator thread each use two cores better
-than one call with two. Chunks come back in order, so nothing depends on which thread was faster.
+Torch releases the GIL inside its operators, so two Python threads with one torch thread each use two cores better than one
+call with two torch threads. Replies are returned in order, so results do not depend on the speed of a thread.
 """
 
 from __future__ import annotations
@@ -27,21 +27,19 @@ from laconic.gradients.numerics import Numerics
 from laconic.gradients.strategies import Gradients, check_numerics, make_gradients
 
 Item = TypeVar("Item")
-CACHED = 3_500_000
-"""Bytes of the models in one call of the strategy `stacked`: what stays in a core's caches from step to step."""
-MOST_STACKED = 25
-"""Clients in one call of it, however small they are: more gain nothing."""
 Result = TypeVar("Result")
-
-
-SWITCHING = 0.0005
-"""Seconds after which a waiting thread gets the interpreter; 4 to 7 % of a round faster than Python's 0.005."""
-LARGE = 16_000_000
-"""Bytes of a chunk's instructions above which none waits for a thread: making the next one takes less than it weighs."""
+CACHE_BYTES = 3_500_000
+"""The total size of the models in one call of the strategy `stacked`, so that they fit in a core's cache."""
+MOST_STACKED = 25
+"""The maximum number of clients in one call of the strategy `stacked`. More clients are not faster."""
+SWITCH_SECONDS = 0.0005
+"""The interpreter's switch interval. Rounds are 4 to 7 % faster than with Python's default of 0.005."""
+LARGE_BYTES = 16_000_000
+"""Chunks with larger instructions are not queued: encoding the next one takes little time, but storing it much memory."""
 
 
 class InlineEngine(SimulatedEngine):
-    """Runs a round's clients; `threads` and `chunk` change the speed and nothing else."""
+    """Runs clients on threads. `threads` and `chunk` change the speed, not the results."""
 
     def __init__(
         self,
@@ -60,60 +58,60 @@ class InlineEngine(SimulatedEngine):
         self.chunk = chunk or {"loop": 1, "vmap": numerics.vmap_width}.get(numerics.strategy, self._share(participants))
         if runtime.algorithm.method.one_at_a_time:
             self.chunk = 1
-        self._how = (runtime.task, runtime.layout, numerics, stochastic, frozen_buffers)
+        self._gradient_arguments = (runtime.task, runtime.layout, numerics, stochastic, frozen_buffers)
         self._local = threading.local()
         self._operator_threads = torch.get_num_threads()
-        # How long a thread that comes out of an operator waits for the interpreter while another computes in Python.
-        self._switching = sys.getswitchinterval()
-        sys.setswitchinterval(min(SWITCHING, self._switching))
+        # A thread that returns from an operator waits up to this interval for the GIL.
+        self._switch_interval = sys.getswitchinterval()
+        sys.setswitchinterval(min(SWITCH_SECONDS, self._switch_interval))
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="laconic", initializer=self._start_thread)
 
     def _share(self, participants: int | None) -> int:
-        """How many of a round's clients make a chunk: few enough that every thread has as many chunks."""
-        model = self.runtime.layout.size * self.runtime.layout.dtype.itemsize
-        most = min(max(1, CACHED // model), MOST_STACKED)
-        turns = -(-(participants or most) // (self.threads * most))
-        return -(-(participants or most) // (self.threads * turns))
+        """The size of a chunk: the largest that fits in the cache and gives every thread the same number of chunks."""
+        model_bytes = self.runtime.layout.size * self.runtime.layout.dtype.itemsize
+        most = min(max(1, CACHE_BYTES // model_bytes), MOST_STACKED)
+        chunks_per_thread = -(-(participants or most) // (self.threads * most))
+        return -(-(participants or most) // (self.threads * chunks_per_thread))
 
     def _start_thread(self) -> None:
-        alone = self.runtime.algorithm.method.one_at_a_time
-        torch.set_num_threads(self._operator_threads if alone else 1)
-        self._local.gradients = make_gradients(*self._how)
+        torch.set_num_threads(self._operator_threads if self.runtime.algorithm.method.one_at_a_time else 1)
+        self._local.gradients = make_gradients(*self._gradient_arguments)
 
     @property
     def gradients(self) -> Gradients:
-        """The gradient function of the present thread, one of the engine's own."""
-        found: Gradients = self._local.gradients
-        return found
+        """The gradient function of the current thread, which must be one of the engine's threads."""
+        gradients: Gradients = self._local.gradients
+        return gradients
 
     def _run_chunk(self, instructions: Sequence[Instruction]) -> list[Reply]:
         return self.runtime.run(instructions, self.gradients)
 
     def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
-        """Replies in the order of the instructions, with a bounded number of chunks under way."""
-        under_way: deque[Future[list[Reply]]] = deque()
-        waiting = iter(instructions)
+        """Replies in the order of the instructions, with a bounded number of chunks in flight."""
+        in_flight: deque[Future[list[Reply]]] = deque()
+        remaining = iter(instructions)
         try:
-            while piece := list(islice(waiting, self.chunk)):
-                large = sum(len(packet) for each in piece for packet in each.packets) > LARGE
-                under_way.append(self._pool.submit(self._run_chunk, piece))
-                del piece
-                while len(under_way) > (self.threads - 1 if large else 2 * self.threads):
-                    yield from under_way.popleft().result()
-            while under_way:
-                yield from under_way.popleft().result()
+            while chunk := list(islice(remaining, self.chunk)):
+                large = sum(len(packet) for instruction in chunk for packet in instruction.packets) > LARGE_BYTES
+                in_flight.append(self._pool.submit(self._run_chunk, chunk))
+                del chunk
+                while len(in_flight) > (self.threads - 1 if large else 2 * self.threads):
+                    yield from in_flight.popleft().result()
+            while in_flight:
+                yield from in_flight.popleft().result()
         finally:
-            for future in under_way:
+            for future in in_flight:
                 future.cancel()
 
     def warm_up(self, batch: Batch) -> None:
-        """One gradient call on every thread, so that no round pays for what torch does once."""
+        """Compute one gradient on every thread, so that torch's one-time initialization is not part of a round."""
         if self.runtime.algorithm.method.one_at_a_time:
             return
-        together = threading.Barrier(self.threads)
+        # The barrier keeps one thread from taking two calls.
+        barrier = threading.Barrier(self.threads)
 
         def call() -> None:
-            together.wait()
+            barrier.wait()
             model, buffers = self.runtime.initial_model.to(self.runtime.device), self.runtime.initial_buffers
             self.gradients(model[None], buffers.to(self.runtime.device)[None].clone(), [batch], lambda row: 0)
 
@@ -121,13 +119,13 @@ class InlineEngine(SimulatedEngine):
             future.result()
 
     def close(self) -> None:
-        """Stop the threads, and give the caller's operators their cores back."""
+        """Stop the threads, and restore torch's thread count and the interpreter's switch interval."""
         self._pool.shutdown(cancel_futures=True)
         torch.set_num_threads(self._operator_threads)
-        # Another engine that is there still has its own, and the later of the two restores what was there first.
-        if math.isclose(sys.getswitchinterval(), SWITCHING):
-            sys.setswitchinterval(self._switching)
+        # If several engines are open, the first one that was opened restores the original interval.
+        if math.isclose(sys.getswitchinterval(), SWITCH_SECONDS):
+            sys.setswitchinterval(self._switch_interval)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """Other work, such as evaluation, on the same threads; results in order."""
+        """Apply a function, such as evaluation, on the engine's threads. Results are in order."""
         return self._pool.map(function, items)

@@ -1,11 +1,11 @@
-"""Simulated seconds: how long every message would take at each client's bandwidth and latency, and who is too late.
+"""A simulated network: the duration of every message by the client's bandwidth and latency, and an optional deadline.
 
-Clients are independent of each other, so an exchange takes as long as its slowest client. A client's time is
+Clients are independent of each other, so an exchange takes as long as its slowest client. The time of a client is
 
     latency + bytes down / its bandwidth down + gradients x compute + latency + bytes up / its bandwidth up
 
-With a deadline, whoever would answer after it is cut off: the reply never arrives, so the client's round is not committed
-(design rule 5), and the round ends at the deadline. Rates follow from the seed and the client's number, or from a file.
+With a deadline, replies that would arrive later are dropped, so the client's round is not committed, and the
+round ends at the deadline. Connections are drawn from the seed and the client's id, or read from a file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from laconic.federation.messages import Instruction, Reply
 
 
 class Connection(NamedTuple):
-    """One client's, in bits a second and seconds."""
+    """The bandwidths of one client in bits per second, and its latency in seconds."""
 
     up: float
     down: float
@@ -33,29 +33,28 @@ class Connection(NamedTuple):
 
 
 class Connections:
-    """Every client's connection in every round."""
+    """The connection of every client in every round."""
 
     def __init__(self, network: Network, randomness: Randomness) -> None:
+        def bandwidth(text: str | None) -> Spread:
+            return Spread.parse(text, "bandwidth") if text else Spread(math.inf)
+
         self._randomness = randomness
-        self._spreads = {
-            Draw.BANDWIDTH_UP: Spread.parse(network.bandwidth_up, "bandwidth")
-            if network.bandwidth_up
-            else Spread(math.inf),
-            Draw.BANDWIDTH_DOWN: Spread.parse(network.bandwidth_down, "bandwidth")
-            if network.bandwidth_down
-            else Spread(math.inf),
-            Draw.LATENCY: Spread.parse(network.latency, "latency"),
-        }
+        self._up, self._down = bandwidth(network.bandwidth_up), bandwidth(network.bandwidth_down)
+        self._latency = Spread.parse(network.latency, "latency")
         self._trace = Trace(Path(network.trace)) if network.trace else None
         self._drawn = lru_cache(maxsize=100_000)(self._draw)
 
     def of(self, client: int, round: int) -> Connection:
-        """The client's connection; a trace wins over what is said of all."""
+        """The client's connection. Values of the trace take precedence over drawn ones."""
         return self._drawn(client) if self._trace is None else self._trace.of(client, round, self._drawn(client))
 
     def _draw(self, client: int) -> Connection:
-        drawn = {purpose: self._value(spread, purpose, client) for purpose, spread in self._spreads.items()}
-        return Connection(up=drawn[Draw.BANDWIDTH_UP], down=drawn[Draw.BANDWIDTH_DOWN], latency=drawn[Draw.LATENCY])
+        return Connection(
+            up=self._value(self._up, Draw.BANDWIDTH_UP, client),
+            down=self._value(self._down, Draw.BANDWIDTH_DOWN, client),
+            latency=self._value(self._latency, Draw.LATENCY, client),
+        )
 
     def _value(self, spread: Spread, purpose: Draw, client: int) -> float:
         if spread.deviation == 0:
@@ -65,7 +64,7 @@ class Connections:
 
 
 class Trace:
-    """Measured connections. Client i has the rows of the i-th client of the file, counted round and round."""
+    """Measured connections. Client i uses the rows of client i mod n, where n is the number of clients in the file."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -81,16 +80,16 @@ class Trace:
                 entry = int(row.get("round") or 0), _values(row)
             except ValueError as error:
                 raise ConfigError(f"network.trace = '{path}', line {number}: {error}") from None
-            # Rows that say neither client nor round are a client each; with rounds alone they are one client's story.
+            # Without client and round columns every row is a client. With rounds only, all rows are one client.
             name = row.get("client") or ("" if "round" in row else str(number))
             by_client.setdefault(name, []).append(entry)
         self._clients = [sorted(entries, key=lambda entry: entry[0]) for entries in by_client.values()]
 
-    def of(self, client: int, round: int, otherwise: Connection) -> Connection:
-        """The last row whose round has come; what it does not say is as for all."""
+    def of(self, client: int, round: int, default: Connection) -> Connection:
+        """The values of the last row that applies to the round, and `default` where it has none."""
         entries = self._clients[client % len(self._clients)]
-        begun = [values for since, values in entries if since <= round]
-        return otherwise._replace(**begun[-1]) if begun else otherwise
+        applicable = [values for first_round, values in entries if first_round <= round]
+        return default._replace(**applicable[-1]) if applicable else default
 
 
 def _values(row: dict[str, str]) -> dict[str, float]:
@@ -99,46 +98,46 @@ def _values(row: dict[str, str]) -> dict[str, float]:
 
 
 class NetworkEngine(SimulatedEngine):
-    """An engine whose messages take time."""
+    """Wraps another engine and simulates the duration of its messages."""
 
     def __init__(self, engine: SimulatedEngine, network: Network, randomness: Randomness) -> None:
         self.engine, self.network = engine, network
         self.connections = Connections(network, randomness)
         self.seconds = 0.0
-        """Simulated seconds since the start."""
+        """Simulated seconds since the start of the run."""
         self.cut_off = 0
-        """Clients of the present round that were too late."""
-        self._spent = 0.0
-        """Of it, in the present round."""
+        """The number of replies in the current round that missed the deadline."""
+        self._round_seconds = 0.0
+        """Simulated seconds since the start of the current round."""
 
     def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
-        """The replies that are in time, in order."""
-        asked: dict[int, Instruction] = {}
+        """The replies that arrive before the deadline, in order."""
+        unanswered: dict[int, Instruction] = {}
         slowest = 0.0
-        for reply in self.engine.run(self._noted(instructions, asked)):
-            instruction = asked.get(reply.client)
+        for reply in self.engine.run(self._record(instructions, unanswered)):
+            instruction = unanswered.get(reply.client)
             if instruction is None or instruction.round != reply.round:
-                # A second copy, or one that comes from an earlier round: nobody has waited for it.
+                # A duplicate or a reply of an earlier round takes no time: the server does not wait for it.
                 yield reply
                 continue
-            took = self._seconds(instruction, reply)
-            if self.network.deadline is not None and self._spent + took > self.network.deadline:
+            duration = self._seconds(instruction, reply)
+            if self.network.deadline is not None and self._round_seconds + duration > self.network.deadline:
                 self.cut_off += 1
                 continue
-            slowest = max(slowest, took)
-            del asked[reply.client]
+            slowest = max(slowest, duration)
+            del unanswered[reply.client]
             yield reply
-        if self.network.deadline is not None and asked:
-            # Somebody has not answered, and only the deadline tells.
-            slowest = self.network.deadline - self._spent
-        self._spent += slowest
+        if self.network.deadline is not None and unanswered:
+            # The server waits for missing replies until the deadline.
+            slowest = self.network.deadline - self._round_seconds
+        self._round_seconds += slowest
         self.seconds += slowest
 
-    def _noted(self, instructions: Iterable[Instruction], asked: dict[int, Instruction]) -> Iterator[Instruction]:
-        for number, instruction in enumerate(instructions):
-            if number == 0 and instruction.exchange == 0:
-                self._spent, self.cut_off = 0.0, 0
-            asked[instruction.client] = instruction
+    def _record(self, instructions: Iterable[Instruction], unanswered: dict[int, Instruction]) -> Iterator[Instruction]:
+        for index, instruction in enumerate(instructions):
+            if index == 0 and instruction.exchange == 0:
+                self._round_seconds, self.cut_off = 0.0, 0
+            unanswered[instruction.client] = instruction
             yield instruction
 
     def _seconds(self, instruction: Instruction, reply: Reply) -> float:

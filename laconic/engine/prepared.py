@@ -1,6 +1,6 @@
-"""A task that is ready to train: on its device, tried on an example, with its strategy for gradients resolved.
+"""Preparation of a task for training: it moves to its device, is tried on an example, and gets a gradient strategy.
 
-Simulations, the server of a federation and its nodes all prepare their task here.
+Simulations, Flower servers and Flower nodes all use `prepare`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.task import TASKS, Batch, Task
 from laconic.data.federated import ClientData
-from laconic.gradients.choose import settle
+from laconic.gradients.choose import resolve_numerics
 from laconic.gradients.named_rng import Stochastic, stochastic
 from laconic.gradients.numerics import Numerics
 
 Example = Callable[[torch.dtype], Batch]
-"""Two examples of the data, in the given floating type."""
+"""A function that returns a batch of two examples in a given floating-point type."""
 
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """A checked task, its layout, and how its gradients are computed."""
+    """A checked task, its layout and its numerics."""
 
     task: Task
     layout: Layout
@@ -34,7 +34,7 @@ class PreparedTask:
     stochastic: Stochastic
     device: torch.device
     batch: Batch | None
-    """The example that the task was tried on, on its device."""
+    """The example batch on the task's device, if there was one."""
 
     @property
     def initial_model(self) -> Tensor:
@@ -43,14 +43,14 @@ class PreparedTask:
 
     @property
     def initial_buffers(self) -> Tensor:
-        """The initial floating buffers as one vector."""
+        """The initial floating-point buffers as one vector."""
         return self.layout.flatten_buffers(self.task.module).to(self.device)
 
 
 def prepare(
     task: Task, numerics: Numerics, device: torch.device, example: Example | None, classes: int | None
 ) -> PreparedTask:
-    """Check a task on an example. Without an example the strategy `auto` becomes `loop`, which works for every model."""
+    """Check a task on an example. Without one the strategy `auto` becomes `loop`, which works for every model."""
     dtype: torch.dtype = getattr(torch, numerics.dtype)
     task = task.to(device, dtype)
     layout = Layout.of(task.module)
@@ -61,16 +61,16 @@ def prepare(
     task.check(batch)
     _check_labels(task, classes, batch)
     draws = stochastic(task, batch)
-    return PreparedTask(task, layout, settle(numerics, task, layout, draws, batch), draws, device, batch)
+    return PreparedTask(task, layout, resolve_numerics(numerics, task, layout, draws, batch), draws, device, batch)
 
 
 def client_example(data: ClientData, client: int) -> Example:
-    """Two examples of a client, the same one twice if it has only one: batch norm cannot be tried on one."""
+    """Two examples of a client, since batch norm fails on one. A single example is repeated."""
     return lambda dtype: data.batch(client, np.arange(2) % data.size(client), dtype)
 
 
 def _check_labels(task: Task, classes: int | None, batch: Batch) -> None:
-    """A ready-made classifier must have an output for every label."""
+    """Refuse a classifier with fewer outputs than classes."""
     if classes is None or task.loss is not TASKS["classification"](task.module).loss:
         return
     with torch.no_grad():
@@ -80,11 +80,11 @@ def _check_labels(task: Task, classes: int | None, batch: Batch) -> None:
 
 
 def usable_device(name: str) -> torch.device:
-    """The device of that name, if it works here."""
+    """The torch device `name`. Raises `ConfigError` if it does not work on this machine."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        there = "cpu, cuda" if torch.cuda.is_available() else "cpu"
-        raise ConfigError(f"device = '{name}': not usable here; allowed: {there}") from error
+        usable = "cpu, cuda" if torch.cuda.is_available() else "cpu"
+        raise ConfigError(f"device = '{name}': not usable here; allowed: {usable}") from error
     return device

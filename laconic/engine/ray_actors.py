@@ -1,7 +1,7 @@
-"""Ray itself: joining or starting it, and processes that serve as workers, one run after another.
+"""Connecting to Ray, and a pool of its actors.
 
-A process takes seconds to start and to import torch, so those that a run has done with are kept for the next one, for as
-long as this process lives.
+A new actor takes seconds to start and to import torch, so the actors of a finished run stay in the pool for the next run of
+this process.
 """
 
 from __future__ import annotations
@@ -20,118 +20,115 @@ CONNECT_SECONDS, START_SECONDS = 5.0, 300.0
 
 
 @dataclass(eq=False)
-class Host:
-    """An actor, and where it is."""
+class PooledActor:
+    """A Ray actor and the address of its machine."""
 
-    actor: Any
+    handle: Any
     threads: int
     address: str = ""
-    """Of its machine, once it is known."""
+    """Empty until `locate` has asked the actor."""
 
 
-_IDLE: list[Host] = []
+_IDLE: list[PooledActor] = []
 
 
 def connect(settings: RaySettings, threads: int) -> RaySettings:
-    """Join or start a Ray, once per process; the settings with the number of workers settled."""
+    """Connect to Ray or start it, once per process. Returns the settings with the number of workers resolved."""
     if find_spec("ray") is None:
         raise ConfigError("engine = 'ray': Ray is not installed; in the folder of the clone, pip install -e '.[ray]'")
     import ray
 
-    # Ray would say so, and that it will do otherwise one day; here a worker has no GPU but what the run's device says.
+    # Silences Ray's warning that actors without GPUs keep CUDA_VISIBLE_DEVICES: the run's `device` decides about GPUs.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if not ray.is_initialized():
         _IDLE.clear()
         _check(settings.address)
-        own: dict[str, Any] = {"address": settings.address}
+        options: dict[str, Any] = {"address": settings.address}
         if settings.address is None:
             cores = max(os.cpu_count() or 1, (settings.workers or 1) * threads)
-            own = {"address": "local", "num_cpus": cores, "include_dashboard": False}
-            # Ray lets its workers stand back behind everything else on a machine; here they are what the machine is for.
+            options = {"address": "local", "num_cpus": cores, "include_dashboard": False}
+            # By default Ray gives its workers a low scheduling priority.
             os.environ.setdefault("RAY_worker_niceness", "0")
         try:
-            ray.init(**own, log_to_driver=False, logging_level="ERROR")
+            ray.init(**options, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, ValueError, RuntimeError) as error:
             line = " ".join(str(error).split())
-            raise ConfigError(f"ray.address = '{settings.address}': no Ray there: {line[:200]}") from None
-    there = int(ray.cluster_resources().get("CPU", 0)) // threads
-    workers = settings.workers or max(1, there)
-    if workers > there:
-        each = f" of {threads} threads" if threads > 1 else ""
-        raise ConfigError(f"ray.workers = {workers}: the Ray that runs has room for {there} workers{each}")
+            raise ConfigError(f"ray.address = '{settings.address}': cannot connect to Ray: {line[:200]}") from None
+    capacity = int(ray.cluster_resources().get("CPU", 0)) // threads
+    workers = settings.workers or max(1, capacity)
+    if workers > capacity:
+        size = f" of {threads} threads" if threads > 1 else ""
+        raise ConfigError(f"ray.workers = {workers}: the Ray cluster has capacity for {capacity} workers{size}")
     return settings.model_copy(update={"workers": workers})
 
 
 def _check(address: str | None) -> None:
-    """Whether anybody listens at host:port; Ray itself would try for minutes."""
+    """Refuse an address host:port that does not accept connections. Ray itself would try for minutes."""
     host, colon, port = (address or "").rpartition(":")
     if not colon or "://" in host or not port.isdigit():
         return
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"ray.address = '{address}': nobody answers there: {error}") from None
+        raise ConfigError(f"ray.address = '{address}': no connection: {error}") from None
 
 
-def make_room(count: int, threads: int) -> None:
-    """End idle workers of another size, and those beyond `count`: they hold cores that may be needed."""
-    usable = [host for host in _IDLE if host.threads == threads][:count]
-    for host in [host for host in _IDLE if host not in usable]:
-        _IDLE.remove(host)
-        end(host)
+def trim_pool(count: int, threads: int) -> None:
+    """Stop idle actors with another number of threads, and those beyond `count`, to free their cores."""
+    usable = [actor for actor in _IDLE if actor.threads == threads][:count]
+    for actor in [actor for actor in _IDLE if actor not in usable]:
+        _IDLE.remove(actor)
+        stop(actor)
 
 
-def take(threads: int, address: str | None) -> Host:
-    """A worker with so many cores: an idle one or a new one, on the machine of that address if it is there."""
-    for host in _IDLE:
-        if host.threads == threads and address in (None, host.address):
-            _IDLE.remove(host)
-            return host
+def take(threads: int, address: str | None) -> PooledActor:
+    """An idle or new actor with `threads` cores, if possible on the machine at `address`."""
+    for actor in _IDLE:
+        if actor.threads == threads and address in (None, actor.address):
+            _IDLE.remove(actor)
+            return actor
     return _new(threads, address)
 
 
-def give_back(host: Host) -> None:
-    """Keep a worker for another run."""
-    _IDLE.append(host)
+def give_back(actor: PooledActor) -> None:
+    """Return an actor to the pool."""
+    _IDLE.append(actor)
 
 
-def end(host: Host) -> None:
-    """Be rid of a worker, dead or alive."""
+def stop(actor: PooledActor) -> None:
+    """Kill an actor. It may be dead already."""
     import ray
 
     if ray.is_initialized():
-        ray.kill(host.actor)
+        ray.kill(actor.handle)
 
 
-def _new(threads: int, address: str | None) -> Host:
+def _new(threads: int, address: str | None) -> PooledActor:
     import ray
 
     options: dict[str, Any] = {"num_cpus": threads, "scheduling_strategy": "SPREAD"}
     if address in {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}:
-        # Every machine has a little of a resource that is named after its address.
+        # Ray gives every machine a resource that is named after its address.
         options = {"num_cpus": threads, "resources": {f"node:{address}": 0.001}}
-    return Host(ray.remote(**options)(_Actor).remote(), threads)
+    return PooledActor(ray.remote(**options)(_ShardActor).remote(), threads)
 
 
-def locate(host: Host) -> None:
-    """Wait until a worker is there; one that has died on the way is left for its next call to notice."""
+def locate(actor: PooledActor) -> None:
+    """Wait until an actor has started, and note its address. If it has died, its next call will fail."""
     import ray
 
     try:
-        host.address = host.address or ray.get(host.actor.address.remote(), timeout=START_SECONDS)
+        actor.address = actor.address or ray.get(actor.handle.address.remote(), timeout=START_SECONDS)
     except ray.exceptions.GetTimeoutError:
         raise LaconicError(
-            f"ray: a worker has not started within {START_SECONDS:.0f} s: are all cores of the cluster taken?"
+            f"ray: a worker has not started within {START_SECONDS:.0f} s: are all cores of the cluster in use?"
         ) from None
     except ray.exceptions.RayError:
         return
 
 
-class _Actor(Shard):
-    """A shard that can say where it is."""
-
+class _ShardActor(Shard):
     def address(self) -> str:
-        """As Ray lists its machines."""
         import ray
 
         return str(ray.util.get_node_ip_address())

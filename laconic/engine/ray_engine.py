@@ -1,11 +1,11 @@
-"""The Ray engine: clients on many cores and many machines, with the inline engine's results, bit for bit.
+"""The Ray engine: runs clients on many cores and machines, with the same results as the inline engine, bit for bit.
 
-Every worker is an actor that owns the clients i with i mod workers = its number: their data and their states
-(`engine/shard.py`). Instructions and replies, that is packets and a few numbers, are all that passes. Randomness is named
-and sums run in client order, so nothing depends on the number of workers or on who is faster.
+Worker w owns the data and states of the clients i with i mod workers = w (`engine/shard.py`). Only instructions and replies
+travel between processes. Randomness is named and replies are summed in client order, so results do not depend on the number
+or the speed of workers.
 
-A worker that dies is started again on its store, on the machine where that lies if it is still there. Clients whose answers
-were lost with it are left out of the round, which costs them nothing (design rule 5), or asked again (`repeat`).
+A new worker replaces one that dies. It opens the same store, if possible on the same machine. Clients whose replies were
+lost are left out of the round without harm, or run again (`repeat`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from laconic.core.errors import LaconicError
 from laconic.core.user_code import own_modules
 from laconic.data.owned import part_of
-from laconic.engine import ray_actors as hosts
+from laconic.engine import ray_actors
 from laconic.engine.client_spec import ClientSpec
 from laconic.engine.inline import MOST_STACKED
 from laconic.engine.settings import RaySettings
@@ -32,41 +32,42 @@ from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import FaultInjection, Instruction, Reply
 
 LOG = getLogger("laconic")
-TOGETHER, BYTES_TOGETHER = 8, 16_000_000
-"""Clients that a worker is asked for in one call, unless their packets are large: a call costs a few milliseconds."""
-BYTES_UNDER_WAY = 256_000_000
-"""Of packets that were handed to workers and not answered yet; two clients of each worker are always allowed."""
-DEATHS = 3
-"""A worker that dies so often without having answered anything will not live the next time either."""
+CLIENTS_PER_CALL, BYTES_PER_CALL = 8, 16_000_000
+"""The least number of clients per call, unless their packets are large. A call takes a few milliseconds."""
+BYTES_IN_FLIGHT = 256_000_000
+"""The maximum size of instructions without a reply. Two clients per worker are always allowed."""
+MAX_DEATHS = 3
+"""The run fails if a worker dies this many times in a row without a reply."""
 
 
 @dataclass
-class _Piece:
-    """Clients of one shard that are asked together."""
+class _Call:
+    """One call of a worker: instructions for clients of its shard."""
 
     shard: int
     instructions: list[Instruction] = field(default_factory=list)
     bytes: int = 0
-    life: int = 0
-    """Which of the shard's workers was asked."""
-    answer: Any = None
+    generation: int = 0
+    """The generation of the worker that was called."""
+    future: Any = None
     replies: dict[int, Reply] | None = None
 
 
 @dataclass
 class _Worker:
-    """The actor of a shard, and those before it."""
+    """The worker of a shard."""
 
     spec: Any
-    """What it is given to do, in Ray's store."""
-    host: hosts.Host | None = None
-    life: int = 0
+    """A reference to its `ClientSpec` in Ray's object store."""
+    actor: ray_actors.PooledActor | None = None
+    generation: int = 0
+    """How often the actor was replaced."""
     idle_deaths: int = 0
-    """How often it has died since it last answered."""
+    """How often an actor died since the last reply."""
 
 
 class RayEngine(SimulatedEngine):
-    """Runs a round's clients on workers."""
+    """Runs clients on Ray workers."""
 
     def __init__(self, spec: ClientSpec, settings: RaySettings, *, threads: int, cache: int) -> None:
         assert settings.workers is not None
@@ -75,87 +76,88 @@ class RayEngine(SimulatedEngine):
         self._cache = cache // self._shards
         self._operator_threads = torch.get_num_threads()
         numerics = spec.prepared.numerics
-        at_once = {"loop": 1, "vmap": numerics.vmap_width}.get(numerics.strategy, MOST_STACKED)
-        self._together = max(TOGETHER, threads * (spec.chunk or at_once))
+        strategy_width = {"loop": 1, "vmap": numerics.vmap_width}.get(numerics.strategy, MOST_STACKED)
+        self._clients_per_call = max(CLIENTS_PER_CALL, threads * (spec.chunk or strategy_width))
         self._workers: list[_Worker] = []
         self._fresh = True
         self._kept = False
         self._folder = Path(settings.folder or tempfile.gettempdir()) / f"laconic-{uuid4().hex[:12]}"
-        self.places: list[str] = []
-        """Of each shard, the address of the machine that has its store."""
+        self.addresses: list[str] = []
+        """The address of the machine that has the store of each shard."""
 
     def keep_in(self, folder: Path) -> None:
-        """Let the stores outlive this engine: below `folder`, unless the settings say where."""
+        """Keep the stores after `close`, in `folder` or in the folder of the settings."""
         self._kept = True
         name = f"{folder.name}-shards" if self._settings.folder else "shards"
         self._folder = (Path(self._settings.folder) if self._settings.folder else folder).resolve() / name
 
-    def go_on(self, places: list[str]) -> None:
-        """The stores are those of an earlier engine, on these machines."""
-        self._fresh, self.places = False, places
+    def resume(self, addresses: list[str]) -> None:
+        """Continue with the stores of an earlier engine on these machines."""
+        self._fresh, self.addresses = False, addresses
 
     def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
-        """Replies in the order of the instructions, with a bounded number of them under way."""
+        """Replies in the order of the instructions, with a bounded number of bytes in flight."""
         self.start()
-        line: deque[tuple[Instruction, _Piece]] = deque()
-        filling: dict[int, _Piece] = {}
-        under_way = 0
+        queue: deque[tuple[Instruction, _Call]] = deque()
+        filling: dict[int, _Call] = {}
+        in_flight = 0
         for instruction in instructions:
             shard = instruction.client % self._shards
-            piece = filling.setdefault(shard, _Piece(shard))
-            piece.instructions.append(instruction)
-            line.append((instruction, piece))
-            under_way += _size(instruction)
-            piece.bytes += _size(instruction)
-            if len(piece.instructions) == self._together or piece.bytes > BYTES_TOGETHER:
+            call = filling.setdefault(shard, _Call(shard))
+            call.instructions.append(instruction)
+            queue.append((instruction, call))
+            in_flight += _size(instruction)
+            call.bytes += _size(instruction)
+            if len(call.instructions) == self._clients_per_call or call.bytes > BYTES_PER_CALL:
                 self._send(filling.pop(shard))
-            while under_way > BYTES_UNDER_WAY and len(line) > 2 * self._shards:
-                under_way -= _size(line[0][0])
-                yield from self._next(line)
-        for piece in filling.values():
-            self._send(piece)
-        while line:
-            yield from self._next(line)
+            while in_flight > BYTES_IN_FLIGHT and len(queue) > 2 * self._shards:
+                in_flight -= _size(queue[0][0])
+                yield from self._next(queue)
+        for call in filling.values():
+            self._send(call)
+        while queue:
+            yield from self._next(queue)
 
-    def _next(self, line: deque[tuple[Instruction, _Piece]]) -> Iterator[Reply]:
-        instruction, piece = line.popleft()
-        replies = self._answers(piece)
+    def _next(self, queue: deque[tuple[Instruction, _Call]]) -> Iterator[Reply]:
+        instruction, call = queue.popleft()
+        replies = self._replies(call)
         if instruction.client in replies:
             yield replies.pop(instruction.client)
 
-    def _send(self, piece: _Piece) -> None:
-        piece.life = self._workers[piece.shard].life
-        piece.answer = self._host(piece.shard).actor.run.remote(piece.instructions)
+    def _send(self, call: _Call) -> None:
+        call.generation = self._workers[call.shard].generation
+        call.future = self._actor(call.shard).handle.run.remote(call.instructions)
 
-    def _answers(self, piece: _Piece) -> dict[int, Reply]:
-        """A piece's replies by client; empty if its worker died and nobody is asked again."""
-        while piece.replies is None:
-            if piece.answer is None:  # still being filled, or to be asked again
-                self._send(piece)
-            found = self._got(piece.answer)
-            if not isinstance(found, Exception):
-                self._workers[piece.shard].idle_deaths = 0
-                piece.replies = {reply.client: reply for reply in found}
+    def _replies(self, call: _Call) -> dict[int, Reply]:
+        """The replies of a call by client; empty if its worker died and `repeat` is off."""
+        while call.replies is None:
+            if call.future is None:  # not sent yet, or to be repeated
+                self._send(call)
+            result = self._result(call.future)
+            if not isinstance(result, Exception):
+                self._workers[call.shard].idle_deaths = 0
+                call.replies = {reply.client: reply for reply in result}
                 break
-            if self._workers[piece.shard].life == piece.life:
-                self._restart(piece.shard, found)
+            if self._workers[call.shard].generation == call.generation:
+                self._restart(call.shard, result)
             if not self._settings.repeat:
-                piece.replies = {}
-                LOG.warning("going on without %d clients of worker %d", len(piece.instructions), piece.shard)
+                call.replies = {}
+                LOG.warning("the round continues without %d clients of worker %d", len(call.instructions), call.shard)
                 break
-            piece.instructions = [
-                replace(each, injected=each.injected | FaultInjection.ASKED_AGAIN) for each in piece.instructions
+            call.instructions = [
+                replace(instruction, injected=instruction.injected | FaultInjection.ASKED_AGAIN)
+                for instruction in call.instructions
             ]
-            piece.answer = None
-        piece.instructions, piece.answer = [], None
-        return piece.replies
+            call.future = None
+        call.instructions, call.future = [], None
+        return call.replies
 
-    def _got(self, answer: Any) -> Any:
-        """What a call returned; the exception if the worker is gone. What its own code raised is raised here."""
+    def _result(self, future: Any) -> Any:
+        """The result of a call, or the exception if the worker is dead. Exceptions of the worker's code are raised."""
         import ray
 
         try:
-            return ray.get(answer)
+            return ray.get(future)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, Exception):
                 raise error.cause from None
@@ -164,37 +166,37 @@ class RayEngine(SimulatedEngine):
             return error
 
     def start(self) -> None:
-        """Give every worker its work, all at once, when they are first needed."""
+        """Start all workers in parallel, unless they are running."""
         if self._workers:
             return
         import ray
         from ray import cloudpickle
 
         for module in own_modules():
-            # No other process could import a file that was run by its path.
+            # Other processes cannot import a script that was run by its path.
             cloudpickle.register_pickle_by_value(module)
-        hosts.make_room(self._shards, self._threads)
+        ray_actors.trim_pool(self._shards, self._threads)
         share = None if self._spec.participants is None else -(-self._spec.participants // self._shards)
-        opening = []
+        futures = []
         for shard in range(self._shards):
             clients = range(shard, len(self._spec.data), self._shards)
             part = replace(self._spec, data=part_of(self._spec.data, clients), participants=share)
             worker = _Worker(ray.put(part))
             self._workers.append(worker)
-            worker.host = hosts.take(self._threads, self.places[shard] if self.places else None)
-            opening.append(self._open(shard, self._fresh))
-        for shard, answer in enumerate(opening):
-            self._opened(shard, answer)
-        self.places = [self._host(shard).address for shard in range(self._shards)]
+            worker.actor = ray_actors.take(self._threads, self.addresses[shard] if self.addresses else None)
+            futures.append(self._open(shard, self._fresh))
+        for shard, future in enumerate(futures):
+            self._opened(shard, future)
+        self.addresses = [self._actor(shard).address for shard in range(self._shards)]
         self._fresh = False
 
-    def _host(self, shard: int) -> hosts.Host:
-        host = self._workers[shard].host
-        assert host is not None
-        return host
+    def _actor(self, shard: int) -> ray_actors.PooledActor:
+        actor = self._workers[shard].actor
+        assert actor is not None
+        return actor
 
     def _open(self, shard: int, fresh: bool) -> Any:
-        return self._host(shard).actor.open.remote(
+        return self._actor(shard).handle.open.remote(
             self._workers[shard].spec,
             self._folder / f"{shard}.sqlite",
             threads=self._threads,
@@ -203,46 +205,46 @@ class RayEngine(SimulatedEngine):
             fresh=fresh,
         )
 
-    def _opened(self, shard: int, answer: Any) -> None:
-        hosts.locate(self._host(shard))
-        found = self._got(answer)
-        if isinstance(found, Exception):
-            self._restart(shard, found)
+    def _opened(self, shard: int, future: Any) -> None:
+        ray_actors.locate(self._actor(shard))
+        result = self._result(future)
+        if isinstance(result, Exception):
+            self._restart(shard, result)
 
     def _restart(self, shard: int, error: Exception) -> None:
-        """Another worker on the same store, on the same machine if that is still there."""
-        worker, before = self._workers[shard], self._host(shard)
+        """Replace the actor of a shard. The new one uses the same store, if possible on the same machine."""
+        worker, before = self._workers[shard], self._actor(shard)
         worker.idle_deaths += 1
-        if worker.idle_deaths >= DEATHS:
+        if worker.idle_deaths >= MAX_DEATHS:
             line = " ".join(str(error).split())
-            raise LaconicError(f"ray: worker {shard} died {DEATHS} times in a row: {line[:300]}") from error
-        LOG.warning("worker %d died (%s); another one takes its place", shard, type(error).__name__)
-        # It may only be out of reach: two workers on one store must not be.
-        hosts.end(before)
-        worker.host = hosts.take(self._threads, before.address)
-        worker.life += 1
+            raise LaconicError(f"ray: worker {shard} died {MAX_DEATHS} times in a row: {line[:300]}") from error
+        LOG.warning("worker %d died (%s); starting a new one", shard, type(error).__name__)
+        # The old actor may only be unreachable, and two actors must not use one store.
+        ray_actors.stop(before)
+        worker.actor = ray_actors.take(self._threads, before.address)
+        worker.generation += 1
         self._opened(shard, self._open(shard, self._fresh))
 
     def flush(self) -> None:
-        """Let all that workers have answered survive a power cut, too."""
-        answers = [self._host(shard).actor.flush.remote() for shard in range(len(self._workers))]
-        for shard, answer in enumerate(answers):
-            found = self._got(answer)
-            while isinstance(found, Exception):
-                self._restart(shard, found)
-                found = self._got(self._host(shard).actor.flush.remote())
+        """Make all states of the workers survive a power failure."""
+        futures = [self._actor(shard).handle.flush.remote() for shard in range(len(self._workers))]
+        for shard, future in enumerate(futures):
+            result = self._result(future)
+            while isinstance(result, Exception):
+                self._restart(shard, result)
+                result = self._result(self._actor(shard).handle.flush.remote())
 
     def close(self) -> None:
-        """Let go of the workers; their stores stay if they were given a place."""
-        used = [self._host(shard) for shard in range(len(self._workers))]
+        """Return the actors to the pool. The stores are deleted unless `keep_in` was called."""
+        actors = [self._actor(shard) for shard in range(len(self._workers))]
         self._workers = []
-        for host, answer in [(host, host.actor.close.remote(not self._kept)) for host in used]:
+        for actor, future in [(actor, actor.handle.close.remote(not self._kept)) for actor in actors]:
             try:
-                alive = not isinstance(self._got(answer), Exception)
+                alive = not isinstance(self._result(future), Exception)
             except Exception:
-                # It has never been opened, or was broken off: not one to use again.
+                # An actor that was never opened, or was interrupted, cannot be reused.
                 alive = False
-            (hosts.give_back if alive else hosts.end)(host)
+            (ray_actors.give_back if alive else ray_actors.stop)(actor)
 
 
 def _size(instruction: Instruction) -> int:

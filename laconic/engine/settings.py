@@ -1,4 +1,4 @@
-"""Settings of the simulated network, of injected faults and of Ray.
+"""Settings of the simulated network, the injected faults and Ray.
 
 Importable without torch: the command line reads its options from them.
 """
@@ -15,7 +15,7 @@ from laconic.core.spelling import convert, parse
 
 _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 _UNITS = {
-    # "Mb" is left out: some mean bits by it, some bytes.
+    # "Mb" is ambiguous: it means bits to some and bytes to others.
     "bandwidth": {
         f"{scale}{unit}": bits * factor
         for scale, factor in _SCALES.items()
@@ -32,30 +32,30 @@ _NUMBER = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-zA-Z]*)(?:/s)?\s*")
 
 
 def quantity(text: str, kind: str) -> float:
-    """Bits a second, or seconds.
+    """Parse a bandwidth (in bits per second) or a latency (in seconds).
 
     >>> quantity("1Mbit", "bandwidth"), quantity("500 kB/s", "bandwidth"), quantity("50ms", "latency")
     (1000000.0, 4000000.0, 0.05)
     """
-    found = _NUMBER.fullmatch(text)
+    match = _NUMBER.fullmatch(text)
     units = _UNITS[kind] | ({"mbit": 1e6, "gbit": 1e9, "Kbit": 1e3, "KB": 8e3} if kind == "bandwidth" else {"": 1.0})
-    if found is None or found[2] not in units:
-        raise ValueError(f"no {kind}; write it as in {_EXAMPLES[kind]}")
-    value = float(found[1]) * units[found[2]]
+    if match is None or match[2] not in units:
+        raise ValueError(f"not a {kind}; write it as in {_EXAMPLES[kind]}")
+    value = float(match[1]) * units[match[2]]
     if not (math.isfinite(value) and (value > 0 or kind == "latency")):
-        raise ValueError(f"no {kind}: it must be above 0")
+        raise ValueError(f"not a {kind}: it must be above 0")
     return value
 
 
 class Spread(NamedTuple):
-    """The same for everybody, or lognormal over clients: the median, and the standard deviation of the logarithm."""
+    """A lognormal distribution over clients: its median, and the standard deviation of the logarithm (0: constant)."""
 
     median: float
     deviation: float = 0.0
 
     @classmethod
     def parse(cls, text: str, kind: str) -> Spread:
-        """`1Mbit`, or `lognormal:1Mbit,0.5`."""
+        """Parse `1Mbit` or `lognormal:1Mbit,0.5`."""
         spelling = parse(text)
         if spelling.name != "lognormal":
             return cls(quantity(text, kind))
@@ -67,32 +67,31 @@ class Spread(NamedTuple):
 
 
 def _seconds(value: Any) -> Any:
-    """A number, or text with a unit."""
     if not isinstance(value, str):
         return value
     try:
         return quantity(value, "latency")
     except ValueError:
-        raise ValueError("seconds are allowed, as in 30, 30s or 500ms") from None
+        raise ValueError("a time is allowed, as in 30, 30s or 500ms") from None
 
 
 class Network(BaseModel):
-    """The clients' connections. Only the deadline changes what is computed."""
+    """The simulated connections of the clients. Only the deadline changes the result of a run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     bandwidth_up: str | None = None
-    """Simulated upload bandwidth, as in 1Mbit or lognormal:1Mbit,0.5 (median, sigma); unlimited when not given."""
+    """Simulated upload bandwidth, as in 1Mbit or lognormal:1Mbit,0.5 (median, sigma); unlimited by default."""
     bandwidth_down: str | None = None
-    """Simulated download bandwidth, likewise."""
+    """Simulated download bandwidth, in the same form."""
     latency: str = "0s"
     """Simulated one-way latency, as in 50ms or lognormal:50ms,0.5."""
     compute: Annotated[float, Field(ge=0)] = 0.0
     """Simulated seconds for the gradient of one example."""
     deadline: Annotated[float, BeforeValidator(_seconds), Field(gt=0)] | None = None
-    """Simulated seconds after which a round closes, as in 30 or 500ms; slower clients are cut off."""
+    """Simulated duration after which a round ends, as in 30 or 500ms; later replies are dropped."""
     trace: str | None = None
-    """CSV file of measured connections: columns up, down and latency; client; and round, from which a row holds."""
+    """CSV file of measured connections: columns up, down, latency, client, and round (the first that a row applies to)."""
 
     @field_validator("bandwidth_up", "bandwidth_down", "latency")
     @classmethod
@@ -105,13 +104,11 @@ class Network(BaseModel):
     def _complete(self) -> Network:
         timed = self.bandwidth_up or self.bandwidth_down or self.trace or self.compute or self.latency != "0s"
         if self.deadline is not None and not timed:
-            raise ValueError(
-                "a deadline needs to know how long messages take: give bandwidth_up, bandwidth_down or latency"
-            )
+            raise ValueError("a deadline needs simulated durations: set bandwidth_up, bandwidth_down or latency")
         return self
 
     def any(self) -> bool:
-        """Whether seconds are simulated at all."""
+        """Whether a network is simulated."""
         return self != Network()
 
 
@@ -120,14 +117,14 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Faults(BaseModel):
-    """Probability of each fault per client and round, and the number of attackers."""
+    """The probability of each fault per client and round, and the number of attackers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     drop: Chance = 0.0
     """Probability that an update is lost."""
     late: Chance = 0.0
-    """Probability that an update arrives after its round has closed."""
+    """Probability that an update arrives after its round has ended."""
     duplicate: Chance = 0.0
     """Probability that an update arrives twice."""
     crash: Chance = 0.0
@@ -147,15 +144,15 @@ class Faults(BaseModel):
 
 
 class RaySettings(BaseModel):
-    """The Ray engine's workers. They do not change the result, unless a worker dies."""
+    """Settings of the Ray engine. They do not change the result, unless a worker dies."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     workers: Annotated[int, Field(ge=1)] | None = None
-    """With the engine ray: number of worker processes; one per core when not given."""
+    """With the engine ray: number of worker processes; one per core by default."""
     address: str | None = None
-    """With the engine ray: address of a running cluster (host:port or auto); when not given, Ray is started here."""
+    """With the engine ray: address of a running cluster (host:port or auto); by default Ray starts on this machine."""
     repeat: bool = False
-    """Whether to ask the clients of a dead worker again; otherwise the round goes on without them."""
+    """Whether to run the clients of a dead worker again; otherwise the round continues without them."""
     folder: str | None = None
-    """Folder for client states on each worker's machine; in the run's directory when not given."""
+    """Folder for client states on each worker's machine; by default in the run's directory."""

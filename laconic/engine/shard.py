@@ -1,7 +1,7 @@
-"""A worker's side of the Ray engine: a shard of the clients, with their data and their states.
+"""The worker side of the Ray engine: a shard of the clients, with their data and states.
 
-What a call changes in the shard's store is one transaction, committed before the replies leave. A worker that is killed has
-either done a call's work or never heard of it; the next one on the same store goes on from there.
+All changes of one call to the shard's store are one transaction, committed before the replies leave. If a worker is killed,
+each call has either been committed or left no trace. A new worker continues from the same store.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from laconic.federation.database import SHARD, Database
 from laconic.federation.disk_store import DiskStore
 from laconic.federation.messages import Instruction, Reply
 
-_BESIDE = ("", "-wal", "-shm", "-journal")
-"""What SQLite puts beside a file."""
+_SUFFIXES = ("", "-wal", "-shm", "-journal")
+"""The suffixes of SQLite's files."""
 
 
 class Shard:
-    """Plain calls, and nothing of Ray's: `engine/ray_engine.py` makes it an actor, which may serve one run after another."""
+    """A shard of the clients, independent of Ray. `ray_actors.py` makes it an actor, which may serve many runs."""
 
     def open(
         self,
@@ -35,7 +35,7 @@ class Shard:
         cache: int,
         fresh: bool,
     ) -> None:
-        """Start with the states in the file at `path`; with `fresh`, with none."""
+        """Start a run with the states in the file at `path`, or with none if `fresh`."""
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,16 +44,16 @@ class Shard:
         self._database = Database(cache, SHARD)
         self._database.open(path)
         if fresh:
-            # Not by removing the file: a worker of an earlier run may still have it.
+            # Clear the file instead of deleting it: a worker of an earlier run may still have it open.
             self._database.clear()
-        # A training loop of a person's own runs with all the operator threads that it would have without workers.
+        # A user's own training loop may use as many torch threads as without workers.
         torch.set_num_threads(operator_threads)
         self._engine = spec.engine(DiskStore(self._database), threads)
         assert spec.prepared.batch is not None
         self._engine.warm_up(spec.prepared.batch)
 
     def run(self, instructions: Sequence[Instruction]) -> list[Reply]:
-        """The replies of some of its clients, whose new states are in the store by then."""
+        """Run instructions, commit the clients' new states, and return the replies."""
         try:
             replies = list(self._engine.run(instructions))
             self._database.commit()
@@ -63,19 +63,16 @@ class Shard:
         return replies
 
     def flush(self) -> None:
-        """Let all that was answered up to now survive a power cut, too."""
+        """Make all committed states survive a power failure."""
         self._database.flush()
 
     def close(self, remove: bool) -> None:
-        """End this run, and leave nothing behind if nobody will come back."""
+        """End the run, and delete the store if `remove`."""
         self._engine.close()
         self._database.close()
         del self._engine, self._database
         if remove:
-            self._remove()
-            with suppress(OSError):  # others may still be there, or faster
+            for suffix in _SUFFIXES:
+                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+            with suppress(OSError):  # another worker may still use the folder, or have deleted it
                 self._path.parent.rmdir()
-
-    def _remove(self) -> None:
-        for suffix in _BESIDE:
-            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)

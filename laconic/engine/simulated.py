@@ -10,7 +10,7 @@ from laconic.federation.messages import Instruction, Reply
 
 
 class SimulatedEngine(Engine):
-    """Base of the inline and Ray engines, and of those that add faults or a network to another."""
+    """Base of the inline and Ray engines, and of the engines that add faults or a network to another engine."""
 
     @abstractmethod
     def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:

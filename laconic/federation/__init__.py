@@ -1,1 +1,1 @@
-"""One round, the same in every engine: messages, client state, the server, aggregation, defenses."""
+"""One round, the same for every engine: messages, client states, server, aggregation, defenses."""

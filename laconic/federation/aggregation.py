@@ -1,4 +1,4 @@
-"""How updates become a mean: added one after the other as they arrive, in client order."""
+"""The running mean of updates, added one at a time in client order."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from laconic.compression import Payload
 
 
 class RunningMean:
-    """A weighted mean of payloads that holds one accumulator, however many clients there are.
+    """A weighted mean of payloads in one accumulator. Its memory does not depend on the number of clients.
 
-    Where torch's operators may use several threads, other threads add a large payload while the caller decodes the next
-    one, and the caller helps with what is left before it hands over another: at most two are in memory at a time. A payload
-    is added when the one before it is there in full, so the sums are the same to the bit.
+    If torch may use several threads, helper threads add the pieces of a large payload while the caller decodes the next one.
+    The caller adds the remaining pieces before it hands over the next payload, so at most two payloads are in memory.
+    Payloads are added strictly one after the other, so the sums do not depend on the number of threads.
     """
 
     def __init__(self, size: int, dtype: torch.dtype, device: torch.device) -> None:
-        # NumPy asks the system for huge pages: adding at scattered positions is up to a third faster than in torch.zeros.
-        kind = torch.empty(0, dtype=dtype).numpy().dtype
-        self._sum = torch.from_numpy(np.zeros(size, dtype=kind)).to(device)
+        # NumPy uses huge pages, which makes scattered additions up to a third faster than with torch.zeros.
+        numpy_dtype = torch.empty(0, dtype=dtype).numpy().dtype
+        self._sum = torch.from_numpy(np.zeros(size, dtype=numpy_dtype)).to(device)
         self._weight = 0.0
         self._waiting: deque[Callable[[], object]] = deque()
         self._helpers: list[Future[None]] = []
         self._pool: ThreadPoolExecutor | None = None
 
     def add(self, payload: Payload, weight: float, factor: float = 1.0) -> None:
-        """Fold one payload in, `factor` times as long as it is."""
+        """Add one payload, scaled by `factor`, with weight `weight` in the mean."""
         pieces = payload.pieces(self._sum, weight * factor)
         self._finish()
         self._waiting.extend(pieces)
@@ -49,7 +49,7 @@ class RunningMean:
         return self._sum
 
     def mean(self) -> Tensor | None:
-        """The mean, or None when nothing was folded."""
+        """The mean, or None if no payload was added."""
         self._finish()
         return self._sum / self._weight if self._weight else None
 
@@ -64,6 +64,6 @@ class RunningMean:
     def _finish(self) -> None:
         self._work()
         for helper in self._helpers:
-            if not helper.cancel():  # one that has not begun is not waited for
+            if not helper.cancel():  # a helper that has not started has nothing left to do
                 helper.result()
         self._helpers = []

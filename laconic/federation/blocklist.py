@@ -1,4 +1,4 @@
-"""Clients whose replies had to be refused: named in the log, and not asked any more after a number of violations."""
+"""Counts of refused replies: a client is blocked after a number of violations and receives no more instructions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Blocklist:
         self.counts: dict[int, int] = {}
 
     def record_violation(self, client: int, error: PacketError) -> None:
-        """Count a refused reply. A late reply is logged, and does not count."""
+        """Log and count a refused reply. A late reply is logged only."""
         if error.reason == "stale":
             self._log.info("laconic: %s answered late: %s", self._name(client), error)
             return
@@ -28,11 +28,11 @@ class Blocklist:
             self._log.warning("laconic: %s is blocked after %d refused replies", self._name(client), self.limit)
 
     def clear(self, client: int, count: int) -> None:
-        """Take violations back that were not the client's fault."""
+        """Remove `count` violations that were not the client's fault."""
         self.counts[client] = max(0, self.counts.get(client, 0) - count)
 
     def is_blocked(self, client: int) -> bool:
-        """Whether a client has too many violations."""
+        """Whether a client has reached the limit of violations."""
         return self.counts.get(client, 0) >= self.limit
 
     def blocked_count(self) -> int:

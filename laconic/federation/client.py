@@ -1,11 +1,12 @@
-"""A client's round from instruction to reply, for a chunk of clients; the same code in every engine.
+"""The client's side of a round, from instruction to reply, for a chunk of clients. All engines run this code.
 
-A client's round is a transaction (design rule 5). The instruction carries the number of the client's last update that the
-server has folded in: the pending state with that number is committed, any other is dropped, as if the client had not taken
-part. The new state is stored as pending before the reply leaves. A later exchange of the same round goes on from the pending
-state of the one before, which stays pending: the server acknowledges whole rounds, once they are durable. A client that has
-lost the state of an acknowledged update starts anew and says so; if it cannot read what it was sent without that state it
-says only this, and is sent the whole model next.
+A client's round is a transaction. The instruction carries the sequence number of the client's last update
+that the server has durably aggregated. The client commits the pending state with that number and drops the others. It stores
+its new state as pending before the reply leaves. A later exchange of the same round continues from the pending state of the
+previous exchange, which stays pending: the server acknowledges whole rounds, once they are durable.
+
+A client that has lost the state of an acknowledged update starts over and sets a flag in its reply. If it cannot decode the
+instruction without that state, it replies with the flag only, and the server sends the whole model next.
 """
 
 from __future__ import annotations
@@ -36,23 +37,23 @@ from laconic.gradients.strategies import Gradients
 
 @dataclass(frozen=True)
 class ClientRuntime:
-    """Everything that clients need to take part, but for their messages."""
+    """Everything that clients need to run instructions."""
 
     algorithm: Algorithm
     task: Task
     layout: Layout
     initial_model: Tensor
-    """It follows from the seed, so a client has it before it hears anything."""
+    """Derived from the seed, so clients have it without receiving it."""
     initial_buffers: Tensor
     data: ClientData
     randomness: Randomness
     store: ClientStore
     device: torch.device
     probing: bool = False
-    """Whether replies carry what diagnostics need."""
+    """Whether replies carry a `Probe` for diagnostics."""
 
     def run(self, instructions: Sequence[Instruction], gradients: Gradients) -> list[Reply]:
-        """One chunk of clients through an exchange; replies in the order of the instructions."""
+        """Run one exchange for a chunk of clients. Replies are in the order of the instructions."""
         replies: dict[int, Reply] = {}
         by_phase: dict[str, list[_Opening]] = {}
         for instruction in instructions:
@@ -65,14 +66,14 @@ class ClientRuntime:
             else:
                 by_phase.setdefault(instruction.phase, []).append(opening)
         for openings in by_phase.values():
-            replies |= {reply.client: reply for reply in self._work(openings, gradients)}
+            replies |= {reply.client: reply for reply in self._run_phase(openings, gradients)}
         return [replies[instruction.client] for instruction in instructions if instruction.client in replies]
 
     def settle(self, instruction: Instruction) -> Settled:
-        """Commit or drop the pending state, as the instruction says."""
-        return self._settled(instruction, self._parse(instruction))
+        """Commit or drop the client's pending state, as the instruction says."""
+        return self._settle(instruction, self._parse(instruction))
 
-    def _settled(self, instruction: Instruction, packets: dict[str, Packet]) -> Settled:
+    def _settle(self, instruction: Instruction, packets: dict[str, Packet]) -> Settled:
         question = self._question(instruction, packets)
         settled = self.store.settle(instruction.client, question)
         if FaultInjection.LOSE_STATE in instruction.injected:
@@ -81,21 +82,20 @@ class ClientRuntime:
 
     def _question(self, instruction: Instruction, packets: dict[str, Packet]) -> Question:
         label = next(iter(packets.values()))
-        place = (label.incarnation, label.round, label.exchange)
-        if any((packet.incarnation, packet.round, packet.exchange) != place for packet in packets.values()):
-            raise PacketError("stream", "an instruction with packets of several occasions")
-        return Question(
-            *place, label.sequence, instruction.continues, again=FaultInjection.ASKED_AGAIN in instruction.injected
-        )
+        position = (label.incarnation, label.round, label.exchange)
+        if any((packet.incarnation, packet.round, packet.exchange) != position for packet in packets.values()):
+            raise PacketError("stream", "the packets of one instruction belong to different exchanges")
+        again = FaultInjection.ASKED_AGAIN in instruction.injected
+        return Question(*position, label.sequence, instruction.continues, again=again)
 
     def _parse(self, instruction: Instruction) -> dict[str, Packet]:
         parsed = [Packet.parse(packet, self.layout) for packet in instruction.packets]
         packets = {self.algorithm.phases.stream(packet.stream): packet for packet in parsed}
         if not packets:
-            raise PacketError("stream", "an instruction without a packet")
+            raise PacketError("stream", "the instruction has no packet")
         return packets
 
-    def _work(self, openings: Sequence[_Opening], gradients: Gradients) -> list[Reply]:
+    def _run_phase(self, openings: Sequence[_Opening], gradients: Gradients) -> list[Reply]:
         method, phase = self.algorithm.method, openings[0].phase
         cohort = self._cohort(openings, gradients)
         answers = {stream: vectors.cpu() for stream, vectors in phase.answer(cohort).items()}
@@ -104,13 +104,13 @@ class ClientRuntime:
         for row, opening in enumerate(openings):
             client = opening.instruction.client
             answer = self._encode(opening, {stream: vectors[row] for stream, vectors in answers.items()})
-            own = method.remember(cohort, row, answer.used)
+            method_state = method.remember(cohort, row, answer.used)
             update = answers[MODEL][row] if MODEL in answers else None
             replies.append(
                 Reply(
                     round=opening.instruction.round,
                     client=client,
-                    packets=self._close(opening, answer, own, cohort.buffers[row]),
+                    packets=self._close(opening, answer, method_state, cohort.buffers[row]),
                     examples=self.data.size(client),
                     gradients=phase.gradients(self.data.size(client)),
                     samples=samples[row],
@@ -126,16 +126,18 @@ class ClientRuntime:
             round=first.instruction.round,
             phase=first.phase.name,
             clients=[opening.instruction.client for opening in openings],
-            states=[opening.own for opening in openings],
+            states=[opening.method_state for opening in openings],
             _received={
-                stream: self._together([opening.received[stream] for opening in openings])
+                stream: self._stack([opening.received[stream] for opening in openings])
                 for stream in first.received
-                # What only some clients wait for was used at the opening (`Method.receive`).
+                # `Method.receive` has used the pending broadcasts, which only some clients receive.
                 if all(stream in opening.received for opening in openings)
             },
-            models=self._together([opening.model for opening in openings]),
-            # Written to on the way, so these are always copies.
-            buffers=torch.stack([self._buffers(opening) for opening in openings]).to(self.device),
+            models=self._stack([opening.model for opening in openings]),
+            # Training writes to the buffers, so each client needs a copy.
+            buffers=torch.stack(
+                [self.initial_buffers if opening.buffers is None else opening.buffers for opening in openings]
+            ).to(self.device),
             task=self.task,
             layout=self.layout,
             data=self.data,
@@ -145,28 +147,28 @@ class ClientRuntime:
         )
 
     def _open(self, instruction: Instruction) -> _Opening | Reply:
-        """Settle the last exchange, and read what has come; a reply if it cannot be read."""
+        """Commit or drop the pending state and decode the instruction; a reply if that needs state that is lost."""
         packets = self._parse(instruction)
         phase = self.algorithm.phases[instruction.phase]
         missing = [stream.name for stream in phase.down if stream.name not in packets]
         if missing:
-            raise PacketError("stream", f"phase '{phase.name}' without {', '.join(missing)}")
+            raise PacketError("stream", f"the instruction for phase '{phase.name}' lacks {', '.join(missing)}")
         label = next(iter(packets.values()))
-        settled = self._settled(instruction, packets)
-        # The next answer must have a number that the server has not seen, also from a client that has lost count.
+        settled = self._settle(instruction, packets)
+        # The next update needs a number that the server has not seen, even if the client has lost its own count.
         known = max(label.sequence, instruction.continues or 0)
         state = settled.state or {}
-        held, current = section(state, "downlink"), section(state, "current")
+        downlink_state, current = section(state, "downlink"), section(state, "current")
         model, buffers = current.get("model", self.initial_model), current.get("buffers")
         try:
             if MODEL in packets:
-                arguments = (packets[MODEL].body, held, self.initial_model, self.layout, settled.lost)
-                model, held = self.algorithm.downlink.receive(*arguments)
+                arguments = (packets[MODEL].body, downlink_state, self.initial_model, self.layout, settled.lost)
+                model, downlink_state = self.algorithm.downlink.receive(*arguments)
             elif settled.lost:
-                # The question goes on from an exchange that this client knows nothing of any more.
+                # The instruction continues an exchange whose state is lost.
                 raise LostState
         except LostState:
-            return self._lost(instruction, known, label.incarnation)
+            return self._lost_reply(instruction, known, label.incarnation)
         if BUFFERS in packets:
             body = packets[BUFFERS].body
             buffers = decode_dense(body, self.layout.buffer_size, self.layout.dtype).dense()
@@ -176,64 +178,59 @@ class ClientRuntime:
             if stream not in (MODEL, BUFFERS)
         }
         if MEAN in received and MODEL not in packets:
-            held = self.algorithm.downlink.repeat(held, received[MEAN])
+            downlink_state = self.algorithm.downlink.repeat(downlink_state, received[MEAN])
         return _Opening(
             instruction,
             phase,
             label.incarnation,
             known,
             settled.lost,
-            memory=section(state, "uplink"),
-            held=held,
-            own={} if settled.lost else self.algorithm.method.receive(section(state, "method"), received),
+            uplink_state=section(state, "uplink"),
+            downlink_state=downlink_state,
+            method_state={} if settled.lost else self.algorithm.method.receive(section(state, "method"), received),
             received=received,
             model=model,
             buffers=buffers,
         )
 
-    def _together(self, vectors: list[Tensor]) -> Tensor:
-        # Nobody writes to these, so clients that were sent the same need no copies; with a large model each vector counts.
+    def _stack(self, vectors: list[Tensor]) -> Tensor:
+        # The result is read-only, so clients with the same vector share it: copies of a large model take much memory.
         first = vectors[0]
         if all(vector is first for vector in vectors):
             return first.to(self.device).expand(len(vectors), -1)
         return torch.stack(vectors).to(self.device)
 
-    def _buffers(self, opening: _Opening) -> Tensor:
-        return self.initial_buffers if opening.buffers is None else opening.buffers
-
     def _encode(self, opening: _Opening, vectors: dict[str, Tensor]) -> _Answer:
-        """Every vector as a body: the update by the uplink and its memory, the others by their stream's compressor."""
-        context = self._context(opening.instruction)
-        answer = _Answer(memory=opening.memory)
+        """Encode the update by the uplink, and every other vector by the compressor of its stream."""
+        instruction = opening.instruction
+        counts = {"invited": instruction.invited, "population": len(self.data)}
+        context = RoundContext(self.layout, self.randomness, instruction.round, instruction.client, **counts)
+        answer = _Answer(uplink_state=opening.uplink_state)
         for name, vector in vectors.items():
             if name == MODEL:
-                encoded = self.algorithm.uplink.encode(vector, opening.memory, context)
+                encoded = self.algorithm.uplink.encode(vector, opening.uplink_state, context)
                 answer.bodies[name], answer.used[name] = encoded.body, encoded.used
-                answer.memory, answer.flags = encoded.state, encoded.flags
+                answer.uplink_state, answer.flags = encoded.state, encoded.flags
                 answer.remembered = encoded.remembered or encoded.used
                 continue
-            declared = opening.phase.stream(name)
-            generator = context.generator(Draw.UPLINK_STREAM.format(declared.draw))
-            body = (declared.compressor or DENSE).encode(vector, self.layout, generator)
+            stream = opening.phase.stream(name)
+            generator = context.generator(Draw.UPLINK_STREAM.format(stream.draw))
+            body = (stream.compressor or DENSE).encode(vector, self.layout, generator)
             answer.bodies[name], answer.used[name] = body, decode_body(body, self.layout)
         if not vectors:
             answer.bodies[CONFIRM] = Body(Codec.SKIP)
         return answer
 
-    def _context(self, instruction: Instruction) -> RoundContext:
-        counts = {"invited": instruction.invited, "population": len(self.data)}
-        return RoundContext(self.layout, self.randomness, instruction.round, instruction.client, **counts)
-
     def _probe(self, update: Tensor, answer: _Answer) -> Probe:
         assert answer.remembered is not None
         arrived = answer.remembered.dense()
-        memory = answer.memory.get("memory")
+        memory = answer.uplink_state.get("memory")
         return Probe(update.clone(), update.clone() if memory is None else arrived + memory, arrived, memory)
 
-    def _close(self, opening: _Opening, answer: _Answer, own: State, buffers: Tensor) -> tuple[Frame, ...]:
-        """Keep the state as pending, and only then let the packets go."""
+    def _close(self, opening: _Opening, answer: _Answer, method_state: State, buffers: Tensor) -> tuple[Frame, ...]:
+        """Store the new state as pending, then return the packets of the reply."""
         instruction = opening.instruction
-        parts = {"uplink": answer.memory, "downlink": opening.held, "method": own}
+        parts = {"uplink": answer.uplink_state, "downlink": opening.downlink_state, "method": method_state}
         if opening.phase.keeps_model:
             parts["current"] = {"model": opening.model}
             parts["current"] |= {} if opening.buffers is None else {"buffers": opening.buffers}
@@ -246,7 +243,7 @@ class ClientRuntime:
         label = _Label(instruction.round, sequence, flags, opening.incarnation, instruction.exchange)
         return tuple(self._packet(body, stream, label) for stream, body in bodies.items())
 
-    def _lost(self, instruction: Instruction, known: int, incarnation: int) -> Reply:
+    def _lost_reply(self, instruction: Instruction, known: int, incarnation: int) -> Reply:
         label = _Label(instruction.round, known + 1, Flag.LOST, incarnation, instruction.exchange)
         packet = self._packet(Body(Codec.SKIP), MODEL, label)
         return Reply(instruction.round, instruction.client, (packet,), 0, 0, 0, float("nan"))
@@ -266,7 +263,7 @@ class ClientRuntime:
 
 @dataclass(frozen=True)
 class _Label:
-    """What all packets of one reply say alike."""
+    """The header fields that all packets of one reply share."""
 
     round: int
     sequence: int
@@ -277,32 +274,34 @@ class _Label:
 
 @dataclass
 class _Answer:
-    """What goes up, and what the server will make of it."""
+    """The encoded vectors of one client."""
 
-    memory: State
+    uplink_state: State
     """The uplink's new state."""
     bodies: dict[str, Body] = field(default_factory=dict)
     used: dict[str, Payload] = field(default_factory=dict)
+    """The vectors that the server uses, by stream."""
     remembered: Payload | None = None
-    """What the uplink's memory takes for sent."""
+    """The vector that the uplink subtracts from its memory."""
     flags: Flag = Flag(0)
 
 
 @dataclass(frozen=True)
 class _Opening:
+    """A decoded instruction, with the client's state."""
+
     instruction: Instruction
     phase: Phase
     incarnation: int
     known: int
-    """The highest number of this client's answers that the server has."""
+    """The highest sequence number of this client's updates that the server has."""
     lost: bool
-    memory: State
-    """The uplink's state."""
-    held: State
-    """The downlink's new state."""
-    own: State
-    """The method's state."""
+    """Whether the client has lost its state and starts over."""
+    uplink_state: State
+    downlink_state: State
+    """The new state, after this instruction."""
+    method_state: State
     received: dict[str, Tensor]
     model: Tensor
     buffers: Tensor | None
-    """None if they do not travel."""
+    """None if the server does not send buffers."""

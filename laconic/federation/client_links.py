@@ -1,8 +1,8 @@
-"""What the server keeps of each client's links, beyond 16 bytes (design rule 7).
+"""The server's copy of each client's link state.
 
-The last packet of a lazy client is small and stays in memory. The mirror of a mirrored one is a whole model, so vectors as
-long as the model lie in a file without a name, a row for every client that was ever heard: they cost disk, not memory.
-Where clients' states are in a database, all of it is there.
+Small tensors, such as the last packet of a lazy client, stay in memory. Vectors of the model's size, such as the mirror of a
+mirrored downlink, are rows of an anonymous temporary file: they cost disk space, not memory. With `store = "disk"` all link
+states are in the database.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from laconic.federation.database import Database
 
 
 class ClientLinkState:
-    """States by client; what is read is a copy."""
+    """Link states by client. Reading a state returns a copy of its vectors."""
 
     def __init__(self, layout: Layout) -> None:
         self._size = layout.size
-        self._kind = torch.empty(0, dtype=layout.dtype).numpy().dtype
+        self._dtype = torch.empty(0, dtype=layout.dtype).numpy().dtype
         self._small: dict[int, State] = {}
         self._rows: dict[int, dict[str, int]] = {}
-        """Of each client, the rows of its vectors by name."""
+        """The rows of each client's vectors, by name."""
         self._free: list[int] = []
-        self._used = 0
+        self._row_count = 0
         self._file: IO[bytes] | None = None
 
     def __contains__(self, client: int) -> bool:
@@ -44,7 +44,7 @@ class ClientLinkState:
         return self._small[client] | vectors
 
     def get(self, client: int, default: State | None = None) -> State:
-        """What is kept of a client; nothing of one that is not known."""
+        """The state of a client, or `default` (empty) if there is none."""
         return self[client] if client in self._small else default or {}
 
     def __setitem__(self, client: int, state: State) -> None:
@@ -59,24 +59,24 @@ class ClientLinkState:
         self._small[client] = {name: value for name, value in state.items() if name not in vectors}
 
     def forget(self, client: int) -> None:
-        """Keep nothing of a client any more."""
+        """Delete a client's state."""
         self._small.pop(client, None)
         self._free += self._rows.pop(client, {}).values()
 
     def state_dict(self) -> State:
-        """Everything as a flat dict, for a checkpoint."""
+        """All states as a flat dict of tensors."""
         return {f"{client}/{name}": value for client in self._small for name, value in self[client].items()}
 
     def load_state_dict(self, state: State) -> None:
-        """Take everything back from a checkpoint."""
+        """Restore a `state_dict`."""
         for client in list(self._small):
             self.forget(client)
-        found: dict[int, State] = {}
+        states: dict[int, State] = {}
         for key, value in state.items():
-            number, name = key.split("/", 1)
-            found.setdefault(int(number), {})[name] = value
-        for client, peer in found.items():
-            self[client] = peer
+            client_id, name = key.split("/", 1)
+            states.setdefault(int(client_id), {})[name] = value
+        for client, client_state in states.items():
+            self[client] = client_state
 
     def _is_vector(self, value: Tensor) -> bool:
         return value.is_floating_point() and value.shape == (self._size,)
@@ -84,24 +84,24 @@ class ClientLinkState:
     def _new_row(self) -> int:
         if self._free:
             return self._free.pop()
-        self._used += 1
-        return self._used - 1
+        self._row_count += 1
+        return self._row_count - 1
 
     def _read(self, row: int) -> Tensor:
         assert self._file is not None
-        self._file.seek(row * self._size * self._kind.itemsize)
-        content = bytearray(self._file.read(self._size * self._kind.itemsize))
-        return torch.from_numpy(np.frombuffer(content, dtype=self._kind))
+        self._file.seek(row * self._size * self._dtype.itemsize)
+        content = bytearray(self._file.read(self._size * self._dtype.itemsize))
+        return torch.from_numpy(np.frombuffer(content, dtype=self._dtype))
 
     def _write(self, row: int, vector: Tensor) -> None:
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="laconic-peers-")  # noqa: SIM115 - lives as long as the server
-        self._file.seek(row * self._size * self._kind.itemsize)
-        self._file.write(vector.detach().cpu().numpy().astype(self._kind, copy=False).tobytes())
+        self._file.seek(row * self._size * self._dtype.itemsize)
+        self._file.write(vector.detach().cpu().numpy().astype(self._dtype, copy=False).tobytes())
 
 
 class DiskClientLinkState:
-    """The same in a database, where it is part of every checkpoint as it is."""
+    """Link states by client in a database. Every commit of the database includes them."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -116,19 +116,19 @@ class DiskClientLinkState:
         return self.database.get(("peer", client, 0))
 
     def get(self, client: int, default: State | None = None) -> State:
-        """What is kept of a client; nothing of one that is not known."""
+        """The state of a client, or `default` (empty) if there is none."""
         return self[client] or default or {}
 
     def __setitem__(self, client: int, state: State) -> None:
         self.database.put(("peer", client, 0), state)
 
     def forget(self, client: int) -> None:
-        """Keep nothing of a client any more."""
+        """Delete a client's state."""
         self.database.drop(("peer", client, 0))
 
     def state_dict(self) -> State:
-        """Nothing: it is in the database already."""
+        """Empty: the database has the states."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Nothing to do: the database went back to the checkpoint when it was opened."""
+        """Does nothing: opening the database rolls it back to the last checkpoint."""

@@ -1,6 +1,6 @@
-"""What the server keeps about its clients between rounds.
+"""The server's per-client state.
 
-Per client that is 16 bytes (the number of its last update and the version of its model), and what its links need.
+Each client takes 16 bytes (the sequence number of its last update and the version of its model) plus its link state.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ class ClientTable:
 
     def __init__(self, layout: Layout, count: int, links: ClientLinkState | DiskClientLinkState | None = None) -> None:
         self.sequences = np.zeros(count, dtype=np.int64)
-        """The number of each client's last update that was used."""
+        """The sequence number of each client's last update that was used."""
         self.versions = np.zeros(count, dtype=np.int64)
-        """The version of the model that each client has; `LOST` for a client that has lost its state."""
+        """The version of each client's model; `LOST` for a client that has lost its state."""
         self.links = ClientLinkState(layout) if links is None else links
         self.pending = PendingBroadcasts()
         self._durable: dict[int, int] = {}
-        """For clients with updates since the last checkpoint: the number before these, which may be acknowledged."""
+        """For clients with updates since the last checkpoint: the number of the last update before it."""
 
     def acknowledge(self) -> None:
-        """All updates used up to now are durable, so clients may be told."""
+        """Mark all updates used so far as durable, so that instructions acknowledge them."""
         self._durable = {}
 
     def acknowledged(self, client: int) -> int:
-        """The number of the client's last update that is used durably."""
+        """The number of the client's last durable update."""
         return self._durable.get(client, int(self.sequences[client]))
 
     def continues(self, client: int) -> int | None:
-        """The number of an update that is used but not durable yet, from which the client goes on; else None."""
+        """The number of the client's last update if it was used but is not durable yet, else None."""
         return int(self.sequences[client]) if client in self._durable else None
 
     def model_version(self, client: int) -> ClientModelVersion:
-        """The model that the client has, as far as the server knows."""
+        """The client's model version and downlink state."""
         return ClientModelVersion(int(self.versions[client]), section(self.links.get(client), "downlink"))
 
     def uplink_state(self, client: int) -> State:
-        """What the uplink keeps about the client."""
+        """The server's uplink state for the client."""
         return section(self.links.get(client), "uplink")
 
     def has_lost_state(self, client: int) -> bool:
@@ -53,7 +53,7 @@ class ClientTable:
         return bool(self.versions[client] == LOST)
 
     def advance(self, client: int, sequence: int, uplink: State, downlink: State, version: int | None) -> None:
-        """The client's update counts: its links move on, and its pending broadcast has arrived."""
+        """Record that a client's update was used: store its link states and confirm its pending broadcast."""
         state = {f"uplink/{name}": value for name, value in uplink.items()}
         state |= {f"downlink/{name}": value for name, value in downlink.items()}
         if state:
@@ -65,16 +65,16 @@ class ClientTable:
         self.pending.confirm(client)
 
     def forget(self, client: int) -> None:
-        """The client has lost its state: it receives the whole model next."""
+        """Record that the client has lost its state, so that it receives the whole model next."""
         self.versions[client] = LOST
         self.links.forget(client)
         self.pending.confirm(client)
 
     def state_dict(self) -> State:
-        """All of it as tensors."""
-        own: State = {"sequences": torch.from_numpy(self.sequences), "versions": torch.from_numpy(self.versions)}
-        own |= {f"pending/{name}": value for name, value in self.pending.state_dict().items()}
-        return own | {f"links/{name}": value for name, value in self.links.state_dict().items()}
+        """The whole table as tensors."""
+        state: State = {"sequences": torch.from_numpy(self.sequences), "versions": torch.from_numpy(self.versions)}
+        state |= {f"pending/{name}": value for name, value in self.pending.state_dict().items()}
+        return state | {f"links/{name}": value for name, value in self.links.state_dict().items()}
 
     def load_state_dict(self, state: State) -> None:
         """Restore a `state_dict`."""

@@ -1,8 +1,8 @@
-"""One SQLite file for clients' states, with one schema for simulations, Ray workers and Flower nodes.
+"""The SQLite file of client states, with one schema for simulations, Ray workers and Flower nodes.
 
-The changes of a transaction become durable together or not at all: SQLite undoes the rest when the file is opened again. A
-simulation's checkpoint and all states that belong to it are one transaction; on a node it is one answer. Tensors are rows of
-raw bytes, and only what has changed is written; nothing is unpickled.
+The changes of a transaction become durable together or not at all. In a simulation a transaction is a checkpoint with all
+its states, on a node it is one reply. Tensors are rows of raw bytes. Only changed states are written, and nothing is
+unpickled.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from laconic.core.part import State
 
 Owner = Literal["client", "peer", "server"]
 Key = tuple[Owner, int, int]
-"""Whose state, of which client, and its number."""
+"""The owner of a state, the client, and the state's number."""
 
 FORMAT = 2
-"""The version of the schema, which the file holds as `user_version`. A file of another version is refused."""
+"""The version of the schema, stored as SQLite's `user_version`. Other versions are refused."""
 PAGE_BYTES = 65536
-"""SQLite's largest page: a vector is a chain of few pages."""
+"""SQLite's largest page size, so that a vector spans few pages."""
 CACHE_KIBIBYTES = 65536
-"""What SQLite keeps in memory of what it has not written yet."""
+"""The size of SQLite's page cache."""
 OBJECT_BYTES = 500
-"""About what Python needs for a dictionary, or for a tensor beside its numbers."""
+"""The approximate memory overhead of a Python dict or a tensor."""
 CHECKPOINT: Key = ("server", 0, 0)
 
 _TABLES = (
@@ -45,49 +45,49 @@ _TABLES = (
     "PRIMARY KEY (run, client))",
     "CREATE TABLE documents (run TEXT, name TEXT, content TEXT, used REAL, PRIMARY KEY (run, name))",
 )
-_THESE = "FROM tensors WHERE run = ? AND owner = ? AND client = ? AND number = ?"
+_FROM_KEY = "FROM tensors WHERE run = ? AND owner = ? AND client = ? AND number = ?"
 
 
 @dataclass(frozen=True)
 class Access:
-    """Who uses a file, and when a commit is durable."""
+    """How SQLite locks a file, and when a commit is durable."""
 
     locking: Literal["EXCLUSIVE", "NORMAL"]
-    """EXCLUSIVE: one process has the file until it closes it. NORMAL: processes take turns, a transaction each."""
+    """EXCLUSIVE: one process locks the file until it closes it. NORMAL: each transaction locks the file."""
     journal: Literal["DELETE", "WAL"]
-    """WAL: a commit is cheap. It survives the process at once, and a power cut from `flush` on."""
+    """WAL: commits are cheap. They survive a crash of the process, and a power failure only after `flush`."""
     synchronous: Literal["NORMAL", "FULL", "EXTRA"]
     wait_seconds: float
-    """How long another process is waited for."""
+    """How long to wait for another process to release its lock."""
 
 
-# A new vector goes straight to its place; a write-ahead log would write everything twice.
+# Without WAL: a write-ahead log would write every new vector twice.
 RUN = Access("EXCLUSIVE", "DELETE", "FULL", 1.0)
 """A simulation's file: few large transactions."""
-# A worker that was killed by its supervisor may take a while to go.
+# A long wait: a killed worker may take a while to release the file.
 SHARD = Access("EXCLUSIVE", "WAL", "NORMAL", 30.0)
-"""The file of a Ray worker: a transaction for every call."""
+"""The file of a Ray worker: one transaction per call."""
 NODE = Access("NORMAL", "DELETE", "EXTRA", 60.0)
 """A node's file: Flower may start several processes at once."""
 
 
 class Database:
-    """One run's states by key, on disk. Those that were used last are in memory too, up to `cache` bytes.
+    """One run's states by key, on disk, with an in-memory cache of `cache` bytes.
 
-    A file may hold several runs. Without `open` it is a temporary file, which is gone when it is closed.
+    A file may hold several runs. Without `open` it is a temporary file, which is deleted when it is closed.
     """
 
     def __init__(self, cache: int, access: Access = RUN, run: str = "") -> None:
         self.run, self.access = run, access
         self.path: Path | None = None
         self.lock = RLock()
-        """Clients run on several threads: whoever makes several changes that belong together holds this."""
+        """Hold this lock for several changes that belong together: clients run on several threads."""
         self._recent: LRUCache[Key, State] = LRUCache(cache, _size)
         self._connection: sqlite3.Connection | None = None
         self._depth = 0
 
     def open(self, path: Path | None = None) -> None:
-        """Use the file at `path`. It is created if it is not there; what was not committed is undone."""
+        """Open the file at `path`, or create it. Uncommitted changes are rolled back."""
         self.path = path
         connection = None
         try:
@@ -118,7 +118,7 @@ class Database:
         self._connection = connection
 
     def execute(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement in the present transaction, which begins with its first statement; returns the rows."""
+        """Run a statement in the current transaction, or begin one; returns the rows."""
         with self.lock:
             if self._connection is None:
                 self.open(self.path)
@@ -131,14 +131,14 @@ class Database:
                 raise self._explained(error) from error
 
     def _explained(self, error: sqlite3.Error) -> DataError:
-        where = "store = 'disk'" if self.path is None else f"'{self.path}'"
-        return DataError(f"{where}: {'another process is using it' if 'locked' in str(error) else error}")
+        name = "store = 'disk'" if self.path is None else f"'{self.path}'"
+        return DataError(f"{name}: {'another process is using it' if 'locked' in str(error) else error}")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit what is done inside, or undo it if that fails; of transactions in each other, the outer one counts.
+        """Commit the changes made inside, or roll them back on an exception. Nested transactions join the outer one.
 
-        A file that several processes share is closed at the end, so that nothing of it is left in a process that is forked.
+        A file that several processes share is closed at the end, since SQLite connections must not survive a fork.
         """
         with self.lock:
             self._depth += 1
@@ -156,23 +156,23 @@ class Database:
                     self.close()
 
     def commit(self) -> None:
-        """Make every change up to now durable."""
+        """Make all changes durable."""
         with self.lock:
             if self._connection is not None and self._connection.in_transaction:
                 self.execute("COMMIT")
 
     def flush(self) -> None:
-        """Commit, and make all commits up to now survive a power cut, too."""
+        """Commit, and make all commits survive a power failure."""
         with self.lock:
             self.commit()
             if self.access.journal == "WAL":
                 self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def rollback(self) -> None:
-        """Undo every change since the last commit."""
+        """Roll back to the last commit."""
         with self.lock:
             self._recent.clear()
-            # An error, such as a full disk, may have undone them already.
+            # SQLite may have rolled back already, for example when the disk is full.
             if self._connection is not None and self._connection.in_transaction:
                 self.execute("ROLLBACK")
 
@@ -181,50 +181,50 @@ class Database:
         with self.lock:
             state = self._recent.get(key)
             if state is None:
-                rows = self.execute(f"SELECT name, kind, shape, content {_THESE}", (self.run, *key))
+                rows = self.execute(f"SELECT name, kind, shape, content {_FROM_KEY}", (self.run, *key))
                 state = {name: _tensor(kind, shape, content) for name, kind, shape, content in rows}
                 self._recent.put(key, state)
             return dict(state)
 
     def put(self, key: Key, state: State, *, recent: bool = True) -> None:
-        """Store a state. It replaces what is under the key."""
-        own = {name: _own(value) for name, value in state.items()}
+        """Store a state under a key, and drop the previous one. `recent` also puts it into the cache."""
+        stored = {name: _cpu_copy(value) for name, value in state.items()}
         with self.lock:
             self.drop(key)
-            for name, value in own.items():
+            for name, value in stored.items():
                 kind, shape = str(value.dtype).removeprefix("torch."), json.dumps(list(value.shape))
                 row = (self.run, *key, name, kind, shape, _bytes(value))
                 self.execute("INSERT INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             if recent:
-                self._recent.put(key, own)
+                self._recent.put(key, stored)
 
     def drop(self, key: Key) -> None:
         """Delete a state."""
         with self.lock:
             self._recent.pop(key)
-            self.execute(f"DELETE {_THESE}", (self.run, *key))
+            self.execute(f"DELETE {_FROM_KEY}", (self.run, *key))
 
     def clients(self, owner: Owner) -> Iterator[int]:
-        """Every client of which that owner has a state."""
+        """The clients that have a state of that owner."""
         statement = "SELECT DISTINCT client FROM tensors WHERE run = ? AND owner = ? ORDER BY client"
         return (client for (client,) in self.execute(statement, (self.run, owner)))
 
     def document(self, name: str) -> Any:
-        """A JSON value of the run; None if there is none of that name."""
+        """A JSON value of the run; None if there is none with that name."""
         rows = self.execute("SELECT content FROM documents WHERE run = ? AND name = ?", (self.run, name))
         return json.loads(rows[0][0]) if rows else None
 
     def put_document(self, name: str, value: Any) -> None:
-        """Store a JSON value of the run, and that the run was used now."""
+        """Store a JSON value of the run, and update the time of its last use."""
         row = (self.run, name, json.dumps(value), time.time())
         self.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?)", row)
 
     def touch(self) -> None:
-        """Note that the run was used now."""
+        """Update the time of the run's last use."""
         self.execute("UPDATE documents SET used = ? WHERE run = ?", (time.time(), self.run))
 
     def prune(self, before: float) -> None:
-        """Delete all runs that were last used before that time, and states of runs that have no document."""
+        """Delete runs that were last used before that time, and the states of runs without documents."""
         self.execute("DELETE FROM documents WHERE used < ? AND run != ''", (before,))
         for table in ("records", "tensors"):
             self.execute(f"DELETE FROM {table} WHERE run NOT IN (SELECT run FROM documents)")
@@ -239,7 +239,7 @@ class Database:
             self.commit()
 
     def save(self, tensors: State, plain: dict[str, Any]) -> None:
-        """Write a checkpoint, and commit it with every state as it is now."""
+        """Write a checkpoint, and commit it together with all states."""
         with self.lock:
             self.put(CHECKPOINT, tensors, recent=False)
             self.put_document("checkpoint", plain)
@@ -251,7 +251,7 @@ class Database:
         return None if plain is None else (self.get(CHECKPOINT), plain)
 
     def close(self) -> None:
-        """Close the file. What was not committed is undone."""
+        """Close the file. Uncommitted changes are rolled back."""
         with self.lock:
             if self._connection is not None:
                 self._connection.close()
@@ -260,12 +260,12 @@ class Database:
 
 
 def _size(state: State) -> int:
-    # With what Python itself needs: the states of a million clients that have nothing to remember take memory too.
+    # Including Python's overhead: a million empty states take memory too.
     return OBJECT_BYTES + sum(OBJECT_BYTES + value.nbytes for value in state.values())
 
 
-def _own(value: Tensor) -> Tensor:
-    """The tensor on the CPU, in memory of its own: a row of a matrix would keep the whole matrix alive."""
+def _cpu_copy(value: Tensor) -> Tensor:
+    """The tensor on the CPU. A view is cloned, since it would keep its whole base tensor alive."""
     value = value.detach().cpu().contiguous()
     return value.clone() if value.untyped_storage().nbytes() > value.nbytes else value
 
@@ -276,6 +276,6 @@ def _bytes(value: Tensor) -> memoryview:
 
 def _tensor(kind: str, shape: str, content: bytes) -> Tensor:
     dtype: torch.dtype = getattr(torch, kind)
-    # torch.frombuffer does not take an empty buffer.
+    # torch.frombuffer does not accept an empty buffer.
     flat = torch.frombuffer(bytearray(content), dtype=dtype) if content else torch.empty(0, dtype=dtype)
     return flat.reshape(json.loads(shape))

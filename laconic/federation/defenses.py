@@ -1,12 +1,13 @@
-"""Optional defenses in aggregation: what one client can do to the mean, and what the model can tell of one client.
+"""Optional defenses in aggregation, against malicious clients and for differential privacy.
 
-Norm clipping bounds every update's length. The coordinate median and the trimmed mean (Yin, Chen, Ramchandran and Bartlett,
-"Byzantine-robust distributed learning", ICML 2018, Definitions 1 and 2) bound every entry by those of the honest majority.
-Central differential privacy (McMahan, Ramage, Talwar and Zhang, "Learning differentially private recurrent language models",
-ICLR 2018, Algorithm 1) is clipping and Gaussian noise on the sum, divided by the number of clients that were expected.
+Norm clipping bounds the norm of every update. The coordinate-wise median and trimmed mean (Yin, Chen, Ramchandran and
+Bartlett, "Byzantine-robust distributed learning", ICML 2018, Definitions 1 and 2) bound every entry by the entries of the
+honest majority. Central differential privacy (McMahan, Ramage, Talwar and Zhang, "Learning differentially private recurrent
+language models", ICLR 2018, Algorithm 1) clips updates, adds Gaussian noise to their sum, and divides by the expected number
+of participants.
 
-Clipping to a given length goes with the running sum. The others need all updates of a round at once, which costs as much
-memory as that many models; `memory` bounds it, and the work on them goes by blocks of coordinates.
+Clipping to a fixed norm works with a running sum. The other defenses need all updates of a round in memory, which
+`Defenses.memory` limits. They process the updates in blocks of coordinates.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from laconic.federation.aggregation import RunningMean
 from laconic.federation.settings import Defenses, Sampling, Weighting, share
 
 _BLOCK = 1 << 22
-"""Entries, of all updates together, that are sorted at a time."""
+"""The number of entries, over all updates, that are sorted at a time."""
 
 
 def check_defenses(
@@ -36,76 +37,78 @@ def check_defenses(
     sampling: Sampling,
     send_buffers: bool,
 ) -> None:
-    """Refuse, before any work, what makes no sense or would not protect."""
-    # Refusing goes with every method: a refused reply is as good as lost.
-    exact = algorithm.method.exact_sums
-    for stream in algorithm.phases.beside:
-        exact = exact or f"its stream '{stream}' travels beside the updates, and would pass undefended"
-    if defenses.any() and exact is not None:
-        raise ConfigError(f"{_named(defenses)}: not with method '{algorithm.method.name}': {exact}")
+    """Raise `ConfigError` for defenses that the rest of the config makes impossible or ineffective."""
+    # `refuse` works with every method: a refused reply is handled as a lost one.
+    reason = algorithm.method.exact_sums
+    for stream in algorithm.phases.extra_streams:
+        reason = reason or f"its stream '{stream}' is sent with the updates and would be undefended"
+    if defenses.any() and reason is not None:
+        raise ConfigError(f"{_named(defenses)}: not possible with method '{algorithm.method.name}': {reason}")
     if defenses.aggregate != "mean":
         _check_coordinates(defenses, algorithm, weighting)
     if defenses.keeps_all():
         need = participants * layout.size * torch.empty(0, dtype=layout.dtype).element_size()
         if need > defenses.memory:
-            together = f"{participants} updates of {layout.size:,} parameters take {need / 1e9:.3g} GB together"
-            raise ConfigError(f"{_named(defenses)}: {together}; defense.memory allows {defenses.memory / 1e9:.3g} GB")
+            total = f"{participants} updates of {layout.size:,} parameters take {need / 1e9:.3g} GB"
+            raise ConfigError(f"{_named(defenses)}: {total}; defense.memory allows {defenses.memory / 1e9:.3g} GB")
     if send_buffers and defenses.any() and defenses.aggregate == "mean":
-        reason = "batch-norm statistics travel beside the update, and would pass undefended"
+        reason = "batch-norm statistics are sent with the update and would be undefended"
         raise ConfigError(f"{_named(defenses)}: {reason}; use buffers = 'frozen', or aggregate = 'median'")
     if defenses.noise:
-        _check_noise(defenses, weighting, sampling, send_buffers)
+        _check_noise(defenses, weighting, sampling)
 
 
 def _check_coordinates(defenses: Defenses, algorithm: Algorithm, weighting: Weighting) -> None:
     if weighting != "uniform":
-        raise ConfigError(f"weighting = '{weighting}': a {defenses.aggregate} knows no weights; uniform is allowed")
+        raise ConfigError(f"weighting = '{weighting}': a {defenses.aggregate} has no weights; uniform is allowed")
     compression = algorithm.uplink.compression
     if compression is not None and compression.compressor.sparse:
-        reason = f"with '{compression.compressor}' most entries of an update are zero, and so is what is left of them"
+        reason = f"with '{compression.compressor}' most entries of an update are zero, and so is their median"
         raise ConfigError(f"defense.aggregate = '{defenses.aggregate}': {reason}; use clip, or another compressor")
 
 
-def _check_noise(defenses: Defenses, weighting: Weighting, sampling: Sampling, send_buffers: bool) -> None:
-    given = f"defense.noise = {defenses.noise:g}"
+def _check_noise(defenses: Defenses, weighting: Weighting, sampling: Sampling) -> None:
+    setting = f"defense.noise = {defenses.noise:g}"
     if not isinstance(defenses.clip, float):
-        raise ConfigError(
-            f"{given}: noise hides a client only if its length is bounded: set clip, as in --clip-updates 1"
-        )
+        raise ConfigError(f"{setting}: noise needs updates of bounded norm: set clip, as in --clip-updates 1")
     if defenses.refuse == "auto":
-        reason = "what one client sends would decide about another, which noise does not hide"
-        raise ConfigError(f"{given}: refuse = 'auto' is not allowed: {reason}; give a length")
+        reason = "one client's update would decide whether another's is refused, which the noise does not hide"
+        raise ConfigError(f"{setting}: refuse = 'auto' is not allowed: {reason}; give a norm")
     if defenses.aggregate != "mean":
-        raise ConfigError(f"{given}: the noise is made for a mean; aggregate = '{defenses.aggregate}' is not allowed")
+        reason = "the noise is calibrated for the mean"
+        raise ConfigError(f"{setting}: aggregate = '{defenses.aggregate}' is not allowed: {reason}")
     if weighting != "uniform":
-        raise ConfigError(f"{given}: weighting = '{weighting}' makes some clients louder; uniform is allowed")
+        raise ConfigError(f"{setting}: weighting = '{weighting}' gives some clients more weight; uniform is allowed")
     if sampling == "weighted":
-        raise ConfigError(f"{given}: sampling = 'weighted' favors some clients; uniform or poisson is allowed")
+        reason = "draws some clients more often"
+        raise ConfigError(f"{setting}: sampling = 'weighted' {reason}; uniform or poisson is allowed")
 
 
 def _named(defenses: Defenses) -> str:
-    """The first setting that is not as usual, for a message."""
-    for name, usual in (("aggregate", "mean"), ("clip", None), ("noise", 0.0)):
+    """The first setting that is not the default, for a message."""
+    for name, default in (("aggregate", "mean"), ("clip", None), ("noise", 0.0)):
         value = getattr(defenses, name)
-        if value != usual:
+        if value != default:
             return f"defense.{name} = {value!r}"
     return "defense"
 
 
-def refuse_long(defenses: Defenses, payload: Payload, client: int) -> None:
-    """Refuse an update that is far too long."""
-    if isinstance(defenses.refuse, float) and (found := norm(payload)) > defenses.refuse:
-        raise PacketError("exploding", f"the update of client {client} has norm {found:.3g}, above {defenses.refuse:g}")
+def check_norm(defenses: Defenses, payload: Payload, client: int) -> None:
+    """Refuse an update whose norm exceeds a fixed `refuse`."""
+    if isinstance(defenses.refuse, float) and (update_norm := norm(payload)) > defenses.refuse:
+        raise PacketError(
+            "exploding", f"the update of client {client} has norm {update_norm:.3g}, above {defenses.refuse:g}"
+        )
 
 
 def norm(payload: Payload) -> float:
-    """||u||, in double precision: the square of a large single is infinite."""
+    """||u|| in double precision, since squares may overflow in single precision."""
     values = payload.values if isinstance(payload, SparsePayload) else payload.dense()
     return float(torch.linalg.vector_norm(values, dtype=torch.float64))
 
 
 class DefendedMean:
-    """What stands in the place of `RunningMean`, for one stream and round."""
+    """The aggregate of one stream in one round with defenses, in place of `RunningMean`."""
 
     def __init__(
         self,
@@ -123,7 +126,7 @@ class DefendedMean:
         self._added: Tensor | None = None
 
     def add(self, payload: Payload, weight: float) -> None:
-        """Take one update in."""
+        """Add one update."""
         if self._defenses.keeps_all():
             self._kept.append((payload, weight))
         else:
@@ -132,19 +135,19 @@ class DefendedMean:
             self._running.add(payload, weight, 1.0 if clip is None else _factor(payload, clip))
 
     def total(self) -> Tensor:
-        """Methods that need sums are not defended (`Method.exact_sums`)."""
+        """Not available: `check_defenses` refuses methods that need sums (`Method.exact_sums`)."""
         raise NotImplementedError
 
     def mean(self) -> Tensor | None:
-        """What the optimizer gets in place of the mean; with noise there is always something."""
+        """The defended mean; None without updates, unless there is noise."""
         if self._kept:
-            return self._of_all()
+            return self._robust_mean()
         if not self._defenses.noise:
             return self._running.mean()
-        return (self._running.total() + self._drawn()) / self._expected
+        return (self._running.total() + self._drawn_noise()) / self._expected
 
-    def _drawn(self) -> Tensor:
-        """The round's noise: drawn once."""
+    def _drawn_noise(self) -> Tensor:
+        """The round's noise, drawn once."""
         size, dtype, device = self._like
         if self._added is None:
             assert self._noise is not None
@@ -154,7 +157,7 @@ class DefendedMean:
             self._added = torch.from_numpy(drawn).to(dtype).to(device)
         return self._added
 
-    def _of_all(self) -> Tensor:
+    def _robust_mean(self) -> Tensor:
         factors = self._factors()
         trim = share(self._defenses.aggregate)
         if trim is None:
@@ -184,15 +187,15 @@ class DefendedMean:
 
 def _factor(payload: Payload, limit: float) -> float:
     """min(1, limit / ||u||)."""
-    found = norm(payload)
-    return limit / found if found > limit else 1.0
+    update_norm = norm(payload)
+    return limit / update_norm if update_norm > limit else 1.0
 
 
 def trimmed(values: Tensor, share: float) -> Tensor:
-    """The mean along each row without the floor(share n) lowest and highest; for a half, the median."""
+    """The mean of each row without its floor(share n) lowest and highest values. A share of 0.5 gives the median."""
     count = values.shape[1]
     ordered = values.sort(dim=1).values
     left_out = min(int(share * count + 1e-9), (count - 1) // 2)
-    # Halved before they are added: two finite values may have a sum that is not.
+    # Divide before summing: the sum of finite values may overflow.
     kept = ordered[:, left_out : count - left_out]
     return (kept / kept.shape[1]).sum(dim=1)

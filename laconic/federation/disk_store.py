@@ -1,4 +1,4 @@
-"""Clients' states in a database: for populations that memory does not hold, and for real clients, which must not forget."""
+"""Client states in a database: for populations that do not fit in memory, and for real clients, whose state must last."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from laconic.federation.store import Question, Record, RecordStore, Settled, uns
 class DiskStore(RecordStore):
     """States in a database.
 
-    A simulation's states are durable together with its checkpoint, which the database holds too. With `at_once` each call
-    is a transaction of its own, durable when it returns.
+    A simulation commits its states together with its checkpoint, which is in the same database. With `at_once` every call is
+    a transaction, durable when it returns.
     """
 
     def __init__(self, database: Database, unseen: Callable[[], int] = lambda: 0, *, at_once: bool = False) -> None:
@@ -25,7 +25,7 @@ class DiskStore(RecordStore):
         self.database, self.at_once = database, at_once
 
     def _transaction(self) -> AbstractContextManager[Any]:
-        # The lock at least: a commit by another thread must not find half of a change.
+        # Without a transaction the lock keeps another thread from committing half of a change.
         return self.database.transaction() if self.at_once else self.database.lock
 
     def settle(self, client: int, question: Question) -> Settled:
@@ -52,7 +52,7 @@ class DiskStore(RecordStore):
     def forget(self, client: int) -> None:
         with self._transaction():
             record = self.record(client) or Record()
-            for number in record.held():
+            for number in record.state_numbers():
                 self.database.drop(("client", client, number))
             self.database.execute("DELETE FROM records WHERE run = ? AND client = ?", (self.database.run, client))
 
@@ -67,36 +67,35 @@ class DiskStore(RecordStore):
 
 
 class SharedStore(DiskStore):
-    """States in a database that several processes use: an answer is one transaction.
+    """States in a database that several processes use. A reply is one transaction.
 
-    What the last acknowledgement settles and the new pending state are written together, before the reply leaves. A process
-    that dies earlier has written nothing, as if it had never been asked. Of two processes that answer the same client at
-    once only one succeeds.
+    `propose` writes the result of `settle` and the new pending state together, before the reply leaves. A process that dies
+    earlier has written nothing. If two processes run the same client at once, only one succeeds.
     """
 
     def __init__(self, database: Database, unseen: Callable[[], int] = unseen) -> None:
         super().__init__(database, unseen, at_once=True)
-        self._asked: dict[int, tuple[Record | None, Record]] = {}
-        """Clients between question and answer: the record as it was read, and as the question leaves it."""
+        self._settling: dict[int, tuple[Record | None, Record]] = {}
+        """The records before and after `settle`, for clients whose `propose` has not been called yet."""
 
     def settle(self, client: int, question: Question) -> Settled:
         with self._transaction():
             before = self.record(client)
             after = self._after(client, before, question)
             settled = self._settled(client, after, question)
-        self._asked[client] = before, after
+        self._settling[client] = before, after
         return settled
 
     def propose(self, client: int, known: int, state: State) -> int:
-        before, after = self._asked.pop(client)
+        before, after = self._settling.pop(client)
         with self._transaction():
-            # Every answer raises the number, so an equal record means that nobody else has answered.
+            # `propose` raises the record's number, so an equal record means that no other process has replied.
             if self.record(client) != before:
-                raise PacketError("stale", f"client {client} has answered another question in the meantime")
-            self._write(client, after, {}, (before or Record()).held() - after.held())
+                raise PacketError("stale", f"another process has replied for client {client} in the meantime")
+            self._write(client, after, {}, (before or Record()).state_numbers() - after.state_numbers())
             self.database.touch()
             return super().propose(client, known, state)
 
     def forget(self, client: int) -> None:
-        self._asked.pop(client, None)
+        self._settling.pop(client, None)
         super().forget(client)

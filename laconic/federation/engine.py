@@ -1,4 +1,4 @@
-"""Who runs the clients: in this process, on a cluster, or on machines of their own."""
+"""The interface of engines, which run clients: in this process, on a Ray cluster, or on remote machines."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from laconic.federation.messages import Instruction, MalformedReply, Reply
 
 
 class Engine(ABC):
-    """Delivers instructions to clients, and their replies to the server."""
+    """Delivers instructions to clients and returns their replies."""
 
     in_order: bool = True
-    """Whether replies come in the order of the instructions. If not, the round puts them in order, which takes memory."""
+    """Whether replies arrive in the order of the instructions. If not, the round buffers and sorts them."""
 
     @abstractmethod
     def run(self, instructions: Iterable[Instruction]) -> Iterable[Reply | MalformedReply]:
-        """The replies of one exchange. A client that does not answer is left out."""
+        """The replies of one exchange. A client that does not answer has none."""
 
     def participants(self, drawn: list[int]) -> list[int]:
-        """The clients that take part in a round: the drawn ones, or others where none of these can be reached."""
+        """The participants of a round: the drawn clients, or others if none of the drawn ones is available."""
         return drawn
 
     def is_available(self, client: int) -> bool:
-        """Whether a client can be asked now."""
+        """Whether a client can receive an instruction now."""
         return True
 
-    def stop_waiting(self) -> None:  # noqa: B027 - most engines wait for nobody
-        """Enough replies are here: end the exchange with those that have arrived."""
+    def stop_waiting(self) -> None:  # noqa: B027 - most engines do not wait
+        """End the exchange with the replies that have arrived."""

@@ -1,4 +1,4 @@
-"""What a run has cost: bytes that really crossed, the papers' formula bits beside them, and gradients."""
+"""The costs of a run: bytes on the network, bits by the papers' formulas, and gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COUNTS = ("gradients", "samples", "invited", "folded", "updates", "skipped", "s
 
 @dataclass
 class Traffic:
-    """One stream in one direction."""
+    """The traffic of one stream in one direction."""
 
     packets: int = 0
     bytes: int = 0
@@ -22,11 +22,11 @@ class Traffic:
 
     @property
     def header_bytes(self) -> int:
-        """The share of the headers."""
+        """The part of `bytes` that is packet headers."""
         return self.packets * HEADER_BYTES
 
     def add(self, other: Traffic) -> None:
-        """Sum up."""
+        """Add the traffic of `other`."""
         self.packets += other.packets
         self.bytes += other.bytes
         self.paper_bits += other.paper_bits
@@ -34,39 +34,39 @@ class Traffic:
 
 @dataclass
 class RoundCosts:
-    """The costs of one round, or of many put together."""
+    """The costs of one round, or the sum over several rounds."""
 
     streams: dict[str, Traffic] = field(default_factory=dict)
     """By "direction/stream", such as "up/model"."""
     gradients: int = 0
-    """Gradients of single examples as the papers count them."""
+    """Per-example gradients, as the papers count them."""
     samples: int = 0
-    """Gradients of single examples really computed."""
+    """Per-example gradients that were computed."""
     invited: int = 0
     folded: int = 0
-    """Clients of whom anything was folded in, each once a round, however many exchanges it has."""
+    """Clients with at least one reply that was used. Each client counts once per round."""
     updates: int = 0
-    """Updates that were folded in."""
+    """Updates that were aggregated."""
     skipped: int = 0
-    """Folded without a body: lazy clients that had nothing new to say."""
+    """Aggregated updates without a body: the server reused the last update of a lazy client."""
     skipped_down: int = 0
-    """Models that were not sent, since the client has one near enough."""
+    """Models that were not sent because the client's copy is close enough."""
     accelerated: int = 0
-    """Folded together with the client's last update."""
+    """Updates that were aggregated together with the client's previous update."""
     lost: int = 0
     """Clients that had lost their state."""
     refused: dict[str, int] = field(default_factory=dict)
-    """Replies that were refused, by reason."""
+    """Refused replies by reason."""
     refused_clients: list[int] = field(default_factory=list)
-    """Whose replies they were."""
+    """The client of each refused reply."""
 
     def count(self, direction: Direction, stream: str, size: int, paper_bits: int) -> None:
-        """Enter one packet of `size` bytes, header included."""
+        """Count one packet of `size` bytes, including its header."""
         traffic = self.streams.setdefault(f"{direction}/{stream}", Traffic())
         traffic.add(Traffic(1, size, paper_bits))
 
     def add(self, other: RoundCosts) -> None:
-        """Sum up."""
+        """Add the costs of `other`."""
         for key, traffic in other.streams.items():
             self.streams.setdefault(key, Traffic()).add(traffic)
         for name in _COUNTS:
@@ -75,20 +75,20 @@ class RoundCosts:
             self.refused[reason] = self.refused.get(reason, 0) + count
 
     def refuse(self, reason: str, client: int) -> None:
-        """Enter a reply that was refused."""
+        """Count a refused reply."""
         self.refused[reason] = self.refused.get(reason, 0) + 1
         self.refused_clients.append(client)
 
     def bytes(self, direction: Direction) -> int:
-        """Bytes in one direction, headers included."""
+        """Bytes in one direction, including headers."""
         return sum(t.bytes for key, t in self.streams.items() if key.startswith(direction))
 
     def paper_bits(self, direction: Direction) -> int:
-        """The papers' bits in one direction."""
+        """Bits in one direction by the papers' formulas."""
         return sum(t.paper_bits for key, t in self.streams.items() if key.startswith(direction))
 
     def totals(self) -> dict[str, int]:
-        """The numbers that every report shows."""
+        """The costs that every report shows."""
         return {
             "bytes_up": self.bytes("up"),
             "bytes_down": self.bytes("down"),
@@ -99,7 +99,7 @@ class RoundCosts:
         }
 
     def __str__(self) -> str:
-        """Where the bytes went."""
+        """A table with one line per stream."""
         lines = [f"{'stream':16}{'packets':>10}{'bytes':>16}{'headers':>12}{'papers, bits':>18}"]
         lines += [
             f"{key:16}{t.packets:>10,}{t.bytes:>16,}{t.header_bytes:>12,}{t.paper_bits:>18,}"
@@ -108,12 +108,12 @@ class RoundCosts:
         return "\n".join(lines)
 
     def state_dict(self) -> StateDict:
-        """All counts, as plain numbers."""
+        """All counts as plain numbers."""
         streams = {key: [t.packets, t.bytes, t.paper_bits] for key, t in self.streams.items()}
         return {"streams": streams, "refused": dict(self.refused)} | {name: getattr(self, name) for name in _COUNTS}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Replace all counts by what `state_dict` returned."""
+        """Restore a `state_dict`."""
         self.streams = {key: Traffic(*numbers) for key, numbers in state["streams"].items()}
         self.refused = dict(state["refused"])
         for name in _COUNTS:
@@ -121,4 +121,4 @@ class RoundCosts:
 
 
 Ledger = RoundCosts
-"""The ledger of a run is the sum of its rounds."""
+"""The costs of a run: the sum over its rounds."""

@@ -1,4 +1,4 @@
-"""The messages between the server and one client: packets, and a few numbers that travel with them."""
+"""The messages between the server and one client: packets and a few numbers."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from laconic.core.errors import PacketError
 
 
 class FaultInjection(Flag):
-    """Faults that a simulation injects into a client. They never travel."""
+    """Faults that a simulation injects into a client. They are not part of the message on the network."""
 
     LOSE_STATE = auto()
-    """The client has lost the state in its store."""
+    """The client loses the state in its store."""
     CRASH = auto()
-    """The client crashes after it has settled the last round, and does not answer."""
+    """The client commits or drops its pending state, then crashes before it replies."""
     ASKED_AGAIN = auto()
-    """The client's answer to the same question was lost on its own side, and will never arrive."""
+    """The instruction is a repeat: the worker died before the client's first reply left."""
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """The server's invitation to one client."""
+    """What the server asks one client to do in one exchange."""
 
     round: int
     client: int
     invited: int
-    """How many clients take part in this round."""
+    """The number of participants in this round."""
     exchange: int
-    """Which exchange of the round this is."""
+    """The index of this exchange in the round."""
     phase: str
-    """What the client is to do."""
+    """The name of the method's phase that the client runs."""
     continues: int | None
-    """In a later exchange of a round: the number of this client's answer to the one before."""
+    """The sequence number of the client's last update, if the server has used it but not made it durable yet."""
     packets: tuple[Wire, ...]
     injected: FaultInjection = FaultInjection(0)
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One client's upload as its own side sees it."""
+    """One client's upload, as computed by the client."""
 
     update: Tensor
-    """u_i."""
+    """u_i: what the method computed."""
     target: Tensor
-    """x_i."""
+    """x_i: what the compressor was given, the update plus the uplink's memory."""
     arrived: Tensor
-    """y_i."""
+    """y_i: what the server decodes."""
     memory: Tensor | None
-    """What was not sent."""
+    """x_i - y_i: what the uplink keeps for later rounds, if it has a memory."""
 
 
 @dataclass(frozen=True)
 class MalformedReply:
-    """An answer that is no `Reply`: what a client sent instead of one is refused."""
+    """A message from a client that could not be read as a `Reply`. The server refuses it."""
 
     client: int
     error: PacketError
@@ -65,18 +65,18 @@ class MalformedReply:
 
 @dataclass(frozen=True)
 class Reply:
-    """A client's answer."""
+    """A client's answer to an `Instruction`."""
 
     round: int
     client: int
     packets: tuple[Wire, ...]
     examples: int
-    """How many examples the client has: its weight, where weights count."""
+    """The number of the client's examples: its weight with `weighting = "size"`."""
     gradients: int
-    """Gradients of single examples as the papers count them."""
+    """Per-example gradients, as the papers count them."""
     samples: int
-    """Gradients of single examples really computed."""
+    """Per-example gradients that were computed."""
     loss: float
-    """The mean training loss on the way."""
+    """The mean training loss over the client's local steps."""
     probe: Probe | None = None
-    """For diagnostics in a simulation; it never travels."""
+    """For diagnostics in a simulation. It is not part of the message on the network."""

@@ -1,8 +1,8 @@
-"""Vectors that clients must still receive before both sides agree (design rule 5).
+"""Broadcast vectors that clients have not confirmed yet.
 
-Some methods send a result back to every client whose update was used, such as the mean of the round. A client may miss it.
-The server keeps the vector until the client confirms it, and sends it again with the client's next instruction. All clients
-of one round receive the same vectors, so each is kept once.
+Some methods send a result, such as the mean of the round, back to every client whose update was used. The server keeps the
+vector until the client confirms it, and sends it with every instruction until then. All clients of one round receive the
+same vectors, so each is stored once.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from laconic.core.part import State
 
 
 class PendingBroadcasts:
-    """Bodies by round, and the round whose bodies each client still needs."""
+    """Encoded vectors by round, and the round whose vectors each client still needs."""
 
     def __init__(self) -> None:
         self._rounds: dict[int, int] = {}
         self._waiting: Counter[int] = Counter()
-        """The number of clients that wait for each round's bodies."""
+        """The number of clients that have not confirmed a round's bodies, by round."""
         self._bodies: dict[int, dict[str, Body]] = {}
 
     def must_deliver(self, round: int, bodies: dict[str, Body], clients: Iterable[int]) -> None:
-        """Keep these bodies until each of these clients has confirmed them."""
+        """Keep `bodies` until all of `clients` have confirmed them."""
         for client in clients:
             self._add(client, round)
         if self._waiting[round]:
@@ -38,11 +38,11 @@ class PendingBroadcasts:
         self._waiting[round] += 1
 
     def bodies(self, client: int) -> dict[str, Body]:
-        """The bodies that a client still needs."""
+        """The bodies that a client has not confirmed."""
         return self._bodies[self._rounds[client]] if client in self._rounds else {}
 
     def confirm(self, client: int) -> None:
-        """The client has received its bodies, or has started over without them."""
+        """Record that the client has received its bodies or no longer needs them."""
         round = self._rounds.pop(client, None)
         if round is None:
             return
@@ -52,11 +52,11 @@ class PendingBroadcasts:
             self._bodies.pop(round, None)
 
     def clients(self) -> dict[int, int]:
-        """The waiting clients, and the round of each."""
+        """The round whose bodies each waiting client needs, by client."""
         return dict(self._rounds)
 
     def state_dict(self) -> State:
-        """All of it as tensors."""
+        """All bodies and waiting clients as tensors."""
         state: State = {}
         if self._rounds:
             state["clients"] = torch.tensor(list(self._rounds.items()))

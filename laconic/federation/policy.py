@@ -1,4 +1,4 @@
-"""What follows from refused and missing replies: who is blocked, and whether the round goes on."""
+"""The server's reaction to refused and missing replies: which clients to block, and whether to repeat the round."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from laconic.federation.blocklist import Blocklist
 
 
 class Outcome(Enum):
-    """How an exchange, or a round, has ended."""
+    """The outcome of an exchange or a round."""
 
     PROCEED = auto()
-    """As it should."""
+    """The round continues."""
     RETRY = auto()
-    """Nobody's answer counts: the round must be repeated."""
+    """The round must be repeated."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A reply that was refused, and why."""
+    """A refused reply and the reason."""
 
     client: int
     error: PacketError
@@ -29,7 +29,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class ExchangeReport:
-    """One exchange after its last reply."""
+    """The replies and refusals of one exchange."""
 
     round: int
     exchange: int
@@ -40,13 +40,13 @@ class ExchangeReport:
 
 
 class ReplyPolicy:
-    """Blocks clients after a number of violations; every exchange proceeds."""
+    """Blocks clients after a number of violations. Every round proceeds."""
 
     def __init__(self, blocklist: Blocklist) -> None:
         self.blocklist = blocklist
 
     def judge(self, report: ExchangeReport) -> Outcome:
-        """Draw the conclusions from an exchange."""
+        """Record the violations of an exchange, and decide whether the round proceeds."""
         for refusal in report.refusals:
             self.blocklist.record_violation(refusal.client, refusal.error)
         return Outcome.PROCEED

@@ -1,9 +1,9 @@
-"""How much a model tells of one client: epsilon, by the accountant of dp-accounting (extra `privacy`).
+"""The privacy loss epsilon of a run, by the Rényi accountant of dp-accounting (extra `privacy`).
 
-Every round releases a sum of clipped updates with Gaussian noise, `noise` times the clipping length. Where all clients take
-part, or each one by a coin of its own (`sampling = "poisson"`), neighbors are federations with and without one client.
-Where a fixed number is drawn, they are federations in which one client is another; a sum then moves by up to twice the
-clipping length (Wang, Balle and Kasiviswanathan, "Subsampled Renyi differential privacy", AISTATS 2019).
+Every round releases a sum of clipped updates plus Gaussian noise, whose standard deviation is `noise` times the clipping
+norm. With full participation or `sampling = "poisson"`, neighboring federations differ by adding or removing one client.
+With a fixed number of participants they differ by replacing one client, which changes the sum by up to twice the clipping
+norm (Wang, Balle and Kasiviswanathan, "Subsampled Renyi differential privacy", AISTATS 2019).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from laconic.core.errors import ConfigError
 from laconic.federation.settings import Sampling
 
 ORDERS = (*range(2, 64), 128, 256, 512)
-"""Of the Renyi divergence. Whole ones: the series of the others do not always converge."""
+"""The orders of the Rényi divergence. Integers only: the series of fractional orders do not always converge."""
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """What an accountant must know of a run."""
+    """The settings of a run that its privacy loss depends on."""
 
     noise: float
     delta: float
@@ -32,7 +32,7 @@ class Privacy:
         _accounting()
 
     def epsilon(self, rounds: int) -> float:
-        """After so many rounds. Every one counts, also those in which nobody was heard.
+        """The privacy loss after `rounds` rounds. Rounds without any update count too.
 
         >>> round(Privacy(1.0, 1e-5, "poisson", 10, 100).epsilon(50), 2)
         6.02

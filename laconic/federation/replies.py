@@ -1,4 +1,4 @@
-"""Checking a reply before it may change anything: its labels, its streams, its vectors (design rule 8)."""
+"""Validation of replies: header fields, streams and vectors are checked before the server uses them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from laconic.federation.messages import Reply
 
 @dataclass(frozen=True)
 class SentInstruction:
-    """What one client was asked in the present exchange."""
+    """What the server sent to one client in the current exchange."""
 
     phase: Phase
     exchange: Exchange
@@ -31,13 +31,13 @@ class ValidReply:
     packets: dict[str, Packet]
     payloads: dict[str, Payload]
     uplink_state: State
-    """What the uplink keeps about the client from now on."""
+    """The server's new uplink state for the client."""
     norms: dict[str, float] = field(default_factory=dict)
-    """The norms of its vectors by kind, where clients are judged by them."""
+    """The norms of its vectors by "phase/stream", if `UpdateNormFilter` checks them."""
 
     @property
     def sequence(self) -> int:
-        """The number of the client's update."""
+        """The sequence number of the client's update."""
         return next(iter(self.packets.values())).sequence
 
     @property
@@ -47,7 +47,7 @@ class ValidReply:
 
 
 def parse_packets(reply: Reply, layout: Layout, phases: PhaseTable) -> dict[str, Packet]:
-    """The packets of a reply by stream: at least one, and each stream once."""
+    """The packets of a reply by stream. There must be at least one, and each stream at most once."""
     parsed = [Packet.parse(raw, layout) for raw in reply.packets]
     packets = {phases.stream(packet.stream): packet for packet in parsed}
     if not packets or len(packets) != len(reply.packets):
@@ -56,28 +56,30 @@ def parse_packets(reply: Reply, layout: Layout, phases: PhaseTable) -> dict[str,
 
 
 def check_labels(reply: Reply, packets: dict[str, Packet], now: tuple[int, int, int], last: int) -> None:
-    """All packets answer the present question, as the client's next update.
+    """Refuse packets that do not belong to the current exchange or are not the client's next update.
 
-    `now` is round, incarnation and exchange; `last` the number of the client's last update that was used.
+    Args:
+        now: the current round, incarnation and exchange.
+        last: the sequence number of the client's last update that was used.
     """
     if {(packet.round, packet.incarnation, packet.exchange) for packet in packets.values()} != {now}:
-        raise PacketError("stale", f"client {reply.client} is not expected in round {now[0]}")
+        raise PacketError("stale", f"the reply of client {reply.client} does not belong to round {now[0]}")
     numbers = {packet.sequence for packet in packets.values()}
     if len(numbers) > 1 or min(numbers) <= last:
         number = next(iter(packets.values())).sequence
-        raise PacketError("stale", f"update {number} of client {reply.client} is not the next")
+        raise PacketError("stale", f"update {number} of client {reply.client} does not follow update {last}")
 
 
 def decode_packets(
     packets: dict[str, Packet], expected: set[str], uplink: Uplink, uplink_state: State, layout: Layout
 ) -> ValidReply:
-    """The vectors of a reply; `uplink_state` is what the uplink keeps about the client."""
+    """Decode the vectors of a reply. `uplink_state` is the server's uplink state for the client."""
     if set(packets) != expected:
-        raise PacketError("stream", f"streams {sorted(packets)} where {sorted(expected)} are expected")
+        raise PacketError("stream", f"got streams {sorted(packets)}, expected {sorted(expected)}")
     payloads: dict[str, Payload] = {}
     for stream, packet in packets.items():
         if stream == MODEL:
-            payloads[stream], uplink_state = uplink.fold(packet.body, packet.flags, uplink_state, layout)
+            payloads[stream], uplink_state = uplink.decode(packet.body, packet.flags, uplink_state, layout)
         elif stream == BUFFERS:
             payloads[stream] = decode_dense(packet.body, layout.buffer_size, layout.dtype)
         elif stream != CONFIRM:

@@ -1,7 +1,7 @@
-"""One round, the same in every engine.
+"""One round, the same for every engine.
 
-`run_round` is the whole of it. A `Round` owns everything that lasts one round and is forgotten afterward; the `Server` keeps
-what lasts. Engines move the messages; nothing here knows how.
+`run_round` shows all steps. A `Round` owns the state of one round, the `Server` the state that persists between rounds. The
+engine delivers the messages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from laconic.compression.packet import Body, Flag, Packet
 from laconic.core.errors import PacketError
 from laconic.core.randomness import GLOBAL, Draw
 from laconic.federation.aggregation import RunningMean
-from laconic.federation.defenses import DefendedMean, norm, refuse_long
+from laconic.federation.defenses import DefendedMean, check_norm, norm
 from laconic.federation.engine import Engine
 from laconic.federation.ledger import RoundCosts
 from laconic.federation.messages import Instruction, MalformedReply, Probe, Reply
@@ -31,8 +31,8 @@ from laconic.federation.server import Server
 def run_round(server: Server, engine: Engine) -> Round:
     """One round: choose participants, send the model, train locally, collect updates, move the model.
 
-    Most methods have one exchange of messages per round; some have two. A round that must be repeated leaves the model as it
-    was; `outcome` says so.
+    Most methods have one exchange of messages per round, some have two. If the outcome is `Outcome.RETRY`, the model has not
+    changed and the round must be repeated.
     """
     round = Round(server, engine)
     for exchange in round.exchanges():
@@ -46,7 +46,7 @@ def run_round(server: Server, engine: Engine) -> Round:
 
 
 class Round:
-    """Who takes part, what was sent, what came back, and what it cost."""
+    """The participants of one round, its messages, and its costs."""
 
     def __init__(self, server: Server, engine: Engine) -> None:
         self.server = server
@@ -57,24 +57,24 @@ class Round:
         self.costs = RoundCosts(invited=len(self.participants))
         self.outcome = Outcome.PROCEED
         self.probes: list[Probe] = []
-        """What diagnostics need about the updates that were used; simulations only."""
+        """The probes of the updates that were used, for diagnostics in simulations."""
         self._number = -1
-        """The number of the present exchange."""
+        """The index of the current exchange."""
         self._sent: dict[int, SentInstruction] = {}
-        """By client: the question that it has not answered yet."""
-        self._asked = 0
+        """The instructions of the current exchange without a valid reply, by client."""
+        self._sent_count = 0
         self._waiting: dict[int, tuple[Reply, SentInstruction, ValidReply]] = {}
-        """Valid replies of the present exchange, where replies do not come in client order."""
+        """Valid replies of the current exchange that wait to be sorted by client."""
         self.answered: list[int] = []
-        """Clients whose reply to the present exchange was used."""
-        self._heard: set[int] = set()
-        """Clients with a reply that was used in an exchange that counts."""
+        """Clients whose reply to the current exchange was used."""
+        self._counted: set[int] = set()
+        """Clients that `costs.folded` includes."""
         self._refusals: list[Refusal] = []
         self._losses: list[tuple[float, int]] = []
         self.received = Received(self.layout, server.model.device, self._aggregate)
-        """The sums of what has arrived, by stream."""
+        """The aggregated vectors by stream."""
         if server.defenses.noise:
-            # The noise must be there even if nobody answers.
+            # Create the aggregate even if no update arrives: the noise must be added in every round.
             self.received.open(MODEL)
         self._broadcast = BroadcastModel(server.model, server.downlink_state, self.layout)
         server.begin_round()
@@ -82,24 +82,23 @@ class Round:
     # Sending.
 
     def exchanges(self) -> Iterator[Exchange]:
-        """The exchanges of this round, one by one."""
+        """The exchanges of this round."""
         return iter(self.method.exchanges(self._context(), self.server.method_state))
 
     def instructions(self, exchange: Exchange) -> list[Instruction]:
-        """Open an exchange: the instruction for each client that takes part and can be reached."""
-        asked = self._clients(exchange)
+        """Open an exchange: one instruction for each available client that takes part in it."""
+        clients = self._clients(exchange)
         self._number += 1
         self.answered, self._sent, self._waiting, self._refusals = [], {}, {}, []
-        beside: dict[str, dict[str, Body]] = {}
-        if self.server.send_buffers and exchange.model:
-            buffers = {BUFFERS: encode_dense(self.server.buffers)}
-        else:
-            buffers = {}
-        instructions = []
-        for client in asked:
-            if not self.server.blocklist.is_blocked(client) and self.engine.is_available(client):
-                instructions.append(self._instruction(exchange, client, buffers, beside))
-        self._asked = len(instructions)
+        phase_bodies: dict[str, dict[str, Body]] = {}
+        send_buffers = self.server.send_buffers and exchange.model
+        buffers = {BUFFERS: encode_dense(self.server.buffers)} if send_buffers else {}
+        instructions = [
+            self._instruction(exchange, client, buffers, phase_bodies)
+            for client in clients
+            if not self.server.blocklist.is_blocked(client) and self.engine.is_available(client)
+        ]
+        self._sent_count = len(instructions)
         return instructions
 
     def _clients(self, exchange: Exchange) -> Sequence[int]:
@@ -111,17 +110,17 @@ class Round:
         return self.participants
 
     def _instruction(
-        self, exchange: Exchange, client: int, buffers: dict[str, Body], beside: dict[str, dict[str, Body]]
+        self, exchange: Exchange, client: int, buffers: dict[str, Body], phase_bodies: dict[str, dict[str, Body]]
     ) -> Instruction:
-        """`beside` collects what goes with each phase: it is encoded once for all clients."""
+        """`phase_bodies` caches the bodies of each phase: all clients of a phase receive the same."""
         server, table, context = self.server, self.server.clients, self._context(client)
         phase = self.phases[self.method.assign(exchange, context)]
-        if phase.name not in beside:
-            beside[phase.name] = {stream.name: self._encode_beside(stream) for stream in phase.down}
+        if phase.name not in phase_bodies:
+            phase_bodies[phase.name] = {stream.name: self._encode_stream(stream) for stream in phase.down}
         bodies: dict[str, Body] = {}
         if exchange.model:
             bodies[MODEL] = server.algorithm.downlink.send(self._broadcast, table.model_version(client), context)
-        bodies |= buffers | beside[phase.name] | table.pending.bodies(client)
+        bodies |= buffers | phase_bodies[phase.name] | table.pending.bodies(client)
         self._sent[client] = SentInstruction(phase, exchange, bodies.get(MODEL))
         label = (self.layout.fingerprint, table.acknowledged(client), server.round, Flag(0))
         packets = []
@@ -134,7 +133,7 @@ class Round:
         continues = table.continues(client)
         return Instruction(server.round, client, context.invited, self._number, phase.name, continues, tuple(packets))
 
-    def _encode_beside(self, stream: Stream) -> Body:
+    def _encode_stream(self, stream: Stream) -> Body:
         generator = self._context().generator(Draw.DOWNLINK_STREAM.format(stream.draw))
         return (stream.compressor or DENSE).encode(self.server.method_state[stream.name], self.layout, generator)
 
@@ -149,7 +148,7 @@ class Round:
     # Receiving.
 
     def receive(self, reply: Reply | MalformedReply) -> bool:
-        """Use a reply, or count its refusal; a refused reply changes nothing else. Returns whether it is valid."""
+        """Use a reply if it is valid; otherwise only record the refusal. Returns whether it is valid."""
         try:
             if isinstance(reply, MalformedReply):
                 raise reply.error
@@ -161,7 +160,7 @@ class Round:
             return False
         sent = self._sent.pop(reply.client)
         if valid is None:
-            self._forget(reply)
+            self._forget_state(reply)
         elif self.engine.in_order:
             self._use(reply, sent, valid)
         else:
@@ -169,10 +168,10 @@ class Round:
         return True
 
     def validate(self, reply: Reply) -> ValidReply | None:
-        """Check a reply and change nothing; None from a client that has lost its state and cannot read what it got."""
+        """Check a reply without changing anything; None if the client has lost its state and could not decode the model."""
         packets = parse_packets(reply, self.layout, self.phases)
         if reply.client not in self._sent:
-            raise PacketError("stale", f"client {reply.client} is not expected in round {self.server.round}")
+            raise PacketError("stale", f"no reply of client {reply.client} is expected in round {self.server.round}")
         now = (self.server.round, self.server.incarnation, self._number)
         check_labels(reply, packets, now, int(self.server.clients.sequences[reply.client]))
         flags = next(iter(packets.values())).flags
@@ -185,10 +184,10 @@ class Round:
         uplink_state = {} if Flag.RESET in flags else self.server.clients.uplink_state(reply.client)
         valid = decode_packets(packets, expected, self.server.algorithm.uplink, uplink_state, self.layout)
         if MODEL in valid.payloads:
-            refuse_long(self.server.defenses, valid.payloads[MODEL], reply.client)
+            check_norm(self.server.defenses, valid.payloads[MODEL], reply.client)
         size = self.server.data.size(reply.client)
         if self.server.weighting == "size" and reply.examples != size:
-            raise PacketError("examples", f"client {reply.client} has {size} examples, and says {reply.examples}")
+            raise PacketError("examples", f"client {reply.client} has {size} examples, but reports {reply.examples}")
         if self.server.defenses.refuse != "auto":
             return valid
         norms = {f"{phase.name}/{name}": norm(payload) for name, payload in valid.payloads.items()}
@@ -200,7 +199,7 @@ class Round:
         self._refusals.append(Refusal(reply.client, error))
 
     def _use(self, reply: Reply, sent: SentInstruction, valid: ValidReply) -> None:
-        """Add a valid reply to the sums. From here on nothing can be refused."""
+        """Aggregate a valid reply."""
         weight = 1.0 if self.server.weighting == "uniform" else float(reply.examples)
         for stream, payload in valid.payloads.items():
             self.received.add(stream, payload, weight)
@@ -209,7 +208,7 @@ class Round:
         self._advance(reply.client, sent, valid)
 
     def _advance(self, client: int, sent: SentInstruction, valid: ValidReply) -> None:
-        """The client's links move on, on the server's side."""
+        """Update the server's copy of the client's link states."""
         downlink, table = self.server.algorithm.downlink, self.server.clients
         before = table.model_version(client)
         state, version = before.peer, None
@@ -221,8 +220,8 @@ class Round:
         table.advance(client, valid.sequence, valid.uplink_state, state, version)
         self.answered.append(client)
 
-    def _forget(self, reply: Reply) -> None:
-        """A client cannot read what it was sent: next time it gets the whole model."""
+    def _forget_state(self, reply: Reply) -> None:
+        """Note that a client has lost its state, so that it receives the whole model next."""
         self.costs.lost += int(not self.server.clients.has_lost_state(reply.client))
         self.server.clients.forget(reply.client)
         self.costs.count("up", MODEL, sum(map(len, reply.packets)), 0)
@@ -234,9 +233,9 @@ class Round:
         self.costs.samples += reply.samples
         if sent.exchange.counted:
             self.costs.gradients += reply.gradients
-            self.costs.folded += reply.client not in self._heard
-            self._heard.add(reply.client)
-        # A client that had to ask for the whole model first was counted then.
+            self.costs.folded += reply.client not in self._counted
+            self._counted.add(reply.client)
+        # `_forget_state` has counted the clients that asked for the whole model.
         self.costs.lost += int(valid.started_over and not self.server.clients.has_lost_state(reply.client))
         self._losses.append((reply.loss, reply.samples))
         if MODEL in valid.packets:
@@ -254,20 +253,20 @@ class Round:
         return (phase.stream(name).compressor or DENSE).paper_bits(self.layout)
 
     def unanswered(self) -> set[int]:
-        """Clients that have not answered the present exchange."""
+        """Clients that have not answered the current exchange."""
         return set(self._sent)
 
     def has_quorum(self) -> bool:
-        """Whether enough valid replies are here to go on without the others."""
+        """Whether enough valid replies have arrived to end the exchange."""
         quorum = self.server.quorum
-        return quorum is not None and len(self._waiting) + len(self.answered) >= math.ceil(quorum * self._asked)
+        return quorum is not None and len(self._waiting) + len(self.answered) >= math.ceil(quorum * self._sent_count)
 
     # Ending.
 
     def finish(self, exchange: Exchange) -> Outcome:
-        """End an exchange: the method processes the answers, unless the round cannot go on."""
+        """End an exchange: the method processes the replies if the reply policy lets the round proceed."""
         for client in sorted(self._waiting):
-            # Sums run in client order, whoever was faster.
+            # Replies are summed in client order, not in order of arrival, so that results are reproducible.
             reply, sent, valid = self._waiting.pop(client)
             try:
                 self.server.norms.check(valid.norms, client)
@@ -288,12 +287,12 @@ class Round:
         return self.outcome
 
     def close(self) -> Round:
-        """Move the model by the mean of the updates; without updates it stays where it is."""
+        """Update the model with the mean of the updates. Without updates the model does not change."""
         self.server.advance(self.received)
         return self
 
     def training_loss(self) -> float:
-        """The clients' mean training loss in this round, over those that report one."""
+        """The mean training loss of the clients that report one, weighted by samples."""
         known = [(loss, count) for loss, count in self._losses if not math.isnan(loss)]
         samples = sum(count for _, count in known)
         return sum(loss * count for loss, count in known) / samples if samples else math.nan
@@ -308,7 +307,7 @@ class Round:
         like = (size, self.layout.dtype, server.model.device)
         defenses = server.defenses
         if stream == BUFFERS:
-            # Statistics are not differences, so their norm says nothing.
+            # Buffers are statistics, not updates: their norm has no meaning.
             defenses = defenses.model_copy(update={"clip": None})
         if not defenses.any() or stream not in (MODEL, BUFFERS):
             return RunningMean(*like)

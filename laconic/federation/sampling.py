@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""Sampling of a round's participants."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ def participants(
     randomness: Randomness,
     sizes: Callable[[], np.ndarray],
 ) -> list[int]:
-    """`count` different clients, in ascending order, which is the order in which everything is summed.
+    """Sample `count` distinct clients, in ascending order (the order in which updates are summed).
 
-    uniform: every set is equally likely, at a cost that depends on `count` only. weighted: drawn one after the other with
-    probabilities in proportion to the clients' numbers of examples. poisson: each by a coin of its own, so that `count` is
-    the number on average; differential privacy counts best with it.
+    - uniform: every subset is equally likely. The cost depends on `count` only.
+    - weighted: drawn one after the other, with probability proportional to the number of examples.
+    - poisson: each client is included independently, and `count` is the expected number. Differential privacy has its
+      tightest bounds with it.
 
     >>> participants("uniform", 1_000_000, 3, 0, Randomness(1), lambda: np.zeros(0))
     [170714, 399605, 713486]

@@ -1,4 +1,4 @@
-"""The server's lasting state: the model, the states of the parts, and what is kept about clients."""
+"""The server's state between rounds: the model, the states of the algorithm's parts, and the table of clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from laconic.federation.update_norms import UpdateNormFilter
 
 
 class Server:
-    """What lasts from round to round. `laconic.federation.round.Round` has what one round needs."""
+    """The state that persists between rounds. `laconic.federation.round.Round` has the state of one round."""
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class Server:
         )
         self.policy = policy or ReplyPolicy(Blocklist())
         self.quorum = quorum
-        """The share of the asked clients whose valid replies end an exchange; None waits for all."""
+        """An exchange ends when this share of its clients has sent valid replies; None waits for all."""
         self.secret = randomness
-        """Draws what clients must not know, where noise protects them: who takes part, and the noise."""
+        """Draws the participants and the privacy noise. With differential privacy clients must not know its seed."""
         self.incarnation = 0
-        """Counts the starts of a real server, so that a reply to a round that a crash undid is not taken for a new one."""
+        """The number of restarts of a deployed server. It identifies replies to rounds that a crash rolled back."""
         self.rounds_are_durable = True
-        """Whether a finished round counts as durable. If not, `acknowledge` must be called after each checkpoint."""
+        """Whether a finished round counts as durable. If not, call `acknowledge` after each checkpoint."""
         self.round = 0
         self.model = model.clone()
         self.buffers = buffers.clone()
@@ -79,31 +79,31 @@ class Server:
 
     @property
     def blocklist(self) -> Blocklist:
-        """Clients that are not asked any more."""
+        """The violations and blocked clients."""
         return self.policy.blocklist
 
     def draw_participants(self) -> list[int]:
-        """The clients that are drawn for the present round."""
+        """Sample the participants of the current round."""
         return participants(self.sampling, len(self.data), self.count, self.round, self.secret, self.client_sizes)
 
     def client_sizes(self) -> np.ndarray:
-        """Looked up once per revision of the data: in a large population that takes longer than drawing from it."""
+        """The number of examples of each client, cached per revision of the data."""
         revision = getattr(self.data, "revision", 0)
         if self._sizes is None or self._sizes[0] != revision:
             self._sizes = revision, sizes_of(self.data)
         return self._sizes[1]
 
     def begin_round(self) -> None:
-        """Acknowledge the rounds before this one, if they are durable by now."""
+        """Acknowledge the previous rounds if they are durable."""
         if self.rounds_are_durable:
             self.acknowledge()
 
     def acknowledge(self) -> None:
-        """All updates used up to now are durable, so clients may be told."""
+        """Mark all updates used so far as durable, so that instructions acknowledge them."""
         self.clients.acknowledge()
 
     def advance(self, received: Received) -> None:
-        """Move the model by what was received, and go to the next round."""
+        """Update the model with the received vectors, and go to the next round."""
         algorithm, before = self.algorithm, self.model
         update = algorithm.method.update(received, self.method_state)
         if update is not None:
@@ -119,7 +119,7 @@ class Server:
 
     def state_dict(self) -> State:
         """Everything that the next round depends on, as a flat dict of tensors."""
-        own: State = {"round": torch.tensor(self.round), "model": self.model, "buffers": self.buffers}
+        result: State = {"round": torch.tensor(self.round), "model": self.model, "buffers": self.buffers}
         for name, state in {
             "optimizer": self.optimizer_state,
             "downlink": self.downlink_state,
@@ -127,8 +127,8 @@ class Server:
             "norms": self.norms.state_dict(),
             "clients": self.clients.state_dict(),
         }.items():
-            own |= {f"{name}/{key}": value for key, value in state.items()}
-        return own
+            result |= {f"{name}/{key}": value for key, value in state.items()}
+        return result
 
     def load_state_dict(self, state: State) -> None:
         """Restore a `state_dict`."""

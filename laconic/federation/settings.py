@@ -13,18 +13,16 @@ from laconic.core.spelling import convert, parse
 
 Sampling = Literal["uniform", "weighted", "poisson"]
 Weighting = Literal["uniform", "size"]
-
-
 _Share = Annotated[float, Field(gt=0, lt=0.5)]
 
 
-def _known(text: str) -> str:
+def _valid_aggregate(text: str) -> str:
     share(text)
     return text
 
 
 def share(aggregate: str) -> float | None:
-    """Which share of the values on each side is left out; None for the plain mean.
+    """The share of values that is trimmed on each side; None for the plain mean.
 
     >>> share("mean"), share("trimmed_mean:0.1"), share("median")
     (None, 0.1, 0.5)
@@ -40,40 +38,36 @@ def share(aggregate: str) -> float | None:
         raise ValueError(allowed) from None
 
 
-def _length(value: Any) -> Any:
-    if value is None or value == "median":
-        return value
-    try:
-        found = float(value)
-    except (TypeError, ValueError):
-        found = -1.0
-    if not 0 < found < float("inf"):
-        raise ValueError("a length above 0, or median, is allowed")
-    return found
+def _clip(value: Any) -> Any:
+    return value if value is None or value == "median" else _norm(value, "a norm above 0, or median, is allowed")
 
 
-def _longest(value: Any) -> Any:
+def _refuse(value: Any) -> Any:
     if value is None or value in ("auto", "none"):
         return None if value == "none" else value
+    return _norm(value, "a norm above 0, auto or none is allowed")
+
+
+def _norm(value: Any, allowed: str) -> float:
     try:
-        found = float(value)
+        norm = float(value)
     except (TypeError, ValueError):
-        found = -1.0
-    if not 0 < found < float("inf"):
-        raise ValueError("a length above 0, auto or none is allowed")
-    return found
+        norm = -1.0
+    if not 0 < norm < float("inf"):
+        raise ValueError(allowed)
+    return norm
 
 
 class Defenses(BaseModel):
-    """How updates are aggregated when clients are not trusted, and what the model may reveal of a client."""
+    """Robust aggregation against malicious clients, and differential privacy."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    aggregate: Annotated[str, AfterValidator(_known)] = "mean"
+    aggregate: Annotated[str, AfterValidator(_valid_aggregate)] = "mean"
     """How updates are aggregated: mean, or coordinate-wise median or trimmed_mean:SHARE."""
-    clip: Annotated[float | Literal["median"] | None, BeforeValidator(_length)] = None
+    clip: Annotated[float | Literal["median"] | None, BeforeValidator(_clip)] = None
     """Scale updates down to at most this norm; median: the median norm of the round."""
-    refuse: Annotated[float | Literal["auto"] | None, BeforeValidator(_longest)] = None
+    refuse: Annotated[float | Literal["auto"] | None, BeforeValidator(_refuse)] = None
     """Refuse updates with a larger norm; auto: 100 times the median norm of recently accepted updates."""
     noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Central differential privacy: standard deviation of the noise on the sum, as a multiple of the clipping norm."""
@@ -83,9 +77,9 @@ class Defenses(BaseModel):
     """Bytes that the updates of a round may occupy, where all of them are needed at once (as for the median)."""
 
     def any(self) -> bool:
-        """Whether aggregation is anything but the plain mean."""
+        """Whether aggregation differs from the plain mean."""
         return self.aggregate != "mean" or self.clip is not None or self.noise > 0
 
     def keeps_all(self) -> bool:
-        """Whether all updates of a round must be there at once."""
+        """Whether aggregation needs all updates of a round in memory at once."""
         return self.aggregate != "mean" or self.clip == "median"

@@ -1,4 +1,4 @@
-"""The same algorithms on real machines: Flower carries the messages, Laconic brings the algorithm, the bytes and the state.
+"""Federations of real machines: Flower transports the messages, Laconic implements the algorithms.
 
     # server_app.py
     app = server_app("fed_cams", "mlp:64", "digits", clients=3, rounds=20, out="run")

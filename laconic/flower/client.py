@@ -1,7 +1,7 @@
 """A node: Laconic's client as a Flower ClientApp.
 
-Flower starts a process for every message, so nothing that matters is kept in memory: the plan and the client's state are in
-the node's file. What a process has built is kept for the next message, where there is one (in Flower's simulation).
+Flower starts a process for every message, so the plan and the client's state are stored in the node's file. In Flower's
+simulation a process handles several messages, and the `Trainer` is cached between them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from laconic.run.evaluate import evaluate
 LOG = getLogger("flwr.laconic")
 
 Data = str | ClientData | Callable[[Context], ClientData]
-"""A data set's name, split as the server says; or the node's own examples, as the one client of a `ClientData`."""
+"""The name of a data set that the server's settings partition, or the node's own examples: a `ClientData` of one client."""
 
 
 def client_app(
@@ -49,12 +49,15 @@ def client_app(
     state: str | Path | None = None,
     device: str = "cpu",
 ) -> ClientApp:
-    """The ClientApp of a node.
+    """Build the ClientApp of a node.
 
-    `model` must be the server's. `data` is the node's own (`laconic.data.from_arrays([(inputs, targets)])`), a function of
-    Flower's `Context` that loads it, or for a trial a data set that all nodes share, of which each takes its own part.
-    `algorithm` is needed only where it cannot be sent: a training loop of one's own. `state` is the folder of the node's
-    file; `state = "…"` in the node's config says the same.
+    Args:
+        model: The same model as the server's.
+        data: The node's own examples, `laconic.data.from_arrays([(inputs, targets)])`, or a function of Flower's `Context`
+            that loads them. For experiments, the name of a data set, of which each node takes its own partition.
+        algorithm: The server's algorithm. Needed only for `own_training`, whose training loop cannot be sent.
+        state: The folder of the node's file. `state = "…"` in the node's config takes precedence.
+        device: The PyTorch device.
     """
     node = Node(model, data, algorithm, None if state is None else Path(state), torch.device(device))
     app = ClientApp()
@@ -75,20 +78,20 @@ def client_app(
 
 
 class Node:
-    """What a node does with the three kinds of messages."""
+    """Handles the three kinds of messages: join, train and evaluate."""
 
     def __init__(
         self, model: Model, data: Data, algorithm: Algorithm | None, state: Path | None, device: torch.device
     ) -> None:
         self._model, self._data, self._algorithm, self._state, self._device = model, data, algorithm, state, device
-        self._built: tuple[tuple[str, int], Trainer] | None = None
+        self._cached: tuple[tuple[str, int], Trainer] | None = None
 
     def answer(
         self, action: Callable[[ConfigRecord, Context], RecordDict], message: Message, context: Context
     ) -> Message:
-        """Do it, or say why not: the server goes on either way, and its log names the reason."""
+        """Handle a message. An error becomes a refusal with its reason, which the server logs."""
         try:
-            reply = action(wire.said(message), context)
+            reply = action(wire.read_record(message), context)
         except PacketError as error:
             reply = wire.refusal(error.reason, str(error))
         except (LaconicError, ValidationError) as error:
@@ -97,11 +100,11 @@ class Node:
         return Message(reply, reply_to=message)
 
     def join(self, record: ConfigRecord, context: Context) -> RecordDict:
-        """Hear about a run: check that model and data fit, and only then keep the plan."""
+        """Join a run: check that model and data fit, then store the plan."""
         plan = Plan.model_validate_json(wire.text(record, "plan"))
         file = self._file(context)
         number = context.node_config.get("partition-id")
-        # Whoever has no number of its own gets one from the server; until then any will do to look at the data.
+        # The server assigns a number to a node without partition-id. Any number will do to check the data.
         trainer = self._trainer(plan, context, int(number) if number is not None else 0)
         file.enter(plan, float(context.node_config.get("keep-days", KEEP_DAYS)))
         size = trainer.data.size(trainer.client)
@@ -115,7 +118,7 @@ class Node:
         return wire.pack_reply(reply)
 
     def measure(self, record: ConfigRecord, context: Context) -> RecordDict:
-        """The server's model on this node's examples: those it holds out if it has any, else those it trains on."""
+        """Evaluate the server's model on this node's test examples, or on its training examples if it has none."""
         trainer = self._known(record, context, wire.count(record, "client"))
         layout, examples = trainer.layout, trainer.examples()
         packets = {packet.stream: packet for packet in (Packet.parse(p, layout) for p in wire.packets_of(record))}
@@ -126,33 +129,33 @@ class Node:
         if CoreStream.BUFFERS in packets:
             buffers = decode_dense(packets[CoreStream.BUFFERS].body, layout.buffer_size, layout.dtype).dense()
         task = trainer.engine.runtime.task
-        found = evaluate(trainer.engine.map, task, layout, model.to(self._device), buffers.to(self._device), examples)
-        return wire.content(examples=len(examples), names=[*found], values=[float(value) for value in found.values()])
+        metrics = evaluate(trainer.engine.map, task, layout, model.to(self._device), buffers.to(self._device), examples)
+        return wire.content(examples=len(examples), names=[*metrics], values=[*map(float, metrics.values())])
 
     def _known(self, record: ConfigRecord, context: Context, client: int) -> Trainer:
         plan = self._file(context).plan(wire.text(record, "run"))
         if plan is None:
-            raise PacketError(wire.NOT_KNOWN, "this node was not told about the run, or has lost its file")
+            raise PacketError(wire.UNKNOWN_RUN, "this node has not joined the run, or has lost its file")
         return self._trainer(plan, context, client)
 
     def _file(self, context: Context) -> NodeFile:
         number = context.node_config.get("partition-id")
         folder = context.node_config.get("state", self._state)
-        place = user_state_path("laconic") / "nodes" if folder is None else Path(str(folder))
-        return NodeFile(place / ("node.sqlite" if number is None else f"node-{number}.sqlite"))
+        path = user_state_path("laconic") / "nodes" if folder is None else Path(str(folder))
+        return NodeFile(path / ("node.sqlite" if number is None else f"node-{number}.sqlite"))
 
     def _trainer(self, plan: Plan, context: Context, client: int) -> Trainer:
         key = (plan.run, client)
-        if self._built is None or self._built[0] != key:
-            if self._built is not None:
-                self._built[1].engine.close()
-                self._built = None
+        if self._cached is None or self._cached[0] != key:
+            if self._cached is not None:
+                self._cached[1].engine.close()
+                self._cached = None
             store = self._file(context).store(plan.run)
-            self._built = key, self._build(plan, context, client, store)
-        return self._built[1]
+            self._cached = key, self._build(plan, context, client, store)
+        return self._cached[1]
 
     def _build(self, plan: Plan, context: Context, client: int, store: ClientStore) -> Trainer:
-        """As a simulation is built, for one client and with the server's choices."""
+        """Build the engine for one client with the server's settings, as a simulation does."""
         data = self._examples(plan, context, client)
         model = self._model
         if isinstance(model, str):
@@ -161,12 +164,12 @@ class Node:
         prepared = prepare(task, plan.numerics, self._device, client_example(data, client), data.classes)
         layout, buffers = prepared.layout, prepared.initial_buffers.cpu()
         if layout.fingerprint != plan.fingerprint:
-            raise ConfigError(f"model: its {layout.size} parameters have another form than the server's")
+            raise ConfigError(f"model: its {layout.size} parameters do not have the shapes of the server's model")
         if initial_hash(prepared.initial_model, buffers) != plan.initial:
             raise ConfigError(
                 "model: its initial weights are not the server's; give both sides a function that builds it"
             )
-        algorithm = plan.algorithm() if self._algorithm is None else self._algorithm.fitted()
+        algorithm = plan.algorithm() if self._algorithm is None else self._algorithm.resolve()
         spec = ClientSpec(algorithm, prepared, data, plan.seed, frozen_buffers=plan.buffers == "frozen", chunk=1)
         return Trainer(spec.engine(store, threads=1), data, client, layout, buffers)
 
@@ -182,37 +185,37 @@ class Node:
             return data
         if getattr(data, "labels_found", False):
             raise ConfigError(
-                "labels are text, and were numbered as they occur on this node, which others may do otherwise; "
-                "give all of them: from_arrays([(inputs, targets)], labels=[…])"
+                "labels are text, and other nodes may number them differently; "
+                "list all of them: from_arrays([(inputs, targets)], labels=[…])"
             )
         if len(data) != 1:
             raise ConfigError(
-                f"data has {len(data)} clients; the run's {plan.clients} or one, the node's own, is allowed"
+                f"data has {len(data)} clients; all {plan.clients} of the run, or 1 (this node) is allowed"
             )
         return OwnData(data, plan.clients, {client: 0})
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """A client that is ready to work."""
+    """A client that is ready to train."""
 
     engine: InlineEngine
     data: ClientData
     client: int
     layout: Layout
     buffers: Tensor
-    """The initial ones."""
+    """The initial buffers."""
 
     def examples(self) -> Examples | OwnExamples:
-        """What an evaluation on this node uses."""
-        own = isinstance(self.data, OwnData) and self.data.test is not None
-        # The test examples of a shared data set are the server's to evaluate on.
-        return self.data.test if own and self.data.test is not None else OwnExamples(self.data, self.client)
+        """The examples for an evaluation on this node."""
+        # The server already evaluates on the test examples of a shared data set.
+        test = self.data.test if isinstance(self.data, OwnData) else None
+        return OwnExamples(self.data, self.client) if test is None else test
 
 
 @dataclass(frozen=True)
 class OwnExamples:
-    """A client's own examples, to be measured on."""
+    """A client's training examples, as input of `evaluate`."""
 
     data: ClientData
     client: int
@@ -221,5 +224,5 @@ class OwnExamples:
         return self.data.size(self.client)
 
     def batch(self, indices: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The examples at `indices`."""
+        """Inputs and targets at `indices`."""
         return self.data.batch(self.client, indices.numpy(), dtype)

@@ -1,4 +1,4 @@
-"""The settings that only a real federation has."""
+"""The settings of a Flower deployment that a simulation does not have."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Deployment(BaseModel):
-    """What only a real federation has to decide."""
+    """Settings that apply only to a Flower deployment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     out: str | None = None
-    """The run's directory: a server that is started again with the same one goes on there."""
+    """The run directory. A server that is restarted with the same directory resumes the run."""
     deadline: float = Field(600.0, gt=0)
-    """Seconds after which an exchange closes with the replies that are there."""
+    """Seconds after which an exchange closes with the replies that have arrived."""
     quorum: float = Field(1.0, gt=0, le=1)
-    """The share of the clients asked whose replies close an exchange at once."""
+    """The fraction of participants whose replies close an exchange before the deadline."""
     first: int | None = Field(None, ge=1)
-    """Nodes to wait for when the server starts, at most for a deadline; all clients when not given."""
+    """Number of nodes to wait for before the first round, up to the deadline. Default: all clients."""
     minimum: int = Field(1, ge=1)
-    """Nodes without which no round begins; the server waits for them."""
+    """Number of connected nodes that every round needs. The server waits for them."""
     replace_nodes: bool = False
-    """Whether a client's number may pass to a node that is not the one that had it."""
+    """Whether a new node may take over a client's number from another node."""
     most_examples: int | None = Field(None, ge=1)
-    """A node that says that it has more is turned away."""
+    """The server rejects nodes that report more examples than this."""
     client_eval_every: int = Field(0, ge=0)
-    """Rounds between two evaluations on the clients' own examples; 0 is never: the whole model travels for it."""
+    """Rounds between evaluations on the clients' own examples, which send the full model to every client; 0: never."""

@@ -30,38 +30,38 @@ ACTIVATED = "Activated node_id"
 
 
 class LocalFederationError(LaconicError):
-    """Flower did not do what it was asked; the log says why."""
+    """A Flower process or command failed."""
 
 
 class LocalFederation:
-    """A SuperLink and SuperNodes that run inside a `with` block; only the folder is left behind."""
+    """A SuperLink and SuperNodes that run during a `with` block. At its end all processes stop; the folder remains."""
 
     def __init__(self, folder: Path, nodes: int, *, registered: int | None = None) -> None:
         self.folder, self.nodes = folder.resolve(), nodes
         self.keys: LocalKeys = make_local_keys(self.folder / "keys", nodes)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._started: set[int] = set()
-        """The groups of all processes that were ever started here."""
+        """The process groups of all processes that were ever started."""
         self._registered = nodes if registered is None else registered
         self.port = free_port()
-        """The SuperLink's."""
-        self.doors: dict[int, int] = {}
-        """By node: the port to connect to instead of the SuperLink's, as for a proxy."""
+        """The SuperLink's port."""
+        self.proxy_ports: dict[int, int] = {}
+        """By node: the port of a proxy to connect to instead of the SuperLink."""
         self._node_ports = [free_port() for _ in range(nodes)]
         self.environment = os.environ | {
             "FLWR_HOME": str(self.folder / "flwr"),
-            # Nothing leaves the machine.
+            # No network access beyond this machine.
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
         }
         # Flower starts its own commands by name.
-        places = [str(Path(sys.executable).parent), self.environment.get("PATH", "")]
-        self.environment["PATH"] = os.pathsep.join(places)
+        commands = str(Path(sys.executable).parent)
+        self.environment["PATH"] = os.pathsep.join([commands, self.environment.get("PATH", "")])
 
     def __enter__(self) -> Self:
         try:
             self._configure()
-            self._start_warm()
+            self._start_prefork()
             self.start_superlink()
             # A node that connects before it is registered gives up.
             self._register()
@@ -78,7 +78,7 @@ class LocalFederation:
         self.stop()
 
     def start_superlink(self) -> None:
-        """Start the SuperLink; after a crash it continues from its database."""
+        """Start the SuperLink. After a crash it continues from its database."""
         command = [_command("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--ssl-ca-certfile", str(self.keys.authority), "--ssl-certfile", str(self.keys.certificate)]
         command += ["--ssl-keyfile", str(self.keys.key), "--enable-supernode-auth"]
@@ -87,20 +87,21 @@ class LocalFederation:
         self._wait_for_port()
 
     def start_node(self, number: int) -> None:
-        """Start a SuperNode; after a crash it continues from its file."""
+        """Start a SuperNode. After a crash it continues from its file."""
         config = f'partition-id={number} state="{self.folder / "nodes"}"'
-        port = self.doors.get(number, self.port)
+        port = self.proxy_ports.get(number, self.port)
         command = [_command("flower-supernode"), "--superlink", f"127.0.0.1:{port}", "--node-config", config]
         command += ["--root-certificates", str(self.keys.authority)]
         command += ["--auth-supernode-private-key", str(self.keys.node(number))]
         command += ["--host", "127.0.0.1", "--port", str(self._node_ports[number])]
-        # A node looks for its own work more often than is usual, every second; that costs the SuperLink nothing.
+        # Poll for tasks every 0.2 s instead of every second. The SuperLink does not notice: a node polls itself.
         self._start(f"node-{number}", command, {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"})
 
     def restart_node(self, number: int) -> None:
-        """Start a SuperNode that has died, as often as it takes: Flower refuses it while it takes the old one for connected.
+        """Restart a SuperNode until Flower accepts it.
 
-        That is a minute. A supervisor such as systemd does the same in production.
+        For about a minute after a crash, Flower considers the old SuperNode connected and refuses the new one. In
+        production, a supervisor such as systemd restarts it.
         """
         before = self.log_of("superlink").count(ACTIVATED)
         ends = time.monotonic() + START_SECONDS
@@ -112,13 +113,13 @@ class LocalFederation:
                 time.sleep(0.1)
             time.sleep(1)
         raise LocalFederationError(
-            f"node {number} was not accepted again; its log is {self.folder / f'node-{number}.log'}"
+            f"node {number} could not reconnect; its log is {self.folder / f'node-{number}.log'}"
         )
 
     def run(self, app: Path, settings: Mapping[str, Any] | None = None) -> int:
-        """Start a Flower app with some settings; returns Flower's number of the run."""
-        said = " ".join(f"{key}={json.dumps(value)}" for key, value in (settings or {}).items())
-        overrides = ["--run-config", said] if said else []
+        """Start a Flower app with a run config; returns Flower's id of the run."""
+        run_config = " ".join(f"{key}={json.dumps(value)}" for key, value in (settings or {}).items())
+        overrides = ["--run-config", run_config] if run_config else []
         output = self.flwr("run", str(app), CONNECTION, *overrides, "--format", "json")
         answer = json.loads(output[output.index("{") :])
         if not answer.get("success"):
@@ -126,12 +127,12 @@ class LocalFederation:
         return int(answer["run-id"])
 
     def status(self, run: int) -> str:
-        """What Flower says of a run: `running`, `finished:completed`, `finished:failed`, …."""
+        """Flower's status of a run, such as `running`, `finished:completed` or `finished:failed`."""
         output = self.flwr("ls", CONNECTION, "--run-id", str(run), "--format", "json")
         return str(json.loads(output[output.index("{") :])["runs"][0]["status"])
 
     def dead(self) -> dict[str, int]:
-        """Processes that have ended though nobody asked them to, and their exit codes."""
+        """Processes that ended by themselves, and their exit codes."""
         codes = {name: process.poll() for name, process in self.processes.items()}
         return {name: code for name, code in codes.items() if code is not None}
 
@@ -140,7 +141,7 @@ class LocalFederation:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def flwr(self, *arguments: str) -> str:
-        """Flower's own command line."""
+        """Run Flower's command line; returns its output."""
         command = [_command("flwr"), *arguments]
         done = subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True)
         if done.returncode:
@@ -148,7 +149,7 @@ class LocalFederation:
         return done.stdout
 
     def kill(self, name: str) -> None:
-        """Kill a process and all that it has started, as a power cut would."""
+        """Kill a process and all its descendants, like a power failure."""
         process = self.processes.pop(name)
         for group in _groups(process.pid):
             with suppress(ProcessLookupError):
@@ -156,9 +157,9 @@ class LocalFederation:
         process.wait()
 
     def stop(self) -> None:
-        """End everything that was started here."""
-        # What a process has started may be slower than itself, and is not found any more once it has ended.
-        groups = self._started | {group for each in self.processes.values() for group in _groups(each.pid)}
+        """Stop all processes of the federation."""
+        # Collect the descendants first: they cannot be found once their parent has ended.
+        groups = self._started | {group for process in self.processes.values() for group in _groups(process.pid)}
         for process in self.processes.values():
             process.terminate()
         ends = time.monotonic() + STOP_SECONDS
@@ -171,7 +172,7 @@ class LocalFederation:
         for process in self.processes.values():
             process.wait()
         self.processes.clear()
-        # A process that was being started when a signal came is in no list; its environment names this federation's folder.
+        # A process that was starting when a signal arrived is not in `processes`.
         for straggler in self._marked():
             with suppress(ProcessLookupError):
                 os.kill(straggler, signal.SIGKILL)
@@ -179,12 +180,12 @@ class LocalFederation:
     def _marked(self) -> set[int]:
         """The processes whose environment names this federation's folder."""
         mark = f"FLWR_HOME={self.environment['FLWR_HOME']}".encode()
-        found = set()
+        processes = set()
         for entry in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):
                 if mark in entry.read_bytes().split(b"\0"):
-                    found.add(int(entry.parent.name))
-        return found - {os.getpid()}
+                    processes.add(int(entry.parent.name))
+        return processes - {os.getpid()}
 
     def _configure(self) -> None:
         folder = Path(self.environment["FLWR_HOME"])
@@ -205,8 +206,8 @@ class LocalFederation:
             )
         self._started.add(self.processes[name].pid)
 
-    def _start_warm(self) -> None:
-        """One process imports torch for all."""
+    def _start_prefork(self) -> None:
+        """Start the process that imports torch once for all others."""
         folder = self.folder / "warm"
         self._start("warm", [sys.executable, "-m", "laconic.flower.prefork", "--folder", str(folder)])
         self.environment["PATH"] = f"{folder}{os.pathsep}{self.environment['PATH']}"
@@ -221,30 +222,30 @@ class LocalFederation:
 
 
 def _groups(process: int) -> set[int]:
-    """The process groups of a process and of all that it has started, as far as its children still have it for a parent."""
+    """The process groups of a process and its descendants."""
     parents: dict[int, tuple[int, int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):
-            # After the name, which may hold anything: state, parent, group.
+            # The fields after the process name, which may contain any character: state, parent, group.
             fields = entry.read_text().rpartition(")")[2].split()
             parents[int(entry.parent.name)] = int(fields[1]), int(fields[2])
-    found, new = {process}, {process}
+    family, new = {process}, {process}
     while new:
-        new = {child for child, (parent, _) in parents.items() if parent in new} - found
-        found |= new
-    return {process} | {parents[each][1] for each in found if each in parents}
+        new = {child for child, (parent, _) in parents.items() if parent in new} - family
+        family |= new
+    return {process} | {parents[member][1] for member in family if member in parents}
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A TCP port that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def _command(name: str) -> str:
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
-        raise LocalFederationError(f"{name} is not here: in the folder of the clone, pip install -e '.[flower]'")
-    return found
+    sibling = Path(sys.executable).parent / name
+    command = str(sibling) if sibling.exists() else shutil.which(name)
+    if command is None:
+        raise LocalFederationError(f"{name} is not installed: in the folder of the clone, pip install -e '.[flower]'")
+    return command

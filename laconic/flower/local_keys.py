@@ -1,7 +1,7 @@
-"""Certificates and keys to try a federation: `python -m laconic.flower.local_keys FOLDER --nodes 3 [--host NAME …]`.
+"""Certificates and keys for a test federation: `python -m laconic.flower.local_keys FOLDER --nodes 3 [--host NAME …]`.
 
-A certificate authority of its own, a certificate for the SuperLink, and a key pair for every SuperNode. In
-production the authority's key is kept elsewhere, and every node makes its own pair and sends the public half only.
+Writes a new certificate authority, a certificate for the SuperLink, and a key pair for every SuperNode. In production,
+store the authority's key elsewhere, and let every node generate its own key pair and send only the public key.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ LOOPBACK = ("localhost", "127.0.0.1")
 
 @dataclass(frozen=True)
 class LocalKeys:
-    """Where the files are."""
+    """The paths of the files."""
 
     folder: Path
 
     @property
     def authority(self) -> Path:
-        """What clients trust: `--root-certificates`, and the SuperLink's `--ssl-ca-certfile`."""
+        """The authority's certificate: `--root-certificates` of nodes, and the SuperLink's `--ssl-ca-certfile`."""
         return self.folder / "ca.crt"
 
     @property
@@ -44,19 +44,19 @@ class LocalKeys:
         return self.folder / "superlink.key"
 
     def node(self, number: int) -> Path:
-        """A SuperNode's `--auth-supernode-private-key`; with `.pub`, what is registered."""
+        """A SuperNode's `--auth-supernode-private-key`."""
         return self.folder / f"node-{number}"
 
     def public(self, number: int) -> Path:
-        """The public half."""
+        """A SuperNode's public key, for `flwr supernode register`."""
         return self.folder / f"node-{number}.pub"
 
 
 def make_local_keys(folder: Path, nodes: int, hosts: Sequence[str] = ()) -> LocalKeys:
-    """Everything that one SuperLink and its nodes need; files that are there already are written anew."""
+    """Write the keys and certificates of a SuperLink and its nodes. Existing files are overwritten."""
     folder.mkdir(parents=True, exist_ok=True)
     keys = LocalKeys(folder)
-    # The SuperLink's own worker connects to it on its machine.
+    # The SuperLink's own worker connects to it by the loopback address.
     hosts = [*hosts, *(host for host in LOOPBACK if host not in hosts)]
     authority, name = ec.generate_private_key(ec.SECP384R1()), _name("Laconic local authority")
     server = ec.generate_private_key(ec.SECP384R1())
@@ -101,7 +101,7 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePri
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # Clocks differ a little between machines.
+        # The machines' clocks may differ.
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + timedelta(days=DAYS))
     )
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument(
-        "--host", action="append", help="a name or address of the SuperLink; localhost and 127.0.0.1 always are"
+        "--host", action="append", help="name or address of the SuperLink, besides localhost and 127.0.0.1; repeatable"
     )
     arguments = parser.parse_args()
     make_local_keys(arguments.folder, arguments.nodes, arguments.host or ())

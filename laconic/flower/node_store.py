@@ -1,4 +1,4 @@
-"""A node's file: its name, the runs it was told about, and its clients' states, found again after the node restarts."""
+"""A node's file: its name, the plans of its runs, and its clients' states. It survives restarts of the node."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from laconic.federation.store import unseen
 from laconic.flower.plan import Plan
 
 KEEP_DAYS = 30.0
-"""How long a node keeps its states of a run that it hears nothing of."""
+"""Days after which a node deletes the states of a run without activity."""
 
 
 class NodeFile:
-    """The SQLite file of one node. Nothing is locked while a client trains."""
+    """The SQLite file of one node. It is not locked while a client trains."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def _database(self, run: str = "") -> Database:
-        # Nothing is cached: another process may have changed the file.
+        # No cache: other processes change the file.
         database = Database(0, NODE, run)
         database.path = self.path
         return database
 
     def name(self) -> str:
-        """By this name the server recognizes the node, where it has no number of its own."""
+        """The node's unique name, by which the server recognizes a node without a number of its own."""
         database = self._database()
         with database.transaction():
             name = database.document("node")
@@ -40,16 +40,16 @@ class NodeFile:
             return str(name)
 
     def plan(self, run: str) -> Plan | None:
-        """What the node was told about a run."""
+        """The stored plan of a run; None if the node has not joined it."""
         database = self._database(run)
         with database.transaction():
             plan = database.document("plan")
         return None if plan is None else Plan.model_validate(plan)
 
     def enter(self, plan: Plan, keep_days: float = KEEP_DAYS) -> None:
-        """Keep a plan, durably, and delete runs that were not heard of for `keep_days`.
+        """Store a plan durably, and delete runs without activity for `keep_days` days.
 
-        If such a run goes on after all, the node is told about it again, and says that it has lost its state.
+        If a deleted run continues, the server sends the plan again, and the node reports that its state is lost.
         """
         database = self._database(plan.run)
         with database.transaction():
@@ -57,5 +57,5 @@ class NodeFile:
             database.prune(before=time.time() - keep_days * 86400)
 
     def store(self, run: str, unseen: Callable[[], int] = unseen) -> SharedStore:
-        """The states of one run's clients on this node."""
+        """The store of one run's client states on this node."""
         return SharedStore(self._database(run), unseen)

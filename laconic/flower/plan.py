@@ -1,8 +1,8 @@
-"""What the server tells every node once, before its first instruction: the run, settled in full.
+"""The plan of a run: the resolved settings, which the server sends to every node before the first instruction.
 
-A node then computes what a simulation with the same settings would, bit for bit. The plan holds names and numbers only;
-parts are looked up and checked as those of a config are. Model and data are the node's own; that the model is the server's
-is checked by its form and its initial weights.
+With the plan, a node computes the same as a simulation with the same settings, bit for bit. The plan contains only names and
+numbers; nodes look up and check parts like those of a config. Model and data are the node's own. The node checks that its
+model has the shapes and initial weights of the server's model.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from laconic.gradients.numerics import Numerics
 from laconic.run.simulation import initial_module
 
 Model = str | nn.Module | Task | Callable[[], nn.Module | Task]
-"""A model's name, a function that builds it (under the run's seed), or the thing itself."""
+"""A model's name, a function that builds it (with the run's seed), or the model itself."""
 
 
 class Shape(BaseModel):
-    """What a model must know of the data."""
+    """The properties of the data that a model depends on."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,29 +39,29 @@ class Shape(BaseModel):
 
 
 class Plan(BaseModel):
-    """A run as every node must know it."""
+    """The resolved settings of a run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     run: str
-    """The run's name, drawn at its start: a server that starts again under another run directory is another run."""
+    """The run's random id. A server that is restarted with another run directory starts a new run."""
     name: str
-    """The algorithm's."""
+    """The algorithm's name."""
     parts: dict[str, dict[str, Any]]
     seed: int
     clients: int
-    """The population."""
+    """The number of clients of the run."""
     partition: str | None
     numerics: Numerics
     buffers: Literal["mean", "frozen"]
     shape: Shape | None
     fingerprint: int
-    """Of the model's layout."""
+    """The fingerprint of the model's layout."""
     initial: str
     """The hash of the initial weights."""
 
     def algorithm(self) -> Algorithm:
-        """The algorithm, part by part; a node runs no code by a name that comes from outside."""
+        """Build the algorithm from registered parts only: the server cannot make a node run other code."""
         if self.parts.get("method", {}).get("name") == OwnTraining.name:
             raise ConfigError("method = 'own_training': give client_app the same algorithm as server_app")
         made: dict[str, Any] = {}
@@ -72,10 +72,10 @@ class Plan(BaseModel):
 
 
 def make_model(model: Model, seed: int, shape: Shape | None) -> Task:
-    """The task with the initial weights that follow from the seed."""
+    """Build the task, with initial weights that depend only on the seed."""
     if isinstance(model, str):
         if shape is None:
-            raise ConfigError(f"model = '{model}': without data its shape is not known; give data, or a function")
+            raise ConfigError(f"model = '{model}': its input shape is unknown without data; give data, or a function")
         name = model
         built: nn.Module | Task = initial_module(
             lambda: models.build(name, shape.input_shape, shape.classes or 1), seed
@@ -87,24 +87,24 @@ def make_model(model: Model, seed: int, shape: Shape | None) -> Task:
     if isinstance(built, Task):
         return built
     if shape is None:
-        raise ConfigError("model: without data its loss is not known; give data, or a Task")
+        raise ConfigError("model: its loss is unknown without data; give data, or a Task")
     return TASKS[shape.kind](built)
 
 
 def _built(build: Callable[[], nn.Module | Task], seed: int) -> nn.Module | Task:
-    """What a person's function makes under the run's seed."""
-    made: list[nn.Module | Task] = []
+    """Call the user's function with the run's seed."""
+    built: list[nn.Module | Task] = []
 
     def call() -> nn.Module:
-        made.append(build())
-        return made[0].module if isinstance(made[0], Task) else made[0]
+        built.append(build())
+        return built[0].module if isinstance(built[0], Task) else built[0]
 
     initial_module(call, seed)
-    return made[0]
+    return built[0]
 
 
 def initial_hash(model: Tensor, buffers: Tensor) -> str:
-    """Equal on two sides means the same initial weights, bit for bit."""
+    """A hash of the initial weights. Server and nodes compare it."""
     digest = sha256()
     for vector in (model, buffers):
         digest.update(vector.detach().cpu().contiguous().numpy().tobytes())

@@ -1,4 +1,4 @@
-"""What a federation concludes from refused and missing replies."""
+"""How a federation handles refused and missing replies."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from logging import getLogger
 
 from laconic.federation.policy import ExchangeReport, Outcome, Refusal, ReplyPolicy
 from laconic.flower.roster import Roster
-from laconic.run.training import SMALLER, Diverged
+from laconic.run.training import DIVERGENCE_HINT, Diverged
 
 LOG = getLogger("flwr.laconic")
 UNSTABLE = {"not finite", "exploding"}
-"""The reasons for which honest updates are refused when training diverges."""
+"""Reasons for which updates of honest clients are refused when training diverges."""
 
 
 class NodePolicy(ReplyPolicy):
-    """Blocks nodes that send bad replies, tells them from diverged training, and repeats rounds without an answer."""
+    """Blocks nodes that send invalid replies, detects divergence, and repeats rounds without a valid reply."""
 
     def __init__(self, roster: Roster, *, repeat: bool) -> None:
         super().__init__(roster.blocklist)
         self.roster = roster
         self._repeat = repeat
-        """Whether a round that nobody answers is repeated; with privacy noise it is not."""
+        """Whether to repeat a round without a valid reply. With privacy noise it is not repeated."""
         self._unstable: dict[int, int] = {}
-        """By client: its violations for unstable updates since the last exchange with an answer."""
+        """By client: its violations for unstable updates since the last exchange with a valid reply."""
 
     def judge(self, report: ExchangeReport) -> Outcome:
-        """Where nobody's answer counts, training has diverged, or the round is repeated."""
+        """Without a valid reply, training has diverged or the round is repeated."""
         unstable = [refusal for refusal in report.refusals if refusal.error.reason in UNSTABLE]
         if report.answered:
             self._unstable = {}
         elif unstable:
             self._stop_if_diverged(report.round, unstable)
         super().judge(report)
-        # A client that was heard once cannot be asked the same again, so later exchanges are not repeated.
+        # Clients have already answered the first exchange and cannot repeat it, so later exchanges are not repeated.
         unanswered = not report.answered and report.exchange == 0 and report.participants
         return Outcome.RETRY if self._repeat and unanswered else Outcome.PROCEED
 
     def _stop_if_diverged(self, round: int, unstable: list[Refusal]) -> None:
-        """One client alone may be at fault where there are others. Two clients, or all there are, are not."""
+        """One unstable client among others may be faulty. If two clients, or all, are unstable, training has diverged."""
         for refusal in unstable:
             self._unstable[refusal.client] = self._unstable.get(refusal.client, 0) + 1
         others = {*self.roster.clients()} - {*self._unstable}
@@ -47,7 +47,7 @@ class NodePolicy(ReplyPolicy):
             LOG.warning("laconic: the reply of %s was refused: %s", self.roster.name(refusal.client), refusal.error)
             self._unstable[refusal.client] -= 1
         for client, count in self._unstable.items():
-            # Violations from when the client was the only one.
+            # Violations of earlier exchanges, in which the client was the only unstable one.
             self.blocklist.clear(client, count)
         reasons = " or ".join(sorted({refusal.error.reason for refusal in unstable}))
-        raise Diverged(f"every update in round {round + 1} is {reasons}: {SMALLER}")
+        raise Diverged(f"every update in round {round + 1} is {reasons}: {DIVERGENCE_HINT}")

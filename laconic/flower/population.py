@@ -1,4 +1,4 @@
-"""All clients, as the server of a federation knows them: how many, how large, and what their examples look like."""
+"""The clients of a federation as the server sees them: their number, their sizes, and the shape of their examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laconic.flower.plan import Shape
 
 
 class Population:
-    """A `ClientData` without the clients' examples: those are on the nodes."""
+    """A `ClientData` without examples, which are on the nodes."""
 
     def __init__(self, clients: int, like: ClientData | None) -> None:
         self._clients = clients
@@ -25,10 +25,10 @@ class Population:
         self.sizes: dict[int, int] = {}
         """The number of examples that each node has reported."""
         self.revision = 0
-        """Changes whenever the sizes do."""
+        """Incremented whenever the sizes change."""
 
     def update(self, sizes: Mapping[int, int]) -> None:
-        """Take over the sizes that nodes have reported."""
+        """Store the sizes that nodes have reported."""
         if sizes != self.sizes:
             self.sizes, self.revision = dict(sizes), self.revision + 1
 
@@ -36,10 +36,10 @@ class Population:
         return self._clients
 
     def size(self, client: int) -> int:
-        """As the client's node has said; as large as the others are on average where it was never here."""
+        """The size that the client's node has reported. If it never connected, the mean size of the others."""
         known = self.sizes.values()
         return self.sizes.get(client) or max(1, sum(known) // max(1, len(known)))
 
     def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-        """There are none here."""
+        """Raise `DataError`: the server has no examples."""
         raise DataError("the examples of clients are on their nodes")

@@ -1,13 +1,13 @@
-"""Start Flower's processes warm: `python -m laconic.flower.prefork flower-supernode …`.
+"""Start Flower's processes with torch already imported: `python -m laconic.flower.prefork flower-supernode …`.
 
-Flower starts a process for every message to a node, and each of them would import torch first: seconds, where the work of a
-small model is milliseconds. Here one process imports everything once, and forks whenever Flower starts `flwr-clientapp` or
-`flwr-serverapp`. Flower finds those commands by their names on PATH, where this puts two small scripts of the same names;
-they hand their arguments over, and run the real command where nobody takes them. Nothing else about Flower changes.
+Flower starts a process for every message to a node, and each process imports torch. That takes seconds, while a small model
+trains in milliseconds. Here one process imports everything once, and forks whenever Flower starts `flwr-clientapp` or
+`flwr-serverapp`. Flower finds these commands on PATH, where this module puts two small scripts of the same names first. The
+scripts send their arguments to the process, and run the real command if there is none. Nothing else about Flower changes.
 
-`--import MODULE` (before the command) imports more: what your own app imports, or `torch._dynamo`, which torch loads at the
-first gradient of a model of linear layers. `--folder FOLDER` says where the scripts are put; a command is not needed then,
-and several SuperNodes may have the same folder first on their PATH.
+`--import MODULE` (before the command) imports more, such as the modules of your own app, or `torch._dynamo`, which torch
+loads at the first gradient of a model of linear layers. `--folder FOLDER` sets the folder of the scripts. With it the
+command is optional, and several SuperNodes can have the same folder first on their PATH.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ except OSError:
     pass
 os.execv({command!r}, [{command!r}, *sys.argv[1:]])
 """
-_LOOK_EVERY = 0.2
+_POLL_SECONDS = 0.2
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a Flower command with warm children; returns what it returns."""
+    """Run a Flower command whose child processes are forked; returns its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m laconic.flower.prefork", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--import", dest="modules", action="append", default=[], metavar="MODULE")
     parser.add_argument("command", nargs=argparse.REMAINDER)
-    said = parser.parse_args(arguments)
-    if not said.command and said.folder is None:
+    options = parser.parse_args(arguments)
+    if not options.command and options.folder is None:
         parser.error("a command is needed, or --folder")
     with contextlib.ExitStack() as stack:
-        folder = said.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="laconic-warm-")))
+        folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="laconic-warm-")))
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
         (folder / SOCKET).unlink(missing_ok=True)
@@ -67,9 +67,9 @@ def main(arguments: Sequence[str]) -> int:
         listener.listen()
         for name in COMMANDS:
             _write_script(folder / name, str(folder / SOCKET))
-        process = _start(said.command, folder) if said.command else None
+        process = _start(options.command, folder) if options.command else None
         try:
-            _serve(listener, process, [*IMPORTED, *said.modules])
+            _serve(listener, process, [*IMPORTED, *options.modules])
         finally:
             if process is not None:
                 process.wait()
@@ -97,11 +97,11 @@ def _write_script(path: Path, address: str) -> None:
 
 
 def _serve(listener: socket.socket, process: subprocess.Popen[bytes] | None, modules: Sequence[str]) -> None:
-    """Fork for every command that comes, until Flower's own process is over."""
-    begin = {name: _entry(name) for name in COMMANDS}
+    """Fork for every command that a script sends, until Flower's own process ends."""
+    functions = {name: _entry_point(name) for name in COMMANDS}
     for module in modules:
         import_module(module)
-    listener.settimeout(_LOOK_EVERY)
+    listener.settimeout(_POLL_SECONDS)
     children: set[int] = set()
     while process is None or process.poll() is None:
         children = {child for child in children if os.waitpid(child, os.WNOHANG) == (0, 0)}
@@ -110,24 +110,24 @@ def _serve(listener: socket.socket, process: subprocess.Popen[bytes] | None, mod
         except TimeoutError:
             continue
         with connection:
-            asked = _read(connection)
-            if asked is None:
+            request = _read(connection)
+            if request is None:
                 continue
             child = os.fork()
             if child == 0:
-                group, arguments = asked
-                # Who ends the processes of a node by their group ends this one too.
+                group, arguments = request
+                # Join the script's process group, so that a signal to a node's group reaches this process, too.
                 with contextlib.suppress(OSError):
                     os.setpgid(0, group)
-                _become(begin[Path(arguments[0]).name], arguments, (listener, connection))
+                _run_in_child(functions[Path(arguments[0]).name], arguments, (listener, connection))
             children.add(child)
             with contextlib.suppress(OSError):
                 connection.sendall(b"1")
 
 
-def _entry(name: str) -> Callable[[], object]:
-    (found,) = entry_points(group="console_scripts", name=name)
-    function: Callable[[], object] = found.load()
+def _entry_point(name: str) -> Callable[[], object]:
+    (script,) = entry_points(group="console_scripts", name=name)
+    function: Callable[[], object] = script.load()
     return function
 
 
@@ -143,14 +143,14 @@ def _read(connection: socket.socket) -> tuple[int, list[str]] | None:
     return (group, arguments) if Path(str(arguments[0])).name in COMMANDS else None
 
 
-def _become(command: Callable[[], object], arguments: list[str], inherited: Sequence[socket.socket]) -> None:
-    """In the child: be that command, as if it had been started."""
+def _run_in_child(command: Callable[[], object], arguments: list[str], inherited: Sequence[socket.socket]) -> None:
+    """Run the command as if it had been started as a process, and exit."""
     status = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for each in inherited:
-            each.close()
+        for connection in inherited:
+            connection.close()
         sys.argv = arguments
         command()
         status = 0

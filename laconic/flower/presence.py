@@ -1,4 +1,4 @@
-"""Which nodes are connected, and waiting for those that are needed."""
+"""Waits until the nodes that a round needs are connected."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from laconic.run.training import Diverged
 
 LOG = getLogger("flwr.laconic")
 MESSAGE_EVERY = 30.0
-"""Seconds between two messages about what the server is waiting for."""
-LOOK_EVERY = 0.5
-"""Seconds between two looks for new nodes while the server waits for them."""
+"""Seconds between two log messages while the server waits."""
+POLL_EVERY = 0.5
+"""Seconds between two polls for new nodes while the server waits."""
 
 
 class Presence:
@@ -26,64 +26,64 @@ class Presence:
     def __init__(self, roster: Roster, population: Population, server: Server, deployment: Deployment) -> None:
         self.roster = roster
         self._population, self._server, self._deployment = population, server, deployment
-        self._begun = False
+        self._started = False
 
-    def look(self) -> None:
-        """See which nodes are connected, and how many examples they have."""
+    def refresh(self) -> None:
+        """Update which nodes are connected, and how many examples they have."""
         self.roster.refresh()
         self._population.update(self.roster.sizes)
         if self.roster.blocklist.blocked_count() == len(self._population):
             raise Diverged(
-                f"all clients are blocked after round {self._server.round}: their replies had to be refused; "
-                "a higher `max_violations` lets them back in"
+                f"all clients are blocked after round {self._server.round}: their replies were refused; "
+                "a higher `max_violations` unblocks them"
             )
 
     def wait_for_nodes(self) -> None:
-        """Wait until enough nodes are connected. At the start, wait for all that are expected, up to the deadline."""
-        started = said = time.monotonic()
+        """Wait until `minimum` nodes are connected. Before the first round, wait for `first`, up to the deadline."""
+        started = logged = time.monotonic()
         while True:
-            self.look()
-            here = len(self.roster.clients())
+            self.refresh()
+            connected = len(self.roster.clients())
             now = time.monotonic()
             expected = self._deployment.first or len(self._population)
-            wanted = self._deployment.minimum
-            if not self._begun and now - started < self._deployment.deadline:
-                wanted = max(wanted, expected)
-            if here >= wanted:
+            needed = self._deployment.minimum
+            if not self._started and now - started < self._deployment.deadline:
+                needed = max(needed, expected)
+            if connected >= needed:
                 break
-            if now - said >= MESSAGE_EVERY or said == started:
-                said = now
+            if now - logged >= MESSAGE_EVERY or logged == started:
+                logged = now
                 blocked = self.roster.blocklist.blocked_count()
-                but = f", {blocked} are blocked" if blocked else ""
-                LOG.warning("laconic: waiting for nodes: %d of %d are here%s", here, wanted, but)
-            time.sleep(LOOK_EVERY)
-        self._begun = True
+                suffix = f", {blocked} are blocked" if blocked else ""
+                LOG.warning("laconic: waiting for nodes: %d of %d are connected%s", connected, needed, suffix)
+            time.sleep(POLL_EVERY)
+        self._started = True
 
     def wait_for_any(self, drawn: list[int]) -> list[int]:
-        """The drawn clients, once any of them is connected; after the deadline, others that are connected.
+        """The drawn clients, as soon as one of them is connected. After the deadline, other clients that are connected.
 
-        Where noise hides who takes part, no client stands in for another: a round may have no clients at all.
+        With privacy noise, which hides who participates, clients are not replaced: a round may have no participants.
         """
         if not drawn or self._server.defenses.noise:
             return drawn
-        started, said = time.monotonic(), -math.inf
+        started, logged = time.monotonic(), -math.inf
         while not any(self.roster.node(client) is not None for client in drawn):
             now = time.monotonic()
-            hopeless = all(map(self.roster.blocklist.is_blocked, drawn))
-            if self.roster.clients() and (hopeless or now - started >= self._deployment.deadline):
-                return self._stand_ins(len(drawn))
-            if now - said >= MESSAGE_EVERY:
-                said = now
-                shown = ", ".join(map(str, drawn[:10])) + (", …" if len(drawn) > 10 else "")
+            all_blocked = all(map(self.roster.blocklist.is_blocked, drawn))
+            if self.roster.clients() and (all_blocked or now - started >= self._deployment.deadline):
+                return self._replacements(len(drawn))
+            if now - logged >= MESSAGE_EVERY:
+                logged = now
+                clients = ", ".join(map(str, drawn[:10])) + (", …" if len(drawn) > 10 else "")
                 number = self._server.round + 1
-                LOG.warning("laconic: waiting: none of the clients drawn for round %d is here (%s)", number, shown)
-            time.sleep(LOOK_EVERY)
-            self.look()
+                LOG.warning("laconic: waiting: no client drawn for round %d is connected (%s)", number, clients)
+            time.sleep(POLL_EVERY)
+            self.refresh()
         return drawn
 
-    def _stand_ins(self, count: int) -> list[int]:
-        here = self.roster.clients()
+    def _replacements(self, count: int) -> list[int]:
+        connected = self.roster.clients()
         generator = self._server.secret.numpy(Draw.STAND_INS, self._server.round)
-        chosen = generator.choice(here, min(count, len(here)), replace=False, shuffle=False)
-        LOG.warning("laconic: none of the drawn clients is here; %d others stand in for them", len(chosen))
+        chosen = generator.choice(connected, min(count, len(connected)), replace=False, shuffle=False)
+        LOG.warning("laconic: no drawn client is connected; %d others replace them", len(chosen))
         return sorted(int(client) for client in chosen)

@@ -1,9 +1,9 @@
-"""Which node is which client: who is here, who is new, who was blocked.
+"""The roster: which Flower node is which client, and which clients are connected or blocked.
 
-A client is a number, and all randomness of a run is keyed by it; a node is whatever Flower calls it at the moment. A node
-says its number (`partition-id` in its config), or the server gives it one. Whoever has a number once keeps it: another node
-that claims it is turned away, unless it has the same name in its file, or is the same to Flower, whose numbers of
-authenticated nodes belong to their keys.
+A client is a number, on which a run's randomness depends. A node is identified by Flower's node id, which may change. A
+node reports its client number (`partition-id` in its config), or the server assigns one. A client number belongs to the
+first node that has it. Another node that claims the number is rejected, unless it has the same name in its file or the same
+Flower id (for authenticated nodes, the id belongs to the node's key).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from laconic.flower.plan import Plan
 
 LOG = getLogger("flwr.laconic")
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
-"""Seconds before a node that could not join is told about the run again: twice as long each time, up to a limit."""
+"""The first and the longest delay, in seconds, of the exponential backoff for a rejected node."""
 
 
 @dataclass(frozen=True)
-class TurnedAway:
-    """A node that could not join: it may be better off later."""
+class Rejection:
+    """Why a node could not join, and when it is invited again."""
 
     reason: str
     pause: float
@@ -54,92 +54,92 @@ class Roster:
         self._grid, self.plan, self._patience = grid, plan, patience
         self.blocklist = Blocklist(max_violations, LOG, self.name)
         self._nodes: dict[int, int] = {}
-        """By client: its node."""
-        self._asked: dict[str, tuple[int, float]] = {}
-        """By message: the node that was told about the run and has not answered yet, and when to tell it again."""
-        self._turned_away: dict[int, TurnedAway] = {}
+        """By client: its connected node."""
+        self._invited: dict[str, tuple[int, float]] = {}
+        """Unanswered invitations by message id: the node, and when the invitation expires."""
+        self._rejected: dict[int, Rejection] = {}
         self._fits = fits
-        """Raises `ConfigError` where clients of such sizes cannot train together."""
+        """Raises `ConfigError` if the algorithm does not support clients of these sizes."""
         self._replace_nodes, self._most_examples, self._fixed_sizes = replace_nodes, most_examples, fixed_sizes
         self.owners: dict[int, tuple[str, int]] = {}
-        """By client: the name in its node's file, and what Flower called the node when it was last here."""
+        """By client: the name in its node's file, and the Flower id of its last node."""
         self.sizes: dict[int, int] = {}
-        """Examples of every client that was ever here."""
+        """The number of examples of every client that has ever connected."""
 
     def name(self, client: int) -> str:
-        """A client, for a log."""
+        """A client and its node, for the log."""
         return f"client {client} (node {self._nodes.get(client)})"
 
     def clients(self) -> list[int]:
-        """Those that can be asked now."""
+        """The clients that are connected and not blocked."""
         return sorted(client for client in self._nodes if not self.blocklist.is_blocked(client))
 
     def node(self, client: int) -> int | None:
-        """Where a client is; None if it is not here, or was blocked."""
+        """The client's node; None if it is not connected or is blocked."""
         return None if self.blocklist.is_blocked(client) else self._nodes.get(client)
 
     def refresh(self) -> None:
-        """See which nodes are connected, tell new ones about the run, and read their answers; never waits."""
-        present, now = set(self._grid.get_node_ids()), time.monotonic()
-        self._drop_absent(present, now)
-        resting = {node for node, each in self._turned_away.items() if now < each.until}
-        asked = {node for node, _ in self._asked.values()}
-        self._invite(sorted(present - set(self._nodes.values()) - asked - resting), now)
-        if self._asked:
-            for message in self._grid.pull_messages(list(self._asked)):
-                question = self._asked.pop(message.metadata.reply_to_message_id, None)
-                if question is not None:
-                    self._hear(question[0], message)
+        """Update which nodes are connected, invite new ones, and read their answers, without waiting."""
+        connected, now = set(self._grid.get_node_ids()), time.monotonic()
+        self._drop_disconnected(connected, now)
+        resting = {node for node, rejection in self._rejected.items() if now < rejection.until}
+        invited = {node for node, _ in self._invited.values()}
+        self._invite(sorted(connected - set(self._nodes.values()) - invited - resting), now)
+        if self._invited:
+            for message in self._grid.pull_messages(list(self._invited)):
+                invitation = self._invited.pop(message.metadata.reply_to_message_id, None)
+                if invitation is not None:
+                    self._admit(invitation[0], message)
 
-    def _drop_absent(self, present: set[int], now: float) -> None:
-        """Forget nodes that have left, and questions that nobody will answer."""
+    def _drop_disconnected(self, connected: set[int], now: float) -> None:
         for client, node in list(self._nodes.items()):
-            if node not in present:
-                LOG.info("laconic: client %d (node %d) has left", client, node)
+            if node not in connected:
+                LOG.info("laconic: client %d (node %d) has disconnected", client, node)
                 del self._nodes[client]
-        self._turned_away = {node: each for node, each in self._turned_away.items() if node in present}
-        # A node that was killed comes back under its old id and does not know the question.
-        self._asked = {
-            key: (node, until) for key, (node, until) in self._asked.items() if node in present and now < until
+        self._rejected = {node: rejection for node, rejection in self._rejected.items() if node in connected}
+        # A node that was killed and restarted has its old id, but has lost the invitation.
+        self._invited = {
+            key: (node, until) for key, (node, until) in self._invited.items() if node in connected and now < until
         }
 
     def _invite(self, nodes: list[int], now: float) -> None:
-        """Tell nodes about the run."""
+        """Send the plan to nodes."""
         if not nodes:
             return
         plan = self.plan.model_dump_json()
         messages = [Message(wire.content(plan=plan), node, MessageType.QUERY, ttl=self._patience) for node in nodes]
         sent = zip(self._grid.push_messages(messages), nodes, strict=False)
-        self._asked |= {key: (node, now + self._patience) for key, node in sent if key}
+        self._invited |= {key: (node, now + self._patience) for key, node in sent if key}
 
-    def _hear(self, node: int, message: Message) -> None:
+    def _admit(self, node: int, message: Message) -> None:
+        """Read a node's answer to an invitation, and admit or reject it."""
         try:
             if message.has_error():
-                raise PacketError("node", wire.shown(message.error.reason))
-            record = wire.said(message)
+                raise PacketError("node", wire.sanitized(message.error.reason))
+            record = wire.read_record(message)
             if "refused" in record:
-                raise wire.refused(record)
+                raise wire.refusal_error(record)
             name = wire.text(record, "name")
             client = self._number(name, wire.count(record, "client", lowest=-1), node)
             size = self._size(client, wire.count(record, "examples", lowest=1))
         except PacketError as error:
-            self._turn_away(node, str(error))
+            self._reject(node, str(error))
             return
-        before = self._nodes.get(client, node)
-        if before != node:
-            self._turn_away(before, f"number: client {client} is node {node} now")
-        self._turned_away.pop(node, None)
+        previous = self._nodes.get(client, node)
+        if previous != node:
+            self._reject(previous, f"number: client {client} is node {node} now")
+        self._rejected.pop(node, None)
         self.owners[client], self.sizes[client] = (name, node), size
         self._nodes[client] = node
-        LOG.info("laconic: client %d is here (node %d, %d examples)", client, node, self.sizes[client])
+        LOG.info("laconic: client %d has joined (node %d, %d examples)", client, node, self.sizes[client])
 
-    def _turn_away(self, node: int, reason: str) -> None:
-        """Reject a node, and ask it again with exponential backoff. The same reason is logged once."""
-        before = self._turned_away.get(node)
-        pause = FIRST_PAUSE if before is None else min(LONGEST_PAUSE, 2 * before.pause)
-        if before is None or before.reason != reason:
+    def _reject(self, node: int, reason: str) -> None:
+        """Reject a node, and invite it again with exponential backoff. The same reason is logged once."""
+        previous = self._rejected.get(node)
+        pause = FIRST_PAUSE if previous is None else min(LONGEST_PAUSE, 2 * previous.pause)
+        if previous is None or previous.reason != reason:
             LOG.warning("laconic: node %d cannot take part: %s", node, reason)
-        self._turned_away[node] = TurnedAway(reason, pause, time.monotonic() + pause)
+        self._rejected[node] = Rejection(reason, pause, time.monotonic() + pause)
 
     def _number(self, name: str, wanted: int, node: int) -> int:
         named = {owner: client for client, (owner, _) in self.owners.items()}
@@ -151,11 +151,11 @@ class Roster:
                 raise PacketError("full", f"all {self.plan.clients} clients of this run have a node")
         if client >= self.plan.clients:
             raise PacketError("number", f"partition-id = {client}: 0 to {self.plan.clients - 1} is allowed")
-        # The same file under a new name: Flower takes a node for connected for a minute after it has gone.
+        # The same file under a new node id: Flower considers the old node connected for a minute after it has ended.
         moved = client in self.owners and self.owners[client][0] == name
         if self._nodes.get(client, node) != node and not moved:
             raise PacketError(
-                "number", f"client {client} is node {self._nodes[client]}; each node needs its own partition-id"
+                "number", f"client {client} is node {self._nodes[client]}; every node needs its own partition-id"
             )
         if not self._replace_nodes:
             self._check_owner(client, name, node)
@@ -164,36 +164,34 @@ class Roster:
     def _check_owner(self, client: int, name: str, node: int) -> None:
         owner = self.owners.get(client)
         if owner is not None and name != owner[0] and node != owner[1]:
-            raise PacketError(
-                "owner", f"client {client} belongs to another node; replace-nodes = true lets this one in"
-            )
+            raise PacketError("owner", f"client {client} belongs to another node; replace-nodes = true admits this one")
         other = next((number for number, (_, known) in self.owners.items() if known == node and number != client), None)
         if other is not None:
-            raise PacketError("owner", f"it is client {other}, and not {client}; replace-nodes = true lets it be")
+            raise PacketError("owner", f"it is client {other}, not {client}; replace-nodes = true allows the change")
 
-    def _size(self, client: int, said: int) -> int:
-        """A client's number of examples; where it is its weight, it is said once."""
-        if self._most_examples is not None and said > self._most_examples:
-            raise PacketError("examples", f"{said} examples; most-examples = {self._most_examples}")
-        if self._fixed_sizes and self.sizes.get(client, said) != said:
-            raise PacketError("examples", f"client {client} had {self.sizes[client]} examples, and now says {said}")
+    def _size(self, client: int, size: int) -> int:
+        """Check the number of examples that a client reports. If it is the client's weight, it must not change."""
+        if self._most_examples is not None and size > self._most_examples:
+            raise PacketError("examples", f"{size} examples; most-examples = {self._most_examples}")
+        if self._fixed_sizes and self.sizes.get(client, size) != size:
+            raise PacketError("examples", f"client {client} had {self.sizes[client]} examples, and now reports {size}")
         try:
-            self._fits(self.sizes | {client: said})
+            self._fits(self.sizes | {client: size})
         except ConfigError as error:
-            raise PacketError("examples", f"{said} examples: {error}") from None
-        return said
+            raise PacketError("examples", f"{size} examples: {error}") from None
+        return size
 
-    def ask_again(self, client: int) -> None:
-        """A node does not know the run any more: it is told once more."""
+    def invite_again(self, client: int) -> None:
+        """Send the plan again to a client that has lost it."""
         self._nodes.pop(client, None)
 
-    def gone(self, clients: Iterable[int]) -> set[int]:
-        """Those of `clients` whose node is not connected any more."""
-        present = set(self._grid.get_node_ids())
-        return {client for client in clients if self._nodes.get(client) not in present}
+    def disconnected(self, clients: Iterable[int]) -> set[int]:
+        """Those of `clients` whose node is no longer connected."""
+        connected = set(self._grid.get_node_ids())
+        return {client for client in clients if self._nodes.get(client) not in connected}
 
     def state_dict(self) -> StateDict:
-        """What must outlive the server, as plain values."""
+        """The state that a restarted server needs, as plain values."""
         return {
             "owners": {str(client): list(owner) for client, owner in self.owners.items()},
             "sizes": {str(client): size for client, size in self.sizes.items()},
@@ -201,7 +199,7 @@ class Roster:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Replace everything by what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.owners = {int(client): (name, node) for client, (name, node) in state["owners"].items()}
         self.sizes = {int(client): size for client, size in state["sizes"].items()}
         self.blocklist.load_state_dict(state["blocklist"])

@@ -1,4 +1,4 @@
-"""The server: Laconic's rounds as a Flower ServerApp, durable after every one of them."""
+"""The server: Laconic's rounds as a Flower ServerApp, with a checkpoint after every round."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from laconic.run.training import Record, Result
 
 LOG = getLogger("flwr.laconic")
 MAY_CHANGE = FREE_TO_CHANGE | {"max_violations", "defense.refuse"}
-"""Settings that may differ when a server is started again: a person may let clients back in that were set aside."""
+"""Settings that may differ when a server is restarted: those of resumed runs, and those that unblock clients."""
 MEANINGLESS = {
-    "network": "messages take as long as they take; only a simulation can have a network that is not there",
+    "network": "only a simulation simulates a network",
     "engine": "the nodes run the clients",
     "ray": "the nodes run the clients",
     "store": "each node keeps its client's state in a file",
@@ -43,7 +43,7 @@ MEANINGLESS = {
     "threads": "a node has one client",
     "chunk": "a node has one client",
 }
-"""Settings of a simulation, and why a federation has no use for them."""
+"""Settings that apply only to simulations, and why."""
 
 
 def server_app(
@@ -52,21 +52,24 @@ def server_app(
     data: ClientData | str | None = None,
     **settings: Unpack[ServerKeywords],
 ) -> ServerApp:
-    """The ServerApp of a federation.
+    """Build the ServerApp of a federation.
 
-    `data` is what the server has: its test examples and what inputs look like (or a data set's name); clients' examples are
-    not used. Settings are those of a run (`rounds`, `clients`, `seed`, …) and of `Deployment`. What stands in Flower's run
-    config, under the same names, comes last: `flwr run . --run-config "rounds=50"`.
+    Args:
+        algorithm: An `Algorithm`, or a label such as "fed_cams:compressor=sign".
+        model: The same model as the nodes'.
+        data: The server's data or a data set's name. Its test examples and input shape are used, its clients are not.
+        settings: Settings of a run (`rounds`, `clients`, `seed`, …) and fields of `Deployment`. Flower's run config takes
+            precedence: `flwr run . --run-config "rounds=50"`.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        said = {key.replace("-", "_"): value for key, value in context.run_config.items()}
+        overrides = {key.replace("-", "_"): value for key, value in context.run_config.items()}
         try:
-            serve(grid, algorithm, model, data, {**settings, **said})
+            serve(grid, algorithm, model, data, {**settings, **overrides})
         except LaconicError as error:
-            # Flower logs whatever is raised as unhandled, with where it was raised; what was wrong stands here, in one line.
+            # Flower logs every exception with a traceback. This line has the message alone.
             LOG.error("laconic: error: %s", error)
             raise error.with_traceback(None) from None
 
@@ -76,7 +79,7 @@ def server_app(
 def serve(
     grid: Grid, algorithm: Algorithm | str, model: Model, data: ClientData | str | None, settings: dict[str, Any]
 ) -> Result:
-    """Run to the end, or resume where an earlier server was stopped."""
+    """Run the server to the end. If the run directory exists, resume from its checkpoint."""
     algorithm, model, data, settings = _renamed(algorithm, model, data, dict(settings))
     own = {key: value for key, value in settings.items() if key in Deployment.model_fields}
     try:
@@ -90,7 +93,7 @@ def serve(
     resolved = config.resolved(training)
     training.roster.plan = training.roster.plan.model_copy(update={"partition": resolved.partition})
     path = Path(deployment.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{algorithm.name}-flower")
-    # A round is saved before the next one, whose instructions acknowledge it.
+    # Every round is saved before the next one starts, because the next instructions acknowledge its updates.
     directory = RunDirectory(path, resume=True, every_round=True)
     if directory.exists():
         stored = RunConfig.model_validate(tomllib.loads(directory.config.read_text()))
@@ -104,36 +107,34 @@ def serve(
 def _renamed(
     algorithm: Algorithm | str, model: Model, data: ClientData | str | None, settings: dict[str, Any]
 ) -> tuple[Algorithm | str, Model, ClientData | str | None, dict[str, Any]]:
-    """The names of algorithm, model and data set that the run config gives for this run, and the other settings.
+    """Replace the names of algorithm, model and data set by those in the settings, and return the other settings.
 
-    Nodes read the same run config. An object that the app brings has no name, and stays.
+    Objects that are passed instead of names are not replaced. Nodes read the same run config.
     """
     named: dict[str, Any] = {key: settings.pop(key) for key in ("model", "dataset", "algorithm") if key in settings}
     model = named.pop("model", model) if isinstance(model, str) else model
     if isinstance(algorithm, str) and named.get("algorithm", algorithm) != algorithm:
-        LOG.info(
-            "laconic: the run config's algorithm is used, %r, and not the app's, %r", named["algorithm"], algorithm
-        )
+        LOG.info("laconic: the run config's algorithm %r replaces the app's %r", named["algorithm"], algorithm)
     algorithm = named.pop("algorithm", algorithm) if isinstance(algorithm, str) else algorithm
     if isinstance(data, str):
         data = named.pop("dataset", data)
     elif "partition" in settings:
         named["partition"] = settings.pop("partition")
     for key, value in named.items():
-        LOG.info("laconic: %s = %r does not apply: the app brings its own", key, value)
+        LOG.info("laconic: %s = %r is ignored: the app passes an object", key, value)
     return algorithm, model, data, settings
 
 
 class ClientEvaluation(Callback):
-    """Adds the metrics on clients' own examples to a round's record, once the round is saved: a crash must not undo it."""
+    """Adds metrics on clients' examples to a round's record after the round is saved, so that a crash cannot undo it."""
 
     def __init__(self, training: FederatedTraining, directory: RunDirectory) -> None:
         self.training, self.directory = training, directory
 
     def on_round_end(self, run: Run, record: Record) -> None:
-        found = self.training.evaluate_on_clients()
-        if found:
-            record.update(found)
+        metrics = self.training.evaluate_on_clients()
+        if metrics:
+            record.update(metrics)
             self.directory.amend(record)
             self.directory.save_checkpoint(self.training)
 
@@ -149,19 +150,19 @@ class RoundLog(Callback):
 
 
 def _configured(
-    algorithm: Algorithm | str, model: Model, data: ClientData | str | None, said: dict[str, Any]
+    algorithm: Algorithm | str, model: Model, data: ClientData | str | None, settings: dict[str, Any]
 ) -> tuple[RunConfig, Algorithm, ClientData | None]:
-    """The config in one piece; an algorithm that is given whole has its parts already."""
+    """The config, the algorithm and the data. An `Algorithm` object has its parts already."""
     names = {
         "model": model if isinstance(model, str) else getattr(model, "__qualname__", type(model).__qualname__),
         "dataset": data if isinstance(data, str) else getattr(data, "name", "own"),
     }
     if isinstance(algorithm, str):
-        config = load_config(None, split_label(algorithm), names, said)
-        made = config.build_algorithm()
+        config = load_config(None, split_label(algorithm), names, settings)
+        built = config.build_algorithm()
     else:
-        fields, changes = _placed(algorithm, said)
-        made = algorithm.replace(**changes)
+        fields, changes = _assigned(algorithm, settings)
+        built = algorithm.replace(**changes)
         try:
             config = RunConfig(**{"algorithm": algorithm.name} | names | fields)
         except ValidationError as error:
@@ -173,23 +174,23 @@ def _configured(
         ):
             table = value.model_dump(exclude_defaults=True) if isinstance(value, BaseModel) else None
             given = f"{key} = {value!r}" if table is None else ", ".join(f"{key}.{k} = {v!r}" for k, v in table.items())
-            raise ConfigError(f"{given}: has no meaning on Flower: {why}")
+            raise ConfigError(f"{given}: does not apply on Flower: {why}")
     if not config.defense.noise and "refuse" not in config.defense.model_fields_set:
-        # Nodes are not trusted as simulated clients are.
+        # Unlike simulated clients, nodes are not trusted.
         defense = config.defense.model_copy(update={"refuse": "auto"})
         config = config.model_copy(update={"defense": defense})
-    return config, made, config.load_data() if isinstance(data, str) else data
+    return config, built, config.load_data() if isinstance(data, str) else data
 
 
-def _placed(algorithm: Algorithm, said: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is said beside an algorithm that is given whole: fields of a config, and changes of its parts."""
+def _assigned(algorithm: Algorithm, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split settings into fields of the config and changes of the algorithm's parts."""
     fields: dict[str, Any] = {}
     changes: dict[str, Any] = {}
-    for key, value in said.items():
-        place = SHORT_NAMES.get(key, key)
-        if "." not in place and place not in RunConfig.model_fields and algorithm.owners(place):
-            place = f"{algorithm.owner(place)}.{place}"
-        head, dot, rest = place.partition(".")
+    for key, value in settings.items():
+        path = SHORT_NAMES.get(key, key)
+        if "." not in path and path not in RunConfig.model_fields and algorithm.owners(path):
+            path = f"{algorithm.owner(path)}.{path}"
+        head, dot, rest = path.partition(".")
         if head not in RunConfig.model_fields:
             raise unknown_name("setting", key, [*RunConfig.model_fields, *SHORT_NAMES, *Deployment.model_fields])
         target = changes if head in SLOTS else fields
@@ -200,12 +201,11 @@ def _placed(algorithm: Algorithm, said: dict[str, Any]) -> tuple[dict[str, Any],
 
 
 def _line(record: Record) -> str:
-    """A round for people who read logs."""
-    shown = [f"round {record['round']}", f"{record['participants']} clients"]
-    shown += [f"{name} {record[name]:.4f}" for name in ("accuracy", "loss") if isinstance(record.get(name), float)]
+    items = [f"round {record['round']}", f"{record['participants']} clients"]
+    items += [f"{name} {record[name]:.4f}" for name in ("accuracy", "loss") if isinstance(record.get(name), float)]
     if record.get("epsilon") is not None:
-        shown.append(f"epsilon {record['epsilon']:.4g}")
+        items.append(f"epsilon {record['epsilon']:.4g}")
     if record.get("refused"):
-        shown.append(f"{sum(record['refused'].values())} refused")
-    shown += [f"up {record['bytes_up']:,} B", f"down {record['bytes_down']:,} B"]
-    return ", ".join(shown)
+        items.append(f"{sum(record['refused'].values())} refused")
+    items += [f"up {record['bytes_up']:,} B", f"down {record['bytes_down']:,} B"]
+    return ", ".join(items)

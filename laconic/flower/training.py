@@ -1,4 +1,4 @@
-"""The server's side of a federation: rounds whose clients are nodes, which come, go, fail and lie."""
+"""The server side of a federation: rounds whose clients are nodes, which may be absent, fail, or send invalid replies."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from laconic.run.training import Diverged, Record, Training
 
 LOG = getLogger("flwr.laconic")
 SHORTEST_REST, LONGEST_REST = 2.0, 60.0
-"""Seconds before a round that nobody has answered is asked again: twice as long each time, up to a limit."""
+"""The first and the longest delay, in seconds, of the exponential backoff for a round without a valid reply."""
 
 
 class FederatedTraining(Training):
-    """A server whose clients are nodes."""
+    """A training whose clients are Flower nodes."""
 
     _secret: int | None = None
-    """From this follow the noise and who takes part, where noise hides clients; it never leaves the server."""
+    """With privacy noise: the seed of the noise and of the sampling, which never leaves the server."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class FederatedTraining(Training):
     ) -> None:
         clients = config.clients or (0 if data is None else len(data))
         if not clients:
-            raise ConfigError("clients: required, and not given: how many there are in all")
+            raise ConfigError("clients: required: the total number of clients")
         for name in ("diagnostics", "full_gradient"):
             if getattr(config, name):
                 raise ConfigError(f"{name}: needs data that never leaves a client; only a simulation has it")
@@ -69,8 +69,8 @@ class FederatedTraining(Training):
         example = None if test is None else partial(test.batch, torch.arange(2) % len(test))
         task = make_model(model, config.seed, self.population.shape)
         prepared = prepare(task, config.numerics, usable_device(config.device), example, None)
-        resolved = algorithm.fitted()
-        # Checked without sizes now, and again with the size of each node that joins.
+        resolved = algorithm.resolve()
+        # Sizes are checked again when nodes join.
         check_sizes = partial(_check_sizes, resolved, config.weighting)
         check_sizes({})
         plan = Plan(
@@ -96,26 +96,26 @@ class FederatedTraining(Training):
             fixed_sizes=config.weighting == "size" or config.sampling == "weighted",
             fits=check_sizes,
         )
-        # With noise a round without answers is not repeated: the noise is added for silent clients, too.
+        # With noise, a round without replies is not repeated: the noise is added even if no client replies.
         policy = NodePolicy(self.roster, repeat=not config.defense.noise)
         quorum = None if deployment.quorum == 1 else deployment.quorum
         super().__init__(resolved, prepared, self.population, config.settings(), policy=policy, quorum=quorum)
         if self.privacy is not None:
-            # Nodes know the seed: what hides them from each other must not follow from it.
-            self._hide(int.from_bytes(os.urandom(16), "little"))
+            # Nodes know the run's seed, so the noise must not depend on it.
+            self._set_secret(int.from_bytes(os.urandom(16), "little"))
         self.presence = Presence(self.roster, self.population, self.server, deployment)
         self.engine = GridEngine(grid, self.presence, deadline=deployment.deadline, quorum=deployment.quorum)
         self.transport = self.engine
         self.mapper = map
         self.save: Callable[[], None] = lambda: None
-        """Makes everything durable."""
+        """Writes a checkpoint."""
 
-    def _hide(self, secret: int) -> None:
+    def _set_secret(self, secret: int) -> None:
         self._secret = secret
         self.server.secret = Randomness(secret)
 
     def _round(self) -> Round:
-        """A round that somebody has answered."""
+        """Run a round, and repeat it with exponential backoff until there is a valid reply."""
         wasted, rest = Ledger(), SHORTEST_REST
         while True:
             self.presence.wait_for_nodes()
@@ -124,28 +124,29 @@ class FederatedTraining(Training):
                 finished = super()._round()
             except Diverged:
                 if self.server.round == before:
-                    # The checkpoint must have the violations that were taken back.
+                    # The checkpoint must not contain the violations that were cleared.
                     self.save()
                 raise
             if finished.outcome is Outcome.PROCEED:
                 break
             wasted.add(finished.costs)
             number = self.server.round + 1
-            LOG.warning("laconic: nobody's answer in round %d counts; it is asked again in %g seconds", number, rest)
-            # As after a crash: a late answer to the first question must not pass for one to the second.
+            LOG.warning("laconic: round %d has no valid reply; it is repeated in %g seconds", number, rest)
+            # As after a crash: a late reply to this attempt must not be accepted in the next one.
             self.server.incarnation = (self.server.incarnation + 1) % 2**16
             self.save()
             time.sleep(rest)
             rest = min(LONGEST_REST, 2 * rest)
-        # The bytes of the failed attempts have crossed all the same; they invited the same clients.
+        # Count the traffic of failed attempts, but their participants, who are the same, only once.
         wasted.invited = 0
         finished.costs.add(wasted)
         return finished
 
     def evaluate_on_clients(self) -> Record:
-        """The metrics on clients' own examples, where they are due, and the totals with the model that travels for them.
+        """If due, the metrics on clients' own examples, and the updated cost totals.
 
-        A client speaks for as many examples as it said it has; what most do not report is left out.
+        Metrics are averaged over examples. A client counts with at most the size that it reported when it joined. Metrics
+        that only a minority reports are left out.
         """
         every = self.deployment.client_eval_every
         if not every or self.server.round % every:
@@ -158,23 +159,24 @@ class FederatedTraining(Training):
         asked, answers = self.engine.evaluate(packets, self.server.round)
         for packet in packets * asked:
             self.ledger.count("down", "evaluation", len(packet), 0)
-        found: Record = {}
+        means: Record = {}
         for name in sorted({name for _, _, metrics in answers for name in metrics}):
-            said = [
+            reported = [
                 (min(count, self.roster.sizes[client]), metrics[name])
                 for client, count, metrics in answers
                 if name in metrics
             ]
-            if 2 * len(said) > len(answers):
-                found[f"clients_{name}"] = math.fsum(n * value for n, value in said) / sum(n for n, _ in said)
-        return found | self.ledger.totals()
+            if 2 * len(reported) > len(answers):
+                total = math.fsum(count * value for count, value in reported)
+                means[f"clients_{name}"] = total / sum(count for count, _ in reported)
+        return means | self.ledger.totals()
 
     @property
     def clients_keep_state(self) -> bool:
         return True
 
     def state_dict(self) -> StateDict:
-        """The server's side alone: clients keep their own."""
+        """The server's state. Client states are on the nodes."""
         own = {"run": self.roster.plan.run, "roster": self.roster.state_dict(), "secret": self._secret}
         return super().state_dict() | own
 
@@ -183,7 +185,7 @@ class FederatedTraining(Training):
         self.roster.plan = self.roster.plan.model_copy(update={"run": state["run"]})
         self.roster.load_state_dict(state["roster"])
         if self.privacy is not None:
-            self._hide(state["secret"])
+            self._set_secret(state["secret"])
 
 
 def _check_sizes(algorithm: Algorithm, weighting: str, sizes: Mapping[int, int]) -> None:

@@ -1,6 +1,6 @@
-"""Laconic's messages inside Flower's: packets as they are, and the few numbers that travel beside them.
+"""Converts Laconic's messages to Flower's: packets as bytes, and a few numbers next to them.
 
-Flower frames, encrypts and delivers. What a node sends is checked here for its form, and by the server for its meaning.
+Flower frames, encrypts and delivers messages. This module checks the types of received values; the server checks the rest.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from laconic.core.errors import PacketError
 from laconic.federation.messages import Instruction, Reply
 
 RECORD = "laconic"
-"""Under this name stands all that Laconic says in a Flower message."""
-NOT_KNOWN = "plan"
-"""A node refuses an instruction of a run that it was not told about: it is new, or has lost its file."""
+"""The name of the record in a Flower message that has all of Laconic's values."""
+UNKNOWN_RUN = "plan"
+"""The reason for which a node refuses an instruction if it has not joined the run, or has lost its file."""
 _LARGEST = 2**53
 
 
 def content(**values: Any) -> RecordDict:
-    """A message's content."""
+    """The content of a Flower message."""
     return RecordDict({RECORD: ConfigRecord(values)})
 
 
-def said(message: Message) -> ConfigRecord:
-    """What a message says; one of another form is refused."""
+def read_record(message: Message) -> ConfigRecord:
+    """Laconic's record in a message; raises `PacketError` if there is none."""
     if not message.has_content() or RECORD not in message.content.config_records:
         raise PacketError("record", "not a message of Laconic's")
     return message.content.config_records[RECORD]
 
 
 def refusal(reason: str, detail: str) -> RecordDict:
-    """A node's answer that it cannot do what it was asked."""
+    """A node's answer that it refuses a message, with the reason."""
     return content(refused=reason, detail=detail)
 
 
-def refused(record: ConfigRecord) -> PacketError:
-    """Such an answer, as the server's log has it."""
-    return PacketError(shown(record.get("refused"), 40), shown(record.get("detail")))
+def refusal_error(record: ConfigRecord) -> PacketError:
+    """A node's refusal as an error."""
+    return PacketError(sanitized(record.get("refused"), 40), sanitized(record.get("detail")))
 
 
-def shown(said: object, most: int = 300) -> str:
-    """What a node says, fit for a log: one line, and not a long one."""
-    line = " ".join(str(said or "")[: 4 * most].split())
+def sanitized(text: object, limit: int = 300) -> str:
+    """Text from a node, made safe for the log: one short line of printable characters."""
+    line = " ".join(str(text or "")[: 4 * limit].split())
     line = "".join(letter if letter.isprintable() else "?" for letter in line)
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 def pack_instruction(instruction: Instruction, run: str) -> RecordDict:
-    """The instruction as a message's content."""
+    """An instruction as the content of a message."""
     return content(
         run=run,
         round=instruction.round,
@@ -74,7 +74,7 @@ def unpack_instruction(record: ConfigRecord) -> Instruction:
 
 
 def pack_reply(reply: Reply) -> RecordDict:
-    """The reply as a message's content."""
+    """A reply as the content of a message."""
     return content(
         round=reply.round,
         packets=[*map(bytes, reply.packets)],
@@ -86,9 +86,9 @@ def pack_reply(reply: Reply) -> RecordDict:
 
 
 def unpack_reply(record: ConfigRecord, client: int) -> Reply:
-    """The reply of the node that is `client`; a node speaks for no other."""
+    """The inverse of `pack_reply`. The client number is that of the sender, not one that the message contains."""
     if "refused" in record:
-        raise refused(record)
+        raise refusal_error(record)
     loss = record.get("loss")
     if not isinstance(loss, float):
         raise PacketError("record", "loss is not a number")
@@ -104,7 +104,7 @@ def unpack_reply(record: ConfigRecord, client: int) -> Reply:
 
 
 def count(record: ConfigRecord, name: str, lowest: int = 0) -> int:
-    """A whole number in a record."""
+    """An integer of a record."""
     value = record.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value < _LARGEST:
         raise PacketError("record", f"{name} is not a number from {lowest} on")
@@ -112,17 +112,17 @@ def count(record: ConfigRecord, name: str, lowest: int = 0) -> int:
 
 
 def text(record: ConfigRecord, name: str) -> str:
-    """A string in a record."""
+    """A string of a record."""
     value = record.get(name)
     if not isinstance(value, str):
-        raise PacketError("record", f"{name} is not a text")
+        raise PacketError("record", f"{name} is not a string")
     return value
 
 
 def packets_of(record: ConfigRecord) -> tuple[bytes, ...]:
-    """The packets in a record."""
+    """The packets of a record."""
     value = record.get("packets")
-    packets = tuple(each for each in value if isinstance(each, bytes)) if isinstance(value, list) else ()
+    packets = tuple(packet for packet in value if isinstance(packet, bytes)) if isinstance(value, list) else ()
     if not packets:
         raise PacketError("record", "no packets")
     return packets

@@ -1,4 +1,4 @@
-"""Which strategy `auto` stands for: by a fixed rule from the model, so that every machine chooses the same."""
+"""Resolution of the strategy `auto`, by a fixed rule on the model, so that every machine chooses the same strategy."""
 
 from __future__ import annotations
 
@@ -16,25 +16,29 @@ from laconic.gradients.strategies import make_gradients
 
 TOLERANCE = 1e-3
 MOST_PARAMETERS = 2_000_000
-"""Larger models gain nothing by company, and a matrix of many of them would fill the memory."""
+"""Larger models are not faster in batches, and a matrix of many of them takes too much memory."""
 
 
-def settle(numerics: Numerics, task: Task, layout: Layout, stochastic: Stochastic, batch: Batch) -> Numerics:
-    """Small models of linear layers only are batched over clients, if that works when tried on `batch`; all else loops."""
+def resolve_numerics(numerics: Numerics, task: Task, layout: Layout, stochastic: Stochastic, batch: Batch) -> Numerics:
+    """Replace the strategy `auto`.
+
+    Small models whose parameters are all in linear layers are batched over clients, if a trial on `batch` agrees with the
+    strategy `loop`. All other models use `loop`.
+    """
     if numerics.strategy != "auto":
         return numerics
-    chosen = "loop"
+    strategy = "loop"
     if can_be_stacked(task.module) and stochastic != "serial" and layout.size <= MOST_PARAMETERS:
-        # The model's code may do what vmap cannot follow, such as to decide by what it sees, or mix the examples of a batch.
-        clients = _TwoClients(task, layout, stochastic, batch)
-        if clients.agrees("vmap"):
+        # A trial, since vmap fails on data-dependent control flow, and models may mix the examples of a batch.
+        trial = _Trial(task, layout, stochastic, batch)
+        if trial.agrees("vmap"):
             simple = task.losses and stochastic == "no" and batch[0].device.type == "cpu"
-            chosen = "stacked" if simple and clients.agrees("stacked") else "vmap"
-    return numerics.model_copy(update={"strategy": chosen})
+            strategy = "stacked" if simple and trial.agrees("stacked") else "vmap"
+    return numerics.model_copy(update={"strategy": strategy})
 
 
-class _TwoClients:
-    """Gradients of two clients with unlike models and data."""
+class _Trial:
+    """The gradients of two clients with different models and data."""
 
     def __init__(self, task: Task, layout: Layout, stochastic: Stochastic, batch: Batch) -> None:
         self.task, self.layout, self.stochastic = task, layout, stochastic
@@ -45,18 +49,18 @@ class _TwoClients:
         self.expected = self._gradients("loop", 2)
 
     def _gradients(self, strategy: Literal["loop", "vmap", "stacked"], rows: int) -> tuple[Tensor, Tensor]:
-        """Of the first rows."""
         numerics = Numerics(strategy=strategy, vmap_width=2)
         function = make_gradients(self.task, self.layout, numerics, self.stochastic, frozen=False)
         buffers = self.models.new_empty(rows, 0)
         return function(self.models[:rows].clone(), buffers, self.batches[:rows], lambda row: row)
 
     def agrees(self, strategy: Literal["vmap", "stacked"]) -> bool:
-        """Whether a strategy gives what a loop gives, and gives a client the same to the bit when it is alone."""
+        """Whether a strategy agrees with `loop`, and a client's gradient does not depend on the other, bit for bit."""
         try:
-            (found, losses), (alone, _) = self._gradients(strategy, 2), self._gradients(strategy, 1)
+            (both, losses), (alone, _) = self._gradients(strategy, 2), self._gradients(strategy, 1)
         except RuntimeError:
             return False
-        expected, values = self.expected
-        close = (expected - found).abs().amax() <= TOLERANCE * expected.abs().amax()
-        return bool(close) and torch.allclose(losses, values, TOLERANCE, TOLERANCE) and torch.equal(found[0], alone[0])
+        expected, expected_losses = self.expected
+        close = bool((expected - both).abs().amax() <= TOLERANCE * expected.abs().amax())
+        losses_close = torch.allclose(losses, expected_losses, TOLERANCE, TOLERANCE)
+        return close and losses_close and torch.equal(both[0], alone[0])

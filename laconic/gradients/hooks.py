@@ -1,4 +1,4 @@
-"""Hooks on modules: what a faster form of a layer would not call."""
+"""Detection of module hooks, which fused layers would not call."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _KINDS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether the module, or one in it, has hooks; then it must be called as it is."""
-    return any(getattr(each, kind) for each in module.modules() for kind in _KINDS)
+    """Whether the module or one of its submodules has hooks."""
+    return any(getattr(child, kind) for child in module.modules() for kind in _KINDS)

@@ -1,8 +1,8 @@
-"""The loops of a pooled convolution, compiled by Numba, which takes a while to load: import them where they are called.
+"""Numba kernels of the pooled convolution. Numba takes long to load: import this module where a kernel is called.
 
-`_add_scaled` is written in LLVM by hand. The loop that it replaces, `_add_scaled_loop`, does not become vector instructions,
-since the compiler cannot know that its two vectors do not overlap. What that earns, by benchmarks/pooled_convolution.py on
-one core of an AMD EPYC with other work on the machine (LeNet-5, batches of 64; medians of four runs, in brackets the range):
+`_add_scaled` is handwritten LLVM. The compiler does not vectorize the loop that it replaces, `_add_scaled_loop`, since the
+two vectors might overlap. Measured by benchmarks/pooled_convolution.py on one core of an AMD EPYC with other load (LeNet-5,
+batches of 64; medians and ranges of four runs):
 
 |                           | by hand |    loop | ratio         |
 |---------------------------|---------|---------|---------------|
@@ -29,13 +29,13 @@ from numpy.typing import NDArray
 from laconic.core.compiled import kernel
 
 NONE = 4
-"""No place of the square was chosen: all are negative."""
+"""The value of `chosen` where all four values of a pooling window are negative or zero."""
 _LANES = 16
 
 
 @kernel
 def rectify_and_halve(images: NDArray[Any], result: NDArray[Any], chosen: NDArray[np.uint8]) -> None:
-    """The largest of every 2 x 2 square if positive, else 0, channels last; and which: of equals the first, as in torch."""
+    """ReLU and 2 x 2 max-pooling, channels last, and the index of the maximum (the first of equals, as in torch)."""
     count, height, width, channels = result.shape
     for image in range(count):
         for row in range(height):
@@ -43,7 +43,7 @@ def rectify_and_halve(images: NDArray[Any], result: NDArray[Any], chosen: NDArra
                 for channel in range(channels):
                     best, which = images[image, 2 * row, 2 * column, channel], np.uint8(0)
                     other = images[image, 2 * row, 2 * column + 1, channel]
-                    if other > best or other != other:  # NaN passes, so that a run that diverges is found
+                    if other > best or other != other:  # propagate NaN, so that divergence is detected
                         best, which = other, np.uint8(1)
                     other = images[image, 2 * row + 1, 2 * column, channel]
                     if other > best or other != other:
@@ -69,7 +69,7 @@ def _add_scaled_code(context: Any, target: Any, to: Any, source: Any, start: Any
         index = ir.IntType(32)
         first = ir.Constant(ir.VectorType(number, 1), ir.Undefined)
         factor = builder.insert_element(first, arguments[4], ir.Constant(index, 0))
-        places = [
+        pointers = [
             builder.gep(
                 context.make_array(signature.args[at])(context, builder, arguments[at]).data, [arguments[at + 1]]
             )
@@ -79,8 +79,8 @@ def _add_scaled_code(context: Any, target: Any, to: Any, source: Any, start: Any
         for width in widths:
             vector = ir.VectorType(number, width)
             into, out = (
-                builder.bitcast(builder.gep(place, [ir.Constant(ir.IntType(64), done)]), vector.as_pointer())
-                for place in places
+                builder.bitcast(builder.gep(pointer, [ir.Constant(ir.IntType(64), done)]), vector.as_pointer())
+                for pointer in pointers
             )
             factors = builder.shuffle_vector(factor, first, ir.Constant(ir.VectorType(index, width), [0] * width))
             product = builder.fmul(factors, builder.load(out, align=4), flags=["contract"])
@@ -108,10 +108,14 @@ def _add_scaled_loop(target: NDArray[Any], to: int, source: NDArray[Any], start:
 def gradient_of_pooled(
     height: int, line: int, channels: int, of_input: bool, *, by_hand: bool = True
 ) -> Callable[..., None]:
-    """The backward pass for kernels of `height` lines of `line` numbers, of images with `channels` channels.
+    """The compiled backward pass for one shape of the convolution's kernel.
 
     Args:
-        by_hand: add lines by `_add_scaled`, else by the loop that it replaces.
+        height: rows of the convolution's kernel.
+        line: entries of one row of the kernel, over all channels.
+        channels: channels of the images.
+        of_input: whether to compute the gradient of the images.
+        by_hand: use `_add_scaled`, else the loop that it replaces.
     """
 
     @kernel
@@ -125,29 +129,29 @@ def gradient_of_pooled(
         of_images: NDArray[Any],
     ) -> None:
         count, rows, columns, filters = gradient.shape
-        whole = images.shape[2] * channels
+        image_line = images.shape[2] * channels
         flat = images.reshape(-1)
         for image in range(count):
             for row in range(rows):
                 for column in range(columns):
-                    for each in range(filters):
-                        which, value = chosen[image, row, column, each], gradient[image, row, column, each]
+                    for filter in range(filters):
+                        which, value = chosen[image, row, column, filter], gradient[image, row, column, filter]
                         if which == NONE or value == 0:
                             continue
-                        place = (image * images.shape[1] + 2 * row + (which >> 1)) * whole
-                        place += (2 * column + (which & 1)) * channels
-                        weight = each * height * line
-                        of_bias[each] += value
+                        position = (image * images.shape[1] + 2 * row + (which >> 1)) * image_line
+                        position += (2 * column + (which & 1)) * channels
+                        weight = filter * height * line
+                        of_bias[filter] += value
                         for _ in range(height):
                             if by_hand:
-                                _add_scaled(of_weights, weight, flat, place, value, line)
+                                _add_scaled(of_weights, weight, flat, position, value, line)
                             else:
-                                _add_scaled_loop(of_weights, weight, flat, place, value, line)
+                                _add_scaled_loop(of_weights, weight, flat, position, value, line)
                             if of_input and by_hand:
-                                _add_scaled(of_images, place, weights, weight, value, line)
+                                _add_scaled(of_images, position, weights, weight, value, line)
                             elif of_input:
-                                _add_scaled_loop(of_images, place, weights, weight, value, line)
+                                _add_scaled_loop(of_images, position, weights, weight, value, line)
                             weight += line
-                            place += whole
+                            position += image_line
 
     return back

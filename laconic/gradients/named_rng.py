@@ -1,8 +1,8 @@
-"""Dropout from named randomness (design rule 6).
+"""Dropout from named randomness.
 
-Torch's dropout draws from one generator for the whole process, so its masks would depend on which thread comes first. While
-a gradient is computed, `NamedDraws` answers those calls from the generators of the clients at hand: the same masks in a
-loop, in a vmap, in a thread and on another machine.
+Torch's dropout uses one global generator, so its masks would depend on the order of threads. While a gradient is computed,
+`NamedDraws` replaces torch's random functions by draws from one generator per client. The masks are the same with every
+strategy, on every thread and on every machine.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Stochastic = Literal["no", "named", "serial"]
 
 
 class NamedDraws(TorchFunctionMode):
-    """Answers torch's random functions from one generator a client.
+    """Replaces torch's random functions by draws from one generator per client.
 
-    In a vmap, `row` is the number of the row being computed (a tensor that differs per row): every client's numbers are
-    drawn, stacked, and each row picks its own.
+    In a vmap, `row` is the index of the current row, a batched tensor. The numbers of all clients are drawn and stacked, and
+    each row selects its own.
     """
 
     def __init__(self, generators: Sequence[torch.Generator], row: Tensor | None = None) -> None:
@@ -38,20 +38,20 @@ class NamedDraws(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Take over what draws; let everything else through."""
+        """Replace random functions, and call all others unchanged."""
         handler = _HANDLERS.get(func)
         return handler(self, *args, **(kwargs or {})) if handler else func(*args, **(kwargs or {}))
 
     def draw(self, function: Draw, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Numbers of that shape for the row at hand."""
-        kind = torch.float64 if like.dtype == torch.float64 else torch.float32
-        rows = [function(*shape, generator=g, dtype=kind, device=g.device) for g in self.generators]
+        """Random numbers of that shape for the current row."""
+        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+        rows = [function(*shape, generator=g, dtype=dtype, device=g.device) for g in self.generators]
         if self.row is None:
             return rows[0].to(like.dtype)
         return torch.stack(rows).index_select(0, self.row.reshape(1)).squeeze(0).to(like.dtype)
 
     def keep(self, shape: Sequence[int], p: float, like: Tensor) -> Tensor:
-        """A mask of ones (kept, with probability 1 - p) and zeros."""
+        """A dropout mask: 1 with probability 1 - p, else 0."""
         return (self.draw(torch.rand, shape, like) >= p).to(like.dtype)
 
 
@@ -67,7 +67,7 @@ def _feature_dropout(dimensions: int) -> Callable[..., Tensor]:
     ) -> Tensor:
         if not training or p == 0:
             return input
-        # Whole channels fall out; an input without a batch dimension has its channels first.
+        # Whole channels are dropped. The channel dimension precedes the `dimensions` spatial ones, with or without a batch.
         lead = input.ndim - dimensions
         mask = mode.keep([*input.shape[:lead], *([1] * dimensions)], p, input)
         return input * mask / (1 - p) if p < 1 else input * 0
@@ -80,7 +80,7 @@ def _alpha_dropout(
 ) -> Tensor:
     if not training or p == 0:
         return input
-    # Klambauer et al. (2017): dropped units take SELU's lower limit; the affine map restores mean and variance.
+    # Klambauer et al. (2017): dropped units are set to SELU's lower limit; an affine map restores mean and variance.
     limit = -1.7580993408473766
     scale: float = ((1 - p) * (1 + p * limit**2)) ** -0.5
     mask = mode.keep(input.shape, p, input)
@@ -112,10 +112,12 @@ _HANDLERS: dict[Callable[..., Any], Callable[..., Tensor]] = {
 
 
 def stochastic(task: Task, batch: Batch) -> Stochastic:
-    """Whether a module in training draws random numbers, found by trying it once.
+    """Try whether a module in training mode draws random numbers.
 
-    "serial" is a module whose draws cannot be named (dropout inside a recurrent layer, say): its gradients are computed one
-    at a time, with torch's own generator seeded for each.
+    - "no": it draws none.
+    - "named": `NamedDraws` can replace all of its draws.
+    - "serial": it draws in other ways, such as dropout inside a recurrent layer. Its gradients are computed one at a time,
+      with torch's global generator seeded for each.
     """
     module, device = copy.deepcopy(task.module).train(), batch[0].device
     with forked(device):
@@ -130,7 +132,7 @@ def stochastic(task: Task, batch: Batch) -> Stochastic:
 
 
 def forked(device: torch.device) -> AbstractContextManager[None]:
-    """Torch's own generators, put back afterward: the host's, and the device's where it has one of its own."""
+    """A context that restores torch's global generators, on the CPU and on the device."""
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 

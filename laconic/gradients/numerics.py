@@ -1,4 +1,4 @@
-"""The choice of numerics: a part of the config, so that a model's hash means something (design rule 2)."""
+"""Settings of the numerics. They are part of the config, since they decide about bit-equality."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Numerics(BaseModel):
-    """How a gradient is computed: bit-equality is promised between runs whose numerics are equal."""
+    """How gradients are computed. Runs with equal numerics are equal bit for bit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     strategy: Literal["auto", "stacked", "vmap", "loop"] = "auto"
-    """How gradients are computed: a chunk of clients in one call (stacked), a few (vmap), or one by one (loop)."""
+    """How gradients are computed: in one call per chunk (stacked), per vmap_width clients (vmap) or per client (loop)."""
     vmap_width: int = Field(default=25, ge=1)
-    """Clients per call of vmap; calls are padded to it, so that a client's bits do not depend on the others."""
+    """Clients per call of vmap; smaller calls are padded, so that results do not depend on the number of clients."""
     dtype: Literal["float32", "float64"] = "float32"
     """Floating-point type of the model."""

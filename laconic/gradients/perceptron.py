@@ -1,7 +1,7 @@
-"""The way back of a multilayer perceptron, written out: what `StackedGradients` computes, without autograd.
+"""An explicit backward pass for multilayer perceptrons: the result of `StackedGradients` without autograd.
 
-Where a module is a plain sequence of linear layers and ReLUs and the loss is the cross-entropy, the whole step is a dozen
-products on tensors that stay in the processor's cache. Recording and replaying it takes as long as the small ones of them.
+For a plain sequence of linear layers and ReLUs with the cross-entropy loss, a step is a dozen products of small tensors. The
+overhead of autograd would take as long as the smaller products.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from laconic.gradients.hooks import has_hooks
 from laconic.gradients.stacked import StackedGradients, StackedLinear, descend, multiply, write
 
 Layer = tuple[Tensor, Tensor | None]
-"""[C, out, in] and [C, out]: weights and biases, views of a cohort's matrix."""
+"""Weights [C, out, in] and biases [C, out]: views of a cohort's matrix."""
 _through_relu = torch.ops.aten.threshold_backward.default
 
 
 def is_perceptron(module: nn.Module, task: Task) -> bool:
-    """Linear layers with ReLUs between them, after a Flatten or not, that are trained by the cross-entropy."""
+    """Whether a module is linear layers with ReLUs between them, after an optional Flatten, with the cross-entropy loss."""
     if type(module) is not nn.Sequential or not is_cross_entropy(task) or has_hooks(module):
         return False
-    kinds = [type(each) for each in module]
-    if len(set(map(id, module))) < len(module):  # a layer that is used twice
+    kinds = [type(child) for child in module]
+    if len(set(map(id, module))) < len(module):  # a layer is used twice
         return False
     if kinds[:1] == [nn.Flatten]:
         flatten = module[0]
@@ -37,15 +37,15 @@ def is_perceptron(module: nn.Module, task: Task) -> bool:
 
 
 class PerceptronGradients(StackedGradients):
-    """Every client's rows times its own weights, and back; `StackedGradients` does what is not a plain matrix."""
+    """The forward and backward pass of all clients by matrix products. Other inputs than matrices use the base class."""
 
     def __init__(self, module: nn.Module, task: Task, layout: Layout) -> None:
         super().__init__(module, task, layout)
         assert isinstance(module, nn.Sequential)
-        self.names = [name for name, each in module.named_children() if isinstance(each, StackedLinear)]
+        self.names = [name for name, child in module.named_children() if isinstance(child, StackedLinear)]
         self.flattens = type(module[0]) is nn.Flatten
         self.last: tuple[Tensor, list[Layer]] | None = None
-        """A cohort's matrix and the layers in it: the steps of a client's work come with the same one."""
+        """The last matrix and its views by layer: all local steps of a chunk use the same matrix."""
 
     def _compute(self, models: Tensor, batch: Batch, result: Tensor, rate: float | None = None) -> Tensor:
         inputs, targets = batch
@@ -55,20 +55,21 @@ class PerceptronGradients(StackedGradients):
         into = stack if result is models else self._layers(result)
         rows = inputs.reshape(len(models), -1, stack[0][0].shape[2])
         with torch.no_grad():
-            seen = [rows]  # what each layer was given
+            layer_inputs = [rows]
             for layer in stack[:-1]:
-                seen.append(multiply(seen[-1], *layer).relu_())
-            losses, gradient = _cross_entropy(multiply(seen[-1], *stack[-1]), targets.view(len(models), -1, 1))
-            for at in reversed(range(len(stack))):
-                weight, _ = stack[at]
-                # Before the weights move.
-                back = torch.bmm(gradient, weight) if at else gradient
+                layer_inputs.append(multiply(layer_inputs[-1], *layer).relu_())
+            logits = multiply(layer_inputs[-1], *stack[-1])
+            losses, gradient = _cross_entropy(logits, targets.view(len(models), -1, 1))
+            for index in reversed(range(len(stack))):
+                weight, _ = stack[index]
+                # Computed before `descend` changes the weights.
+                input_gradient = torch.bmm(gradient, weight) if index else gradient
                 if rate is None:
-                    write(gradient, seen[at], *into[at])
+                    write(gradient, layer_inputs[index], *into[index])
                 else:
-                    descend(gradient, seen[at], *into[at], rate)
-                # ReLU lets through where it gave something.
-                gradient = _through_relu(back, seen[at], 0) if at else back
+                    descend(gradient, layer_inputs[index], *into[index], rate)
+                # The gradient of ReLU is 1 where its output, the input of this layer, is positive.
+                gradient = _through_relu(input_gradient, layer_inputs[index], 0) if index else input_gradient
         return losses
 
     def _layers(self, matrix: Tensor) -> list[Layer]:
@@ -78,7 +79,7 @@ class PerceptronGradients(StackedGradients):
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean loss of each client, and its gradient by the logits [C, B, classes]: (softmax - target) / B."""
+    """The mean loss of each client, and its gradient with respect to the logits [C, B, classes]: (softmax - target) / B."""
     logarithms = torch.log_softmax(logits, -1)
     examples = logits.shape[1]
     losses = logarithms.gather(-1, targets).sum((1, 2)).div_(-examples)

@@ -1,8 +1,8 @@
-"""A convolution, a ReLU and a halving max-pooling, in either order, as one layer, in plain sequences on the processor.
+"""A fused layer on the CPU: convolution, then ReLU and 2 x 2 max-pooling in either order.
 
-The pooling hands its gradient to one of four places, and the rectifier to none of the four where all are negative. So at
-least three quarters of what goes back into the convolution is zero, and torch multiplies by it all. Here only what is not
-zero counts: LeNet-5's two such layers take a third of the time backwards (docs/performance.md).
+The gradient of the pooling is nonzero at no more than one of four positions, and ReLU removes it where all four values are
+negative. So at least three quarters of the convolution's output gradient is zero. Torch multiplies by these zeros; this
+layer skips them. The backward pass of LeNet-5's two such layers takes a third of torch's time (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from laconic.gradients.hooks import has_hooks
 
 MOST_CHANNELS = 64
-"""Of the input. In wider layers torch's dense kernels are so fast that leaving out zeros no longer pays."""
+"""The maximum number of input channels. In wider layers torch's dense kernels are faster."""
 
 
 def fuse(module: nn.Module) -> nn.Module:
-    """The module with such layers put in place; only sequences all the way down, since their order is known."""
+    """Fuse such layers in place, in nested `nn.Sequential` modules only: the order of other modules is unknown."""
     if type(module) is not nn.Sequential:
         return module
     children = list(module)
@@ -30,7 +30,7 @@ def fuse(module: nn.Module) -> nn.Module:
         following = children[position + 1 : position + 3]
         either_way = any(_rectifies(a) and _halves(b) for a, b in itertools.permutations(following, 2))
         if either_way and _is_plain(child):
-            # The convolution keeps its name, and with it its parameters' place in the layout.
+            # The convolution keeps its name, so the layout of its parameters does not change.
             child.__class__ = PooledConvolution
             module[position + 1], module[position + 2] = nn.Identity(), nn.Identity()
     return module
@@ -67,7 +67,7 @@ class PooledConvolution(nn.Conv2d):
     """max_pool(relu(convolution(x)))."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """What is not an ordinary batch on the processor goes torch's way."""
+        """Unusual inputs (not a batch, not on the CPU, smaller than one pooling window) use torch's operators."""
         ordinary = input.ndim == 4 and input.device.type == "cpu" and input.dtype in (torch.float32, torch.float64)
         if not ordinary or min(input.shape[2] - self.kernel_size[0], input.shape[3] - self.kernel_size[1]) < 1:
             return F.max_pool2d(F.relu(super().forward(input)), 2)
@@ -98,10 +98,10 @@ class _Pooled(torch.autograd.Function):
         weights = weight.detach().permute(0, 2, 3, 1).contiguous()
         of_images = torch.zeros_like(images) if ctx.needs_input_grad[0] else images.new_empty(0)
         of_weights, of_bias = torch.zeros_like(weights), weights.new_zeros(len(weights))
-        _, height, reach, channels = weights.shape
-        back = kernels.gradient_of_pooled(height, reach * channels, channels, ctx.needs_input_grad[0])
-        given = (gradient, chosen, images, weights.view(-1), of_weights.view(-1), of_bias, of_images.view(-1))
-        back(*(each.numpy() for each in given))
+        _, height, width, channels = weights.shape
+        back = kernels.gradient_of_pooled(height, width * channels, channels, ctx.needs_input_grad[0])
+        arguments = (gradient, chosen, images, weights.view(-1), of_weights.view(-1), of_bias, of_images.view(-1))
+        back(*(argument.numpy() for argument in arguments))
         return (
             of_images.permute(0, 3, 1, 2) if ctx.needs_input_grad[0] else None,
             of_weights.permute(0, 3, 1, 2),

@@ -1,10 +1,10 @@
-"""Gradients of many clients at once for models whose parameters are all in linear layers.
+"""Gradients of many clients in one call, for models whose parameters are all in linear layers.
 
-The clients' batches go through the module as one batch, and each linear layer multiplies every client's part of it by that
-client's own weights. Weights are read where the cohort's matrix has them and gradients are written where they belong, so a
-call makes no copy of either; with small batches such copies take longer than the arithmetic.
+The clients' batches are concatenated to one batch, and each linear layer multiplies every client's examples by that client's
+weights. Weights and gradients are views of the cohort's matrices, so nothing is copied. With small batches such copies take
+longer than the arithmetic.
 
-This supposes that the module treats the examples of a batch one by one. `laconic.gradients.choose` tries whether it does.
+The module must treat the examples of a batch independently. `laconic.gradients.choose` checks this by a trial.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from laconic.core.task import Batch, Task
 
 
 def can_be_stacked(module: nn.Module) -> bool:
-    """Every module with trainable parameters is linear, and none keeps or uses statistics of a batch."""
-    holders = [each for each in module.modules() if any(p.requires_grad for p in each.parameters(recurse=False))]
+    """Whether all trainable parameters are in linear layers, without batch norm or buffers."""
+    trainable = [child for child in module.modules() if any(p.requires_grad for p in child.parameters(recurse=False))]
     return (
-        all(_is_linear(each) for each in holders)
-        and not any(isinstance(each, nn.modules.batchnorm._NormBase) for each in module.modules())
+        all(_is_linear(child) for child in trainable)
+        and not any(isinstance(child, nn.modules.batchnorm._NormBase) for child in module.modules())
         and not any(True for _ in module.buffers())
     )
 
@@ -36,42 +36,42 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 def multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Every client's rows [C, B, in] times its own weights."""
-    turned = weight.transpose(1, 2)
-    return torch.bmm(rows, turned) if bias is None else torch.baddbmm(bias[:, None], rows, turned)
+    """Multiply the rows [C, B, in] of every client by its weights [C, out, in], and add its bias."""
+    transposed = weight.transpose(1, 2)
+    return torch.bmm(rows, transposed) if bias is None else torch.baddbmm(bias[:, None], rows, transposed)
 
 
 def write(gradient: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    """The gradients of weights and biases into their places, from that of the product."""
+    """Write the gradients of weights and biases into `weight` and `bias`, given the gradient of the product."""
     torch.bmm(gradient.transpose(1, 2), rows, out=weight)
     if bias is not None:
         torch.sum(gradient, 1, out=bias)
 
 
 def descend(gradient: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, rate: float) -> None:
-    """Weights and biases move by -rate times their gradients, which are added without being stored."""
+    """Add -rate times their gradients to weights and biases, without storing the gradients."""
     weight.baddbmm_(gradient.transpose(1, 2), rows, alpha=-rate)
     if bias is not None:
         bias.sub_(gradient.sum(1), alpha=rate)
 
 
 class StackedLinear(nn.Linear):
-    """A linear layer with weights for each of C equal parts of its batch."""
+    """A linear layer with separate weights for each of C equal parts of its batch."""
 
     stack: tuple[Tensor, Tensor | None]
-    """[C, out, in] and [C, out]: views of the clients' models."""
+    """Weights [C, out, in] and biases [C, out]: views of the clients' models."""
     result: tuple[Tensor, Tensor | None]
-    """Likewise of the gradients; `written` once they hold this call's."""
+    """Views of the gradients, in the same shapes."""
     written: bool
+    """Whether `result` holds the gradients of the current call."""
     uses: int
-    """How often the layer was used on the way forward."""
+    """How often the layer was used in the forward pass."""
     rate: float | None
-    """Where the weights themselves are to move down the gradients: how far."""
+    """If set, the backward pass moves the weights by -rate times their gradients instead of writing `result`."""
     anchor: Tensor
-    """Needs a gradient, so that the way back comes here even where the inputs need none."""
+    """Requires a gradient, so that autograd runs the backward pass even if the input requires none."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Every client's examples times its own weights."""
         result: Tensor = _StackedProduct.apply(input, self.anchor, self)  # type: ignore[no-untyped-call]
         return result
 
@@ -93,11 +93,11 @@ class _StackedProduct(torch.autograd.Function):
         (weight, bias), (of_weight, of_bias) = layer.stack, layer.result
         gradient = gradients[0].reshape(len(weight), -1, weight.shape[1])
         back = None
-        if ctx.needs_input_grad[0]:  # before the weights move
+        if ctx.needs_input_grad[0]:  # before `descend` changes the weights
             back = torch.bmm(gradient, weight).view(*gradients[0].shape[:-1], weight.shape[2])
         if layer.rate is not None:
             descend(gradient, rows, weight, bias, layer.rate)
-        elif layer.written:  # a layer that is used more than once
+        elif layer.written:  # the layer is used more than once: accumulate
             descend(gradient, rows, of_weight, of_bias, -1.0)
         else:
             write(gradient, rows, of_weight, of_bias)
@@ -106,7 +106,7 @@ class _StackedProduct(torch.autograd.Function):
 
 
 def _of_equal_size(batches: Sequence[Batch | None]) -> Iterator[tuple[list[int], Batch]]:
-    """The rows that have batches of one size, and these batches one after the other."""
+    """Group the rows by batch size: the rows of each group, and their concatenated batches."""
     groups: dict[int, list[tuple[int, Batch]]] = defaultdict(list)
     for row, batch in enumerate(batches):
         if batch is not None:
@@ -116,7 +116,7 @@ def _of_equal_size(batches: Sequence[Batch | None]) -> Iterator[tuple[list[int],
 
 
 class StackedGradients:
-    """Rows with batches of equal size in one call. Each product is one client's own, so a row's bits depend on no other."""
+    """One call for all rows with batches of the same size. A row's result does not depend on other rows, bit for bit."""
 
     def __init__(self, module: nn.Module, task: Task, layout: Layout) -> None:
         if task.losses is None:
@@ -135,7 +135,6 @@ class StackedGradients:
     def __call__(
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Any
     ) -> tuple[Tensor, Tensor]:
-        """One call per batch size."""
         result = torch.zeros_like(models) if None in batches else torch.empty_like(models)
         losses = models.new_full((len(models),), torch.nan)
         for rows, batch in _of_equal_size(batches):
@@ -149,7 +148,7 @@ class StackedGradients:
         return result, losses
 
     def descend(self, models: Tensor, batches: Sequence[Batch | None], rate: float) -> Tensor:
-        """Every row of `models` moves by -rate times its gradient, which is added without being stored; the losses."""
+        """Move every row of `models` by -rate times its gradient, without storing the gradient; returns the losses."""
         losses = models.new_full((len(models),), torch.nan)
         for rows, batch in _of_equal_size(batches):
             if len(rows) == len(models):
@@ -166,25 +165,25 @@ class StackedGradients:
             layer.stack, layer.result = self._views(name, models), self._views(name, result)
             layer.written, layer.uses, layer.rate = False, 0, rate
         losses = self.losses(self.module, batch).view(len(models), -1).mean(1)
-        again = rate is not None and any(layer.uses > 1 for layer in self.layers.values())
-        if again:
-            # Weights that the way back still needs cannot move yet.
+        reused = rate is not None and any(layer.uses > 1 for layer in self.layers.values())
+        if reused:
+            # The backward pass needs the weights of a reused layer again, so they must not move before it ends.
             result = torch.empty_like(models)
             for name, layer in self.layers.items():
                 layer.result, layer.rate = self._views(name, result), None
         losses.sum().backward()  # type: ignore[no-untyped-call]
         for layer in self.layers.values():
             if not layer.written and layer.rate is None:
-                for each in layer.result:
-                    if each is not None:
-                        each.zero_()
+                for gradient in layer.result:
+                    if gradient is not None:
+                        gradient.zero_()
             del layer.stack, layer.result
-        if again:
+        if reused:
             models.sub_(result, alpha=rate or 0.0)
         return losses.detach()
 
     def _views(self, name: str, matrix: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The part of the cohort's matrix that is this layer's weight, and its bias."""
+        """The views of a layer's weight and bias in the cohort's matrix."""
         prefix = f"{name}." if name else ""
         bias = self.slots.get(f"{prefix}bias")
         return self.slots[f"{prefix}weight"].view(matrix), None if bias is None else bias.view(matrix)

@@ -1,9 +1,9 @@
-"""One gradient call for a chunk of clients: `G = gradients(W, batches)` (design rule 2).
+"""Gradients of a chunk of clients in one call: `G = gradients(W, batches)`.
 
-Three strategies compute the same thing to rounding. `LoopGradients` takes one row after the other through an ordinary
-backward pass with channels-last images, best for convolutions. `StackedGradients` batches the rows, best where all layers
-are linear (`PerceptronGradients` where these are all that there is), and `VmapGradients` batches the rows of whatever torch
-can batch. Each object owns a copy of the module, so each thread needs its own.
+The strategies agree up to rounding. `LoopGradients` computes one row at a time by an ordinary backward pass with
+channels-last images; it is best for convolutions. `StackedGradients` batches the rows of models with linear layers only, and
+`PerceptronGradients` is its fast path for plain perceptrons. `VmapGradients` batches the rows of all models that torch.vmap
+supports. Each object owns a copy of the module, so each thread needs its own.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from laconic.gradients.stacked import StackedGradients, can_be_stacked
 
 _SERIAL = Lock()
 Seed = Callable[[int], int]
-"""The seed of a row's random draws; a function, since few models need it."""
+"""Returns the seed of a row's random draws. It is a function because few models need the seed."""
 
 
 class Gradients(Protocol):
     """Gradients of the loss for every row of `models`, each on its own batch.
 
-    A row whose batch is None has nothing to do: its gradient is zero and its loss NaN. `buffers` [C, b] is updated in
-    place. `seed(row)` is the seed of a row's dropout masks.
+    A row whose batch is None has gradient 0 and loss NaN. `buffers` [C, b] is updated in place. `seed(row)` is the seed of a
+    row's dropout masks.
     """
 
     def __call__(
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
     ) -> tuple[Tensor, Tensor]:
-        """G [C, d], and the losses [C]."""
+        """The gradients [C, d] and the losses [C]."""
         ...
 
 
 def check_numerics(module: nn.Module, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> None:
-    """Refuse what would make results depend on threads, chunks or company."""
+    """Refuse numerics with which results would depend on threads, chunks or other clients."""
     norms = _batch_norms(module)
     if numerics.strategy == "stacked" and (stochastic != "no" or not can_be_stacked(module)):
         raise ConfigError(
             "numerics.strategy = 'stacked': only for linear layers without random draws; try 'vmap' or 'loop'"
         )
     if numerics.strategy == "vmap" and stochastic == "serial":
-        raise ConfigError("numerics.strategy = 'vmap': this model draws random numbers that only 'loop' can name")
+        raise ConfigError("numerics.strategy = 'vmap': this model draws random numbers that only 'loop' can reproduce")
     if numerics.strategy == "vmap" and (norms or any(True for _ in module.buffers())):
-        # Torch merges rows and channels in batch norm, so the last bits would depend on where a client's row happens to be.
+        # In vmap torch merges rows and channels of batch norm, so the last bits would depend on the position of a row.
         raise ConfigError("numerics.strategy = 'vmap': a model with batch norm or other buffers needs 'loop'")
     if not frozen and any(norm.track_running_stats and norm.momentum is None for norm in norms):
-        # The count that such an average needs is an integer, which stays at home and would differ by thread.
+        # This average depends on num_batches_tracked, an integer buffer, which is not sent and would differ by thread.
         raise ConfigError("model: batch norm with momentum=None cannot be averaged; give it a momentum")
 
 
@@ -78,7 +78,7 @@ def make_gradients(task: Task, layout: Layout, numerics: Numerics, stochastic: S
 
 
 class LoopGradients:
-    """One row at a time; the module's tensors are views of one vector, so a row is loaded by one copy."""
+    """One row at a time. The module's tensors are views of one vector, so one copy loads a row."""
 
     def __init__(self, module: nn.Module, task: Task, layout: Layout, stochastic: Stochastic) -> None:
         device = next(module.parameters()).device
@@ -91,7 +91,6 @@ class LoopGradients:
     def __call__(
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
     ) -> tuple[Tensor, Tensor]:
-        """A backward pass per row."""
         result = torch.empty_like(models)
         losses = models.new_full((len(models),), torch.nan)
         for row, batch in enumerate(batches):
@@ -106,12 +105,12 @@ class LoopGradients:
             torch.cat([part.reshape(-1) for part in parts], out=result[row])
             losses[row] = loss.detach()
             if self.adopted:
-                self._take_back()
+                self._readopt_buffers()
                 buffers[row].copy_(self.buffers)
         return result, losses
 
-    def _take_back(self) -> None:
-        """A module may replace a buffer instead of writing into it: its new value is taken over into the vector."""
+    def _readopt_buffers(self) -> None:
+        """Copy buffers that the module has replaced, instead of written to, back into their views of the vector."""
         for holder, name, view in self.adopted:
             new = holder._buffers[name]
             if new is not None and new is not view:
@@ -120,14 +119,14 @@ class LoopGradients:
 
 
 class VmapGradients:
-    """Rows with batches of equal size in one call, padded to a fixed width."""
+    """One vmap call for every `width` rows with batches of the same size. Shorter groups are padded."""
 
     def __init__(self, module: nn.Module, task: Task, layout: Layout, width: int, stochastic: Stochastic) -> None:
         self.layout, self.width, self.stochastic = layout, width, stochastic
         self.wrapper = _LossModule(module, task)
         self.rows = torch.arange(width, device=next(module.parameters()).device)
         self.generators: list[torch.Generator] = []
-        # "same": the only draws are those of NamedDraws, which hands every row its own.
+        # "same": NamedDraws draws for all rows at once, and each row selects its own numbers.
         self.call = vmap(grad_and_value(self._loss), in_dims=(0, 0, 0), randomness="same")
 
     def _loss(self, parameters: dict[str, Tensor], batch: Batch, row: Tensor) -> Tensor:
@@ -141,7 +140,6 @@ class VmapGradients:
     def __call__(
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
     ) -> tuple[Tensor, Tensor]:
-        """One call per batch size and `width` rows."""
         result = torch.zeros_like(models)
         losses = models.new_full((len(models),), torch.nan)
         groups: dict[int, list[int]] = defaultdict(list)
@@ -177,7 +175,7 @@ class VmapGradients:
 
 
 class _LossModule(nn.Module):
-    """The loss as a module's forward, since functional_call replaces the parameters of a module."""
+    """The loss as a module's forward, since functional_call needs a module."""
 
     def __init__(self, module: nn.Module, task: Task) -> None:
         super().__init__()
@@ -188,10 +186,10 @@ class _LossModule(nn.Module):
 
 
 def _holder(module: nn.Module, name: str) -> tuple[nn.Module, str, Tensor]:
-    """The submodule that has a buffer, the buffer's own name there, and the buffer."""
-    path, _, own = name.rpartition(".")
+    """The submodule that owns a buffer, the buffer's name in it, and the buffer."""
+    path, _, buffer_name = name.rpartition(".")
     holder = module.get_submodule(path)
-    return holder, own, holder.get_buffer(own)
+    return holder, buffer_name, holder.get_buffer(buffer_name)
 
 
 def _batch_norms(module: nn.Module) -> list[nn.modules.batchnorm._NormBase]:
@@ -199,7 +197,7 @@ def _batch_norms(module: nn.Module) -> list[nn.modules.batchnorm._NormBase]:
 
 
 class _one_example_hint:  # noqa: N801 - a context manager, used as a function
-    """Says in one line what torch's complaint about batch norm on one example means here."""
+    """Replaces torch's error for batch norm on one example by advice about settings."""
 
     def __enter__(self) -> None:
         return None
@@ -207,8 +205,8 @@ class _one_example_hint:  # noqa: N801 - a context manager, used as a function
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, ValueError) and "more than 1 value per channel" in str(error):
             raise ConfigError(
-                "batch_size: a batch of one example cannot pass this model's batch norm; choose a size that does not leave "
-                "one example over, or local_steps instead of local_epochs"
+                "batch_size: this model's batch norm fails on a batch of one example; choose a batch size that leaves no "
+                "single example over, or local_steps instead of local_epochs"
             ) from error
 
 
@@ -221,7 +219,7 @@ def _draws(stochastic: Stochastic, seed: Seed, row: int, device: torch.device) -
 
 
 class _SeededAlone:
-    """Torch's own generator, seeded for one call, with no other call beside it."""
+    """Seeds torch's global generator for one call, while a lock excludes other calls."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self.seed = seed
@@ -241,8 +239,8 @@ def _channels_last(tensor: Tensor) -> Tensor:
     if tensor.ndim != 4 or not tensor.is_floating_point():
         return tensor
     if tensor.shape[1] == 1:
-        # With one channel the two layouts are the same memory, and torch takes it for channels-first unless the strides say
-        # otherwise: a tenth of LeNet-5's time.
+        # With one channel both formats have the same memory layout, and torch assumes channels-first unless the strides say
+        # otherwise. This saves a tenth of LeNet-5's time.
         height, width = tensor.shape[2:]
         return tensor.contiguous().as_strided(tensor.shape, (height * width, 1, width, 1))
     return tensor.contiguous(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""The papers' models, by name, and a person's own."""
+"""The papers' models by name, and users' own models."""
 
 from laconic.models.registry import ModelInfo, build, models
 

@@ -1,4 +1,4 @@
-"""The papers' small convolutional networks, made for 28x28; other sizes change the first linear layer."""
+"""The papers' small convolutional networks for 28x28 images. Other sizes change the first linear layer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def cnn(input_shape: Shape, classes: int, sizes: tuple[int, ...]) -> nn.Module:
 
 
 def cnn_mnist(input_shape: Shape, classes: int, sizes: tuple[int, ...]) -> nn.Module:
-    """The small MNIST network that was published with FedCAMS (Wang et al. 2022)."""
+    """The small MNIST network published with FedCAMS (Wang et al. 2022)."""
     channels, height, width = image_shape("cnn_mnist", input_shape, smallest=16)
     features = 20 * _after_two_convolutions(height) * _after_two_convolutions(width)
     return nn.Sequential(
@@ -87,5 +87,5 @@ def cnn_fashion(input_shape: Shape, classes: int, sizes: tuple[int, ...]) -> nn.
 
 
 def _after_two_convolutions(side: int) -> int:
-    """The side that is left after two rounds of a 5x5 convolution without padding and a halving."""
+    """Return the image side after applying twice: 5x5 convolution without padding, 2x2 pooling."""
     return ((side - 4) // 2 - 4) // 2

@@ -1,4 +1,4 @@
-"""Models of linear layers only. They flatten any input, so they serve images and tables alike."""
+"""Models of linear layers. They flatten any input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def logistic(input_shape: Shape, classes: int, sizes: tuple[int, ...]) -> nn.Mod
 
 
 def mlp(input_shape: Shape, classes: int, sizes: tuple[int, ...]) -> nn.Module:
-    """Linear layers with ReLU between them; `sizes` are the hidden ones."""
+    """Build linear layers with ReLU between them. `sizes` are the hidden sizes."""
     layers: list[nn.Module] = [nn.Flatten()]
     width = math.prod(input_shape)
     for size in sizes:

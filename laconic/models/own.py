@@ -1,4 +1,4 @@
-"""A person's own model: `module:function` or `path/to/file.py:function`."""
+"""Users' own models: `module:function` or `path/to/file.py:function`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laconic.models.shapes import Shape
 
 
 def build_own(spelling: str, input_shape: Shape, classes: int) -> nn.Module:
-    """Call the person's function with those of `input_shape` and `classes` that it asks for."""
+    """Call the user's function with those of `input_shape` and `classes` that it accepts."""
     name = spelling.rpartition(":")[2]
     function = load_function(spelling, f"model '{spelling}'")
     arguments = _arguments(spelling, function, {"input_shape": input_shape, "classes": classes})
@@ -30,11 +30,11 @@ def build_own(spelling: str, input_shape: Shape, classes: int) -> nn.Module:
 
 
 def _arguments(spelling: str, function: Any, offered: dict[str, Any]) -> dict[str, Any]:
-    """Those of the offered arguments that the signature takes."""
+    """Select the offered arguments that the signature accepts."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        # Some callables written in C have no signature: they can only be called bare.
+        # Some callables written in C have no signature: call them without arguments.
         return {}
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return offered

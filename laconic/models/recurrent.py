@@ -1,4 +1,4 @@
-"""A character model for text, where every position predicts the next character."""
+"""A character-level language model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CharacterGRU(nn.Module):
 
 
 def char_gru(input_shape: Shape, classes: int, sizes: tuple[int, ...]) -> nn.Module:
-    """A character-level language model; the tokens are int64 in [0, classes)."""
+    """Build a character-level language model. Tokens are int64 in [0, classes)."""
     if len(input_shape) != 1:
         raise wrong_shape("char_gru", input_shape, "a sequence length (one number) of int64 tokens")
     hidden, embedding = sizes

@@ -19,17 +19,17 @@ from laconic.models.shapes import Shape, wrong_shape
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What a person wants to know of a model before using it."""
+    """The description of a model."""
 
     name: str
     description: str
     citation: str
     parameters: dict[str, str]
-    """The sizes that may follow the name after a colon, in order, with their defaults."""
+    """The sizes that may follow the name after a colon, in order, and their defaults."""
     reference_input: Shape
     reference_classes: int
     parameter_count: int
-    """Trainable parameters at the reference input."""
+    """Number of trainable parameters at the reference input."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class _Entry:
     reference_input: Shape = (1, 28, 28)
     reference_classes: int = 10
     sizes: tuple[tuple[str, int], ...] = ()
-    """Named sizes and their defaults; the ones left out at the end keep their default."""
+    """Named sizes and their defaults. Omitted trailing sizes keep their defaults."""
     hidden: tuple[int, ...] = ()
-    """The default of a list of any length, which replaces the named sizes."""
+    """Default hidden sizes, for a model that takes a list of any length instead of named sizes."""
 
     def defaults(self) -> tuple[int, ...]:
         return self.hidden or tuple(default for _, default in self.sizes)
@@ -102,10 +102,13 @@ _ENTRIES: dict[str, _Entry] = {
 
 
 def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """The model of that name for one input's shape (without the batch) and a number of outputs.
+    """Build a model by name.
 
-    The name is a listed one (`models()`), with sizes if it takes any (`mlp:200,200`), or a person's own:
-    `module:function` or `path/to/file.py:function`. Regression uses `classes=1`.
+    Args:
+        name: One of `models()`, optionally with sizes (`mlp:200,200`), or your own function: `module:function` or
+            `path/to/file.py:function`.
+        input_shape: Shape of one input, without the batch dimension.
+        classes: Number of outputs; 1 for regression.
 
     >>> build("mlp:64", (1, 28, 28), 10)[-1]
     Linear(in_features=64, out_features=10, bias=True)
@@ -120,17 +123,17 @@ def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
     if is_own(name):
         return build_own(name, tuple(input_shape), classes)
     if name.endswith(".py"):
-        raise ConfigError(f"model '{name}': name the function that makes it too, as in {name}:build")
+        raise ConfigError(f"model '{name}': add the name of the function that builds it, as in {name}:build")
     raise unknown_name("model", head if colon else name, [*_ENTRIES, "module:function"])
 
 
 def models() -> list[ModelInfo]:
-    """Every named model, with its parameter count at its reference input."""
+    """List all named models."""
     return [_describe(name, entry) for name, entry in _ENTRIES.items()]
 
 
 def _describe(name: str, entry: _Entry) -> ModelInfo:
-    # The meta device has shapes without storage: counting 11 million parameters costs and draws nothing.
+    # The meta device has shapes without storage: it allocates no parameters and draws no random numbers.
     with torch.device("meta"):
         module = entry.build(entry.reference_input, entry.reference_classes, entry.defaults())
     return ModelInfo(
@@ -140,12 +143,12 @@ def _describe(name: str, entry: _Entry) -> ModelInfo:
         parameters=entry.parameters(),
         reference_input=entry.reference_input,
         reference_classes=entry.reference_classes,
-        parameter_count=sum(each.numel() for each in module.parameters() if each.requires_grad),
+        parameter_count=sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad),
     )
 
 
 def _sizes(name: str, entry: _Entry) -> tuple[int, ...]:
-    """The numbers after the colon, completed with the defaults."""
+    """Return the sizes after the colon, completed with the defaults."""
     spelling, defaults = parse(name), entry.defaults()
     if ":" not in name:
         return defaults

@@ -1,4 +1,4 @@
-"""ResNet-18 and ConvMixer-256/8: what FedCAMS trains on CIFAR (Wang et al. 2022, section 5)."""
+"""ResNet-18 and ConvMixer-256/8, which FedCAMS trains on CIFAR (Wang et al. 2022, section 5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BasicBlock(nn.Module):
         self.first_norm = nn.BatchNorm2d(width)
         self.second = nn.Conv2d(width, width, kernel_size=3, padding=1, bias=False)
         self.second_norm = nn.BatchNorm2d(width)
-        # A projection only where the shape changes (He et al. 2016, option B).
+        # Project only if the shape changes (He et al. 2016, option B).
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels != width:
             self.shortcut = nn.Sequential(
@@ -32,7 +32,7 @@ class BasicBlock(nn.Module):
 
 
 def resnet18(input_shape: Shape, classes: int, sizes: tuple[int, ...]) -> nn.Module:
-    """ResNet-18 in its CIFAR form: a 3x3 stem and no max-pooling, so that 32x32 keeps its detail."""
+    """Build ResNet-18 in its CIFAR form: a 3x3 stem without max-pooling, for 32x32 images."""
     channels, _, _ = image_shape("resnet18", input_shape, smallest=8)
     layers: list[nn.Module] = [
         nn.Conv2d(channels, 64, kernel_size=3, padding=1, bias=False),
@@ -47,7 +47,7 @@ def resnet18(input_shape: Shape, classes: int, sizes: tuple[int, ...]) -> nn.Mod
 
 
 class Residual(nn.Module):
-    """A part whose input is added to its output."""
+    """Adds the input of a module to its output."""
 
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
@@ -60,9 +60,9 @@ class Residual(nn.Module):
 
 
 def convmixer_256_8(input_shape: Shape, classes: int, sizes: tuple[int, ...]) -> nn.Module:
-    """ConvMixer of width 256 and depth 8 (Trockman and Kolter 2022, section 2).
+    """Build a ConvMixer of width 256 and depth 8 (Trockman and Kolter 2022, section 2).
 
-    FedCAMS names width and depth only; patch 2 and kernel 5 are those of the ConvMixer authors on CIFAR-10.
+    FedCAMS specifies width and depth only. Patch 2 and kernel 5 are the ConvMixer authors' choice for CIFAR-10.
     """
     patch, kernel = sizes
     channels, height, width = image_shape("convmixer_256_8", input_shape, smallest=patch)
@@ -76,5 +76,5 @@ def convmixer_256_8(input_shape: Shape, classes: int, sizes: tuple[int, ...]) ->
 
 
 def _mix(convolution: nn.Conv2d) -> list[nn.Module]:
-    """A convolution, then GELU, then batch normalization: the order in the ConvMixer paper."""
+    """Convolution, GELU, batch normalization: the order of the ConvMixer paper."""
     return [convolution, nn.GELU(), nn.BatchNorm2d(256)]

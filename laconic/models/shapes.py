@@ -1,4 +1,4 @@
-"""What a model asks of its input, said in one way."""
+"""Checks of a model's input shape."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Shape = tuple[int, ...]
 
 
 def shape_text(shape: Shape) -> str:
-    """A shape as people write it.
+    """Format a shape.
 
     >>> shape_text((1, 28, 28))
     '1x28x28'
@@ -17,7 +17,7 @@ def shape_text(shape: Shape) -> str:
 
 
 def wrong_shape(model: str, shape: Shape, needed: str) -> ConfigError:
-    """The one line for an input that a model cannot take.
+    """Return the error for an input shape that a model does not support.
 
     >>> print(wrong_shape("char_gru", (1, 28, 28), "a sequence length"))
     model 'char_gru' cannot take input of shape 1x28x28: it needs a sequence length
@@ -26,7 +26,7 @@ def wrong_shape(model: str, shape: Shape, needed: str) -> ConfigError:
 
 
 def image_shape(model: str, shape: Shape, smallest: int) -> tuple[int, int, int]:
-    """The channels, height and width of an image; `smallest` is the least side that the layers allow."""
+    """Check and return channels, height and width. `smallest` is the smallest supported side."""
     if len(shape) != 3 or min(shape[1:]) < smallest:
         raise wrong_shape(model, shape, f"channels x height x width, each side at least {smallest}")
     channels, height, width = shape

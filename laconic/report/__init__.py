@@ -1,4 +1,4 @@
-"""Pages, plots and trackers of finished and running runs."""
+"""Report pages, plots and experiment trackers."""
 
 import lazy_loader
 

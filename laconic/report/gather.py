@@ -1,4 +1,4 @@
-"""Runs on disk as plain data: what the report and the live page draw."""
+"""Read runs from disk into plain data for the report, the live page and plots."""
 
 from __future__ import annotations
 
@@ -23,39 +23,43 @@ from laconic.run.training import DIAGNOSTICS, Record, metrics_of, troubles
 Table = dict[str, Any]
 
 POINTS = 400
-"""Points of a curve that are kept; a picture does not show more."""
+"""Maximum number of points per curve. A chart does not resolve more."""
 ALL_POINTS = 6_000
-"""Of all curves together: a page of many runs stays small enough to be sent."""
+"""Target number of points of all curves together, which limits the size of a page with many runs."""
 LEAST_POINTS = 40
+"""Minimum number of points per curve."""
 UNREADABLE = (OSError, ValueError, KeyError, TypeError)
-"""What a damaged file of a run may lead to: bad TOML or JSON, or something else in its place."""
+"""Exceptions that a damaged file of a run may cause."""
 CLIENTS = 100
-"""Clients that a heat map shows."""
+"""Maximum number of clients in a heat map."""
 COSTS = ("bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down", "gradients", "simulated_seconds", "seconds")
 FREE = ("seed", "rounds", "eval_every", "diagnostics", "full_gradient", "threads", "chunk", "data_dir")
-"""Settings in which runs of one setting may differ: their curves become a mean with a band."""
+"""Settings that do not separate runs: runs that differ only in these are one group, drawn as a mean with a band."""
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """The run directories that are named, or lie below a folder that is named, in order and once each."""
-    found: dict[Path, None] = {}
+    """Return the run directories among `paths` and below them, in order and without duplicates."""
+    runs: dict[Path, None] = {}
     paths = [*paths]
     for path in paths:
         if not path.is_dir():
             raise ConfigError(f"'{path}': no such directory")
         below = [path] if RunDirectory(path).exists() else sorted(file.parent for file in path.rglob("config.toml"))
-        found |= dict.fromkeys(run for run in below if RunDirectory(run).tells())
-    if not found:
+        runs |= dict.fromkeys(run for run in below if RunDirectory(run).has_results())
+    if not runs:
         raise ConfigError(f"'{paths[0]}': there is no run in it")
-    return list(found)
+    return list(runs)
 
 
 def gather(
     paths: Sequence[Path], target: float | None = None, rank_by: str = "bytes", course: Sequence[str] = ()
 ) -> Table:
-    """Everything that the page shows of these runs; `course` names what else is wanted of every round.
+    """Read everything that the report shows of these runs.
 
-    A run whose files cannot be read is left out, and named under `unreadable`.
+    A run with unreadable files is skipped and listed under `unreadable`.
+
+    Args:
+        course: Additional columns to read for every round.
     """
     runs: list[Table] = []
     unreadable: Table = {}
@@ -71,19 +75,19 @@ def gather(
 
 
 def points_of(runs: int) -> int:
-    """How many points each of so many runs gets."""
+    """Return the maximum number of points per curve for a page with this number of runs."""
     return max(LEAST_POINTS, min(POINTS, ALL_POINTS // max(1, runs)))
 
 
 def entitle(runs: list[Table]) -> list[Table]:
-    """The same runs, each with a label that tells it from the others, and the setting that it is a seed of."""
+    """Add to each run a label that distinguishes it from the others, and the key of its group."""
     for run, label in zip(runs, labels([run["settings"] for run in runs]), strict=True):
         run |= {"label": label, "group": group_key(run["settings"])}
     return runs
 
 
 def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS) -> Table:
-    """One run, finished or not."""
+    """Read one run, finished or not."""
     folder = RunDirectory(path)
     text = folder.config.read_text()
     config = tomllib.loads(text)
@@ -113,121 +117,121 @@ def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS) -> Ta
 
 
 def _milestones(evaluated: list[Record]) -> list[list[float | None]]:
-    """Every new best of the mean of five evaluations, and what it had cost: [mean, round, bytes, simulated seconds].
+    """Return each new best mean of five evaluations and its cost: [mean, round, bytes, simulated seconds].
 
-    Where a target is reached follows from these exactly, however few points of the curve are kept.
+    They determine exactly where any target is reached, however few points of the curve are kept.
     """
-    found: list[list[float | None]] = []
+    milestones: list[list[float | None]] = []
     best = -1.0
     for mean, last in means(evaluated):
         if mean > best:
             best = mean
-            spent = last["bytes_up"] + last["bytes_down"]
-            found.append([mean, last["round"], spent, _short(last.get("simulated_seconds"))])
-    return found
+            total_bytes = last["bytes_up"] + last["bytes_down"]
+            milestones.append([mean, last["round"], total_bytes, _short(last.get("simulated_seconds"))])
+    return milestones
 
 
 def labels(settings: Sequence[Table]) -> list[str]:
-    """The algorithm of each run, and beside it what tells it from the others."""
-    names = _told(settings, [set() for _ in settings])
-    # A part that is another one hides its parameters; where that leaves two settings with one name, they are said.
-    more: list[set[str]] = []
+    """Return the algorithm of each run and the settings that distinguish it from the others."""
+    names = _labels(settings, [set() for _ in settings])
+    # A label names a different part without its parameters. If two settings then have one label, add the parameters.
+    required: list[set[str]] = []
     for name, own in zip(names, settings, strict=True):
-        alike = [other for other_name, other in zip(names, settings, strict=True) if other_name == name]
-        more.append({key for other in alike for key in own.keys() | other.keys() if _differs(key, own, other)})
-    return _told(settings, more) if any(more) else names
+        namesakes = [other for other_name, other in zip(names, settings, strict=True) if other_name == name]
+        required.append({key for other in namesakes for key in own.keys() | other.keys() if _differs(key, own, other)})
+    return _labels(settings, required) if any(required) else names
 
 
 def _differs(key: str, own: Table, other: Table) -> bool:
     return key not in FREE and own.get(key) != other.get(key)
 
 
-def _told(settings: Sequence[Table], more: Sequence[set[str]]) -> list[str]:
+def _labels(settings: Sequence[Table], required: Sequence[set[str]]) -> list[str]:
     names = []
-    for own, needed in zip(settings, more, strict=True):
-        words = {key: key.removesuffix(".name").rpartition(".")[2] for key in _telling(own, settings, needed)}
-        shared = Counter(words.values())
-        # "uplink compressor" where the downlink has one, too.
-        spelled = [
-            f"{key.replace('.', ' ') if shared[word] > 1 else word} {_spelled(key, own, settings)}"
+    for own, required_keys in zip(settings, required, strict=True):
+        keys = _distinguishing_keys(own, settings, required_keys)
+        words = {key: key.removesuffix(".name").rpartition(".")[2] for key in keys}
+        counts = Counter(words.values())
+        # The full "uplink compressor" if the downlink's compressor is in the label, too.
+        details = [
+            f"{key.replace('.', ' ') if counts[word] > 1 else word} {_spelled(key, own, settings)}"
             for key, word in words.items()
         ]
-        names.append(own["algorithm"] + (f" ({', '.join(spelled)})" if spelled else ""))
+        names.append(own["algorithm"] + (f" ({', '.join(details)})" if details else ""))
     return names
 
 
-def _telling(own: Table, settings: Sequence[Table], needed: set[str]) -> list[str]:
-    """The keys that tell a run from the others, and in any case those of `needed` that do."""
+def _distinguishing_keys(own: Table, settings: Sequence[Table], required: set[str]) -> list[str]:
+    """Return the keys that distinguish a run from the others. Differing keys in `required` are always included."""
     others = [other for other in settings if other["algorithm"] == own["algorithm"]]
     differing = {key for other in others for key in own.keys() | other.keys() if _differs(key, own, other)}
-    differing |= _links_of_its_own(own)
+    differing |= _changed_links(own)
     if len({other.get("dataset") for other in settings}) > 1:
         differing.add("dataset")
-    # A part that is another one says enough; its parameters, and the file that it is from, follow from that.
+    # The name of a different part suffices: omit its parameters and the file that defines it.
     parts = {key.removesuffix(".name") for key in differing if key.endswith(".name")}
 
-    def tells(key: str) -> bool:
-        if key in needed or key.endswith((".name", ".compressor")):
+    def is_included(key: str) -> bool:
+        if key in required or key.endswith((".name", ".compressor")):
             return True
         return key != "imports" and key.partition(".")[0] not in parts
 
-    return [key for key in sorted(differing) if key in own and tells(key)]
+    return [key for key in sorted(differing) if key in own and is_included(key)]
 
 
 def _spelled(key: str, own: Table, settings: Sequence[Table]) -> str:
-    """A setting for people: files of their own without folders, unless another run has one of the same name."""
+    """Format a setting. Users' files are shown without folders, unless another run's file has the same name."""
     namesakes = {
-        _files(other[key], whole=True) for other in settings if key in other and _files(other[key]) == _files(own[key])
+        _files(other[key], full=True) for other in settings if key in other and _files(other[key]) == _files(own[key])
     }
-    return _files(own[key], whole=len(namesakes) > 1)
+    return _files(own[key], full=len(namesakes) > 1)
 
 
-def _files(value: Any, whole: bool = False) -> str:
+def _files(value: Any, full: bool = False) -> str:
     if isinstance(value, list):
-        return " and ".join(_files(each, whole) for each in value)
+        return " and ".join(_files(item, full) for item in value)
     path, colon, function = str(value).partition(".py:")
-    own = bool(colon) or path.endswith(".py")
-    return f"{Path(path).name.removesuffix('.py')}{colon[3:]}{function}" if own and not whole else str(value)
+    is_file = bool(colon) or path.endswith(".py")
+    return f"{Path(path).name.removesuffix('.py')}{colon[3:]}{function}" if is_file and not full else str(value)
 
 
-def _links_of_its_own(settings: Table) -> set[str]:
-    """Where a run's links are not those of its recipe, so that its name alone would mislead."""
+def _changed_links(settings: Table) -> set[str]:
+    """Return the keys of links that differ from the recipe's, since the recipe's name alone would mislead."""
     if settings["algorithm"] not in RECIPES:
         return set()
     parts = make(settings["algorithm"]).parts()
     changed = set()
     for slot in LINKS:
-        usual = parts[slot].table()
-        for key in usual.keys() & {"name", "granularity", "memory"}:
-            if settings.get(f"{slot}.{key}", usual[key]) != usual[key]:
+        default = parts[slot].table()
+        for key in default.keys() & {"name", "granularity", "memory"}:
+            if settings.get(f"{slot}.{key}", default[key]) != default[key]:
                 changed.add(f"{slot}.{key}")
         compressor = settings.get(f"{slot}.compressor")
-        if compressor is not None and not _same(compressor, usual.get("compressor")):
+        if compressor is not None and not _same_compressor(compressor, default.get("compressor")):
             changed.add(f"{slot}.compressor")
     return changed
 
 
-def _same(one: str, other: str | None) -> bool:
-    """Whether two spellings mean one compressor."""
+def _same_compressor(spelling: str, default: str | None) -> bool:
     try:
-        return other is not None and parse_compressor(one) == parse_compressor(other)
+        return default is not None and parse_compressor(spelling) == parse_compressor(default)
     except ConfigError:
-        return one == other  # a person's own, whose file a report has no business to run
+        return spelling == default  # a user's own compressor: a report does not run users' files
 
 
 def group_key(settings: Table) -> str:
-    """The same for runs that differ in nothing but the seed and the like."""
+    """Return a key that is equal for runs that differ only in settings of `FREE`, such as the seed."""
     return json.dumps({key: value for key, value in settings.items() if key not in FREE}, sort_keys=True)
 
 
 def _thinned(records: list[Record], points: int = POINTS) -> list[Record]:
-    """At most so many of them, evenly, the last always among them."""
+    """Select at most `points` evenly spaced records, including the last."""
     step = -(-len(records) // points) or 1
     return records[::-1][::step][::-1]
 
 
 def _columns(records: list[Record], names: Iterable[str]) -> Table:
-    """Columns that have any value; numbers with as many digits as a picture needs."""
+    """Convert records to columns without empty ones. Numbers are rounded to the precision of a chart."""
     columns = {name: [_short(record.get(name)) for record in records] for name in names}
     return {name: values for name, values in columns.items() if any(value is not None for value in values)}
 
@@ -237,7 +241,7 @@ def _short(value: Any) -> Any:
 
 
 def _streams(history: list[Record]) -> Table:
-    """Bytes over the whole run by direction and stream; headers apart."""
+    """Sum packets, header bytes and bytes of the run by direction and stream."""
     packets: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     for record in history:

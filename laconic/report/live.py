@@ -1,4 +1,4 @@
-"""The page while runs go on: a small server on this machine that reads run directories, and nothing else."""
+"""The live page: a small local server that shows run directories while runs are in progress."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from laconic.run.directory import RunDirectory, plain
 
 @dataclass
 class Watched:
-    """The runs below a folder, read again only when their files have changed."""
+    """The runs below a folder. A run is read again only if its files have changed."""
 
     folder: Path
     _read: dict[Path, tuple[str, Table]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def data(self) -> Table:
-        """What the page shows now, and the version by which it is known."""
+        """Return the current data of the page and its version."""
         with self._lock:
             try:
                 paths = find_runs([self.folder])
@@ -49,52 +49,52 @@ class Watched:
 
 
 def _stamp(run: RunDirectory) -> str:
-    """Changes whenever a file that is shown does."""
+    """Return a string that changes whenever a displayed file changes."""
     files = (run.config, run.metrics, run.model, run.diverged, run.label_counts, run.path / "gradient_similarity.csv")
     stats = [path.stat() for path in files if path.exists()]
     return repr([(stat.st_mtime_ns, stat.st_size) for stat in stats])
 
 
-def _asked_for_here(asked: str, host: str) -> bool:
-    """Whether a browser means this server: a name that somebody else points at this machine is not one of its own."""
-    return host not in LOOPBACK or urlsplit(f"//{asked}").hostname in LOOPBACK
-
-
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
+def _host_is_allowed(requested: str, host: str) -> bool:
+    """Check the Host header, against DNS rebinding: a foreign name that resolves to this machine is rejected."""
+    return host not in LOOPBACK or urlsplit(f"//{requested}").hostname in LOOPBACK
+
+
 def serve(folder: Path, host: str, port: int) -> ThreadingHTTPServer:
-    """A server of the live page, bound and ready; whoever calls runs it."""
+    """Return a server of the live page, bound to its port. The caller runs it."""
     watched = Watched(folder)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if not _asked_for_here(self.headers.get("Host", ""), host):
-                self.send_error(HTTPStatus.FORBIDDEN, "this page answers to the address that it was started with")
+            if not _host_is_allowed(self.headers.get("Host", ""), host):
+                self.send_error(HTTPStatus.FORBIDDEN, "use the address that laconic watch was started with")
                 return
             url = urlsplit(self.path)
             if url.path == "/":
-                self._answer("text/html; charset=utf-8", html(watched.data()).encode())
+                self._respond("text/html; charset=utf-8", html(watched.data()).encode())
             elif url.path == "/data":
                 data = watched.data()
                 if parse_qs(url.query).get("version") == [data["version"]]:
                     self.send_response(HTTPStatus.NO_CONTENT)
                     self.end_headers()
                 else:
-                    self._answer("application/json", json.dumps(plain(data), allow_nan=False).encode())
+                    self._respond("application/json", json.dumps(plain(data), allow_nan=False).encode())
             else:
                 self.send_error(HTTPStatus.NOT_FOUND)
 
-        def _answer(self, kind: str, content: bytes) -> None:
+        def _respond(self, content_type: str, content: bytes) -> None:
             self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", kind)
+            self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(content)))
             self.send_header("Cache-Control", "no-store")
             self.end_headers()
             self.wfile.write(content)
 
         def log_message(self, format: str, *arguments: Any) -> None:
-            """A page that asks every two seconds is not worth a line each."""
+            """Log nothing: the page polls every two seconds."""
 
     try:
         return ThreadingHTTPServer((host, port), Handler)

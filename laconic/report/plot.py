@@ -1,4 +1,4 @@
-"""Runs as a picture for a paper: PNG, SVG or PDF, by matplotlib."""
+"""Static charts of runs for papers (PNG, SVG or PDF), with matplotlib."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ CHARTS = ("curves", "pareto", "bytes")
 FORMATS = ("png", "svg", "pdf")
 Scale = Literal["linear", "log"]
 STYLES = ("-", "--", ":", "-.")
-"""Colors come again after ten lines; then the line changes."""
+"""Line styles. Colors repeat after ten lines; then the style changes."""
 INSIDE = 6
-"""Lines whose names fit into a picture; those of more stand beside it."""
+"""Maximum number of lines for a legend inside the axes. A longer legend is placed to the right."""
 NAMED = 40
-"""Lines that are named at all."""
+"""Maximum number of lines in the legend."""
 LONGEST = 60
-"""Letters of a name; more would leave no room for the picture."""
+"""Maximum number of characters of a label in the legend."""
 HEADERS = "headers"
 Line = dict[int, tuple[float, float]]
-"""By round: the cost up to it, and the metric."""
+"""Round to (cumulative cost, metric)."""
 Point = tuple[float, float, int]
-"""Cost, metric, and the number of the setting."""
-PLACES = [(right, up) for right in (-60, -35, -10, 10, 35, 60) for up in range(-60, 61, 10)]
-"""Where a name may stand beside its point, in points of a printer."""
+"""Cost, metric, and index of the group."""
+OFFSETS = [(right, up) for right in (-60, -35, -10, 10, 35, 60) for up in range(-60, 61, 10)]
+"""Candidate offsets of an annotation from its point, in points (1/72 inch)."""
 
 
 def beside(lines: int) -> dict[str, Any]:
-    """Where the legend of so many lines goes."""
+    """Return the legend's position for this number of lines."""
     return {} if lines <= INSIDE else {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
 
 
@@ -52,7 +52,7 @@ def _figure(width: float, height: float) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ConfigError("pictures need matplotlib: in the folder of the clone, pip install -e '.[plot]'") from None
+        raise ConfigError("plots need matplotlib: in the folder of the clone, pip install -e '.[plot]'") from None
     return Figure(figsize=(width, height), layout="constrained", dpi=150)
 
 
@@ -61,19 +61,19 @@ def _figure_of_lines(groups: Sequence[Any]) -> Any:
 
 
 def _name(number: int, label: str) -> str:
-    """Of a line in the legend; one that begins with an underscore is not in it."""
+    """Return a line's label. Matplotlib omits labels with a leading underscore from the legend."""
     return _short(label) if number < NAMED else f"_{label}"
 
 
 def _legend(axes: Any, groups: Sequence[Any]) -> None:
-    left = len(groups) - NAMED
-    title = f"and {left} more" if left > 0 else None
+    omitted = len(groups) - NAMED
+    title = f"and {omitted} more" if omitted > 0 else None
     font = 7 if len(groups) > INSIDE else 9
     axes.legend(frameon=False, fontsize=font, title=title, title_fontsize=font, **beside(len(groups)))
 
 
 def plot(runs: Sequence[Table], out: Path, *, metric: str, cost: str, scale: Scale) -> None:
-    """The mean over the seeds of each setting, a band from the lowest to the highest, a cross where one diverged."""
+    """Plot each group's mean over seeds, a band from minimum to maximum, and a cross where a run diverged."""
     groups = _groups(runs)
     figure = _figure_of_lines(groups)
     axes = figure.subplots()
@@ -81,7 +81,7 @@ def plot(runs: Sequence[Table], out: Path, *, metric: str, cost: str, scale: Sca
     for number, members in enumerate(groups):
         lines = [_line(run, metric, cost, factor) for run in members]
         color = _draw_mean(axes, lines, STYLES[number // 10 % len(STYLES)], _name(number, members[0]["label"]))
-        ends = [each[max(each)] for run, each in zip(members, lines, strict=True) if run["diverged"] and each]
+        ends = [line[max(line)] for run, line in zip(members, lines, strict=True) if run["diverged"] and line]
         axes.plot([x for x, _ in ends], [y for _, y in ends], "x", color=color)
     name = metric.replace("_", " ")
     axes.set(xlabel=COSTS[cost], ylabel="accuracy, %" if metric == "accuracy" else name, xscale=scale)
@@ -91,17 +91,17 @@ def plot(runs: Sequence[Table], out: Path, *, metric: str, cost: str, scale: Sca
 
 
 def _draw_mean(axes: Any, lines: Sequence[Line], style: str, label: str) -> Any:
-    """The mean of the lines of one setting, a band around it if there are several; returns the color."""
-    at, columns = _joined(lines)
-    (drawn,) = axes.plot(at, [sum(column) / len(column) for column in columns], style, label=label)
+    """Draw the mean of a group's lines, with a band if there are several. Return the color."""
+    costs, columns = _joined(lines)
+    (drawn,) = axes.plot(costs, [sum(column) / len(column) for column in columns], style, label=label)
     if len(lines) > 1:
         lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
-        axes.fill_between(at, lowest, highest, color=drawn.get_color(), alpha=0.2, linewidth=0)
+        axes.fill_between(costs, lowest, highest, color=drawn.get_color(), alpha=0.2, linewidth=0)
     return drawn.get_color()
 
 
 def pareto(runs: Sequence[Table], out: Path, *, cost: str, scale: Scale) -> None:
-    """Every evaluation as a point, and the front of those that no other beats in both accuracy and cost."""
+    """Plot every evaluation as a point, and the Pareto front of accuracy and cost."""
     groups = _groups(runs)
     figure = _figure_of_lines(groups)
     axes = figure.subplots()
@@ -115,19 +115,19 @@ def pareto(runs: Sequence[Table], out: Path, *, cost: str, scale: Scale) -> None
     axes.step([x for x, _, _ in front], [y for _, y, _ in front], ":", where="post", color="0.4", linewidth=1.2)
     axes.set(xlabel=COSTS[cost], ylabel="accuracy, %", xscale=scale)
     low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.15 * (high - low))  # room for names
+    axes.set_ylim(low, high + 0.15 * (high - low))  # room for annotations
     axes.grid(alpha=0.3)
     _legend(axes, groups)
-    # Each setting on the front is named where it is best.
+    # Annotate each group on the front at its best point.
     best = {number: (x, y) for x, y, number in front}
-    named = {groups[number][0]["label"]: (*point, f"C{number % 10}") for number, point in best.items()}
+    names = {groups[number][0]["label"]: (*point, f"C{number % 10}") for number, point in best.items()}
     steps = [(x, y) for (start, y, _), (end, _, _) in pairwise(front) for x in np.geomspace(start or end / 10, end, 20)]
-    _write_beside(axes, named, [(x, y) for x, y, _ in points] + steps)
+    _annotate(axes, names, [(x, y) for x, y, _ in points] + steps)
     figure.savefig(out)
 
 
 def _front(points: Sequence[Point]) -> list[Point]:
-    """The points that no other beats in both coordinates: the lowest x for each y, in order."""
+    """Return the Pareto front (low x, high y), in the order of x."""
     front: list[Point] = []
     for point in sorted(points, key=lambda point: (point[0], -point[1])):
         if not front or point[1] > front[-1][1]:
@@ -135,9 +135,9 @@ def _front(points: Sequence[Point]) -> list[Point]:
     return front
 
 
-def _write_beside(axes: Any, names: dict[str, tuple[float, float, str]], points: Sequence[tuple[float, float]]) -> None:
-    """Names beside their points, each where it hides least: no other name, no frame, few of these points."""
-    from matplotlib.transforms import Bbox
+def _annotate(axes: Any, names: dict[str, tuple[float, float, str]], points: Sequence[tuple[float, float]]) -> None:
+    """Write names beside their points, each at the offset where it overlaps least with names, frame and points."""
+    from matplotlib.transforms import Bbox  # late: an extra
 
     axes.figure.draw_without_rendering()
     frame, dots, pixels = axes.get_window_extent(), axes.transData.transform(points), axes.figure.dpi / 72
@@ -148,26 +148,26 @@ def _write_beside(axes: Any, names: dict[str, tuple[float, float, str]], points:
         size, (left, middle) = trial.get_window_extent().size, axes.transData.transform((x, y))
         trial.remove()
         boxes = {}
-        for right, up in PLACES:
+        for right, up in OFFSETS:
             start = left + right * pixels - (size[0] if right < 0 else 0)
             boxes[right, up] = Bbox.from_bounds(start, middle + up * pixels - size[1] / 2, *size)
 
-        def hidden(place: tuple[int, int], boxes: dict[tuple[int, int], Any] = boxes) -> float:
-            box = boxes[place]
+        def penalty(offset: tuple[int, int], boxes: dict[tuple[int, int], Any] = boxes) -> float:
+            box = boxes[offset]
             outside = not (frame.contains(box.x0, box.y0) and frame.contains(box.x1, box.y1))
-            names_hidden = sum(box.overlaps(other) for other in taken)
-            return float(1000 * (names_hidden + outside) + 10 * box.count_contains(dots) + sum(map(abs, place)) / 20)
+            overlaps = sum(box.overlaps(other) for other in taken)
+            return float(1000 * (overlaps + outside) + 10 * box.count_contains(dots) + sum(map(abs, offset)) / 20)
 
-        place = min(PLACES, key=hidden)
-        taken.append(boxes[place])
+        offset = min(OFFSETS, key=penalty)
+        taken.append(boxes[offset])
         line = {"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2}
-        side = "right" if place[0] < 0 else "left"
-        where = {"xytext": place, "textcoords": "offset points", "ha": side, "va": "center"}
-        axes.annotate(text, (x, y), color=color, fontsize=7, arrowprops=line, **where)
+        side = "right" if offset[0] < 0 else "left"
+        position = {"xytext": offset, "textcoords": "offset points", "ha": side, "va": "center"}
+        axes.annotate(text, (x, y), color=color, fontsize=7, arrowprops=line, **position)
 
 
 def traffic(runs: Sequence[Table], out: Path) -> None:
-    """Where the bytes went, by direction and stream, headers apart: how many, and what share of each setting's."""
+    """Plot each group's bytes by direction and stream, with headers separate: in megabytes and as shares."""
     groups = _groups(runs)
     sums = [_streams(members) for members in groups]
     streams = sorted({name for own in sums for name in own}, key=lambda name: (name == HEADERS, name))
@@ -175,7 +175,7 @@ def traffic(runs: Sequence[Table], out: Path) -> None:
     lines = [1 + name.count("\n") for name in names]
     figure = _figure(9, 1.4 + sum(0.16 * count + 0.2 for count in lines))
     left, right = figure.subplots(1, 2, sharey=True)
-    tops = [sum(0.16 * count + 0.2 for count in lines[:place]) for place in range(len(lines))]
+    tops = [sum(0.16 * count + 0.2 for count in lines[:index]) for index in range(len(lines))]
     middles = [top + 0.08 * count for top, count in zip(tops, lines, strict=True)]
     _draw_bars(left, middles, sums, streams, [1e6] * len(sums))
     _draw_bars(right, middles, sums, streams, [sum(own.values()) / 100 or 1 for own in sums])
@@ -191,7 +191,7 @@ def traffic(runs: Sequence[Table], out: Path) -> None:
 def _draw_bars(
     axes: Any, middles: list[float], sums: list[Counter[str]], streams: Sequence[str], units: Sequence[float]
 ) -> None:
-    """One bar for each setting, made of its streams, in the setting's own unit."""
+    """Draw one stacked bar of streams per group. `units` has each group's divisor."""
     ends = [0.0] * len(sums)
     for number, stream in enumerate(streams):
         width = [own[stream] / unit for own, unit in zip(sums, units, strict=True)]
@@ -203,14 +203,14 @@ def _draw_bars(
 
 
 def _streams(members: Sequence[Table]) -> Counter[str]:
-    """The mean over the seeds, over those that came to their end if any did."""
+    """Average the streams over the finished runs, or over all runs if none is finished."""
     counted = [run for run in members if run["finished"]] or members
-    found: Counter[str] = Counter()
+    means: Counter[str] = Counter()
     for run in counted:
         for name, stream in run["streams"].items():
-            found[name] += (stream["bytes"] - stream["headers"]) / len(counted)
-            found[HEADERS] += stream["headers"] / len(counted)
-    return found
+            means[name] += (stream["bytes"] - stream["headers"]) / len(counted)
+            means[HEADERS] += stream["headers"] / len(counted)
+    return means
 
 
 def _short(label: str) -> str:
@@ -225,24 +225,27 @@ def _groups(runs: Sequence[Table]) -> list[list[Table]]:
 
 
 def _joined(lines: Sequence[Line]) -> tuple[list[float], list[list[float]]]:
-    """Mean costs and the values of the seeds, at each round that no seed which has reached it lacks."""
-    at, columns = [], []
+    """Return mean costs and the seeds' values per round.
+
+    A round is skipped if a seed that has got that far has no value for it. Seeds that ended earlier do not count.
+    """
+    costs, columns = [], []
     for number in sorted({number for line in lines for number in line}):
-        there = [line[number] for line in lines if number in line]
-        if len(there) == sum(max(line, default=0) >= number for line in lines):
-            at.append(sum(place for place, _ in there) / len(there))
-            columns.append([value for _, value in there])
-    return at, columns
+        points = [line[number] for line in lines if number in line]
+        if len(points) == sum(max(line, default=0) >= number for line in lines):
+            costs.append(sum(cost for cost, _ in points) / len(points))
+            columns.append([value for _, value in points])
+    return costs, columns
 
 
 def _line(run: Table, metric: str, cost: str, factor: float) -> Line:
-    """The course of one run, its metric multiplied by the factor."""
+    """Return the curve of one run, with the metric multiplied by the factor."""
     columns: Table = run["evaluations"] if metric in run["metrics"] else run["course"]
     if cost == "bytes":
-        places = [(up + down) / 1e6 for up, down in zip(columns["bytes_up"], columns["bytes_down"], strict=True)]
+        costs = [(up + down) / 1e6 for up, down in zip(columns["bytes_up"], columns["bytes_down"], strict=True)]
     elif cost not in columns:
-        raise ConfigError(f"--against {cost}: '{run['path']}' has no such number")
+        raise ConfigError(f"--against {cost}: '{run['path']}' has no such metric")
     else:
-        places = [value / (1e6 if cost.startswith("bytes") else 1) for value in columns[cost]]
-    rows = zip(columns["round"], places, columns[metric], strict=True)
-    return {number: (place, factor * value) for number, place, value in rows if value is not None}
+        costs = [value / (1e6 if cost.startswith("bytes") else 1) for value in columns[cost]]
+    rows = zip(columns["round"], costs, columns[metric], strict=True)
+    return {number: (at, factor * value) for number, at, value in rows if value is not None}

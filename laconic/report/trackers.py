@@ -1,4 +1,4 @@
-"""Callbacks that show runs in other tools while they go on: TensorBoard and MLflow."""
+"""Callbacks that log runs to TensorBoard and MLflow."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from laconic.run.training import Record
 
 
 def numbers(record: Record) -> dict[str, float]:
-    """Those entries of a record that are numbers."""
+    """Return the numeric entries of a record, except the round."""
     return {key: float(value) for key, value in record.items() if isinstance(value, int | float) and key != "round"}
 
 
 def _directory(tool: str, given: Path | None, run: Run) -> Path:
     directory = given or run.directory
     if directory is None:
-        raise ConfigError(f"{tool}: give it a directory, or give the run one, as in out='runs/mine'")
+        raise ConfigError(f"{tool}: pass a directory to it or to the run, as in out='runs/mine'")
     return directory
 
 
 class TensorBoard(Callback):
-    """Writes TensorBoard's event files: `tensorboard --logdir runs` shows all runs below a folder.
+    """Writes TensorBoard event files. `tensorboard --logdir runs` shows all runs below a folder.
 
     Args:
-        directory: The files are in `tensorboard` below it; the run's own directory by default.
+        directory: The files go to its subfolder `tensorboard`. Defaults to the run directory.
     """
 
     def __init__(self, directory: str | Path | None = None) -> None:
@@ -45,13 +45,13 @@ class TensorBoard(Callback):
         self._writer: Any = None
 
     def on_run_start(self, run: Run) -> None:
-        """A run that is resumed hides what was written of rounds that are run again."""
+        """Open the writer. A resumed run hides the events of rounds that it repeats."""
         folder, done = _directory("TensorBoard", self._given, run) / "tensorboard", len(run.history)
         self._writer = self._make(str(folder), purge_step=done + 1 if done else None)
         self._writer.add_text("config", f"```toml\n{run.config.to_toml()}\n```", done)
 
     def on_round_end(self, run: Run, record: Record) -> None:
-        """Write one scalar for each number of the record, at its round."""
+        """Write one scalar per number of the record."""
         for name, value in numbers(record).items():
             self._writer.add_scalar(name, value, record["round"])
 
@@ -61,14 +61,14 @@ class TensorBoard(Callback):
 
 
 STATUS: dict[Outcome, str] = {"finished": "FINISHED", "stopped": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
-"""How a run has ended, in MLflow's words."""
+"""MLflow's status for each outcome."""
 
 
 class MLflow(Callback):
-    """Enters the run in an MLflow store: MLFLOW_TRACKING_URI, or the file mlflow.db beside the directory.
+    """Logs the run to an MLflow store: MLFLOW_TRACKING_URI, or the file mlflow.db beside the directory.
 
     Args:
-        directory: Where the number of the run in the store is kept; the run's own directory by default.
+        directory: Stores the MLflow run id, so that a resumed run continues it. Defaults to the run directory.
     """
 
     def __init__(self, directory: str | Path | None = None) -> None:
@@ -87,12 +87,12 @@ class MLflow(Callback):
 
     @staticmethod
     def store(directory: Path) -> str:
-        """Where the store of a run is; `mlflow ui --backend-store-uri` takes it."""
+        """Return the URI of a run's store, for `mlflow ui --backend-store-uri`."""
         beside = f"sqlite:///{(directory.parent / 'mlflow.db').resolve()}"
         return os.environ.get("MLFLOW_TRACKING_URI") or beside
 
     def on_run_start(self, run: Run) -> None:
-        """A run that is resumed is the same run of the store, if the store has it."""
+        """Create the MLflow run, or continue it if the store has it."""
         self._run = ""
         directory = _directory("MLflow", self._given, run)
         store = self.store(directory)
@@ -100,14 +100,14 @@ class MLflow(Callback):
         logging.getLogger("alembic").setLevel(logging.WARNING)
         try:
             self._client = self._client_of(tracking_uri=store)
-            known = directory / "mlflow_run"
-            self._run = self._known(known) or self._new(known, run.label, run.config)
+            id_file = directory / "mlflow_run"
+            self._run = self._existing(id_file) or self._new(id_file, run.label, run.config)
         except self._error as error:
             raise ConfigError(f"MLflow: '{store}' cannot be used: {error}") from None
 
-    def _known(self, known: Path) -> str | None:
-        """The run's number in the store, as it was noted; None if it was noted for another store."""
-        run = known.read_text().strip() if known.exists() else ""
+    def _existing(self, id_file: Path) -> str | None:
+        """Return the stored run id; None if there is none or the store does not have that run."""
+        run = id_file.read_text().strip() if id_file.exists() else ""
         if not run:
             return None
         try:
@@ -118,19 +118,19 @@ class MLflow(Callback):
             return None
         return run
 
-    def _new(self, known: Path, label: str, config: RunConfig) -> str:
+    def _new(self, id_file: Path, label: str, config: RunConfig) -> str:
         experiment = self._client.get_experiment_by_name("laconic")
-        number = experiment.experiment_id if experiment else self._client.create_experiment("laconic")
-        run: str = self._client.create_run(number, run_name=label).info.run_id
-        known.parent.mkdir(parents=True, exist_ok=True)
-        known.write_text(f"{run}\n")
+        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment("laconic")
+        run: str = self._client.create_run(experiment_id, run_name=label).info.run_id
+        id_file.parent.mkdir(parents=True, exist_ok=True)
+        id_file.write_text(f"{run}\n")
         for key, value in flat(config.model_dump(exclude_none=True)).items():
             self._client.log_param(run, key, value)
         return run
 
     def on_round_end(self, run: Run, record: Record) -> None:
-        """Log all numbers of the record, at its round."""
-        from mlflow.entities import Metric
+        """Log all numbers of the record."""
+        from mlflow.entities import Metric  # late: an extra
 
         metrics = [Metric(name, value, 0, record["round"]) for name, value in numbers(record).items()]
         self._client.log_batch(self._run, metrics=metrics)
@@ -141,5 +141,5 @@ class MLflow(Callback):
 
 
 def trackers(*, tensorboard: bool, mlflow: bool) -> list[Callback]:
-    """The tools that were asked for."""
+    """Return the callbacks of the selected tools."""
     return [*([TensorBoard()] if tensorboard else []), *([MLflow()] if mlflow else [])]

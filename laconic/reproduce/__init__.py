@@ -1,1 +1,1 @@
-"""The papers' tables and figures, run again: their numbers beside ours, and which of their claims hold."""
+"""Reproductions of the papers' tables and figures: their numbers beside ours, and which of their claims hold."""

@@ -1,4 +1,4 @@
-"""Every reproduction by its name."""
+"""All reproductions by name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
 
 
 def find(name: str) -> Reproduction:
-    """A reproduction by its name, or one study of one by its own."""
+    """Return a reproduction by its name, or with a single study by the study's name."""
     if name in REPRODUCTIONS:
         return REPRODUCTIONS[name]
     for reproduction in REPRODUCTIONS.values():

@@ -1,4 +1,4 @@
-"""What a paper claims, as something that results can bear out or not."""
+"""Claims of papers as comparisons of measured numbers."""
 
 from __future__ import annotations
 
@@ -10,47 +10,48 @@ from typing import Literal
 from laconic.reproduce.measures import Measure
 
 Rows = Mapping[str, Mapping[str, float | None]]
-"""The numbers of each run, by the run's label and the measure's name."""
+"""Numbers by the run's label and the measure's name."""
 
 Relation = Literal["more", "less", "near"]
 MANY = 8
-"""Numbers from which on their range says more than all of them."""
+"""With more numbers than this, evidence gives their range."""
 WORST = {"more": float("-inf"), "less": float("inf")}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a claim holds, and the numbers that say so; None where a run is missing."""
+    """Whether a claim holds (None if a run is missing), and the numbers."""
 
     holds: bool | None
     evidence: str
 
     @property
     def word(self) -> str:
-        """For people."""
+        """`holds` in words."""
         return {True: "holds", False: "does not hold", None: "not judged"}[self.holds]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Each of `ones` has more (less, nearly the same) of the measure than each of `others`.
+    """The measure of each run in `ones` is more (or less, or near) than that of each run in `others`.
 
-    A run that never reached a target has the worst of numbers. By at least `margin`, or within it for "near"; `factor` is
-    what the others are multiplied by first. Numbers that look the same in the table are neither more nor less.
+    A run that did not reach a target has the worst value. Numbers that are equal as printed are neither more nor less.
     """
 
     text: str
-    """The paper's statement, and where it stands."""
+    """The paper's statement and its location in the paper."""
     measure: Measure
     relation: Relation
     ones: tuple[str, ...]
     others: tuple[str, ...] | float
-    """Runs, or a bound."""
+    """Labels of runs, or a constant."""
     margin: float = 0.0
+    """The minimum difference; for "near", the maximum."""
     factor: float = 1.0
+    """Multiplies the values of `others` before the comparison."""
 
     def judge(self, rows: Rows) -> Verdict:
-        """What the numbers say.
+        """Compare the numbers.
 
         >>> from laconic.reproduce.measures import FINAL
         >>> claim = Claim("a beats b", FINAL, "more", ("a",), ("b",))
@@ -77,7 +78,7 @@ class Claim:
         return Verdict(holds, evidence)
 
     def _evidence(self, numbers: Mapping[str, float | None]) -> str:
-        """The numbers as text; of many that are compared with a bound, their range."""
+        """Format the numbers, or the range of many numbers that are compared with a constant."""
         known = [value for value in numbers.values() if value is not None]
         if len(numbers) > MANY and len(known) == len(numbers) and isinstance(self.others, float):
             return f"from {self.measure.text(min(known))} to {self.measure.text(max(known))}"
@@ -101,11 +102,11 @@ class Claim:
 def in_order(
     text: str, measure: Measure, relation: Relation, label: str, values: Sequence[object]
 ) -> tuple[Claim, ...]:
-    """A claim for each two neighbors: the later value has more (less) of the measure than the earlier one.
+    """Return a claim for each pair of neighboring values: the later has more (or less) of the measure.
 
     Args:
-        text: the statement, with `{later}` and `{earlier}` for the two values.
-        label: the label of a run, with `{}` for the value.
+        text: The statement, with `{later}` and `{earlier}` for the two values.
+        label: The label of a run, with `{}` for the value.
 
     >>> from laconic.reproduce.measures import LOSS
     >>> [claim.text for claim in in_order("{later} beats {earlier}", LOSS, "less", "tau = {}", (5, 10, 20))]

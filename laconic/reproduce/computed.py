@@ -1,4 +1,4 @@
-"""Figures and tables that need no training: bits of messages, compressors on simulated gradients, likeness of clients."""
+"""Figures and tables without training: message sizes, compression of simulated gradients, gradient similarity."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from laconic.run import FullGradient, Settings, Simulation, initial_module, make
 Numbers = dict[str, dict[str, float | None]]
 
 RESNET_18 = 11_173_962
-"""Parameters of ResNet-18 in its CIFAR form."""
+"""Number of parameters of ResNet-18 in its CIFAR form."""
 ROUNDS = 500
 
 
 def bits_of_two_way_training(mode: Mode) -> Numbers:
-    """FedCAMS's Tables 1 and 2 from the counts that compressors keep, and beside them what packets really take."""
+    """FedCAMS's Tables 1 and 2 by the paper's bit counts, with the size of our packets beside them."""
     layout = flat_layout(RESNET_18 if mode != "quick" else 10_000)
     generator = np.random.default_rng(0)
     vector = torch.from_numpy(generator.standard_normal(layout.size, np.float32))
@@ -40,7 +40,7 @@ def bits_of_two_way_training(mode: Mode) -> Numbers:
 
 
 def flat_layout(size: int) -> Layout:
-    """A model of so many parameters in one layer."""
+    """Return the layout of a model with `size` parameters in one layer."""
     module = nn.Module()
     module.weight = nn.Parameter(torch.zeros(size))
     return Layout.of(module)
@@ -52,7 +52,7 @@ DISTRIBUTIONS = ("Gaussian", "Laplace")
 
 
 def compression_discrepancy(mode: Mode) -> Numbers:
-    """Fed-EF's Figure 20: q_A^2 and q_C^2 of gradients of which each client has 200 strong coordinates of its own."""
+    """Fed-EF's Figure 20: q_A^2 and q_C^2 if each client's gradient is large in 200 coordinates of its own."""
     trials = {"full": 100_000, "short": 2_000, "quick": 4}[mode]
     layout = flat_layout(DIMENSIONS)
     rows: Numbers = {}
@@ -61,8 +61,8 @@ def compression_discrepancy(mode: Mode) -> Numbers:
         for distribution in DISTRIBUTIONS:
             for scale in SCALES:
                 generator = Randomness(0).numpy(f"{distribution}/{scale}")
-                found = np.array([_ratios(compressor, distribution, scale, layout, generator) for _ in range(trials)])
-                q_a, q_c = found.mean(axis=0)
+                ratios = np.array([_ratios(compressor, distribution, scale, layout, generator) for _ in range(trials)])
+                q_a, q_c = ratios.mean(axis=0)
                 rows[f"{name}, {distribution}, s = {scale}"] = {"q_A squared": float(q_a), "q_C squared": float(q_c)}
     return rows
 
@@ -81,16 +81,16 @@ def _ratios(
 
     mean = rows.mean(dim=0)
     size = float(mean.square().sum())
-    arrived = torch.stack([compressed(row) for row in rows]).mean(dim=0)
-    return float((arrived - mean).square().sum()) / size, float((compressed(mean) - mean).square().sum()) / size
+    decoded = torch.stack([compressed(row) for row in rows]).mean(dim=0)
+    return float((decoded - mean).square().sum()) / size, float((compressed(mean) - mean).square().sum()) / size
 
 
 ALIKE = 0.5
-"""A cosine from which on two clients' gradients count as highly correlated."""
+"""Cosine above which two clients' gradients count as highly correlated."""
 
 
 def gradient_similarity(mode: Mode) -> Numbers:
-    """FedCOMGATE's Figure 7: cosines of 20 clients' full gradients at one model, by writer and with two classes each."""
+    """FedCOMGATE's Figure 7: cosines of 20 clients' full gradients, with one writer and with two classes per client."""
     if mode == "quick":
         sources = {"alike (iid)": ("digits", "iid"), "two classes a client": ("digits", "shards:2")}
     else:
@@ -110,7 +110,7 @@ def gradient_similarity(mode: Mode) -> Numbers:
 
 
 def client_cosines(clients: ClientData, model: str) -> np.ndarray:
-    """[n, n]: how alike the clients' full gradients are at the initial model."""
+    """Return the cosines of the clients' full gradients at the initial model: [n, n]."""
     from laconic import fed_avg
 
     outputs = clients.classes or 1

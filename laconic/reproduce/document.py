@@ -1,4 +1,4 @@
-"""Results on disk, and docs/reproductions.md, which is made of them and of what the studies say."""
+"""Results of studies on disk, and docs/reproductions.md, which is rendered from them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ PAGE = "reproductions.md"
 
 
 def save(name: str, study: Study, data: Data, docs: Path) -> list[Path]:
-    """A study's data and picture, and the page anew; returns what was written."""
-    path, picture = docs / "data" / f"{name}.json", docs / "figures" / f"{name}.svg"
-    for each in (path, picture):
-        each.parent.mkdir(parents=True, exist_ok=True)
+    """Write a study's data and figure, and render the page again. Return the written paths."""
+    path, figure = docs / "data" / f"{name}.json", docs / "figures" / f"{name}.svg"
+    for file in (path, figure):
+        file.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(spelled(data))
-    written = [path] + ([picture] if draw(study, data, picture) else [])
+    written = [path] + ([figure] if draw(study, data, figure) else [])
     return [*written, render(docs)]
 
 
 def spelled(data: Data) -> str:
-    """JSON with a line for each run or row."""
+    """Format as JSON with one line per run or row."""
     lines = []
     for key, value in plain(data).items():
         if isinstance(value, dict):
-            inner = ",\n".join(f"  {json.dumps(name)}: {json.dumps(each)}" for name, each in value.items())
+            inner = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in value.items())
             lines.append(f" {json.dumps(key)}: {{\n{inner}\n }}")
         else:
             lines.append(f" {json.dumps(key)}: {json.dumps(value)}")
@@ -38,30 +38,30 @@ def spelled(data: Data) -> str:
 
 
 def load(name: str, docs: Path) -> Data | None:
-    """A study's data; None where it was not run."""
+    """Return a study's data; None if it was not run."""
     path = docs / "data" / f"{name}.json"
-    found: Data | None = json.loads(path.read_text()) if path.exists() else None
-    return found
+    data: Data | None = json.loads(path.read_text()) if path.exists() else None
+    return data
 
 
 def render(docs: Path) -> Path:
-    """Write the page from the data beside it."""
+    """Write the page from the data in `docs`."""
     path = docs / PAGE
     path.write_text(page(docs))
     return path
 
 
 def page(docs: Path) -> str:
-    """All reproductions: what holds, what does not, and why."""
+    """Return the page of all reproductions."""
     head = [
         "# Reproductions",
         "",
         "The papers' tables and figures, run with Laconic: their numbers beside ours, and which of their claims hold.",
-        "`laconic reproduce NAME` runs one, shortened where the whole takes over an hour on two cores; `--full` runs it as",
-        "the paper did, `--quick` checks in seconds that it works. In a clone a run replaces this page's data and figures;",
-        "`--docs FOLDER` puts them elsewhere. `laconic reproduce --render` makes the page of the data that are there.",
+        "`laconic reproduce NAME` runs one. It shortens runs that take more than an hour on two cores; `--full` runs them",
+        "as the paper did, `--quick` checks in seconds that they work. In a clone, a run replaces this page's data and",
+        "figures; `--docs FOLDER` writes them elsewhere. `laconic reproduce --render` renders the page from existing data.",
         "",
-        "What came out, in short; one seed each, so that small differences say nothing:",
+        "Summary (one seed each, so small differences may be noise):",
         "",
         *(f"- **{paper}.** {text}" for paper, text in FINDINGS.items()),
         "",
@@ -86,9 +86,9 @@ def page(docs: Path) -> str:
 
 
 def _score(reproduction: Reproduction, docs: Path) -> str:
-    found = [(study, load(name, docs)) for name, study in reproduction.studies.items()]
-    judged = [v.holds for study, data in found if data for _, v in verdicts(study, data) if v.holds is not None]
-    if not any(data for _, data in found):
+    results = [(study, load(name, docs)) for name, study in reproduction.studies.items()]
+    judged = [v.holds for study, data in results if data for _, v in verdicts(study, data) if v.holds is not None]
+    if not any(data for _, data in results):
         return "not run yet"
     return f"{sum(judged)} of {len(judged)}" if judged else "none made"
 
@@ -115,11 +115,11 @@ def _section(name: str, study: Study, docs: Path) -> list[str]:
 def _not_run(study: Study) -> str:
     if study.needs_gpu:
         return "Not run yet. It needs a GPU."
-    return "Not run yet." + (" It is left to `--full`." if study.short is not None and study.short.left_out else "")
+    return "Not run yet." + (" Only `--full` runs it." if study.short is not None and study.short.left_out else "")
 
 
 def _claims(study: Study, data: Data) -> list[str]:
-    """A line for each claim; one about the end of training says little in the middle."""
+    """Format one line per claim. The verdict of a shortened run is marked "so far"."""
     shortened = study.experiment is not None and (data.get("rounds") or 0) < study.experiment.rounds
     lines = []
     for claim, verdict in verdicts(study, data):

@@ -1,4 +1,4 @@
-"""Runs that several tables share, as options of `laconic run`, and the papers' numbers beside them."""
+"""Runs that several studies share, as options of `laconic run`, and the papers' numbers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Experiment:
-    """Runs with a setting in common."""
+    """Runs with common options."""
 
     common: str
     runs: dict[str, str]
-    """What differs, by label. A `{rate}` in it is the best of `rates`, found by runs of `trial` rounds."""
+    """The remaining options by label. `{rate}` stands for the best of `rates`, found by runs of `trial` rounds."""
     rounds: int = 0
-    """The length of each run; 0 when the options say it."""
+    """Rounds of each run; 0 if the options specify them."""
     rates: tuple[str, ...] = ()
     trial: int = 40
     long_trials: tuple[str, ...] = ()
-    """Labels whose trials are 100 rounds long: methods that may collapse late."""
+    """Labels with trials of 100 rounds, for methods that may diverge late."""
 
 
 BYTES = Experiment(
@@ -50,7 +50,7 @@ FED_EF = Experiment(
         for name, link in _LINKS.items()
         if name != "top_k:0.01"
     }
-    # Without a bound on the gradients' norm single clients run away in their local epoch (round 17).
+    # Without gradient clipping, single clients diverge in their local epoch (round 17).
     | {
         "ams top_k:0.01": f"--algorithm fed_ef_ams --server-lr 0.01 --set method.clip_norm=5 {_LINKS['top_k:0.01']}",
         "sgd sign without memory": "--algorithm fed_ef_sgd --server-lr 1 --no-memory --compressor sign@layer",
@@ -108,9 +108,9 @@ FED_AMD_PAPER = {
 }
 """FedAMD (Wu et al., 2023), Table 2, A = 20: 1e5 gradients, 32 Mbit and rounds to 75 %, final accuracy in %."""
 _EVERYBODY = "--clients 10 --participants 10 --local-lr 0.05 --rounds 200"
-"""The clients of the paper: ten, all of them in every round."""
+"""Full participation of ten clients, as in the paper."""
 _SAMPLED = "--clients 100 --participants 20 --local-lr 0.05 --rounds 200"
-"""SCAFFOLD does not stand the rate of 0.1: it diverges in round 38 here, and in round 15 with everybody."""
+"""At a rate of 0.1 SCAFFOLD diverges: in round 38 here, in round 15 with full participation."""
 GRADIENT_TRACKING = Experiment(
     "--dataset mnist --partition shards:2 --model mlp:200,200 --local-steps 10 --batch-size 50 --eval-every 5",
     {
@@ -123,7 +123,7 @@ GRADIENT_TRACKING = Experiment(
             "fed_gate Option I": "fed_gate --downlink repeated",
             "fed_comgate": "fed_comgate",
         }.items()
-        if not ("Option I" in name and setting == _SAMPLED)  # it needs everybody
+        if not ("Option I" in name and setting == _SAMPLED)  # Option I needs full participation
     },
 )
 
@@ -157,4 +157,5 @@ FED_AMD_LINKS = Experiment(
     },
     rounds=400,
 )
-"""FedAMD in few bytes: updates with error feedback, anchors' changes and the model by top_k, anchors' mean by qsgd:8."""
+"""FedAMD with compressed links: top_k with error feedback for updates, top_k for changes of anchors and for the model,
+qsgd:8 for the mean of the anchors."""

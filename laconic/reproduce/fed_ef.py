@@ -148,7 +148,7 @@ def _every_rate(dataset: str, participants: int, folder: str) -> Study:
     first = (dataset, participants) == ("fashion-mnist", 20)
     experiment = Experiment(_setting(dataset, participants), _runs(dataset, _LINKS), rounds=100)
     if first:
-        # The runs that the tables have, too, are theirs to the letter.
+        # Runs shared with the tables must have exactly the same options.
         experiment = replace(experiment, runs=experiment.runs | {k: v for k, v in FED_EF.runs.items() if "top_k" in k})
         experiment = replace(experiment, common=FED_EF.common)
     light = (f"sgd {SIGN}", f"sgd {TOP_K}", "sgd heavy_sign:0.1", f"sgd {STOCHASTIC}")

@@ -171,7 +171,7 @@ FIGURE_1 = Reproduction(
 _BATCHES = ("64", "256", "full")
 _FORMS = {"p = 0.9": "probability=0.9", "p optimal": "probability=optimal", "{0,1}": "period=2"}
 _SHORT_BATCHES = tuple(f"{form}, b = {batch}" for form in ("p optimal", "{0,1}") for batch in _BATCHES)
-"""The optimum is 0.887 here, so p = 0.9 is the same once more."""
+"""Without p = 0.9, which nearly equals the optimum of 0.887."""
 FIGURES_2_4 = Reproduction(
     "Figures 2 to 4: the anchors' batch b, in three forms of the probability",
     PAPER,

@@ -9,7 +9,7 @@ from laconic.reproduce.study import Reproduction, Short, Study
 
 PAPER = "FedBNLACA's paper; figures only, and neither rates nor thresholds are given"
 _AMS = "--server-lr 0.1"
-"""Of 0.03 (the default), 0.1 and 0.3 what FedAMS learns best with in six rounds of the first setting."""
+"""The best of 0.03 (the default), 0.1 and 0.3 for FedAMS after six rounds of the first setting."""
 _THRESHOLD = "--set uplink.threshold=0.5"
 _TOP = "--compressor top_k:1/8@model"
 _DOWN = "--set downlink.compressor=top_k:1/8@model"

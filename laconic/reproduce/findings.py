@@ -1,4 +1,4 @@
-"""What the reproductions say of each paper, in a few sentences: the beginning of docs/reproductions.md."""
+"""A summary of the results for each paper, shown at the top of docs/reproductions.md."""
 
 FINDINGS = {
     "FedCAMS": "The bits of its tables come out to the last printed digit, and a larger k is better throughout. FedAMS "

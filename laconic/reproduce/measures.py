@@ -1,4 +1,4 @@
-"""What is measured of a run's curve: the columns of a reproduction's table."""
+"""Measures of a run's curve: the columns of a study's table."""
 
 from __future__ import annotations
 
@@ -11,65 +11,65 @@ from laconic.run import WINDOW
 from laconic.run import reached as first_reached
 
 Curve = list[dict[str, Any]]
-"""Records of one run, in order; those of rounds that were not evaluated have no metrics."""
+"""The records of one run, in order. Records of rounds without evaluation have no metrics."""
 
 PAPER_BITS_UNIT = 32e6
-"""FedAMD's table counts in units of 32 Mbit, a million floats."""
+"""The unit of FedAMD's table: 32 Mbit, a million floats."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of each run; None where there is none, as for a target that was not reached."""
+    """A function of a run's curve. Its value is None if it does not exist, as for a target that was not reached."""
 
     name: str
     of: Callable[[Curve], float | None]
     digits: int = 1
     scientific: bool = False
-    """Numbers of any size: three digits and an exponent."""
+    """Whether to print three digits and an exponent."""
     absent: str = "none"
-    """Said where there is no number, as of a run that diverged before its first evaluation."""
+    """The text for None."""
 
     def text(self, value: float | None) -> str:
-        """The number for people."""
+        """Format a value."""
         if value is None:
             return self.absent
         return f"{value:.2e}".replace("e+", "e") if self.scientific else f"{value:,.{self.digits}f}"
 
     def difference(self, value: float) -> str:
-        """A difference, with its sign."""
+        """Format a difference, with its sign."""
         return f"{value:+.1e}".replace("e+", "e") if self.scientific else f"{value:+,.{self.digits}f}"
 
 
 def mean(measure: Measure, curves: Sequence[Curve]) -> float | None:
-    """The mean over seeds; None if one of them has no number."""
+    """Return the mean over seeds; None if a seed has no value."""
     values = [measure.of(curve) for curve in curves]
     known = [value for value in values if value is not None]
     return fmean(known) if len(known) == len(values) and known else None
 
 
 def column(curve: Curve, name: str) -> list[float]:
-    """The values of one name, where there are any."""
+    """Return the values of one metric, without missing ones."""
     return [record[name] for record in curve if record.get(name) is not None]
 
 
 def mean_of_last(curve: Curve, count: int = WINDOW) -> float:
-    """The mean accuracy of the last evaluations, in %."""
+    """Return the mean accuracy of the last evaluations, in %."""
     return 100 * fmean(column(curve, "accuracy")[-count:] or [0.0])
 
 
 def first_at(curve: Curve, accuracy: float) -> dict[str, Any] | None:
-    """The first evaluation with that accuracy, as the papers count; noise helps."""
+    """Return the first single evaluation with at least that accuracy, which is how the papers count."""
     return next((record for record in curve if (record.get("accuracy") or 0.0) >= accuracy), None)
 
 
 def reached(curve: Curve, accuracy: float) -> dict[str, Any] | None:
-    """The evaluation at which that accuracy counts as reached by the rule of `compare --target`."""
-    found = first_reached([record | {"seconds": 0.0} for record in curve], accuracy)
-    return next(record for record in curve if record["round"] == found.rounds) if found else None
+    """Return the evaluation at which the mean of five reaches the accuracy, the rule of `compare --target`."""
+    point = first_reached([record | {"seconds": 0.0} for record in curve], accuracy)
+    return next(record for record in curve if record["round"] == point.rounds) if point else None
 
 
 def both(record: dict[str, Any], name: str = "bytes") -> float:
-    """Bytes, or the papers' bits, in both directions."""
+    """Return the bytes (or the papers' bits) of both directions."""
     return float(record[f"{name}_up"] + record[f"{name}_down"])
 
 
@@ -89,17 +89,17 @@ GRADIENT_NORM = Measure(
 )
 OBJECTIVE = Measure("objective over all clients", lambda curve: _last(curve, "objective"), 4)
 LARGEST_Q_A = Measure("largest q_A", lambda curve: max(column(curve, "q_a"), default=None), 3)
-MEAN_Q_A = Measure("mean q_A", lambda curve: fmean(found) if (found := column(curve, "q_a")) else None, 3)
+MEAN_Q_A = Measure("mean q_A", lambda curve: fmean(values) if (values := column(curve, "q_a")) else None, 3)
 MEGABYTES_UP = Measure("MB up", lambda curve: curve[-1]["bytes_up"] / 1e6 if curve else None)
 MEGABYTES = Measure("MB both ways", lambda curve: both(curve[-1]) / 1e6 if curve else None)
 PAPER_BITS_UP = Measure(
     "the paper's bits up", lambda curve: float(curve[-1]["paper_bits_up"]) if curve else None, scientific=True
 )
-SKIP_RATE = Measure("skipped up, %", lambda curve: 100 * fmean(found) if (found := column(curve, "skip_rate")) else 0.0)
+SKIP_RATE = Measure("skipped up, %", lambda curve: 100 * fmean(column(curve, "skip_rate") or [0.0]))
 
 
 def accuracy_at(round_: int) -> Measure:
-    """The accuracy of the evaluation after that round."""
+    """Return the measure of the accuracy after a round."""
 
     def value(curve: Curve) -> float | None:
         return next((100 * r["accuracy"] for r in curve if r["round"] == round_ and "accuracy" in r), None)
@@ -108,7 +108,7 @@ def accuracy_at(round_: int) -> Measure:
 
 
 def to_accuracy(accuracy: float, what: str) -> Measure:
-    """What it cost until the first evaluation at an accuracy: rounds, gradients, a paper's bits, or megabytes."""
+    """Return the measure of the cost to an accuracy: rounds, gradients, a paper's bits, or megabytes."""
     costs: dict[str, tuple[str, Callable[[dict[str, Any]], float], int]] = {
         "rounds": ("rounds", lambda record: record["round"], 0),
         "gradients": ("1e5 gradients", lambda record: record["gradients"] / 1e5, 1),
@@ -119,7 +119,7 @@ def to_accuracy(accuracy: float, what: str) -> Measure:
     name, cost, digits = costs[what]
 
     def value(curve: Curve) -> float | None:
-        found = first_at(curve, accuracy)
-        return None if found is None else cost(found)
+        record = first_at(curve, accuracy)
+        return None if record is None else cost(record)
 
     return Measure(f"{name} to {100 * accuracy:g} %", value, digits, absent="not reached")

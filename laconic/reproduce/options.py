@@ -1,4 +1,4 @@
-"""The settings of a run as they are written in a study: the options of `laconic run` in one line."""
+"""Parse the settings of a study's runs, which are written as options of `laconic run`."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ FLAGS = {"memory", "diagnostics", "full_gradient"}
 
 
 def options(line: str) -> dict[str, Any]:
-    """What an options line says, by the keys of a config; of two the later wins.
+    """Parse a line of options into config keys. Later options take precedence.
 
     >>> options("--local-lr 0.1 --no-memory --set uplink.compressor=top_k:1/8 --local-lr 0.2")
     {'local_lr': 0.2, 'memory': False, 'uplink.compressor': 'top_k:1/8'}
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     words = iter(shlex.split(line))
     for word in words:
         key = word.removeprefix("--").replace("-", "_")
         if key.removeprefix("no_") in FLAGS:
-            found[key.removeprefix("no_")] = not key.startswith("no_")
+            settings[key.removeprefix("no_")] = not key.startswith("no_")
         else:
-            found |= [parse_setting(next(words) if key == "set" else f"{key}={next(words)}")]
-    return found
+            settings |= [parse_setting(next(words) if key == "set" else f"{key}={next(words)}")]
+    return settings
 
 
-def quick(said: dict[str, Any]) -> dict[str, Any]:
-    """The same setting so small that it takes a moment: digits, ten clients, a few rounds."""
-    share = said.get("participants", said.get("clients", 10)) / said.get("clients", 10)
+def quick(settings: dict[str, Any]) -> dict[str, Any]:
+    """Reduce a setting to digits, ten clients and three rounds, so that it takes a few seconds."""
+    share = settings.get("participants", settings.get("clients", 10)) / settings.get("clients", 10)
     small: dict[str, Any] = {
         **{"dataset": "digits", "model": "mlp:16", "clients": 10, "participants": max(2, round(10 * share))},
         **{"rounds": 3, "eval_every": 1, "batch_size": 32, "strategy": "loop", "threads": 1},
     }
-    if said.get("partition", "iid") not in ("iid", "shards:2", "pairs", "pairs:shuffled"):
+    if settings.get("partition", "iid") not in ("iid", "shards:2", "pairs", "pairs:shuffled"):
         small["partition"] = "iid"
-    if "local_epochs" in said:
+    if "local_epochs" in settings:
         small["local_epochs"] = 1
-    if "local_steps" in said:
-        small["local_steps"] = min(3, said["local_steps"])
-    if said.get("device") is not None:
+    if "local_steps" in settings:
+        small["local_steps"] = min(3, settings["local_steps"])
+    if settings.get("device") is not None:
         small["device"] = "cpu"
-    return said | small
+    return settings | small

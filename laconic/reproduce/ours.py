@@ -1,4 +1,4 @@
-"""What we claim ourselves: bytes to the accuracy of full precision, and FedAMD at its best and in few bytes."""
+"""Our own claims: bytes to the accuracy of full precision, FedAMD's best settings, FedAMD with compressed links."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _USUAL, _BEST = (
 
 
 def _megabytes(curve: list[dict[str, float]], goal: float) -> float | None:
-    found = reached(curve, goal)
-    return None if found is None else both(found) / 1e6
+    record = reached(curve, goal)
+    return None if record is None else both(record) / 1e6
 
 
 BYTES_TO_ACCURACY = Reproduction(

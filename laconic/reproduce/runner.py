@@ -1,4 +1,4 @@
-"""A study's runs: started, continued, or only read. A run that is finished is never run again."""
+"""Run a study's experiments. Unfinished runs are resumed; finished runs are read from disk."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ KEPT = (
     *("gradients", "simulated_seconds", *DIAGNOSTICS),
 )
 Data = dict[str, Any]
-"""What is kept of a study: when and where, and the curves of its runs or the rows that were computed."""
+"""The data of a study: date and environment, and the curves of its runs or the computed rows."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of a study is run."""
+    """The extent of a study in a mode."""
 
     mode: Mode
     rounds: int | None
-    """Of each run; None as the options say."""
+    """Rounds of each run; None if the options specify them."""
     seeds: int
     labels: tuple[str, ...]
     rates: tuple[str, ...]
@@ -41,7 +41,7 @@ class Plan:
 
 
 def plan(study: Study, experiment: Experiment, mode: Mode, seeds: int | None = None) -> Plan:
-    """What a mode means for a study."""
+    """Return the extent of a study in a mode."""
     everything = tuple(experiment.runs)
     short = study.short if mode == "short" and study.short else Short()
     if mode == "quick":
@@ -58,13 +58,13 @@ def plan(study: Study, experiment: Experiment, mode: Mode, seeds: int | None = N
 
 
 class Skipped(Exception):
-    """A study that cannot be run here, or is not in this mode; its message says why."""
+    """Raised if a study cannot run on this machine or in this mode. The message gives the reason."""
 
 
 def collect(name: str, study: Study, mode: Mode, folder: Path, callback: Callback, seeds: int | None = None) -> Data:
-    """Everything that a study's table is made of."""
+    """Run a study and return its data."""
     if mode == "short" and study.short is not None and study.short.left_out:
-        raise Skipped("left out of the shortened form; --full runs it")
+        raise Skipped("only --full runs it")
     if study.needs_gpu and mode != "quick" and not torch.cuda.is_available():
         raise Skipped("needs a GPU, and there is none here")
     if study.compute is not None:
@@ -88,15 +88,15 @@ def _stamp(mode: Mode, day: date) -> Data:
 
 
 class Runner:
-    """Runs what a plan asks for of an experiment, below one folder."""
+    """Runs an experiment to the extent of a plan, below one folder."""
 
     def __init__(self, experiment: Experiment, wanted: Plan, folder: Path, callback: Callback) -> None:
         self.experiment, self.plan, self.folder, self.callback = experiment, wanted, folder, callback
         self.newest = date.min
-        """The day on which the last of the runs was finished."""
+        """The date on which the last run finished."""
 
     def labels(self) -> list[str]:
-        """The runs of the plan, and those others that are there already, as long."""
+        """Return the labels of the plan, and those of other runs that are already finished with as many rounds."""
         return [label for label in self.experiment.runs if label in self.plan.labels or self._done(label)]
 
     def _done(self, label: str) -> bool:
@@ -106,54 +106,55 @@ class Runner:
 
     def _directory(self, label: str, rate: str | None = None, seed: int = 0) -> Path:
         name = re.sub("[^a-z0-9.+_]+", "-", label)
-        said = [name, *([rate] if rate else []), *([f"seed-{seed}"] if seed else [])]
-        return self.folder / "-".join(said)
+        parts = [name, *([rate] if rate else []), *([f"seed-{seed}"] if seed else [])]
+        return self.folder / "-".join(parts)
 
     def runs(self, label: str) -> Data:
-        """All seeds of one setting."""
-        said = options(f"{self.experiment.common} {self.experiment.runs[label].replace('{rate}', '0')}")
+        """Run all seeds of one setting."""
+        settings = options(f"{self.experiment.common} {self.experiment.runs[label].replace('{rate}', '0')}")
         if self.plan.rounds is not None:
-            said["rounds"] = self.plan.rounds
-            # A shortened run is still evaluated often enough for a mean of the last five.
-            said["eval_every"] = min(said.get("eval_every", 1), max(1, self.plan.rounds // WINDOW))
+            settings["rounds"] = self.plan.rounds
+            # A shortened run still needs five evaluations for its mean.
+            settings["eval_every"] = min(settings.get("eval_every", 1), max(1, self.plan.rounds // WINDOW))
         if self.plan.mode == "quick":
-            said = quick(said)
+            settings = quick(settings)
         if "{rate}" not in self.experiment.runs[label]:
-            return self._seeds(label, said)
-        # A rate that stood its trial may still diverge later; then it is the next one's turn.
-        rates = self._best_rates(label, said) or self.plan.rates[-1:]
+            return self._seeds(label, settings)
+        # The best rate of the trials may still diverge in the longer run; then try the next best.
+        rates = self._best_rates(label, settings) or self.plan.rates[-1:]
         for rate in rates:
-            found = {"rate": rate} | self._seeds(label, said | {"local_lr": float(rate)}, rate)
-            if "diverged" not in found:
+            data = {"rate": rate} | self._seeds(label, settings | {"local_lr": float(rate)}, rate)
+            if "diverged" not in data:
                 break
-        return found
+        return data
 
-    def _seeds(self, label: str, said: dict[str, Any], rate: str | None = None) -> Data:
+    def _seeds(self, label: str, settings: dict[str, Any], rate: str | None = None) -> Data:
         seeds = range(self.plan.seeds)
-        found = [self._run(said | {"seed": seed}, self._directory(label, rate, seed), label) for seed in seeds]
-        data: Data = {"seeds": [*seeds], "curves": [_columns(curve) for curve, _ in found]}
-        return data | ({"diverged": True} if any(diverged for _, diverged in found) else {})
+        runs = [self._run(settings | {"seed": seed}, self._directory(label, rate, seed), label) for seed in seeds]
+        data: Data = {"seeds": [*seeds], "curves": [_columns(curve) for curve, _ in runs]}
+        return data | ({"diverged": True} if any(diverged for _, diverged in runs) else {})
 
-    def _best_rates(self, label: str, said: dict[str, Any]) -> list[str]:
-        """The rates by the mean of the last evaluations of a short run, the best first; one that diverges is out.
+    def _best_rates(self, label: str, settings: dict[str, Any]) -> list[str]:
+        """Rank the rates by the final accuracy of a short trial, best first, without those that diverge.
 
-        Rates are tried from the largest on, until two in a row are worse than the best.
+        Rates are tried in order, largest first, until two in a row are worse than the best.
         """
-        found: dict[str, float] = {}
+        accuracies: dict[str, float] = {}
         length = self.plan.long_trial if label in self.experiment.long_trials else self.plan.trial
         for rate in self.plan.rates:
             trial = self._directory(f"{label}-trial", rate)
-            curve, diverged = self._run(said | {"local_lr": float(rate), "rounds": length}, trial, f"{label}, {rate}")
+            changed = settings | {"local_lr": float(rate), "rounds": length}
+            curve, diverged = self._run(changed, trial, f"{label}, {rate}")
             if diverged:
                 continue
-            found[rate] = mean_of_last(curve)
-            if max([*found.values()][-2:]) < max(found.values()):
+            accuracies[rate] = mean_of_last(curve)
+            if max([*accuracies.values()][-2:]) < max(accuracies.values()):
                 break
-        return sorted(found, key=lambda rate: -found[rate])
+        return sorted(accuracies, key=lambda rate: -accuracies[rate])
 
-    def _run(self, said: dict[str, Any], directory: Path, label: str) -> tuple[Curve, bool]:
-        """The records of one run up to the rounds that are asked for, and whether it has diverged."""
-        records, diverged = run_or_resume(load_config(None, said), directory, [self.callback], label)
+    def _run(self, settings: dict[str, Any], directory: Path, label: str) -> tuple[Curve, bool]:
+        """Return the evaluations of one run and whether it diverged."""
+        records, diverged = run_or_resume(load_config(None, settings), directory, [self.callback], label)
         metrics = RunDirectory(directory).metrics
         if metrics.exists():
             self.newest = max(self.newest, date.fromtimestamp(metrics.stat().st_mtime))
@@ -162,7 +163,7 @@ class Runner:
 
 
 def _columns(curve: Curve) -> dict[str, list[Any]]:
-    """A curve by its columns, which takes far less room; numbers with the digits that mean something."""
+    """Convert a curve to columns, which are smaller on disk, with six significant digits."""
     names = [name for name in KEPT if any(name in record for record in curve)]
     return {name: [_short(record.get(name)) for record in curve] for name in names}
 
@@ -172,9 +173,11 @@ def _short(value: Any) -> Any:
 
 
 def curves(run: Data) -> list[Curve]:
-    """The inverse: the records of each seed."""
-    found: list[Curve] = []
-    for columns in run["curves"]:
-        rows = zip(*columns.values(), strict=True)
-        found.append([{n: v for n, v in zip(columns, row, strict=True) if v is not None} for row in rows])
-    return found
+    """Convert the columns of each seed back to records."""
+    return [
+        [
+            {name: value for name, value in zip(columns, row, strict=True) if value is not None}
+            for row in zip(*columns.values(), strict=True)
+        ]
+        for columns in run["curves"]
+    ]

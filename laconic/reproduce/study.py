@@ -1,4 +1,4 @@
-"""A table or figure of a paper: which runs it takes, what is measured of them, what the paper says."""
+"""Studies: the runs behind a table or figure of a paper, their measures, and the paper's numbers and claims."""
 
 from __future__ import annotations
 
@@ -11,54 +11,55 @@ from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import Measure
 
 Mode = Literal["short", "full", "quick"]
-"""What a person without time gets, what the paper did, or a minute's check that everything works (on digits)."""
+"""Shortened runs, the paper's runs, or a check on digits that takes seconds."""
 
 
 @dataclass(frozen=True)
 class Short:
-    """What is left out where the whole would take more than an hour on two cores."""
+    """The extent of the shortened form of a study that takes more than an hour on two cores."""
 
     rounds: int | None = None
     labels: tuple[str, ...] = ()
-    """The runs that are made; all when empty."""
+    """Labels of the included runs; all if empty."""
     rates: tuple[str, ...] = ()
     trial: int | None = None
     left_out: bool = False
-    """The whole study is for `--full` only."""
+    """Whether only `--full` runs the study."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """One table: runs or a computation, and the paper's word on it."""
+    """One table: runs or a computation, and the paper's numbers and claims."""
 
     title: str
     experiment: Experiment | None = None
     compute: Callable[[Mode], dict[str, dict[str, float | None]]] | None = None
-    """Where there is nothing to train: the numbers of each row."""
+    """Returns the numbers of each row, for a study without training."""
     measures: tuple[Measure, ...] = ()
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """The paper's numbers: by label and measure."""
+    """The paper's numbers by label and measure."""
     claims: tuple[Claim, ...] = ()
     against: Literal["round", "bytes", "bytes_up"] = "round"
-    """The picture's horizontal axis; `bytes_up` where the paper's is the uplink alone."""
+    """The figure's horizontal axis."""
     drawn: str = "accuracy"
+    """The figure's vertical axis."""
     seeds: int = 1
-    """How many the paper has."""
+    """Number of seeds in the paper."""
     short: Short | None = None
     quick: tuple[str, ...] = ()
-    """The runs of `--quick`; the first four when empty."""
+    """Labels of the runs of `--quick`; the first four if empty."""
     folder: str = ""
-    """Whose runs these are, if another study of the same setting has them too."""
+    """The name of the study whose run directories this one shares, if any."""
     needs_gpu: bool = False
     note: str = ""
-    """What came out, and why."""
+    """Discussion of the results."""
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What `laconic reproduce NAME` runs: one or more studies that belong together."""
+    """One or more related studies, run by `laconic reproduce NAME`."""
 
     what: str
     paper: str
     studies: Mapping[str, Study]
-    """By the name that their data have below docs/data, and their runs below runs/reproduce."""
+    """Studies by name. The name is also that of the data in docs/data and of the runs in runs/reproduce."""

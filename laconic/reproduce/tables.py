@@ -1,4 +1,4 @@
-"""A study's results as people read them: a table beside the paper's numbers, the claims, a picture."""
+"""Tables, verdicts and figures of a study's results."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from laconic.reproduce.study import Study
 from laconic.run import WINDOW
 
 FEW = 12
-"""Evaluations that are drawn as points, too."""
+"""Maximum number of evaluations that are drawn with markers."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of words, for a terminal or a page."""
+    """A table of text, for a terminal or a page."""
 
     head: list[str]
     rows: list[list[str]]
 
     def markdown(self) -> str:
-        """As a page has it."""
+        """Format as Markdown."""
         lines = [self.head, ["---"] * len(self.head), *self.rows]
         return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
 def rows(study: Study, data: Data) -> Rows:
-    """The numbers of each run: means over seeds."""
+    """Return the measures of each run, averaged over seeds."""
     if "rows" in data:
         computed: Rows = data["rows"]
         return computed
-    found = {label: curves(run) for label, run in data["runs"].items()}
-    return {label: {m.name: mean(m, each) for m in study.measures} for label, each in found.items()}
+    by_label = {label: curves(run) for label, run in data["runs"].items()}
+    return {label: {m.name: mean(m, seeds) for m in study.measures} for label, seeds in by_label.items()}
 
 
 def grid(study: Study, data: Data) -> Grid:
-    """Our numbers; where the paper has one, it follows in brackets, with the difference."""
+    """Return the table of our numbers, followed by the paper's number and the difference in brackets, if any."""
     numbers = rows(study, data)
     lines = []
     for label, own in numbers.items():
@@ -61,19 +61,19 @@ BRACKETS = "In brackets: the paper's number, and how far ours is from it."
 
 def _entitled(label: str, data: Data) -> str:
     run = data.get("runs", {}).get(label, {})
-    said = [f"rate {run['rate']}"] if "rate" in run else []
-    said += ["diverged"] if run.get("diverged") else []
-    return f"{label} ({', '.join(said)})" if said else label
+    details = [f"rate {run['rate']}"] if "rate" in run else []
+    details += ["diverged"] if run.get("diverged") else []
+    return f"{label} ({', '.join(details)})" if details else label
 
 
 def verdicts(study: Study, data: Data) -> list[tuple[Claim, Verdict]]:
-    """Every claim with what the numbers say of it."""
+    """Judge every claim."""
     numbers = rows(study, data)
     return [(claim, claim.judge(numbers)) for claim in study.claims]
 
 
 def about(study: Study, data: Data) -> str:
-    """How much of it was run, when, where."""
+    """Describe the extent, date and environment of the runs."""
     if "rows" in data:
         return f"{data['date']}, {data['software']}."
     counts = [_seeds(study, data), _rounds(study, data), _rates(study, data), _left_out(study, data)]
@@ -95,7 +95,7 @@ def _rounds(study: Study, data: Data) -> str:
 
 
 def _rates(study: Study, data: Data) -> str:
-    """Which rates were tried, where they were fewer than the paper's."""
+    """List the rates that were tried, if fewer than the paper's."""
     chosen = any("rate" in run for run in data["runs"].values())
     if data["mode"] != "short" or not chosen or not (study.short and study.short.rates and study.experiment):
         return ""
@@ -111,7 +111,7 @@ def _left_out(study: Study, data: Data) -> str:
 
 
 def draw(study: Study, data: Data, path: Path) -> bool:
-    """The curves as a picture, where there are any and matplotlib is there."""
+    """Draw the curves. Return False if there are none or matplotlib is missing."""
     if "runs" not in data:
         return False
     try:
@@ -119,14 +119,14 @@ def draw(study: Study, data: Data, path: Path) -> bool:
         from matplotlib.figure import Figure
     except ImportError:
         return False
-    # A fixed salt: the same data give the same file.
+    # With a fixed salt, equal data give equal files.
     with rc_context({"svg.hashsalt": "laconic"}):
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.subplots()
         for number, (label, run) in enumerate(data["runs"].items()):
-            places, values = _line(study, curves(run)[0])
-            marker = "." if len(places) <= FEW else None
-            axes.plot(places, values, STYLES[number // 10 % len(STYLES)], marker=marker, label=_entitled(label, data))
+            costs, values = _line(study, curves(run)[0])
+            marker = "." if len(costs) <= FEW else None
+            axes.plot(costs, values, STYLES[number // 10 % len(STYLES)], marker=marker, label=_entitled(label, data))
         if study.drawn == "accuracy":
             axes.set(ylabel=f"accuracy, % (mean of {WINDOW} evaluations)")
         else:
@@ -139,11 +139,11 @@ def draw(study: Study, data: Data, path: Path) -> bool:
 
 
 def _line(study: Study, curve: Curve) -> tuple[list[float], list[float]]:
-    shown = [record for record in curve if study.drawn in record]
-    values = [record[study.drawn] for record in shown]
+    records = [record for record in curve if study.drawn in record]
+    values = [record[study.drawn] for record in records]
     if study.drawn == "accuracy":
         values = [100 * fmean(values[max(0, end - WINDOW) : end]) for end in range(1, len(values) + 1)]
     if study.against == "bytes":
-        return [both(record) / 1e6 for record in shown], values
+        return [both(record) / 1e6 for record in records], values
     unit = 1e6 if study.against == "bytes_up" else 1
-    return [record[study.against] / unit for record in shown], values
+    return [record[study.against] / unit for record in records], values

@@ -1,7 +1,7 @@
 """Runs: config, training loop, callbacks, run directory, evaluation.
 
-The public names are listed in `__init__.pyi`, and imported when they are first used: a command that only reads a config does
-not wait for torch.
+`__init__.pyi` lists the public names. Each is imported on first use, so that a command that only reads a config does not
+import torch.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Callbacks: what is told about a run while it goes on, and may end it early."""
+"""Callbacks: objects that a run notifies of its progress. A callback may also stop the run early."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from laconic.run.config import RunConfig
 from laconic.run.training import Record, Training, metrics_of
 
 Outcome = Literal["finished", "stopped", "diverged", "failed"]
-"""How a run has ended: training is over, a person has stopped it, its numbers are not finite, or there was an error."""
+"""How a run ended: training is complete, the user interrupted it, a value is not finite, or an error was raised."""
 
 
 @dataclass
 class Run:
-    """A run while it goes on, as callbacks see it."""
+    """A run in progress, as callbacks see it."""
 
     training: Training
     config: RunConfig
-    """With every choice spelled out."""
+    """The resolved config: every default is explicit."""
     label: str
-    """What the run is called on screens and in reports."""
+    """The run's name in the terminal and in reports."""
     directory: Path | None = None
-    """Where the run is written, if it is."""
+    """The run directory; None if the run is not written to disk."""
     history: list[Record] = field(default_factory=list)
-    """The records of all rounds so far, those before a resume included."""
+    """The records of all rounds so far, including those before a resume."""
     stop_reason: str | None = None
-    """Why a callback has ended the run; None if none has."""
+    """The reason that a callback passed to `stop`; None if no callback has stopped the run."""
     broken_off: bool = False
-    """Whether the run ended in the middle of a round, which leaves nothing that can be saved."""
+    """Whether the run ended in the middle of a round. The state is then inconsistent and is not saved."""
 
     def stop(self, reason: str) -> None:
-        """End the run after this round. The model is saved, the outcome is "finished", and the result has the reason."""
+        """Stop the run after this round. The model is saved, the outcome is "finished", and `Result.stopped` is `reason`."""
         self.stop_reason = self.stop_reason or reason
 
 
 class Callback:
     """The base class of callbacks. Its methods do nothing; override those that you need.
 
-    An exception in a callback ends the run, with the outcome "failed".
+    An exception in a callback ends the run with the outcome "failed".
 
     >>> import laconic
     >>> class Budget(laconic.Callback):
@@ -57,16 +57,16 @@ class Callback:
     """
 
     def on_run_start(self, run: Run) -> None:
-        """Everything is checked, and the first round is next. `run.history` has the rounds of a run that is resumed."""
+        """Called before the first round, after all checks. In a resumed run, `run.history` has the earlier rounds."""
 
     def on_round_end(self, run: Run, record: Record) -> None:
-        """A round is over. `record` is its line of metrics.jsonl, also the last of `run.history`."""
+        """Called after each round. `record` is the round's line of metrics.jsonl and the last entry of `run.history`."""
 
     def on_interrupt(self, run: Run) -> None:
-        """Ctrl-C was pressed in a run with a directory: the round is finished and saved, then the run stops."""
+        """Called at Ctrl-C in a run with a directory. The run finishes and saves the current round, then stops."""
 
     def on_run_end(self, run: Run, outcome: Outcome) -> None:
-        """The run is over. This is called once for every callback whose `on_run_start` was called, whatever happened."""
+        """Called once at the end, also after an error, for every callback whose `on_run_start` was called."""
 
 
 class CallbackList(Callback):
@@ -76,7 +76,7 @@ class CallbackList(Callback):
         self.callbacks = list(callbacks)
         for callback in self.callbacks:
             if not isinstance(callback, Callback):
-                raise ConfigError(f"callbacks: {callback!r} is no laconic.Callback; give objects, not classes")
+                raise ConfigError(f"callbacks: {callback!r} is not a laconic.Callback; pass instances, not classes")
         self._started: list[Callback] = []
 
     def on_run_start(self, run: Run) -> None:
@@ -94,15 +94,15 @@ class CallbackList(Callback):
             callback.on_interrupt(run)
 
     def on_run_end(self, run: Run, outcome: Outcome) -> None:
-        """All are called. If one of them fails, those after it are told "failed", and the first error is raised."""
-        first: BaseException | None = None
+        """Call every callback. If one raises, later ones get the outcome "failed"; then the first error is raised."""
+        first_error: BaseException | None = None
         for callback in self._started:
             try:
                 callback.on_run_end(run, outcome)
             except BaseException as error:
-                first, outcome = first or error, "failed"
-        if first is not None:
-            raise first
+                first_error, outcome = first_error or error, "failed"
+        if first_error is not None:
+            raise first_error
 
 
 class EachRound(Callback):
@@ -116,7 +116,7 @@ class EachRound(Callback):
 
 
 class ProgressBar(Callback):
-    """A bar over the rounds, on a terminal or in a notebook."""
+    """A progress bar over the rounds, in a terminal or a notebook."""
 
     def __init__(self, *, shown: bool = True) -> None:
         self._bar = Progress(disable=not shown)
@@ -136,13 +136,13 @@ class ProgressBar(Callback):
 
 
 class EarlyStopping(Callback):
-    """Ends a run whose metric no longer improves.
+    """Stops a run when a metric no longer improves.
 
     Args:
-        metric: A key of the records, such as "accuracy" or "loss". Rounds without it are not counted.
-        patience: The number of evaluations in a row without an improvement after which the run ends.
-        minimum_change: What the best value so far must be exceeded by to count as an improvement.
-        mode: "max" if a larger value is better, "min" if a smaller one is. By default "max" for accuracy, else "min".
+        metric: A key of the records, such as "accuracy" or "loss". Rounds without this metric are ignored.
+        patience: The number of consecutive evaluations without an improvement after which the run stops.
+        minimum_change: A value counts as an improvement if it is better than the best so far by more than this.
+        mode: "max" if larger is better, "min" if smaller is better. Default: "max" for accuracy, otherwise "min".
 
     >>> import laconic
     >>> patient = laconic.EarlyStopping("accuracy", patience=2, minimum_change=0.5)
@@ -167,28 +167,28 @@ class EarlyStopping(Callback):
         self.metric, self.patience, self.minimum_change = metric, patience, minimum_change
         self.mode = mode or ("max" if metric.endswith("accuracy") else "min")
         self._best: float | None = None
-        self._without = 0
+        self._evaluations_without_gain = 0
 
     def on_run_start(self, run: Run) -> None:
-        self._best, self._without = None, 0
+        self._best, self._evaluations_without_gain = None, 0
         for record in run.history:
-            self._count(record)
+            self._update(record)
 
     def on_round_end(self, run: Run, record: Record) -> None:
         measured = metrics_of(record)
         if measured and self.metric not in record:
             raise unknown_name("metric", self.metric, measured, of="EarlyStopping")
-        self._count(record)
-        if self._without >= self.patience:
-            more = f" by more than {self.minimum_change:g}" if self.minimum_change else ""
-            run.stop(f"{self.metric} has not improved{more} in {self.patience} evaluations")
+        self._update(record)
+        if self._evaluations_without_gain >= self.patience:
+            margin = f" by more than {self.minimum_change:g}" if self.minimum_change else ""
+            run.stop(f"{self.metric} has not improved{margin} in {self.patience} evaluations")
 
-    def _count(self, record: Record) -> None:
+    def _update(self, record: Record) -> None:
         value = record.get(self.metric)
         if value is None:
             return
         gain = 0.0 if self._best is None else (value - self._best) * (1 if self.mode == "max" else -1)
         if self._best is None or gain > self.minimum_change:
-            self._best, self._without = value, 0
+            self._best, self._evaluations_without_gain = value, 0
         else:
-            self._without += 1
+            self._evaluations_without_gain += 1

@@ -1,4 +1,4 @@
-"""The config of a run: a TOML file, options that override it, and the resolved form that a run directory keeps.
+"""The config of a run: a TOML file, options that override it, and the resolved config that a run directory stores.
 
 algorithm = "fed_ams"
 dataset = "digits"
@@ -8,7 +8,7 @@ rounds = 60
 local_lr = 0.1
 
 [optimizer]
-name = "yogi"          # another part in this slot
+name = "yogi"          # replaces the algorithm's own optimizer
 server_lr = 0.05
 """
 
@@ -48,28 +48,28 @@ _TABLES: dict[str, type[BaseModel]] = {
 }
 _SECTIONS = [*SLOTS, *_TABLES]
 Table = dict[str, Any]
-_FIRST = ("algorithm", "dataset", "partition", "clients", "model")
+_FIRST_KEYS = ("algorithm", "dataset", "partition", "clients", "model")
 
 
 class RunConfig(ConfigKeys):
     """Everything that a run depends on."""
 
     def settings(self) -> Settings:
-        """The part that has nothing to do with data, model and algorithm."""
+        """The settings that do not define the data, the model or the algorithm."""
         return Settings(**{name: getattr(self, name) for name in Settings.model_fields})
 
     def build_algorithm(self) -> Algorithm:
-        """The recipe, with other parts and parameters where the config has them."""
+        """The recipe, with the parts and parameters that the config overrides."""
         return make(self.algorithm, **{slot: getattr(self, slot) for slot in SLOTS if getattr(self, slot)})
 
     def load_data(self) -> ClientData:
-        """The data set, split over clients."""
+        """Load the data set, partitioned over clients."""
         return data.load(
             self.dataset, clients=self.clients, partition=self.partition, seed=self.seed, data_dir=self.data_dir
         )
 
     def build(self, loaded: ClientData | None = None) -> Simulation:
-        """A simulation, ready to run."""
+        """Build a simulation that is ready to run. `loaded` replaces the config's data set."""
         algorithm = self.build_algorithm()
         clients = self.load_data() if loaded is None else loaded
         name = self.model or default_model(clients)
@@ -78,7 +78,7 @@ class RunConfig(ConfigKeys):
         return Simulation(algorithm, make_task(module, clients), clients, self.settings())
 
     def resolved(self, training: Training) -> RunConfig:
-        """The same config with every choice spelled out, so that running it again gives the same model."""
+        """The same config with every default explicit: running it again gives the same model."""
         parts = {slot: part.table() for slot, part in training.algorithm.parts().items()}
         settings = {name: getattr(training.settings, name) for name in Settings.model_fields}
         clients = training.data
@@ -89,14 +89,14 @@ class RunConfig(ConfigKeys):
         return self.model_copy(update=parts | settings | own)
 
     def to_toml(self) -> str:
-        """The config as a file's text; what is not set is left out."""
+        """The config as TOML, without keys that are not set."""
         table = self.model_dump(exclude_none=True)
-        order = [*_FIRST, *(key for key in table if key not in _FIRST)]
+        order = [*_FIRST_KEYS, *(key for key in table if key not in _FIRST_KEYS)]
         return tomli_w.dumps({key: table[key] for key in order if key in table and table[key] != {}})
 
 
 def default_model(clients: ClientData) -> str:
-    """A model that fits the data: convolutions for images of 28 and more, a recurrent net for text, else an MLP."""
+    """The default model for the data: LeNet-5 for images of 28 x 28 or larger, a GRU for text, otherwise an MLP."""
     if clients.kind == "next_token":
         return "char_gru"
     if len(clients.input_shape) == 3 and min(clients.input_shape[1:]) >= 28:
@@ -105,7 +105,7 @@ def default_model(clients: ClientData) -> str:
 
 
 def _absolute(name: str) -> str:
-    """A person's own file by its whole path, so that the config works from any folder."""
+    """Make the path of a user's Python file absolute, so that the config works from any folder."""
     path, colon, function = name.partition(".py:")
     if colon:
         return f"{Path(f'{path}.py').resolve()}:{function}"
@@ -117,14 +117,14 @@ def _default_partition(dataset: str) -> str | None:
 
 
 def load_config(path: Path | None, *layers: Mapping[str, Any]) -> RunConfig:
-    """A file, overridden by options given as "key" or "part.parameter"; of several layers of them the last wins."""
+    """Read a config file and override it with layers of options, "key" or "slot.parameter". The last layer wins."""
     file = _read(path) if path else {}
-    _load_own_parts(file, *layers)
+    _load_user_parts(file, *layers)
     if "local_steps" in file and "local_epochs" in file:
         raise ConfigError(f"config '{path}': local_steps and local_epochs: only one of the two is allowed")
     tables = [_sections(layer) for layer in (file, *layers)]
     _change_recipe(tables[0], dict(pair for table in tables for pair in table.items()).get("algorithm"))
-    _place_parameters(tables)
+    _assign_slots(tables)
     table = reduce(_merged, tables)
     for section, model in _TABLES.items():
         for key in table.get(section, {}):
@@ -136,8 +136,8 @@ def load_config(path: Path | None, *layers: Mapping[str, Any]) -> RunConfig:
         raise ConfigError(explain(error)) from None
 
 
-def _load_own_parts(*layers: Mapping[str, Any]) -> None:
-    """Before anything is looked up: names in a config may be those of a person's own parts."""
+def _load_user_parts(*layers: Mapping[str, Any]) -> None:
+    """Import the user's files first: they register parts that the config may name."""
     for layer in layers:
         files = layer.get("imports") or []
         if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
@@ -146,7 +146,7 @@ def _load_own_parts(*layers: Mapping[str, Any]) -> None:
 
 
 def _sections(layer: Mapping[str, Any]) -> Table:
-    """What one layer says, each setting in the section that it belongs to; options that were not given are left out.
+    """Group the settings of one layer by section, without those that are None.
 
     >>> _sections({"local_lr": 0.1, "uplink": "error_feedback", "rounds": None})
     {'method': {'local_lr': 0.1}, 'uplink': {'memory': True, 'name': 'compressed'}}
@@ -170,35 +170,33 @@ def _sections(layer: Mapping[str, Any]) -> Table:
 
 
 def _merged(earlier: Table, later: Table) -> Table:
-    """Two layers as one: what the later one says wins."""
-    sections = {key: _replaced(key, earlier.get(key, {}), later[key]) for key in _SECTIONS if key in later}
+    """Merge two layers; the later one takes precedence."""
+    sections = {key: _merged_section(key, earlier.get(key, {}), later[key]) for key in _SECTIONS if key in later}
     return earlier | later | sections
 
 
-def _replaced(section: str, earlier: Table, later: Table) -> Table:
-    before, now = earlier.get("name"), later.get("name")
-    if section in SLOTS and before is not None and now not in (None, before):
-        # Another part keeps those settings of the one before it that it knows.
-        gone = {*parameter_names(find_part(section, before))} - {*parameter_names(find_part(section, str(now)))}
-        earlier = {key: value for key, value in earlier.items() if key not in gone}
-    # Steps and epochs exclude each other: what comes later wins.
-    either = {"local_steps", "local_epochs"}
-    if section == "method" and either & later.keys():
-        earlier = {key: value for key, value in earlier.items() if key not in either}
+def _merged_section(section: str, earlier: Table, later: Table) -> Table:
+    old, new = earlier.get("name"), later.get("name")
+    if section in SLOTS and old is not None and new not in (None, old):
+        # The new part keeps the earlier settings of parameters that both parts have.
+        dropped = {*parameter_names(find_part(section, old))} - {*parameter_names(find_part(section, str(new)))}
+        earlier = {key: value for key, value in earlier.items() if key not in dropped}
+    # Steps and epochs exclude each other: the later layer decides.
+    exclusive = {"local_steps", "local_epochs"}
+    if section == "method" and exclusive & later.keys():
+        earlier = {key: value for key, value in earlier.items() if key not in exclusive}
     return earlier | later
 
 
-def _place_parameters(tables: list[Table]) -> None:
-    """A parameter of one of the algorithm's parts may be named alone, as in Python."""
-    alone = [(table, key) for table in tables for key in table if key not in RunConfig.model_fields]
-    if not alone:
+def _assign_slots(tables: list[Table]) -> None:
+    """Move parameters that are given without a slot, as in Python, into the section of the part that has them."""
+    without_slot = [(table, key) for table in tables for key in table if key not in RunConfig.model_fields]
+    if not without_slot:
         return
     merged = reduce(_merged, tables)
-    algorithm, parts = (
-        make(merged.get("algorithm", "fed_avg")),
-        {slot: merged[slot] for slot in SLOTS if slot in merged},
-    )
-    for table, key in alone:
+    algorithm = make(merged.get("algorithm", "fed_avg"))
+    parts = {slot: merged[slot] for slot in SLOTS if slot in merged}
+    for table, key in without_slot:
         if not algorithm.owners(key, parts):
             raise unknown_name("key", key, [*RunConfig.model_fields, *SHORT_NAMES])
         slot = algorithm.owner(key, parts)
@@ -206,14 +204,17 @@ def _place_parameters(tables: list[Table]) -> None:
 
 
 def _change_recipe(file: Table, wanted: str | None) -> None:
-    """Another algorithm than the file's brings its own parts: those that the file has only spelled out go with its own."""
+    """If another algorithm overrides the file's, drop parts that the file names only as the old algorithm's defaults.
+
+    The config of a run directory names every part. Without this, the new algorithm would get the old one's parts.
+    """
     if wanted is None or wanted == file.get("algorithm") or file.get("algorithm") not in RECIPES:
         return
-    before, after = make(file["algorithm"]).parts(), make(wanted).parts()
+    old_parts, new_parts = make(file["algorithm"]).parts(), make(wanted).parts()
     for slot in SLOTS:
-        usual, new, given = before[slot].table(), after[slot].table(), file.get(slot, {})
-        # A memory makes another uplink of one that has the same name.
-        kinds = [tuple(table.get(key, usual.get(key)) for key in ("name", "memory")) for table in (given, usual, new)]
+        old, new, given = old_parts[slot].table(), new_parts[slot].table(), file.get(slot, {})
+        # Uplinks with and without memory share a name but are different parts.
+        kinds = [tuple(table.get(key, old.get(key)) for key in ("name", "memory")) for table in (given, old, new)]
         if "name" in given and kinds[0] == kinds[1] != kinds[2]:
             del file[slot]
 

@@ -1,12 +1,13 @@
-"""What the papers assume of a compressor, measured while training.
+"""Measures the constants that the papers assume of a compressor, during training.
 
-With x_i = u_i + m_i what client i meant to send, y_i what arrived, and means over the round's clients:
+u_i is the update of client i, m_i its error memory, x_i = u_i + m_i the compressor's input, and y_i the decoded update.
+Means are over the round's participants:
 
     q_C   = ||C(mean x) - mean x|| / ||mean x||          Fed-EF (Li and Li 2023), Definition 3.1
     q_A   = ||mean y - mean x|| / ||mean x||             Fed-EF, Assumption 4.3
     gamma = ||C(mean x) - mean y|| / ||mean u||          FedCAMS (Wang et al. 2022), Assumption 4.17
 
-Only a simulation can know them: a real server never sees x_i.
+Only a simulation can measure them: a real server never sees x_i.
 """
 
 from __future__ import annotations
@@ -24,33 +25,33 @@ from laconic.federation.messages import Probe
 
 
 class Diagnostics:
-    """Measures a round from the probes of the updates that were used, in client order."""
+    """Measures a round from the probes of the aggregated updates, in client order."""
 
     def __init__(self, compressor: GroupedCompressor | None) -> None:
         self.compressor = compressor
 
     def measure(self, probes: Sequence[Probe], context: RoundContext) -> dict[str, float]:
-        """The round's numbers; those that mean nothing for this algorithm are left out."""
-        found: dict[str, float] = {}
+        """The round's measurements, without those that are undefined for this algorithm."""
+        measured: dict[str, float] = {}
         memories = [float(torch.linalg.vector_norm(probe.memory)) for probe in probes if probe.memory is not None]
         if memories:
-            found["memory_norm"] = sum(memories) / len(memories)
+            measured["memory_norm"] = sum(memories) / len(memories)
         if not probes or self.compressor is None:
-            return found
+            return measured
         update, target, arrived = (
             _mean([getattr(probe, name) for probe in probes]) for name in ("update", "target", "arrived")
         )
         body = self.compressor.encode(target, context.layout, context.generator(Draw.DIAGNOSTICS))
         direct = decode_body(body, context.layout).dense()
-        for name, above, below in (
+        for name, numerator, denominator in (
             ("q_c", direct - target, target),
             ("q_a", arrived - target, target),
             ("gamma", direct - arrived, update),
         ):
-            size = float(torch.linalg.vector_norm(below))
-            if size > 0:
-                found[name] = float(torch.linalg.vector_norm(above)) / size
-        return found
+            norm = float(torch.linalg.vector_norm(denominator))
+            if norm > 0:
+                measured[name] = float(torch.linalg.vector_norm(numerator)) / norm
+        return measured
 
 
 def _mean(vectors: Sequence[Tensor]) -> Tensor:

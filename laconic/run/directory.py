@@ -1,7 +1,6 @@
 """A run on disk: config.toml, metrics.jsonl, model.safetensors, and checkpoint.safetensors or checkpoint.sqlite.
 
-Whatever must be whole is written beside its place and moved there, so a process that is killed at any moment leaves a
-directory that can be resumed.
+Files are replaced atomically, so a process that is killed at any moment leaves a directory that can be resumed.
 """
 
 from __future__ import annotations
@@ -28,36 +27,37 @@ from laconic.run.heat_map import heat_map
 from laconic.run.resume import check_fingerprints, check_rounds
 from laconic.run.training import Record, Training
 
-# A checkpoint is due when the work since the last one is worth this many times what a checkpoint costs.
-CHECKPOINT_SHARE = 20
+CHECKPOINT_RATIO = 20
+"""A checkpoint is due when the time since the last one exceeds the time to write one by this factor."""
 CHECKPOINT_SECONDS = 1.0
+"""The shortest time between two checkpoints."""
 FORMAT = 2
-"""The version of the checkpoint format. A file of another version is refused."""
+"""The version of the checkpoint format. Files of another version are refused."""
 SHOWN_CLIENTS = 100
-"""How many clients' labels a report shows."""
+"""The number of clients whose label counts are stored for the report."""
 
 
 class RunDirectory(Callback):
-    """The files of one run. As a callback it writes them while the run goes on.
+    """The files of one run, as a callback that writes them during the run.
 
     Args:
         path: The directory.
-        resume: Go on with the run that is there, if there is one; without this only a new directory is allowed.
-        every_round: Save a checkpoint before the first round and after every one, and not only when it is worth its time.
+        resume: Whether to continue an existing run. If False, the directory must be new or empty.
+        every_round: Save a checkpoint before the first round and after every round, instead of only from time to time.
     """
 
     def __init__(self, path: Path, *, resume: bool = False, every_round: bool = False) -> None:
         self.path, self.every_round = path, every_round
         self._resume = resume
-        self._written = time.perf_counter()
-        self._cost = 0.0
+        self._last_save = time.perf_counter()
+        self._save_seconds = 0.0
         self._lock: int | None = None
         self.saved = 0
-        """The round up to which everything is durable."""
+        """The round of the last durable checkpoint."""
 
     @property
     def config(self) -> Path:
-        """The full resolved config: running it again gives the same model."""
+        """The resolved config: running it again gives the same model."""
         return self.path / "config.toml"
 
     @property
@@ -72,50 +72,50 @@ class RunDirectory(Callback):
 
     @property
     def diverged(self) -> Path:
-        """An empty file, where the run has left the finite numbers."""
+        """An empty file that marks a run whose training diverged."""
         return self.path / "diverged"
 
     @property
     def label_counts(self) -> Path:
-        """Which labels the first clients have."""
+        """The number of examples per class of the first clients."""
         return self.path / "label_counts.json"
 
     @property
     def checkpoint(self) -> Path:
-        """Where to continue."""
+        """The state to resume from."""
         return self.path / "checkpoint.safetensors"
 
     @property
     def database(self) -> Path:
-        """Where to continue, if clients' states are on disk: one file for them and for the checkpoint."""
+        """The state to resume from with `store="disk"`: one file for the checkpoint and the client states."""
         return self.path / "checkpoint.sqlite"
 
     def exists(self) -> bool:
         """Whether a run was started here."""
         return self.config.exists()
 
-    def tells(self) -> bool:
-        """Whether there is something to show: rounds, or that it diverged in the first."""
+    def has_results(self) -> bool:
+        """Whether there is something to report: at least one round, or a run that diverged in its first round."""
         return self.metrics.exists() or self.diverged.exists()
 
     def check_new(self) -> None:
-        """Refuse a place where something is already."""
+        """Refuse a path that is a file or a directory with content."""
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"out = '{self.path}': is a file; a directory is needed")
-        if self.path.exists() and (not self.path.is_dir() or any(not _unfinished(p) for p in self.path.iterdir())):
+        if self.path.exists() and not all(map(_unfinished, self.path.iterdir())):
             raise ConfigError(
                 f"out = '{self.path}': exists already; continue it with --resume, or choose another --out"
             )
 
     def on_run_start(self, run: Run) -> None:
-        """Start a run, or resume one: `run.history` then has its rounds up to the checkpoint."""
+        """Create the directory, or resume from its checkpoint; `run.history` then has the rounds up to the checkpoint."""
         training, config = run.training, run.config.to_toml()
-        begun = self._resume and self.exists()
-        if not begun:
+        resumes = self._resume and self.exists()
+        if not resumes:
             self.check_new()
             self.path.mkdir(parents=True, exist_ok=True)
         self._take_lock()
-        if begun:
+        if resumes:
             run.history = self.resume(training, config)
         else:
             self.create(training, config)
@@ -131,7 +131,7 @@ class RunDirectory(Callback):
             self.save_checkpoint(run.training)
 
     def on_run_end(self, run: Run, outcome: Outcome) -> None:
-        """Save what is whole: the checkpoint, and the model of a finished run."""
+        """Save the checkpoint, unless the run ended in the middle of a round, and the model of a finished run."""
         try:
             if outcome == "diverged":
                 self.diverged.touch()
@@ -140,28 +140,26 @@ class RunDirectory(Callback):
             if outcome == "finished":
                 self.save_model(run.training)
                 self.diverged.unlink(missing_ok=True)
-                for name, value in run.training.figures().items():
-                    title = (
-                        f"{run.config.dataset}, {run.config.partition or 'natural'}, round {run.training.server.round}"
-                    )
-                    self.save_matrix(name, value, title)
+                config, last = run.config, run.training.server.round
+                for name, matrix in run.training.figures().items():
+                    self.save_matrix(name, matrix, f"{config.dataset}, {config.partition or 'natural'}, round {last}")
         finally:
             if self._lock is not None:
                 os.close(self._lock)
                 self._lock = None
 
     def _take_lock(self) -> None:
-        """One process for one run: each of two would overwrite what the other has written."""
+        """Lock the directory: two processes would overwrite each other's files."""
         self._lock = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"out = '{self.path}': another process is at work there") from None
+            raise ConfigError(f"out = '{self.path}': another process is writing to this run") from None
         except OSError:
-            pass  # a file system that has no locks
+            pass  # the file system has no locks
 
     def create(self, training: Training, config: str) -> None:
-        """Start a new run; an old one is never overwritten."""
+        """Create the files of a new run. An existing run is never overwritten."""
         self.check_new()
         self.path.mkdir(parents=True, exist_ok=True)
         self._tidy()
@@ -171,7 +169,7 @@ class RunDirectory(Callback):
             training.database.open(self.database)
 
     def resume(self, training: Training, config: str) -> list[Record]:
-        """Put a training back to the last checkpoint; returns the records up to there."""
+        """Load the last checkpoint into `training`; returns the records up to it."""
         training.keep_in(self.path)
         state = self._load(training)
         done = 0
@@ -185,41 +183,41 @@ class RunDirectory(Callback):
             raise ConfigError(f"'{self.metrics}' does not match the checkpoint of round {done}: it was changed by hand")
         self._tidy()
         write_atomically(self.metrics, b"".join(_line(record) for record in history))
-        # More rounds than at first may have been asked for: the config stays the one that gives this model.
+        # The number of rounds may have changed, and the stored config must reproduce the final model.
         write_atomically(self.config, config.encode())
         if state is not None and training.clients_keep_state:
-            # Before any client hears of the new incarnation: the next start must not take the same one.
+            # The new incarnation number must be durable before any client receives it, so that no later start reuses it.
             self.save_checkpoint(training)
         return history
 
     def _load(self, training: Training) -> StateDict | None:
         if training.database is not None:
             training.database.open(self.database)
-            found = training.database.load()
+            checkpoint = training.database.load()
         else:
-            found = load_tensors(self.checkpoint) if self.checkpoint.exists() else None
-        return None if found is None else {**found[0], **found[1]}
+            checkpoint = load_tensors(self.checkpoint) if self.checkpoint.exists() else None
+        return None if checkpoint is None else {**checkpoint[0], **checkpoint[1]}
 
     def _tidy(self) -> None:
-        for left in filter(_unfinished, self.path.iterdir()):
-            left.unlink(missing_ok=True)
+        for leftover in filter(_unfinished, self.path.iterdir()):
+            leftover.unlink(missing_ok=True)
 
     def append(self, record: Record) -> None:
-        """Enter a round."""
+        """Append a record to the metrics file."""
         with self.metrics.open("ab") as file:
             file.write(_line(record))
 
     def amend(self, record: Record) -> None:
-        """Put a round's record in the place of the one that was entered for it last."""
+        """Replace the last record of the metrics file."""
         lines = self.metrics.read_bytes().splitlines(keepends=True)
         write_atomically(self.metrics, b"".join([*lines[:-1], _line(record)]))
 
     def checkpoint_due(self) -> bool:
-        """Whether enough work would be lost to be worth a checkpoint."""
-        return time.perf_counter() - self._written > max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * self._cost)
+        """Whether enough time has passed since the last checkpoint, relative to the time that it takes to write one."""
+        return time.perf_counter() - self._last_save > max(CHECKPOINT_SECONDS, CHECKPOINT_RATIO * self._save_seconds)
 
     def save_checkpoint(self, training: Training) -> None:
-        """Make everything up to now durable."""
+        """Write a checkpoint to disk, and flush the metrics file."""
         started = time.perf_counter()
         with self.metrics.open("ab") as file:
             os.fsync(file.fileno())
@@ -230,20 +228,20 @@ class RunDirectory(Callback):
             save_tensors(self.checkpoint, *state)
         training.saved()
         self.saved = training.server.round
-        self._written = time.perf_counter()
-        self._cost = self._written - started
+        self._last_save = time.perf_counter()
+        self._save_seconds = self._last_save - started
 
     def save_model(self, training: Training) -> None:
-        """The trained model as a state dict, frozen parameters included, for anything that reads safetensors."""
+        """Write the trained model's state dict, including frozen parameters, as a safetensors file."""
         numbers = {"sha256": training.model_sha256(), "round": training.server.round}
         save_tensors(self.model, training.trained().state_dict(), numbers)
 
     def save_label_counts(self, counts: np.ndarray) -> None:
-        """Which client has how many examples of which class, for the report."""
+        """Write the number of examples per client and class, for the report."""
         write_atomically(self.label_counts, json.dumps(counts.tolist()).encode())
 
     def save_matrix(self, name: str, matrix: np.ndarray, title: str) -> None:
-        """A matrix as a table, and as a picture where pictures can be drawn."""
+        """Write a matrix as CSV, and as a PNG heat map if matplotlib is installed."""
         lines = (",".join(f"{value:.6f}" for value in row) for row in matrix.tolist())
         write_atomically(self.path / f"{name}.csv", "".join(f"{line}\n" for line in lines).encode())
         picture = heat_map(matrix, title)
@@ -252,7 +250,7 @@ class RunDirectory(Callback):
 
 
 def read_metrics(path: Path) -> list[Record]:
-    """The records of a metrics file; a last line that was cut off in the middle is left out."""
+    """The records of a metrics file, up to an incomplete last line."""
     if not path.exists():
         return []
     records = []
@@ -265,22 +263,22 @@ def read_metrics(path: Path) -> list[Record]:
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-    """Tensors and plain numbers in one file, atomically."""
-    plain: dict[str, Tensor] = {}
+    """Write tensors and plain values to one safetensors file, atomically."""
+    contiguous: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
-        plain[name] = tensor.detach().cpu().contiguous()
-        # The format has no shared memory: a state that a round left as it was is committed and pending at once.
-        place = plain[name].untyped_storage().data_ptr()
-        if place in seen:
-            plain[name] = plain[name].clone()
-        seen.add(place)
-    # One entry: safetensors writes several in any order, and equal checkpoints are equal files.
-    write_atomically(path, save(plain, {"laconic": json.dumps({"format": FORMAT, "plain": numbers})}))
+        contiguous[name] = tensor.detach().cpu().contiguous()
+        # safetensors refuses tensors that share memory, such as a state that is both committed and pending.
+        address = contiguous[name].untyped_storage().data_ptr()
+        if address in seen:
+            contiguous[name] = contiguous[name].clone()
+        seen.add(address)
+    # A single metadata entry, because safetensors does not order them, and equal checkpoints must be equal files.
+    write_atomically(path, save(contiguous, {"laconic": json.dumps({"format": FORMAT, "plain": numbers})}))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The inverse of `save_tensors`."""
+    """Read the tensors and plain values that `save_tensors` wrote."""
     try:
         with safe_open(path, "pt") as file:
             content = json.loads(file.metadata()["laconic"])
@@ -295,13 +293,13 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """The whole file or none of it, even when the power fails."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("wb") as file:
+    """Write a file completely or not at all, also in a power failure."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(path)
+    temporary.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -310,17 +308,17 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _unfinished(path: Path) -> bool:
-    """Whether a file is what `write_atomically` leaves when it is killed."""
+    """Whether the file is a leftover of a `write_atomically` that was killed."""
     return path.name.startswith(".") and path.suffix[1:].isdigit()
 
 
 def plain(value: Any) -> Any:
-    """A number that JSON does not have becomes null."""
+    """Replace NaN and infinity, which JSON does not have, by None."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
-    return [plain(each) for each in value] if isinstance(value, list) else value
+        return {key: plain(entry) for key, entry in value.items()}
+    return [plain(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _line(record: Record) -> bytes:

@@ -1,4 +1,4 @@
-"""A run from its config to its directory: started, resumed, or only read."""
+"""Runs a config in a directory: starts it, resumes it, or reads the finished run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from laconic.run.training import TROUBLES, Diverged, Record, Result, troubles
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that is finished."""
+    """A finished run."""
 
     label: str
     config: RunConfig
@@ -29,17 +29,17 @@ class Finished:
 
     @property
     def reached(self) -> Reached | None:
-        """When the target was reached; None if it was not, or if there is none."""
+        """The costs to reach the target; None if there is no target or the run did not reach it."""
         return None if self.target is None else reached(self.result.history, self.target)
 
     @property
     def simulated_seconds(self) -> float | None:
-        """How long the messages took, if the network is simulated."""
-        found: float | None = self.result.history[-1].get("simulated_seconds")
-        return found
+        """The simulated duration of the run; None without a simulated network."""
+        seconds: float | None = self.result.history[-1].get("simulated_seconds")
+        return seconds
 
     def summary(self) -> dict[str, Any]:
-        """The numbers of the run under the names that `--json` promises."""
+        """The object that `--json` prints."""
         result, at = self.result, self.reached
         return {
             "algorithm": self.config.algorithm,
@@ -76,9 +76,17 @@ def run_config(
     data: ClientData | None = None,
     more: bool = False,
 ) -> Finished:
-    """Run a config to its end in a directory of its own. Nothing is written before everything is checked.
+    """Run a config to its end in a directory. Nothing is written before all checks have passed.
 
-    `resume` goes on with the run in the directory, if there is one: see `with_changes`. `more` is that of `run`.
+    Args:
+        config: The config.
+        directory: The run directory.
+        callbacks: Objects that are notified of the run's progress.
+        resume: Whether to continue the run in the directory, if there is one. See `with_changes`.
+        label: The run's name in the terminal and in reports. Default: the algorithm's name.
+        target: The target accuracy for the summary.
+        data: Data that is already loaded, instead of the config's data set.
+        more: Whether other runs follow. See `run`.
     """
     folder = RunDirectory(directory, resume=resume)
     if resume and folder.exists():
@@ -90,10 +98,10 @@ def run_config(
 
 
 class RunRecords(NamedTuple):
-    """The rounds of a run that has come to its end, one way or the other."""
+    """The rounds of a run that finished or diverged."""
 
     records: list[Record]
-    """One for every round up to the one that was asked for."""
+    """One record per round, at most `config.rounds`."""
     diverged: bool
 
 
@@ -104,7 +112,7 @@ def run_or_resume(
     label: str | None = None,
     data: ClientData | None = None,
 ) -> RunRecords:
-    """The rounds of a run: a finished one is only read, a stopped or shorter one goes on, a diverged one is left."""
+    """Run a config unless its directory has the result. An interrupted or shorter run is resumed, a diverged one is not."""
     folder = RunDirectory(directory)
     records = read_metrics(folder.metrics)
     diverged = folder.diverged.exists()

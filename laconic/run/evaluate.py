@@ -1,4 +1,4 @@
-"""The server's model on the test examples."""
+"""Evaluation of the server's model on examples."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from laconic.core.task import Task
 BATCH = 500
 Measured = tuple[int, dict[str, Tensor]]
 Mapper = Callable[[Callable[[int], Measured], Iterable[int]], Iterable[Measured]]
-"""Where batches are measured: `map`, or an engine's threads; results in order."""
+"""Maps a function over batches, in order: `map`, or an engine's threads."""
 
 
 class Measurable(Protocol):
-    """Examples, as far as an evaluation is concerned."""
+    """Examples that a model can be evaluated on."""
 
     def __len__(self) -> int: ...
 
     def batch(self, indices: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The examples at `indices`, ready for a model."""
+        """Inputs and targets at `indices`."""
         ...
 
 
 def evaluate(
     mapper: Mapper, task: Task, layout: Layout, model: Tensor, buffers: Tensor, examples: Measurable
 ) -> dict[str, float]:
-    """Every metric of the task, averaged over the examples."""
+    """Compute every metric of the task, averaged over the examples."""
     module = copy.deepcopy(task.module).eval()
     layout.write(module, model, buffers)
     starts = range(0, len(examples), BATCH)

@@ -1,4 +1,4 @@
-"""How alike clients are, as a picture (FedCOMGATE's paper, equation (7))."""
+"""A heat map of the similarity of clients' gradients (FedCOMGATE's paper, equation (7))."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 
 def heat_map(similarity: np.ndarray, title: str) -> bytes | None:
-    """Cosines of clients' gradients as a PNG; None where matplotlib is not installed (the extra `plot`)."""
+    """Draw a similarity matrix as a PNG; None if matplotlib (the extra `plot`) is not installed."""
     try:
-        from matplotlib.figure import Figure
+        from matplotlib.figure import Figure  # late: an extra
     except ImportError:
         return None
     figure = Figure(figsize=(6, 5), layout="constrained", dpi=150)

@@ -1,4 +1,4 @@
-"""The keys of a config. Importable without torch: the command line makes its options and their help from them."""
+"""The keys of a config. This module does not import torch: the command line derives its options and help from it."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from laconic.run.settings import Settings
 
 
 class ConfigKeys(Settings):
-    """Every key at the top of a config: data, model, algorithm, and the settings of a run."""
+    """Every top-level key of a config: data, model, algorithm, and the settings of a run."""
 
     algorithm: str = "fed_avg"
-    """Algorithm, by name (see `laconic algorithms`)."""
+    """Algorithm: a name (see `laconic algorithms`)."""
     dataset: str = "digits"
-    """Data set, by name (see `laconic datasets`), or FILE.py[:FUNCTION] that returns clients."""
+    """Data set: a name (see `laconic datasets`), or FILE.py[:FUNCTION] that returns the clients' data."""
     partition: str | None = None
-    """Split of the examples: iid, shards:S, pairs, dirichlet:ALPHA or natural; the data set's own when not given."""
+    """How examples are split over clients: iid, shards:S, pairs, dirichlet:ALPHA or natural. Default: the data set's own."""
     clients: int | None = Field(None, ge=1)
-    """Number of clients; when not given, all natural clients, 20 for digits, else 100."""
+    """Number of clients. Default: all natural clients if the data set has them, 20 for digits, otherwise 100."""
     model: str | None = None
-    """Model, by name (see `laconic models`), or FILE.py:FUNCTION; one that fits the data when not given."""
+    """Model: a name (see `laconic models`), or FILE.py:FUNCTION that builds it. Default: one that fits the data."""
     data_dir: str | None = None
-    """Folder to look for data sets in first."""
+    """Folder that is searched for data sets first."""
     imports: list[str] = []
-    """Python file with parts of your own (compressors, methods, …), which can then be named; repeatable."""
+    """Python file that registers your own compressors, methods or other parts; repeatable."""
     method: dict[str, Any] = {}
-    """What clients compute, by name, and its parameters."""
+    """The local training of clients: its name and parameters."""
     uplink: dict[str, Any] = {}
-    """How updates travel, by name, and its parameters."""
+    """How updates are sent to the server: its name and parameters."""
     optimizer: dict[str, Any] = {}
-    """How the server moves the model, by name, and its parameters."""
+    """How the server updates the model: its name and parameters."""
     downlink: dict[str, Any] = {}
-    """How the model travels to clients: dense, broadcast, mirrored or repeated."""
+    """How the model is sent to clients: dense, broadcast, mirrored or repeated. Default: the algorithm's own."""
 
 
 class PartParameters(BaseModel):
-    """Common parameters of parts, which a config may name without their slot. The defaults are those of the algorithm."""
+    """Common parameters of parts. A config may set them without their slot. The algorithm has their defaults."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     local_steps: int
     """Local steps per round."""
     local_epochs: int
-    """Passes over the client's data per round, instead of local steps."""
+    """Passes over a client's data per round; replaces --local-steps."""
     local_lr: float
     """Learning rate of the clients."""
     batch_size: int
@@ -56,11 +56,11 @@ class PartParameters(BaseModel):
     server_lr: float
     """Learning rate of the server."""
     compressor: str
-    """How updates are compressed, as in sign, top_k:1/64 or qsgd:4 (docs/guides/choose-a-compressor.md)."""
+    """Compressor of the updates, such as sign, top_k:1/64 or qsgd:4 (docs/guides/choose-a-compressor.md)."""
     granularity: str
-    """Which entries are compressed together: model, layer or chunk:N; --compressor sign@layer is short for it."""
+    """Which entries are compressed together: model, layer or chunk:N. Short form: --compressor sign@layer."""
     memory: bool
-    """Whether clients remember what compression left out (error feedback)."""
+    """Error feedback: clients add the compression error of a round to their next update."""
 
 
 SHORT_NAMES = {
@@ -93,18 +93,18 @@ SHORT_NAMES = {
     "workers": "ray.workers",
     "ray_address": "ray.address",
 }
-"""Keys within a table that may stand at the top of a config, or be options, under these names."""
+"""Short names for nested keys, at the top level of a config and as options of the command line."""
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """`part.parameter=value` from the command line; the value is read as TOML, or else as a string.
+    """Parse `slot.parameter=value` of the command line. The value is parsed as TOML, or kept as a string.
 
     >>> parse_setting("optimizer.beta2=0.9"), parse_setting("optimizer.name=yogi")
     (('optimizer.beta2', 0.9), ('optimizer.name', 'yogi'))
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise ConfigError(f"--set '{text}': write part.parameter=value, as in optimizer.beta2=0.9")
+        raise ConfigError(f"--set '{text}': write slot.parameter=value, as in optimizer.beta2=0.9")
     try:
         return key.strip(), tomllib.loads(f"x = {value}")["x"]
     except tomllib.TOMLDecodeError:

@@ -1,4 +1,4 @@
-"""How an algorithm and its settings are written in one word: `fed_ams:server_lr=0.1,compressor=qsgd:4,norm=max`."""
+"""Labels: an algorithm and its settings in one word, such as `fed_ams:server_lr=0.1,compressor=qsgd:4,norm=max`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from laconic.run.keys import parse_setting
 
 
 def split_label(label: str) -> dict[str, Any]:
-    """The settings that a label stands for, the algorithm among them.
+    """Parse a label into settings, including the algorithm.
 
-    A key right after a compressor is the compressor's if it has such a parameter.
+    A key directly after a compressor belongs to the compressor if it has a parameter of that name.
 
     >>> split_label("fed_cams:compressor=qsgd:4,norm=max,server_lr=0.1")
     {'algorithm': 'fed_cams', 'compressor': 'qsgd:4,norm=max', 'server_lr': 0.1}
@@ -39,7 +39,7 @@ def _key(setting: str) -> str:
 
 
 def _parameters(setting: str) -> list[str]:
-    """The parameters of the compressor with which a setting ends; a granularity ends a compressor."""
+    """The parameter names of the compressor at the end of a setting; none after a granularity, which ends a compressor."""
     key, _, value = setting.partition("=")
     compressor = re.split("[:,]", value.rpartition("+")[2])[0]
     named = key.strip().endswith("compressor") and "@" not in value and compressor in COMPRESSORS
@@ -47,8 +47,8 @@ def _parameters(setting: str) -> list[str]:
 
 
 def _refuse_ambiguous(algorithm: str, settings: list[str], key: str) -> None:
-    """A key that both the compressor and a part of the algorithm have."""
-    parts = {_key(each): each.partition("=")[2] for each in settings}
+    """Refuse a key that both the compressor and a part of the algorithm have."""
+    parts = {_key(setting): setting.partition("=")[2] for setting in settings}
     tables: dict[str, Any] = {slot: {"name": parts[slot]} for slot in SLOTS if slot in parts}
     owners = make(algorithm).owners(key, tables) if algorithm in RECIPES else []
     if owners:

@@ -1,4 +1,4 @@
-"""The loop of every run: simulated or on Flower, with a directory or without."""
+"""The loop of every run, simulated or on Flower, with or without a run directory."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ def run(
     label: str | None = None,
     more: bool = False,
 ) -> Result:
-    """Run all rounds that are left, and close the training.
+    """Run all remaining rounds, and close the training.
 
-    The directory is the first of the callbacks, so the others find in it what they are told about. With a directory, Ctrl-C
-    finishes the round, saves, and raises `Interrupted`; without one, or if every round is saved anyway, it stops at once.
+    The directory is the first callback, so its files are up to date when the other callbacks are called. With a directory,
+    Ctrl-C finishes the round, saves, and raises `Interrupted`. Without one, or if every round is saved anyway, Ctrl-C stops
+    at once.
 
     Args:
-        training: What is run.
-        config: Its config; choices that it leaves open are taken from `training`.
-        directory: Where the run is written, if anywhere.
-        callbacks: What is told about the run.
-        label: What the run is called; the algorithm's name by default.
-        more: Whether other runs follow. Then Ctrl-C in the last round raises `Interrupted`, too, once the run is finished.
+        training: The training to run.
+        config: Its config. Keys that are not set are taken from `training`.
+        directory: The run directory, if the run is written to disk.
+        callbacks: Objects that are notified of the run's progress.
+        label: The run's name in the terminal and in reports. Default: the algorithm's name.
+        more: Whether other runs follow. If so, Ctrl-C in the last round also raises `Interrupted`, after the run is saved.
     """
     hooks = CallbackList([*([] if directory is None else [directory]), *callbacks])
     path = None if directory is None else directory.path
     try:
         state = Run(training, config.resolved(training), label or config.algorithm, path)
-        polite = directory is not None and not directory.every_round
-        outcome, interrupted = _run_to_end(state, hooks, polite=polite)
+        graceful = directory is not None and not directory.every_round
+        outcome, interrupted = _run_to_end(state, hooks, graceful=graceful)
         if directory is not None and (outcome == "stopped" or (more and interrupted)):
             raise Interrupted(directory.path, directory.saved)
         return training.result(state.history, state.stop_reason)
@@ -56,14 +57,14 @@ def run(
         training.close()
 
 
-def _run_to_end(run: Run, hooks: Callback, *, polite: bool) -> tuple[Outcome, bool]:
-    """Start, run and end; the callbacks hear how it ended. Returns that, and whether a person has asked to stop."""
+def _run_to_end(run: Run, hooks: Callback, *, graceful: bool) -> tuple[Outcome, bool]:
+    """Run between `on_run_start` and `on_run_end`. Returns the outcome, and whether Ctrl-C was pressed."""
     outcome: Outcome = "failed"
     try:
         hooks.on_run_start(run)
-        interrupted = _run_rounds(run, hooks, polite=polite)
-        over = run.stop_reason is not None or run.training.server.round == run.training.settings.rounds
-        outcome = "finished" if over else "stopped"
+        interrupted = _run_rounds(run, hooks, graceful=graceful)
+        complete = run.stop_reason is not None or run.training.server.round == run.training.settings.rounds
+        outcome = "finished" if complete else "stopped"
     except BaseException as error:
         run.broken_off = True
         if isinstance(error, KeyboardInterrupt | Diverged):
@@ -74,9 +75,9 @@ def _run_to_end(run: Run, hooks: Callback, *, polite: bool) -> tuple[Outcome, bo
     return outcome, interrupted
 
 
-def _run_rounds(run: Run, hooks: Callback, *, polite: bool) -> bool:
-    """Run the rounds that are left, unless a callback or a person stops; returns whether a person has asked to stop."""
-    with closing(run.training.rounds()) as rounds, _polite_stop(run, hooks, polite) as interrupted:
+def _run_rounds(run: Run, hooks: Callback, *, graceful: bool) -> bool:
+    """Run the remaining rounds until a callback or Ctrl-C stops the run. Returns whether Ctrl-C was pressed."""
+    with closing(run.training.rounds()) as rounds, _graceful_stop(run, hooks, graceful) as interrupted:
         for record in rounds:
             run.history.append(record)
             hooks.on_round_end(run, record)
@@ -86,27 +87,27 @@ def _run_rounds(run: Run, hooks: Callback, *, polite: bool) -> bool:
 
 
 @contextmanager
-def _polite_stop(run: Run, hooks: Callback, polite: bool) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C asks for a stop after the round, and a second one stops at once; if not `polite`, the first one does."""
-    asked = False
+def _graceful_stop(run: Run, hooks: Callback, graceful: bool) -> Iterator[Callable[[], bool]]:
+    """If `graceful`, the first Ctrl-C requests a stop after the round. The second one, or any other, stops at once."""
+    requested = False
 
-    def ask(number: int, frame: object) -> None:
-        nonlocal asked
-        if asked:
+    def request(number: int, frame: object) -> None:
+        nonlocal requested
+        if requested:
             raise KeyboardInterrupt
-        asked = True
+        requested = True
         hooks.on_interrupt(run)
 
-    if not polite:
+    if not graceful:
         yield lambda: False
         return
     try:
-        before = signal.signal(signal.SIGINT, ask)
+        previous = signal.signal(signal.SIGINT, request)
     except ValueError:
-        # Not in the main thread: whoever runs us there handles signals.
+        # Only the main thread may install signal handlers.
         yield lambda: False
         return
     try:
-        yield lambda: asked
+        yield lambda: requested
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)

@@ -1,4 +1,4 @@
-"""What must be the same when a run is resumed: its settings, its model and its data."""
+"""Checks that a run is resumed with the settings, model and data that it was started with."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from laconic.run.settings import flattened
 FREE_TO_CHANGE = frozenset(
     {"rounds", "eval_every", "threads", "chunk", "store_cache", "data_dir", "ray.address", "ray.repeat"}
 )
-"""Settings that may differ when a run is resumed: none of them changes a round that was already run."""
+"""Settings that may differ when a run is resumed: they do not change the rounds that were already run."""
 
 
 def check_same(
     wanted: Mapping[str, Any], stored: RunConfig, directory: Path, free: frozenset[str] = FREE_TO_CHANGE
 ) -> None:
-    """Refuse to resume a run with other settings than it was started with, in one line that names them all.
+    """Refuse to resume a run with other settings than it was started with. The error names every difference.
 
     Args:
-        wanted: The settings that are asked for, as tables within tables. Keys that are missing are not compared.
-        stored: The config of the run that is resumed.
-        directory: Where that run is.
+        wanted: The new settings, as nested tables. Missing keys are not compared.
+        stored: The config of the run to resume.
+        directory: The directory of that run.
         free: Keys that may differ.
     """
-    now, then = (_comparable(table) for table in (wanted, stored.model_dump()))
-    differing = [key for key in sorted(now) if key not in free and now[key] != then.get(key)]
+    new, old = (_comparable(table) for table in (wanted, stored.model_dump()))
+    differing = [key for key in sorted(new) if key not in free and new[key] != old.get(key)]
     if "algorithm" in differing:
-        differing = ["algorithm"]  # its parts follow from it
+        differing = ["algorithm"]  # its parts differ as a consequence
     if differing:
-        asked, started = (", ".join(f"{key} = {table.get(key)!r}" for key in differing) for table in (now, then))
+        given, started = (", ".join(f"{key} = {table.get(key)!r}" for key in differing) for table in (new, old))
         raise ConfigError(
-            f"resume: {asked}, but the run in '{directory}' was started with {started}; "
+            f"resume: {given}, but the run in '{directory}' was started with {started}; "
             "resume it with the same settings, or give another out"
         )
 
 
 def with_changes(wanted: RunConfig, stored: RunConfig, directory: Path) -> RunConfig:
-    """The config of a run to resume: as it was stored, with those settings of `wanted` that may change.
+    """The stored config, updated with the settings of `wanted` that may change.
 
-    What `wanted` does not set is taken from the run; what it sets must be what the run was started with.
+    Any other setting of `wanted` must equal the stored one. Settings that `wanted` does not set are not compared.
     """
     check_same(_without_auto(wanted.model_dump(exclude_unset=True)), stored, directory)
     changes = {name: getattr(wanted, name) for name in wanted.model_fields_set & FREE_TO_CHANGE}
@@ -52,28 +52,28 @@ def with_changes(wanted: RunConfig, stored: RunConfig, directory: Path) -> RunCo
 
 
 def check_fingerprints(stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on from a checkpoint with another model or other data."""
+    """Refuse to resume from a checkpoint with another model or other data."""
     for what, value in now.items():
         if stored.get(what) != value:
-            raise ConfigError(f"resume: the {what} is not the one that the run was started with; give that one again")
+            raise ConfigError(f"resume: the {what} differs from the one that the run was started with")
 
 
-def check_rounds(asked: int, done: int, directory: Path) -> None:
-    """Refuse to give a run fewer rounds than it has."""
-    if done > asked:
-        raise ConfigError(f"resume: rounds = {asked}, but '{directory}' has done {done} already")
+def check_rounds(wanted: int, done: int, directory: Path) -> None:
+    """Refuse to resume a run with fewer rounds than it already has."""
+    if done > wanted:
+        raise ConfigError(f"resume: rounds = {wanted}, but '{directory}' already has {done} rounds")
 
 
 def _without_auto(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without those that leave the choice to the run."""
-    found = {key: _without_auto(value) if isinstance(value, dict) else value for key, value in table.items()}
-    return {key: value for key, value in found.items() if value != "auto"}
+    """The settings whose value is not "auto": the stored config has the resolved value."""
+    pruned = {key: _without_auto(value) if isinstance(value, dict) else value for key, value in table.items()}
+    return {key: value for key, value in pruned.items() if value != "auto"}
 
 
 def _comparable(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by their whole keys, each compressor in one spelling."""
-    found = flattened(dict(table))
-    for key, value in found.items():
+    """The settings as one flat table, with compressors in their canonical spelling."""
+    flat = flattened(dict(table))
+    for key, value in flat.items():
         if key.endswith(".compressor") and isinstance(value, str):
-            found[key] = str(parse_compressor(value))
-    return found
+            flat[key] = str(parse_compressor(value))
+    return flat

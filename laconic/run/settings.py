@@ -1,4 +1,4 @@
-"""Settings of a run. Importable without torch: the command line reads its options from them."""
+"""Settings of a run. This module does not import torch: the command line derives its options from it."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from laconic.gradients.numerics import Numerics
 
 
 class Settings(BaseModel):
-    """The settings of a run that belong to no part of the algorithm. The last six do not change the result."""
+    """The settings of a run that do not belong to the algorithm. The last six do not change the result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     rounds: int = Field(100, ge=1)
-    """Rounds of training."""
+    """Number of rounds."""
     participants: int | None = Field(None, ge=1)
-    """Clients per round; all when not given."""
+    """Clients per round. Default: all clients."""
     seed: int = Field(0, ge=0)
-    """Seed of every random draw."""
+    """Random seed."""
     eval_every: int = Field(5, ge=1)
     """Rounds between evaluations; the last round is always evaluated."""
     sampling: Sampling = "uniform"
-    """How participants are drawn: uniformly, weighted by examples, or each by an independent coin flip (poisson)."""
+    """How participants are drawn: uniform, weighted by number of examples, or poisson (each client independently)."""
     weighting: Weighting = "uniform"
-    """Weight of a client in the mean: the same for all, or its number of examples (size)."""
+    """Weight of a client's update in the mean: equal for all (uniform), or its number of examples (size)."""
     buffers: Literal["mean", "frozen"] = "mean"
-    """Batch-norm statistics: averaged and sent with every update (mean), or never changed and never sent (frozen)."""
+    """Batch-norm statistics: sent with every update and averaged (mean), or kept at their initial values (frozen)."""
     diagnostics: bool = False
-    """Measure in every round what the papers assume of a compressor: q_C, q_A, gamma and the norm of the error memories."""
+    """Measure the compressor's constants q_C, q_A and gamma and the norm of the error memories in every round."""
     full_gradient: bool = False
-    """Measure at every evaluation the objective over all clients, its gradient, and how similar clients' gradients are."""
+    """Measure the loss and gradient over all clients, and the similarity of clients' gradients, at every evaluation."""
     defense: Defenses = Defenses()
     """Robust aggregation, clipping and differential privacy."""
     max_violations: int = Field(3, ge=1)
-    """Refused replies after which a client is blocked; late replies do not count."""
+    """Number of refused replies after which a client is blocked. Late replies do not count."""
     faults: Faults = Faults()
     """Injected faults and attacks."""
     network: Network = Network()
@@ -47,15 +47,15 @@ class Settings(BaseModel):
     device: str = "cpu"
     """PyTorch device: cpu, cuda, cuda:1, …"""
     threads: int | None = Field(None, ge=1)
-    """Threads that run clients, one per core when not given; affects speed only."""
+    """Number of threads that run clients; affects speed only. Default: one per core."""
     chunk: int | None = Field(None, ge=1)
-    """Clients that a thread computes together; affects speed only."""
+    """Number of clients that a thread trains together; affects speed only. Default: chosen automatically."""
     store: Literal["memory", "disk"] = "memory"
-    """Where client states are kept between rounds; use disk when they do not fit in memory."""
+    """Where client states are stored between rounds; use disk if they do not fit in memory."""
     store_cache: ByteSize = ByteSize(500_000_000)
-    """With the disk store: size of its cache in memory, as in 200MB."""
+    """Size of the disk store's in-memory cache, such as 200MB."""
     engine: Literal["inline", "ray"] = "inline"
-    """What runs the clients: this process (inline), or Ray on many cores or machines."""
+    """What runs the clients: this process (inline), or a Ray cluster."""
     ray: RaySettings = Field(default_factory=RaySettings)
     """The Ray engine."""
 
@@ -70,16 +70,16 @@ class Settings(BaseModel):
 
 
 def flattened(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Tables within tables as one, with keys like `method.local_lr`."""
-    found: dict[str, Any] = {}
+    """Flatten nested tables into one, with keys such as `method.local_lr`."""
+    flat_table: dict[str, Any] = {}
     for key, value in table.items():
-        found |= flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
+        flat_table |= flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat_table
 
 
 def flat(table: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a run as one table, without a network, faults or defenses that are as usual."""
-    usual = flattened(
+    """Flatten the settings of a run, without those of the network, faults and defenses that have their default."""
+    defaults = flattened(
         Settings.model_validate({}).model_dump(include={"network", "faults", "defense", "max_violations"})
     )
-    return {key: value for key, value in flattened(table).items() if key not in usual or usual[key] != value}
+    return {key: value for key, value in flattened(table).items() if key not in defaults or defaults[key] != value}

@@ -35,11 +35,11 @@ from laconic.federation.store import MemoryStore
 from laconic.run.diagnostics import Diagnostics
 from laconic.run.full_gradient import FullGradient
 from laconic.run.settings import Settings
-from laconic.run.training import SMALLER, Diverged, Record, Training
+from laconic.run.training import DIVERGENCE_HINT, Diverged, Record, Training
 
 
 class Simulation(Training):
-    """The server, its clients and an engine, ready to run; everything is checked here, before any work."""
+    """A server, an engine and all clients in one process. The constructor checks everything before any training."""
 
     def __init__(self, algorithm: Algorithm, task: Task, data: ClientData, settings: Settings) -> None:
         if settings.engine == "ray":
@@ -63,7 +63,7 @@ class Simulation(Training):
             chunk=settings.chunk,
             participants=settings.participants,
         )
-        # With workers, too: this process evaluates, and measures the full gradient.
+        # Also needed with Ray workers: this process evaluates and measures the full gradient.
         self.engine = spec.engine(self.store, settings.threads)
         self.mapper = self.engine.map
         assert prepared.batch is not None
@@ -95,7 +95,7 @@ class Simulation(Training):
             raise
 
     def rounds(self) -> Generator[Record, None, None]:
-        """See `Training`; that workers take a while to start is not the first round's fault."""
+        """Start the workers first, so that their start-up time does not count for the first round."""
         if self.workers is not None and self.server.round < self.settings.rounds:
             self.workers.start()
         yield from super().rounds()
@@ -103,9 +103,9 @@ class Simulation(Training):
     def _round(self) -> Round:
         finished = super()._round()
         if self.policy.diverged:
-            raise Diverged(f"the update of a client is not finite in round {self.server.round}: {SMALLER}")
+            raise Diverged(f"the update of a client is not finite in round {self.server.round}: {DIVERGENCE_HINT}")
         if self.policy.blocklist.blocked_count() == len(self.data):
-            raise Diverged(f"all clients are blocked after round {self.server.round}: their updates had to be refused")
+            raise Diverged(f"all clients are blocked after round {self.server.round}: their updates were refused")
         return finished
 
     def _measured(self, evaluated: bool) -> Record:
@@ -123,19 +123,19 @@ class Simulation(Training):
         return record
 
     def _rates(self, costs: Ledger) -> dict[str, float]:
-        """How often nothing was sent, and the length of the server's own error memory."""
+        """The share of skipped messages and accelerated updates, and the norm of the server's error memory."""
         state = self.server.downlink_state
-        found = {
+        rates = {
             "skip_rate": costs.skipped / max(1, costs.updates),
             "skip_rate_down": costs.skipped_down / max(1, costs.invited),
             "acceleration_rate": costs.accelerated / max(1, costs.updates),
         }
         if "phi" in state:
-            found["server_memory_norm"] = float(torch.linalg.vector_norm(state["phi"]))
-        return found
+            rates["server_memory_norm"] = float(torch.linalg.vector_norm(state["phi"]))
+        return rates
 
     def keep_in(self, folder: Path) -> None:
-        """Workers have clients' states there, and commit them only when a checkpoint that needs them is durable."""
+        """Let workers store client states in `folder`. They commit a round only after its checkpoint is durable."""
         if self.workers is not None:
             self.workers.keep_in(folder)
             self.server.rounds_are_durable = False
@@ -153,9 +153,9 @@ class Simulation(Training):
         return super().fingerprints() | {"data": data}
 
     def state_dict(self) -> StateDict:
-        """All that is needed to continue; states that are in a database stay there."""
+        """The state needed to resume, without client states that are in a database."""
         if self.workers is not None:
-            # What the checkpoint relies on must be as durable as itself.
+            # The checkpoint refers to the workers' files, so they must be durable first.
             self.workers.flush()
         state = super().state_dict() | {"blocklist": self.policy.blocklist.state_dict()}
         if isinstance(self.store, MemoryStore):
@@ -163,7 +163,7 @@ class Simulation(Training):
         if self.faulty is not None:
             state |= prefixed("faults", self.faulty.state_dict())
         if self.workers is not None:
-            state["places"] = self.workers.places
+            state["places"] = self.workers.addresses
         if self.network is not None:
             state["simulated_seconds"] = self.network.seconds
         return state
@@ -176,7 +176,7 @@ class Simulation(Training):
         if self.faulty is not None:
             self.faulty.load_state_dict(section(state, "faults"))
         if self.workers is not None:
-            self.workers.go_on(state["places"])
+            self.workers.resume(state["places"])
         if self.network is not None:
             self.network.seconds = state["simulated_seconds"]
 
@@ -189,13 +189,13 @@ class Simulation(Training):
 
 
 class SimulationPolicy(ReplyPolicy):
-    """Notices divergence: an honest client whose update is not finite."""
+    """Detects divergence: an honest client whose update is not finite."""
 
     attackers: frozenset[int] = frozenset()
     diverged = False
 
     def judge(self, report: ExchangeReport) -> Outcome:
-        """Block attackers; an honest client that sends NaN has diverged, and the others will."""
+        """Block attackers. If an honest client's update is not finite, training has diverged."""
         self.diverged |= any(
             refusal.error.reason == "not finite" and refusal.client not in self.attackers for refusal in report.refusals
         )
@@ -203,12 +203,12 @@ class SimulationPolicy(ReplyPolicy):
 
 
 def initial_module(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Build a module whose initial weights follow from the seed, so that every side can make them for itself."""
+    """Build a module whose initial weights depend only on the seed, so that server and clients can build the same one."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Randomness(seed).integer(Draw.INITIAL_MODEL))
         return build()
 
 
 def make_task(module: nn.Module, data: ClientData) -> Task:
-    """The ready-made task for a kind of data."""
+    """The built-in task for this kind of data."""
     return TASKS[data.kind](module)

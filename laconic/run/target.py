@@ -1,4 +1,4 @@
-"""When a run has reached a target accuracy, and what it had cost by then."""
+"""When a run reached a target accuracy, and its costs up to that point."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 WINDOW = 5
-"""Evaluations whose mean must be there, so that one lucky round does not count."""
+"""The number of consecutive evaluations whose mean must reach the target, so that one lucky round does not count."""
 
 
 @dataclass(frozen=True)
 class Reached:
-    """The costs at the first evaluation where the mean of the last five is at the target."""
+    """The costs at the first evaluation where the mean accuracy of the last five reaches the target."""
 
     rounds: int
     bytes: int
@@ -21,7 +21,7 @@ class Reached:
 
 
 def reached(history: Sequence[dict[str, Any]], target: float) -> Reached | None:
-    """The first evaluation at which the mean accuracy of the last five reaches the target; None if none does.
+    """The costs at the first evaluation where the mean accuracy of the last five reaches the target; None if none does.
 
     >>> records = [{"round": r, "accuracy": r / 10, "bytes_up": r, "bytes_down": r, "seconds": r} for r in range(1, 9)]
     >>> reached(records, 0.5)
@@ -29,13 +29,13 @@ def reached(history: Sequence[dict[str, Any]], target: float) -> Reached | None:
     """
     for mean, last in means(history):
         if mean >= target:
-            spent = last["bytes_up"] + last["bytes_down"]
-            return Reached(last["round"], spent, last["seconds"], last.get("simulated_seconds"))
+            traffic = last["bytes_up"] + last["bytes_down"]
+            return Reached(last["round"], traffic, last["seconds"], last.get("simulated_seconds"))
     return None
 
 
 def means(history: Sequence[dict[str, Any]]) -> Iterator[tuple[float, dict[str, Any]]]:
-    """The mean accuracy of every five evaluations in a row, and the record of the last of them."""
+    """The moving average of the accuracy over five evaluations, each with the record of its last evaluation."""
     evaluated = [record for record in history if record.get("accuracy") is not None]
     for end in range(WINDOW, len(evaluated) + 1):
         yield sum(record["accuracy"] for record in evaluated[end - WINDOW : end]) / WINDOW, evaluated[end - 1]

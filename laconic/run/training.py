@@ -1,4 +1,4 @@
-"""The server's side of a run, whoever runs the clients: rounds, their records, evaluation, what a checkpoint holds."""
+"""The server side of a run, for simulations and Flower: rounds, records, evaluation and the checkpointed state."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from laconic.run.evaluate import Mapper, evaluate
 from laconic.run.settings import Settings
 
 Record = dict[str, Any]
-"""One round as plain numbers: a line of metrics.jsonl. Costs are totals since the start; `streams` is the round alone."""
+"""One round as plain values: a line of metrics.jsonl. Costs are totals since the start; `streams` covers one round."""
 DIAGNOSTICS = (
     *("skip_rate", "skip_rate_down", "acceleration_rate", "memory_norm", "server_memory_norm"),
     *("q_c", "q_a", "gamma", "gradient_norm_squared", "objective", "epsilon"),
 )
-"""What is measured of a run on its way, where that was asked for."""
+"""Keys of optional measurements."""
 OTHER_KEYS = {
     *("round", "participants", "training_loss", "seconds", "streams", "refused"),
     *("skipped", "skipped_down", "accelerated", "lost", "simulated_seconds", "cut_off"),
     *DIAGNOSTICS,
     *Ledger().totals(),
 }
-"""What stands in a record besides the task's metrics."""
+"""Keys of a record that are not metrics of the task."""
 
 
 def metrics_of(record: Record) -> dict[str, float]:
@@ -54,17 +54,17 @@ def metrics_of(record: Record) -> dict[str, float]:
 
 
 TROUBLES = {"cut_off": "cut off", "lost": "lost state", "refused": "refused"}
-"""What can go wrong with a client's round, as it stands in a record, and for people."""
+"""Failures of a client in a round: the key in a record, and its title in tables."""
 
 
 def troubles(history: Sequence[Record]) -> dict[str, int]:
-    """How often each of them has happened; what never has is left out.
+    """The number of failures of each kind, without those that are 0.
 
     >>> troubles([{"cut_off": 2}, {"refused": {"late": 1, "checksum": 2}}])
     {'cut_off': 2, 'refused': 3}
     """
-    found = {name: sum(_count(record.get(name, 0)) for record in history) for name in TROUBLES}
-    return {name: count for name, count in found.items() if count}
+    counts = {name: sum(_count(record.get(name, 0)) for record in history) for name in TROUBLES}
+    return {name: count for name, count in counts.items() if count}
 
 
 def _count(value: int | dict[str, int]) -> int:
@@ -73,7 +73,7 @@ def _count(value: int | dict[str, int]) -> int:
 
 @dataclass
 class Result:
-    """What a run leaves behind."""
+    """The result of a run: its history, trained model and costs."""
 
     algorithm: Algorithm
     settings: Settings
@@ -83,12 +83,12 @@ class Result:
     model_sha256: str
     seconds: float
     stopped: str | None = None
-    """Why a callback has ended the run before its last round; None if none has."""
+    """Why a callback stopped the run before its last round; None if none did."""
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The last evaluation."""
-        return next((found for record in reversed(self.history) if (found := metrics_of(record))), {})
+        """The metrics of the last evaluation."""
+        return next(filter(None, map(metrics_of, reversed(self.history))), {})
 
     @property
     def accuracy(self) -> float | None:
@@ -102,22 +102,22 @@ class Result:
 
     def __repr__(self) -> str:
         costs = self.ledger.totals()
-        shown = " ".join(f"{name}={value:.4f}" for name, value in self.metrics.items())
+        metrics = " ".join(f"{name}={value:.4f}" for name, value in self.metrics.items())
         traffic = f"up={costs['bytes_up']:,}B down={costs['bytes_down']:,}B"
-        return f"<{self.algorithm.name}: {len(self.history)} rounds, {shown}, {traffic}, {self.seconds:.1f} s>"
+        return f"<{self.algorithm.name}: {len(self.history)} rounds, {metrics}, {traffic}, {self.seconds:.1f} s>"
 
 
 class Training:
-    """A server and an engine that go through the rounds together."""
+    """A server and an engine that run the rounds of a training. Subclasses provide the engine."""
 
     transport: Engine
-    """Who runs the clients."""
+    """Runs the clients."""
     mapper: Mapper
-    """Where evaluation runs."""
+    """Runs the evaluation."""
     database: Database | None = None
-    """Where clients' states and checkpoints are, if not in memory and in a file."""
+    """The database of client states and checkpoints, if the store is on disk."""
     last_round: Round | None = None
-    """The last round that was run."""
+    """The last completed round."""
 
     def __init__(
         self,
@@ -133,10 +133,10 @@ class Training:
         participants = settings.participants or len(data)
         if participants > len(data):
             raise ConfigError(f"participants = {participants}: there are only {len(data)} clients")
-        self.algorithm, self.data = algorithm.fitted(), data
+        self.algorithm, self.data = algorithm.resolve(), data
         self.task, self.layout = prepared.task, prepared.layout
         self.settings = settings.model_copy(update={"numerics": prepared.numerics, "participants": participants})
-        """Resolved: with the strategy for gradients and the number of participants."""
+        """The resolved settings: gradient strategy and number of participants are explicit."""
         self.server = Server(
             self.algorithm,
             self.layout,
@@ -159,7 +159,7 @@ class Training:
         self.seconds = 0.0
 
     def _account(self) -> Privacy | None:
-        """What the noise is worth; nothing without noise."""
+        """The privacy accountant; None without noise."""
         defense, settings = self.settings.defense, self.settings
         if not defense.noise:
             return None
@@ -167,9 +167,9 @@ class Training:
         return Privacy(defense.noise, defense.delta, settings.sampling, settings.participants, len(self.data))
 
     def rounds(self) -> Generator[Record, None, None]:
-        """Run the rounds that are left; one record each."""
-        before = torch.get_num_threads()
-        # Reductions of the server must not depend on how many cores there are.
+        """Run the remaining rounds, and yield the record of each."""
+        threads = torch.get_num_threads()
+        # The server's reductions must not depend on the number of cores.
         torch.set_num_threads(1)
         try:
             while self.server.round < self.settings.rounds:
@@ -181,18 +181,18 @@ class Training:
                 record["seconds"] = round(self.seconds, 3)
                 yield record
         finally:
-            torch.set_num_threads(before)
+            torch.set_num_threads(threads)
 
     def _round(self) -> Round:
         try:
             finished = run_round(self.server, self.transport)
         except PacketError as error:
-            # A compressor, on a client or on the server, was given what no packet may carry.
+            # A compressor, on a client or on the server, refused values that are not finite.
             if error.reason != "not finite":
                 raise
-            raise Diverged(f"an update is not finite in round {self.server.round + 1}: {SMALLER}") from error
+            raise Diverged(f"an update is not finite in round {self.server.round + 1}: {DIVERGENCE_HINT}") from error
         if not bool(torch.isfinite(self.server.model).all()):
-            raise Diverged(f"the model is not finite after round {self.server.round}: {SMALLER}")
+            raise Diverged(f"the model is not finite after round {self.server.round}: {DIVERGENCE_HINT}")
         return finished
 
     def _record(self, last: Round) -> Record:
@@ -211,7 +211,7 @@ class Training:
         record |= {name: getattr(costs, name) for name in counts if getattr(costs, name)}
         if costs.refused:
             record["refused"] = costs.refused
-        # Of this round alone, unlike the totals above.
+        # For this round only, unlike the totals above.
         record["streams"] = {
             key: {"packets": traffic.packets, "bytes": traffic.bytes, "paper_bits": traffic.paper_bits}
             for key, traffic in costs.streams.items()
@@ -219,34 +219,34 @@ class Training:
         return record
 
     def _measured(self, evaluated: bool) -> Record:
-        """What else stands in the record of a round."""
+        """Further entries of a round's record."""
         return {}
 
     def evaluate(self) -> dict[str, float]:
-        """The metrics of the server's model on the test examples; the clients' training loss where there are none."""
+        """The metrics of the server's model on the test examples, or the clients' training loss if there are none."""
         if self.data.test is None:
             loss = math.nan if self.last_round is None else self.last_round.training_loss()
             return {"loss": loss} if loss == loss else {}
         return evaluate(self.mapper, self.task, self.layout, self.server.model, self.server.buffers, self.data.test)
 
     def keep_in(self, folder: Path) -> None:
-        """The run has a directory: what must outlive this process, and is in no checkpoint, goes there."""
+        """Use the run directory for durable state that is not part of the checkpoint."""
 
     @property
     def clients_keep_state(self) -> bool:
-        """Whether clients keep their states outside of the checkpoint. Each start then has its own incarnation number."""
+        """Whether client states are stored outside the checkpoint. Each start then has its own incarnation number."""
         return False
 
     def saved(self) -> None:
-        """A checkpoint of all up to now is durable."""
+        """Called when a checkpoint is durable: acknowledge the clients' updates."""
         self.server.acknowledge()
 
     def fingerprints(self) -> dict[str, Any]:
-        """What must be the same when a checkpoint is loaded, by what it is."""
+        """Fingerprints, by name, that a checkpoint must match to be loaded."""
         return {"model": self.layout.fingerprint}
 
     def state_dict(self) -> StateDict:
-        """All that is needed to continue."""
+        """The state needed to resume."""
         return {
             **prefixed("server", self.server.state_dict()),
             **prefixed("ledger", self.ledger.state_dict()),
@@ -256,44 +256,44 @@ class Training:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from what `state_dict` returned, bit for bit."""
+        """Restore a state that `state_dict` returned. The run then continues bit for bit as without the interruption."""
         self.server.load_state_dict(section(state, "server"))
         if self.clients_keep_state:
-            # What the last start asked and did not save is asked again.
+            # Instructions after the checkpoint are sent again, and replies to the old ones must not be mistaken for new.
             self.server.incarnation = (state["incarnation"] + 1) % 2**16
         self.ledger.load_state_dict(section(state, "ledger"))
         self.seconds = state["seconds"]
 
     def figures(self) -> dict[str, np.ndarray]:
-        """Matrices that were measured and belong beside the metrics, by name."""
+        """Measured matrices by name, which the run directory stores next to the metrics."""
         return {}
 
     def close(self) -> None:
-        """Stop the engines, and close files."""
+        """Stop the engines and close files."""
 
     def trained(self) -> nn.Module:
-        """The module with the server's present model."""
+        """The module with the server's current model, in evaluation mode."""
         module = self.task.to(self.server.model.device, self.layout.dtype).module
         self.layout.write(module, self.server.model, self.server.buffers)
         return module.eval()
 
     def model_sha256(self) -> str:
-        """The hash of every parameter and floating buffer, bit for bit."""
+        """The SHA-256 hash of all parameters and floating-point buffers."""
         digest = sha256()
         for vector in (self.server.model, self.server.buffers):
             digest.update(vector.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
     def result(self, history: list[Record], stopped: str | None = None) -> Result:
-        """What a run returns; `stopped` is why a callback has ended it."""
+        """Build the result. `stopped` is the reason if a callback stopped the run."""
         costs = (self.ledger, self.model_sha256(), self.seconds)
         return Result(self.algorithm, self.settings, history, self.trained(), *costs, stopped)
 
 
-SMALLER = "training has diverged; try a smaller local_lr or server_lr"
+DIVERGENCE_HINT = "training has diverged; try a smaller local_lr or server_lr"
 
 
 class Diverged(LaconicError):
-    """Training has left the finite numbers: the run was in order, and did not work out."""
+    """Training diverged: the settings are valid, but updates or the model are not finite."""
 
     exit_code = 1

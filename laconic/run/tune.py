@@ -1,4 +1,4 @@
-"""Measures which numerics are fastest on this machine for a given run."""
+"""Measures which gradient strategy is fastest for a run on this machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from laconic.run.config import RunConfig
 
 WIDTHS = (10, 25, 50)
 ROUNDS = 3
-MOST = 50
+MAX_PARTICIPANTS = 50
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One way of computing gradients, and how long a round took with it."""
+    """A gradient strategy and the measured time per round."""
 
     numerics: Numerics
     threads: int
@@ -32,16 +32,17 @@ class Timing:
 
 
 def tune(config: RunConfig, report: Callable[[Timing], None] = lambda timing: None) -> list[Timing]:
-    """Short runs of every candidate, fastest first; a strategy that the model does not allow is left out.
+    """Time every candidate in a short run, and return the timings, fastest first.
 
-    At most `MOST` clients take part, and one slow round is enough to rule a candidate out.
+    Strategies that the model does not support are skipped. At most `MAX_PARTICIPANTS` clients participate, and one slow
+    round is enough to discard a candidate.
     """
     data = config.load_data()
     cores = os.cpu_count() or 1
     base = config.numerics
     candidates = [base.model_copy(update={"strategy": strategy}) for strategy in ("loop", "stacked")]
     candidates += [base.model_copy(update={"strategy": "vmap", "vmap_width": width}) for width in WIDTHS]
-    participants = min(config.participants or len(data), len(data), MOST)
+    participants = min(config.participants or len(data), len(data), MAX_PARTICIPANTS)
     timings: list[Timing] = []
     for numerics in candidates:
         for threads in sorted({1, cores}):
@@ -49,17 +50,17 @@ def tune(config: RunConfig, report: Callable[[Timing], None] = lambda timing: No
             changes |= {"rounds": ROUNDS + 2, "eval_every": ROUNDS + 2}
             best = min((timing.seconds_per_round for timing in timings), default=float("inf"))
             try:
-                seconds = _time(config.model_copy(update=changes), data, enough=2 * best)
+                seconds = _time(config.model_copy(update=changes), data, limit=2 * best)
             except (RuntimeError, ConfigError):
                 continue
             timings.append(Timing(numerics, threads, seconds))
             report(timings[-1])
     if not timings:
-        raise ConfigError("tune: no strategy runs this model; `laconic run` says why")
+        raise ConfigError("tune: no strategy supports this model; `laconic run` reports the reason")
     return sorted(timings, key=lambda timing: timing.seconds_per_round)
 
 
-def _time(config: RunConfig, data: ClientData, enough: float) -> float:
+def _time(config: RunConfig, data: ClientData, limit: float) -> float:
     simulation = config.build(data)
     try:
         rounds = simulation.rounds()
@@ -68,7 +69,7 @@ def _time(config: RunConfig, data: ClientData, enough: float) -> float:
             started = time.perf_counter()
             next(rounds)
             times.append(time.perf_counter() - started)
-            if times[-1] > enough:
+            if times[-1] > limit:
                 break
         return min(times)
     finally:

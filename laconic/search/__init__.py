@@ -1,1 +1,1 @@
-"""Trying settings: sweeps over what a person names, and advice from what is known to matter."""
+"""Hyperparameter search: sweeps over given settings, and recommendations by successive halving."""

@@ -1,4 +1,4 @@
-"""Which algorithm, compressor and rates a network calls for: short trials of many, longer ones of the best (halving)."""
+"""Recommend algorithm, compressor and rates for a network by successive halving."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from laconic.search.space import spelled
 
 LOCAL_RATES = (0.03, 0.1, 0.3)
 ADAPTIVE_RATES = (0.01, 0.03, 0.1)
-FEWER = 3
-"""Of so many candidates one goes on to a run that is so many times as long."""
-ROUNDS_AT_LEAST = 2 * WINDOW
-"""A shorter run has no mean of five evaluations to speak of."""
+REDUCTION = 3
+"""Each rung keeps one in `REDUCTION` candidates and runs them `REDUCTION` times as long."""
+MIN_ROUNDS = 2 * WINDOW
+"""Minimum rounds of a rung, so that the mean of five evaluations is meaningful."""
 
 _BOTH = {"uplink.compressor": "top_k:1/8+qsgd:5", "downlink.compressor": "top_k:1/8+qsgd:5"}
 ARMS: tuple[dict[str, Any], ...] = (
@@ -35,25 +35,25 @@ ARMS: tuple[dict[str, Any], ...] = (
     {"algorithm": "fed_bnlaca", **_BOTH},
     {"algorithm": "fed_laconic"},
 )
-"""Recipes with their compressors, from sending everything to sending next to nothing."""
+"""Recipes with their compressors, from no compression to strong compression."""
 
 Make = Callable[[dict[str, Any]], RunConfig]
 
 
 def candidates(arms: Sequence[dict[str, Any]] = ARMS) -> list[dict[str, Any]]:
-    """Every recipe at every rate that it does not have already."""
-    found = []
+    """Return every arm with every combination of rates. A rate that an arm sets is kept."""
+    settings = []
     for arm in arms:
         adaptive = not isinstance(load_config(None, {"algorithm": arm["algorithm"]}).build_algorithm().optimizer, SGD)
         for local in (arm["local_lr"],) if "local_lr" in arm else LOCAL_RATES:
             for server in (arm["server_lr"],) if "server_lr" in arm else ADAPTIVE_RATES if adaptive else (1.0,):
-                found.append({**arm, "local_lr": local, "server_lr": server})
-    return found
+                settings.append({**arm, "local_lr": local, "server_lr": server})
+    return settings
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A setting, its run so far, and how it did."""
+    """A setting and its run so far."""
 
     settings: dict[str, Any]
     directory: Path
@@ -61,42 +61,44 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """The setting as `laconic compare` writes it."""
+        """The setting as an argument of `laconic compare`."""
         return label_of(self.settings)
 
 
 def label_of(settings: dict[str, Any]) -> str:
-    """A setting as `laconic compare` writes it."""
+    """Format a setting as an argument of `laconic compare`."""
     rest = {key: value for key, value in settings.items() if key != "algorithm"}
     return f"{settings['algorithm']}:{spelled(rest)}"
 
 
 class SearchCallback(Callback):
-    """A callback of all runs of a search, which is also told about the search itself. Its methods do nothing."""
+    """Base class of callbacks of a search and all its runs. Its methods do nothing."""
 
     def on_search_start(self, rounds: int) -> None:
-        """The search is about to start; all its runs together have so many rounds."""
+        """Called before the search. `rounds` is the total of all its runs."""
 
     def on_message(self, text: str) -> None:
-        """There is a line for people."""
+        """Called with a line of progress for the user."""
 
     def on_trial_start(self, label: str, ended: int, own: int) -> None:
-        """A run is next, which is called `label`. `ended` rounds of the search are over; `own` of them are this run's."""
+        """Called before a run. The search has completed `ended` rounds, this run itself `own` in earlier rungs."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What came out: the last rung, best first, and the accuracy that it is ranked by."""
+    """The result of a search."""
 
     ranked: list[Candidate]
+    """The candidates of the last rung, best first."""
     scores: list[Score]
     target: float
+    """The accuracy whose simulated time ranks the candidates."""
     rungs: list[tuple[int, int]]
-    """How many candidates were run for how many rounds."""
+    """Number of candidates and rounds of each rung."""
     left: list[Candidate]
-    """Of every algorithm that is not in the last rung the candidate that came furthest, for the evidence."""
+    """The best candidate of every arm that is not in the last rung."""
     rates: dict[str, list[float]]
-    """The rates that the recommended algorithm was tried at."""
+    """The rates that were tried for the recommended arm."""
 
 
 def advise(
@@ -107,85 +109,76 @@ def advise(
     *,
     target: float | None,
 ) -> Advice:
-    """Successive halving: at each rung the runs go on three times as long, and the better third of them is kept.
+    """Run successive halving: each rung runs three times as long and keeps the best third.
 
-    Better is who is sooner, in simulated seconds, at the accuracy that half of a rung reaches; at the last rung, at the
-    target. Without one it is a point below what half of the last rung reaches: a higher one would be a contest of rounds,
-    which those who send everything win.
+    A rung ranks candidates by the simulated time to its median accuracy; the last rung, by the time to the target. The
+    default target is one point below the median accuracy of the last rung: with a higher target, the number of rounds
+    would decide, and uncompressed algorithms would win.
     """
     most = make(settings[0]).rounds
     data: ClientData = make(settings[0]).load_data()
     plan = _plan(most, len(settings))
-    furthest: dict[str, Candidate] = {}
-    running = [(each, directory / f"{number:03d}-{each['algorithm']}") for number, each in enumerate(settings)]
+    best_of_arm: dict[str, Candidate] = {}
+    running = [(setting, directory / f"{number:03d}-{setting['algorithm']}") for number, setting in enumerate(settings)]
     callback.on_search_start(sum(count * (rounds - before) for count, rounds, before in plan))
     ended = 0
-    for place, (count, rounds, before) in enumerate(plan, 1):
-        callback.on_message(f"rung {place} of {len(plan)}: {count} settings, {rounds} rounds each")
-        found = []
-        for number, (each, path) in enumerate(running, 1):
-            callback.on_trial_start(f"{number}/{count} {label_of(each)}", ended, before)
-            config = make(each | {"rounds": rounds, "eval_every": 1})
-            found.append(Candidate(each, path, run_or_resume(config, path, [callback], path.name, data)))
+    for rung, (count, rounds, before) in enumerate(plan, 1):
+        callback.on_message(f"rung {rung} of {len(plan)}: {count} settings, {rounds} rounds each")
+        trials = []
+        for number, (setting, path) in enumerate(running, 1):
+            callback.on_trial_start(f"{number}/{count} {label_of(setting)}", ended, before)
+            config = make(setting | {"rounds": rounds, "eval_every": 1})
+            trials.append(Candidate(setting, path, run_or_resume(config, path, [callback], path.name, data)))
             ended += rounds - before
         if rounds < most:
-            ranked = rank(found, level(found))
-            callback.on_message(f"  ahead: {ranked[0].label}, accuracy {100 * best_accuracy(ranked[:1]):.2f} %")
-            furthest |= {_arm(each.settings): each for each in reversed(ranked)}
-            running = [(each.settings, each.directory) for each in ranked[: plan[place][0]]]
-    rungs = [(count, rounds) for count, rounds, _ in plan]
-    return _conclude(found, level(found) - 0.01 if target is None else target, rungs, furthest, settings)
-
-
-def _conclude(
-    found: Sequence[Candidate],
-    target: float,
-    rungs: list[tuple[int, int]],
-    furthest: dict[str, Candidate],
-    settings: list[dict[str, Any]],
-) -> Advice:
-    """The ranking of the last rung, and the evidence around it."""
-    ranked = rank(found, target)
-    scores = [score(each.run, target, "simulated_seconds") for each in ranked]
-    last = {_arm(each.settings) for each in ranked}
-    tried = [each for each in settings if _arm(each) == _arm(ranked[0].settings)]
-    rates = {key: sorted({each[key] for each in tried}) for key in RATES}
-    return Advice(ranked, scores, target, rungs, [each for arm, each in furthest.items() if arm not in last], rates)
+            ranked = rank(trials, median_accuracy(trials))
+            callback.on_message(f"  ahead: {ranked[0].label}, accuracy {100 * final_accuracy(ranked[0]):.2f} %")
+            best_of_arm |= {_arm(candidate.settings): candidate for candidate in reversed(ranked)}
+            running = [(candidate.settings, candidate.directory) for candidate in ranked[: plan[rung][0]]]
+    if target is None:
+        target = median_accuracy(trials) - 0.01
+    ranked = rank(trials, target)
+    scores = [score(candidate.run, target, "simulated_seconds") for candidate in ranked]
+    last_arms = {_arm(candidate.settings) for candidate in ranked}
+    eliminated = [candidate for arm, candidate in best_of_arm.items() if arm not in last_arms]
+    tried = [setting for setting in settings if _arm(setting) == _arm(ranked[0].settings)]
+    rates = {key: sorted({setting[key] for setting in tried}) for key in RATES}
+    return Advice(ranked, scores, target, [(count, rounds) for count, rounds, _ in plan], eliminated, rates)
 
 
 RATES = ("local_lr", "server_lr")
 
 
 def _arm(settings: dict[str, Any]) -> str:
-    """An algorithm with its links, whatever its rates."""
+    """Return a setting without its rates, as text."""
     return spelled({key: value for key, value in settings.items() if key not in RATES})
 
 
 def _plan(most: int, count: int) -> list[tuple[int, int, int]]:
-    """Each rung: how many candidates are run, up to which round, and from which round on.
+    """Return (number of candidates, last round, rounds already run) of each rung.
 
     >>> _plan(90, 42), _plan(12, 42), _plan(90, 3)
     ([(42, 10, 0), (14, 30, 10), (5, 90, 30)], [(42, 12, 0)], [(3, 30, 0), (1, 90, 30)])
     """
     lengths = [most]
-    while lengths[0] // FEWER >= ROUNDS_AT_LEAST and FEWER ** len(lengths) <= count:
-        lengths.insert(0, lengths[0] // FEWER)
+    while lengths[0] // REDUCTION >= MIN_ROUNDS and REDUCTION ** len(lengths) <= count:
+        lengths.insert(0, lengths[0] // REDUCTION)
     counts = [count]
     while len(counts) < len(lengths):
-        counts.append(math.ceil(counts[-1] / FEWER))
+        counts.append(math.ceil(counts[-1] / REDUCTION))
     return [*zip(counts, lengths, [0, *lengths[:-1]], strict=True)]
 
 
-def level(found: Sequence[Candidate]) -> float:
-    """The accuracy that half of them reach."""
-    return median(best_accuracy([each]) for each in found)
+def median_accuracy(candidates: Sequence[Candidate]) -> float:
+    """Return the median of the final accuracies."""
+    return median(map(final_accuracy, candidates))
 
 
-def best_accuracy(found: Sequence[Candidate]) -> float:
-    """The best mean of five evaluations that any of them had at its end."""
-    return max((final(each.run.records, "accuracy") or 0.0) * (not each.run.diverged) for each in found)
+def final_accuracy(candidate: Candidate) -> float:
+    """Return the mean accuracy of the last five evaluations, or 0 if the run diverged."""
+    return 0.0 if candidate.run.diverged else final(candidate.run.records, "accuracy") or 0.0
 
 
-def rank(found: Sequence[Candidate], accuracy: float) -> list[Candidate]:
-    """Who is soonest at an accuracy; those that never are follow by their own."""
-    return sorted(found, key=lambda each: score(each.run, accuracy, "simulated_seconds").order)
+def rank(candidates: Sequence[Candidate], accuracy: float) -> list[Candidate]:
+    """Sort by simulated time to an accuracy, then, for candidates that did not reach it, by final accuracy."""
+    return sorted(candidates, key=lambda candidate: score(candidate.run, accuracy, "simulated_seconds").order)

@@ -1,4 +1,4 @@
-"""How good a run is: the accuracy that it ends with, or what it cost to a target."""
+"""Scores of runs: cost to a target accuracy, final accuracy and loss."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from laconic.run import WINDOW, Reached, Record, RunRecords, reached
 
 @dataclass(frozen=True)
 class Score:
-    """What runs are ordered by: who reached the target first, then who is more accurate; who diverged is last."""
+    """The score of a run. Runs are ordered by cost to the target, then by accuracy; diverged runs are last."""
 
     diverged: bool
     accuracy: float | None
     """The mean of the last five evaluations."""
     loss: float | None
     at: Reached | None
-    """Where the target was reached."""
+    """The evaluation at which the target was reached."""
     cost: float | None
-    """What it had cost there: bytes, rounds, or simulated seconds."""
+    """The cost until then: bytes, rounds, or simulated seconds."""
 
     @property
     def order(self) -> tuple[bool, float, float, float]:
-        """Sorts the best first."""
+        """Sort key: best first."""
         cost = math.inf if self.cost is None else self.cost
         return self.diverged, cost, -(self.accuracy or 0.0), math.inf if self.loss is None else self.loss
 
     @property
     def value(self) -> float:
-        """The same as one number, the higher the better, for those who can only compare numbers."""
+        """The same order as one number to maximize, for optuna."""
         if self.diverged:
             return -1e6
         if self.cost is not None:
@@ -41,34 +41,34 @@ class Score:
 
 
 def score(run: RunRecords, target: float | None, by: str) -> Score:
-    """A run's score; `by` names the cost to the target as `Reached` has it."""
+    """Score a run. `by` is the cost: a field of `Reached`."""
     at = None if target is None or run.diverged else reached(run.records, target)
     cost = None if at is None else getattr(at, by)
     return Score(run.diverged, final(run.records, "accuracy"), final(run.records, "loss"), at, cost)
 
 
 def mean_of(scores: Sequence[Score]) -> Score:
-    """The score of a setting that was run with several seeds; what one of them has not reached, it has not."""
+    """Average the scores of several seeds. The target counts as reached only if every seed reached it."""
     if len(scores) == 1:
         return scores[0]
-    places = [each.at for each in scores if each.at is not None]
-    costs = [each.cost for each in scores if each.cost is not None]
-    everywhere = len(places) == len(costs) == len(scores)
+    points = [score.at for score in scores if score.at is not None]
+    costs = [score.cost for score in scores if score.cost is not None]
+    all_reached = len(points) == len(costs) == len(scores)
     return Score(
-        any(each.diverged for each in scores),
-        _mean([each.accuracy for each in scores]),
-        _mean([each.loss for each in scores]),
-        _mean_place(places) if everywhere else None,
-        fmean(costs) if everywhere else None,
+        any(score.diverged for score in scores),
+        _mean([score.accuracy for score in scores]),
+        _mean([score.loss for score in scores]),
+        _mean_point(points) if all_reached else None,
+        fmean(costs) if all_reached else None,
     )
 
 
-def _mean_place(places: Sequence[Reached]) -> Reached:
+def _mean_point(points: Sequence[Reached]) -> Reached:
     return Reached(
-        round(fmean(at.rounds for at in places)),
-        round(fmean(at.bytes for at in places)),
-        fmean(at.seconds for at in places),
-        _mean([at.simulated_seconds for at in places]),
+        round(fmean(point.rounds for point in points)),
+        round(fmean(point.bytes for point in points)),
+        fmean(point.seconds for point in points),
+        _mean([point.simulated_seconds for point in points]),
     )
 
 
@@ -78,12 +78,12 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def spread(values: Sequence[float | None]) -> float | None:
-    """The standard deviation over seeds; none where there is one seed only, or where one of them has no value."""
+    """Return the standard deviation over seeds; None for a single seed or if a value is missing."""
     known = [value for value in values if value is not None]
     return stdev(known) if len(known) == len(values) > 1 else None
 
 
 def final(records: Sequence[Record], metric: str) -> float | None:
-    """The mean of a metric's last five values."""
+    """Return the mean of a metric's last five values."""
     values: list[Any] = [record[metric] for record in records if record.get(metric) is not None][-WINDOW:]
     return fmean(values) if values else None

@@ -1,4 +1,4 @@
-"""What a sweep tries: lists of values, or ranges, by the key that they have in a config."""
+"""Search spaces: lists of values or ranges by config key."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ PRESETS: dict[str, tuple[str, dict[str, tuple[Any, ...]]]] = {
         {"local_lr": _LOCAL, "server_lr": (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 5.0, 10.0)},
     ),
 }
-"""The papers' grids of rates, and where they stand."""
+"""The papers' grids of rates, with their source."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers between two; on a logarithmic scale if they are more than a factor of ten apart."""
+    """An interval of numbers, on a logarithmic scale if it spans more than a factor of ten."""
 
     low: float
     high: float
 
     @property
     def logarithmic(self) -> bool:
-        """Whether factors matter, not differences."""
+        """Whether to sample on a logarithmic scale."""
         return self.low > 0 and self.high / self.low > 10
 
     def spelling(self) -> str:
-        """As it was written."""
+        """The interval as written in `--try`."""
         return f"{self.low:g}..{self.high:g}"
 
 
@@ -60,7 +60,7 @@ Space = dict[str, Choices]
 
 
 def parse_choice(text: str) -> tuple[str, Choices]:
-    """`key=value,value,…`, or `key=low..high` for every number between.
+    """Parse `key=value,value,…` or the interval `key=low..high`.
 
     >>> parse_choice("local_lr=0.1,0.03"), parse_choice("compressor=sign,qsgd:4,norm=max")
     (('local_lr', (0.1, 0.03)), ('compressor', ('sign', 'qsgd:4,norm=max')))
@@ -78,28 +78,28 @@ def parse_choice(text: str) -> tuple[str, Choices]:
         except ValueError:
             low = high = math.nan
         if not low < high:
-            raise ConfigError(f"--try '{text}': a range from a lower number to a higher one is allowed")
+            raise ConfigError(f"--try '{text}': the range must go from a lower to a higher number")
         return key, Range(low, high)
-    # A comma before `name=` belongs to a compressor's own settings.
+    # A comma before `name=` belongs to a compressor's parameters.
     pieces = re.split(r",(?!\w+=)", values)
     return key, tuple(parse_setting(f"{key}={piece.strip()}")[1] for piece in pieces)
 
 
 def space_of(choices: Sequence[str], preset: str | None) -> Space:
-    """What is tried, the preset first; a key that is given, too, wins over the preset's."""
+    """Return the search space of the preset and the choices. Choices take precedence over the preset."""
     if preset is not None and preset not in PRESETS:
         raise unknown_name("preset", preset, PRESETS)
     space: Space = dict(PRESETS[preset][1]) if preset else {}
     space |= dict(map(parse_choice, choices))
     if not space:
         raise ConfigError(
-            f"say what to try, as in --try local_lr=0.1,0.03, or a paper's grid: --preset {', '.join(PRESETS)}"
+            f"nothing to try: use --try, as in --try local_lr=0.1,0.03, or a paper's grid: --preset {', '.join(PRESETS)}"
         )
     return space
 
 
 def grid(space: Mapping[str, Choices]) -> Iterator[dict[str, Any]]:
-    """Every combination, the last key changing fastest."""
+    """Iterate over all combinations. The last key changes fastest."""
     for key, choices in space.items():
         if isinstance(choices, Range):
             raise ConfigError(f"--try {key}={choices.spelling()}: a range needs --optuna; write a list for a grid")
@@ -108,7 +108,7 @@ def grid(space: Mapping[str, Choices]) -> Iterator[dict[str, Any]]:
 
 
 def spelled(settings: Mapping[str, Any]) -> str:
-    """Settings in one word, for a label or a directory.
+    """Format settings as one word, for a label or a directory name.
 
     >>> spelled({"local_lr": 0.1, "optimizer.epsilon": 1e-08})
     'local_lr=0.1,optimizer.epsilon=1e-08'

@@ -1,4 +1,4 @@
-"""A sweep: one run for each setting that is tried, in a directory that can be gone on with."""
+"""Sweeps: one run per setting, in a directory from which the sweep can be resumed."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from laconic.search.score import Score, mean_of, score
 from laconic.search.space import Choices, Range, Space, grid, spelled
 
 TRIALS = "trials.jsonl"
-"""One line for each setting that optuna has asked for, so that a sweep that was stopped goes on with the same ones."""
+"""One line per setting that optuna suggested, so that a resumed sweep repeats the same settings."""
 BEST = "best.toml"
 
 Make = Callable[[dict[str, Any]], RunConfig]
-"""The config with some settings changed."""
+"""Returns the config with the given settings."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One setting, and how it did."""
+    """One setting and its scores."""
 
     settings: dict[str, Any]
     directories: list[Path]
-    """Its run with each seed."""
+    """One run directory per seed."""
     scores: list[Score]
 
     @property
@@ -40,7 +40,7 @@ class Tried:
 
 @dataclass
 class Sweep:
-    """Runs settings one after the other, each on all of the engine's workers; finished runs are not run again."""
+    """Runs settings one after the other. Finished runs are not repeated."""
 
     make: Make
     space: Space
@@ -49,67 +49,65 @@ class Sweep:
     target: float | None = None
     by: str = "bytes"
     seeds: int = 1
-    """With how many seeds each setting is run, counted from the config's."""
+    """Number of seeds per setting, starting at the config's seed."""
     tried: list[Tried] = field(default_factory=list)
-    _asked_for: str = ""
+    _data_key: str = ""
     _data: dict[int, ClientData] = field(default_factory=dict)
-    """By seed, of one division of one data set."""
+    """Loaded data by seed, for the data set and partition of `_data_key`."""
 
     def run_grid(self) -> list[Tried]:
-        """Every combination."""
-        settings = [*grid(self.space)]
-        # A setting that cannot be is found before the first run, not after an hour.
-        for each in settings:
-            self.make(each).build_algorithm()
-        for number, each in enumerate(settings, 1):
-            self._try(each, self.directory / re.sub(r"[^\w.+=-]+", "_", spelled(each)), f"{number}/{len(settings)}")
+        """Run every combination. Return the results, best first."""
+        combinations = [*grid(self.space)]
+        # Reject invalid settings before the first run.
+        for settings in combinations:
+            self.make(settings).build_algorithm()
+        for number, settings in enumerate(combinations, 1):
+            path = self.directory / re.sub(r"[^\w.+=-]+", "_", spelled(settings))
+            self._try(settings, path, f"{number}/{len(combinations)}")
         return self.ranked()
 
     def run_optuna(self, count: int, seed: int) -> list[Tried]:
-        """So many settings, each chosen from what the ones before it have shown (tree-structured Parzen estimators)."""
+        """Run `count` settings chosen by tree-structured Parzen estimators. Return the results, best first."""
         optuna = _optuna()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
         distributions = {key: _distribution(optuna, choices) for key, choices in self.space.items()}
-        known = [*self._asked()][:count]
+        recorded = [*self._recorded()][:count]
         for number in range(1, count + 1):
-            # Asked for again even where the answer is known: the sampler's draws go on from there.
-            asked = study.ask(distributions)
-            settings = known[number - 1] if number <= len(known) else asked.params
-            if number > len(known):
-                self._note(settings)
-            value = self._trial(number, count, settings)
-            if settings == asked.params:
-                study.tell(asked, value)
+            # Ask even if the setting is recorded, so that the sampler's random state advances as in the first run.
+            trial = study.ask(distributions)
+            settings = recorded[number - 1] if number <= len(recorded) else trial.params
+            if number > len(recorded):
+                self._record(settings)
+            value = self._try(settings, self.directory / f"trial-{number:03d}", f"{number}/{count}").score.value
+            if settings == trial.params:
+                study.tell(trial, value)
             else:
-                study.tell(asked, state=optuna.trial.TrialState.FAIL)
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
                 study.add_trial(optuna.trial.create_trial(params=settings, distributions=distributions, value=value))
         return self.ranked()
 
-    def _trial(self, number: int, count: int, settings: dict[str, Any]) -> float:
-        return self._try(settings, self.directory / f"trial-{number:03d}", f"{number}/{count}").score.value
-
     def ranked(self) -> list[Tried]:
-        """Best first."""
+        """Return the results so far, best first."""
         return sorted(self.tried, key=lambda tried: tried.score.order)
 
     def write_best(self) -> Path:
-        """The winner as a config that `laconic run` takes: the run's own, complete."""
+        """Write the complete config of the best run, for `laconic run`."""
         winner = self.ranked()[0]
         if winner.score.diverged:
-            raise ConfigError("every setting has diverged; try smaller rates")
+            raise ConfigError("every setting diverged; try smaller rates")
         path = self.directory / BEST
         write_atomically(path, RunDirectory(winner.directories[0]).config.read_bytes())
         return path
 
-    def _try(self, settings: dict[str, Any], directory: Path, place: str) -> Tried:
+    def _try(self, settings: dict[str, Any], directory: Path, progress: str) -> Tried:
         first = self.make(settings).seed
         tried = Tried(settings, [], [])
         for seed in range(first, first + self.seeds):
             config = self.make(settings | {"seed": seed})
-            # The first seed's run is where it would be alone, so that more seeds can be asked for later.
+            # The first seed's directory does not name the seed, so that a later sweep with more seeds reuses the run.
             path = directory if seed == first else directory.with_name(f"{directory.name}_seed={seed}")
-            label = f"{place} {spelled(settings)}{f', seed {seed}' if self.seeds > 1 else ''}"
+            label = f"{progress} {spelled(settings)}{f', seed {seed}' if self.seeds > 1 else ''}"
             run = run_or_resume(config, path, self.callbacks, label, self._loaded(config))
             tried.directories.append(path)
             tried.scores.append(score(run, self.target, self.by))
@@ -117,16 +115,16 @@ class Sweep:
         return tried
 
     def _loaded(self, config: RunConfig) -> ClientData:
-        """The data of a config; the same for all that do not change it."""
-        asked = repr([getattr(config, name) for name in ("dataset", "partition", "clients", "data_dir")])
-        if asked != self._asked_for:
-            # One at a time: a sweep over partitions does not need all of them in memory.
-            self._asked_for, self._data = asked, {}
+        """Return the config's data, shared by all configs with the same data set, partition and seed."""
+        key = repr([getattr(config, name) for name in ("dataset", "partition", "clients", "data_dir")])
+        if key != self._data_key:
+            # Keep one at a time: a sweep over partitions does not need all of them in memory.
+            self._data_key, self._data = key, {}
         if config.seed not in self._data:
             self._data[config.seed] = config.load_data()
         return self._data[config.seed]
 
-    def _asked(self) -> Iterator[dict[str, Any]]:
+    def _recorded(self) -> Iterator[dict[str, Any]]:
         path = self.directory / TRIALS
         for line in path.read_text().splitlines() if path.exists() else ():
             try:
@@ -134,10 +132,9 @@ class Sweep:
             except json.JSONDecodeError:
                 return
 
-    def _note(self, settings: dict[str, Any]) -> None:
-        path = self.directory / TRIALS
-        lines = [*self._asked(), settings]
-        write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+    def _record(self, settings: dict[str, Any]) -> None:
+        lines = [*self._recorded(), settings]
+        write_atomically(self.directory / TRIALS, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
 
 def _optuna() -> Any:

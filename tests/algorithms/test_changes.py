@@ -125,8 +125,8 @@ def test_methods_with_a_state_of_their_own_refuse_uplinks_whose_state_they_would
     for uplink, what in (("lazy", "reference"), ("accelerated", "reference"), ("error_feedback", "memory")):
         algorithm = laconic.algorithms.recipes.make(recipe, uplink=uplink)
         with pytest.raises(ConfigError, match=f"whose {what} '{recipe}' cannot use: .*use uplink = 'compressed'"):
-            algorithm.fitted()
-    laconic.algorithms.recipes.make(recipe, uplink="dense").fitted()
+            algorithm.resolve()
+    laconic.algorithms.recipes.make(recipe, uplink="dense").resolve()
 
 
 def test_a_compressors_parameter_of_the_same_name_as_a_links() -> None:

@@ -27,7 +27,7 @@ from laconic.algorithms.downlinks.base import LOST
 from laconic.algorithms.methods.base import Method
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.optimizers.adaptive import AMS
-from laconic.algorithms.uplinks.base import Compressed
+from laconic.algorithms.uplinks.compressed import Compressed
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
 from laconic.compression import Codec, SparsePayload, SumPayload, decode_body
 from laconic.compression.packet import Flag, Packet
@@ -149,7 +149,7 @@ class World:
     def state_of(self, client: int) -> State:
         """The client's state that goes with the last update that the server has folded in."""
         record, number = self.store.record(client), int(self.server.clients.sequences[client])
-        if record is None or client in self.emptied or number not in record.held():
+        if record is None or client in self.emptied or number not in record.state_numbers():
             return {}
         return self.store.state(client, number)
 
@@ -235,7 +235,7 @@ class World:
             return None
         peer = {} if Flag.RESET in packet.flags else section(self.server.clients.links.get(reply.client, {}), "uplink")
         try:
-            payload, _ = self.algorithm.uplink.fold(packet.body, packet.flags, peer, LAYOUT)
+            payload, _ = self.algorithm.uplink.decode(packet.body, packet.flags, peer, LAYOUT)
         except laconic.PacketError:
             return None
         used = payload.dense()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import laconic
 from laconic.algorithms.algorithm import Algorithm
-from laconic.compression import decode
+from laconic.compression import decode_body
 from laconic.compression.packet import Flag
 from laconic.core.layout import Layout
 from laconic.core.part import State
@@ -104,7 +104,7 @@ class World:
     starts: int = 0
 
     def __post_init__(self) -> None:
-        self.algorithm = self.algorithm.fitted()
+        self.algorithm = self.algorithm.resolve()
         self.store = MemoryStore()
         self.server = self.make_server()
         initial, buffers = LAYOUT.flatten(TASK.module), torch.zeros(0)
@@ -122,7 +122,7 @@ class World:
     def state_of(self, client: int) -> State:
         """The client's state that goes with the last answer that the server has folded in."""
         record, number = self.store.record(client), int(self.server.clients.sequences[client])
-        if record is None or client in self.emptied or number not in record.held():
+        if record is None or client in self.emptied or number not in record.state_numbers():
             return {}
         return self.store.state(client, number)
 
@@ -191,7 +191,7 @@ class World:
         bodies = self.server.clients.pending.bodies(client)
         if "mean" not in bodies or "method/unit" not in state:
             return torch.zeros(LAYOUT.size, dtype=torch.float64)
-        return float(state["method/unit"]) * decode(bodies["mean"], LAYOUT).dense()
+        return float(state["method/unit"]) * decode_body(bodies["mean"], LAYOUT).dense()
 
     def check(self) -> None:
         states = {client: self.state_of(client) for client in range(CLIENTS)}

@@ -43,7 +43,7 @@ def test_the_global_memory_is_refused_where_there_is_none_to_take_the_mean_out_o
 def test_fed_comgate_remembers_what_a_biased_compressor_leaves_out(compressor: str, rate: float) -> None:
     for algorithm in (laconic.fed_comgate(compressor=compressor), configured(compressor=compressor)):
         assert isinstance(algorithm.uplink, laconic.Compressed)
-        assert algorithm.fitted().method.tracker_rate == pytest.approx(rate)
+        assert algorithm.resolve().method.tracker_rate == pytest.approx(rate)
     bare = [
         configured(compressor=compressor, memory=False),
         laconic.fed_comgate(uplink={"name": "compressed", "compressor": compressor}),
@@ -51,14 +51,14 @@ def test_fed_comgate_remembers_what_a_biased_compressor_leaves_out(compressor: s
     ]
     for algorithm in bare:
         assert isinstance(algorithm.uplink, laconic.Compressed)
-        assert algorithm.fitted().method.tracker_rate == 1
+        assert algorithm.resolve().method.tracker_rate == 1
 
 
 @pytest.mark.parametrize("compressor", ["uniform:4", "uniform:8,rounding=authors", "qsgd:4", "random_k:0.2", "dense"])
 def test_fed_comgate_quantises_without_memory(compressor: str) -> None:
     algorithm = laconic.fed_comgate(compressor=compressor)
     assert isinstance(algorithm.uplink, laconic.Compressed)
-    assert algorithm.fitted().method.tracker_rate == 1
+    assert algorithm.resolve().method.tracker_rate == 1
 
 
 @pytest.mark.parametrize("name", ["diana", "marina"])

@@ -47,7 +47,7 @@ class DriftAndScale(laconic.LocalMethod):
 
 
 def own(**parameters: object) -> laconic.Algorithm:
-    uplink = laconic.ErrorFeedback(laconic.parse_compressor("top_k:1/8@layer"))
+    uplink = laconic.Compressed("top_k:1/8", memory=True, granularity="layer")
     return laconic.Algorithm(DriftAndScale(local_steps=2, **parameters), uplink, laconic.SGD())
 
 
@@ -106,7 +106,7 @@ def test_a_federation_on_flower_gives_the_model_of_a_simulation(tmp_path: Path) 
 
 
 def test_a_stream_beside_the_update_goes_with_no_defense() -> None:
-    with pytest.raises(ConfigError, match="its stream 'drift' travels beside the updates"):
+    with pytest.raises(ConfigError, match="its stream 'drift' is sent with the updates"):
         simulated(own(), rounds=1, defense={"aggregate": "median"})
 
 
@@ -129,7 +129,9 @@ class MisspelledVector(ForgetfulAnswer):
 
 
 def test_an_answer_must_have_the_declared_streams() -> None:
-    with pytest.raises(ConfigError, match=r"phase 'train': the answer has \['model'\], .* \['model', 'drift'\]"):
+    with pytest.raises(
+        ConfigError, match=r"phase 'train': the answer has streams \['model'\], .* \['model', 'drift'\]"
+    ):
         simulated(laconic.Algorithm(ForgetfulAnswer()), rounds=1)
 
 
@@ -151,9 +153,15 @@ def test_numbers_follow_the_declaration_and_end() -> None:
 
     assert [table(12).number(name) for name in ("model", "stream0", "stream11")] == [0, 4, 15]
     assert table(12).stream(15) == "stream11"
-    with pytest.raises(PacketError, match="5 is not known"):
+    with pytest.raises(PacketError, match="5 is unknown"):
         table(1).stream(5)
-    with pytest.raises(PacketError, match="'rest' is not known: train"):
+    with pytest.raises(PacketError, match="'rest' is unknown; known: train"):
         table(1)["rest"]
     with pytest.raises(ConfigError, match="13 streams: at most 12"):
         table(13)
+
+
+def test_a_stream_takes_the_spelling_of_its_compressor() -> None:
+    spelled = laconic.Stream("control", "qsgd:8@layer")
+    assert str(spelled.compressor) == "qsgd:8@layer"
+    assert str(laconic.Stream("control", laconic.QSGD(bits=8)).compressor) == "qsgd:8@model"

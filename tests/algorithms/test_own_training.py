@@ -136,7 +136,7 @@ def test_statistics_of_batch_norm_come_back_from_the_loop() -> None:
 
 
 def test_returning_something_else_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"method\.function returned int: a module, or None, is allowed"):
+    with pytest.raises(ConfigError, match=r"method\.function returned int: a module or None is allowed"):
         simulate(lambda module, dataset: 3)
 
 

@@ -66,7 +66,7 @@ SETTINGS = {
     ),
     "a misspelled key by --set": (["--set", "ruonds=3"], ["'ruonds'", "did you mean 'rounds'?"]),
     "a misspelled name of a part": (["--set", "optimizer.name=yogy"], ["'yogy'", "did you mean 'yogi'?"]),
-    "a setting without a value": (["--set", "optimizer.beta2"], ["'optimizer.beta2'", "part.parameter=value"]),
+    "a setting without a value": (["--set", "optimizer.beta2"], ["'optimizer.beta2'", "slot.parameter=value"]),
     "a word for a number": (["--set", "rounds=many"], ["rounds = 'many'", "integer"]),
     "a target that is no accuracy": (["--target", "-3"], ["--target -3", "between 0 and 1"]),
     "a device that is not here": (["--device", "cuda:77"], ["device = 'cuda:77'", "not usable here"]),
@@ -146,8 +146,8 @@ def clients():
     return {{"clients": [(inputs, labels), (inputs.copy(), labels.copy())], "classes": 2}}
 """
 DATA = {
-    "NaN": ("inputs[2, 1] = np.nan", ["input 2 holds nan", "finite"]),
-    "infinity": ("inputs[0, 0] = -np.inf", ["input 0 holds -inf", "finite"]),
+    "NaN": ("inputs[2, 1] = np.nan", ["input 2 contains nan", "finite"]),
+    "infinity": ("inputs[0, 0] = -np.inf", ["input 0 contains -inf", "finite"]),
     "a label too high": ("labels[3] = 2", ["label 2 at index 3", "allowed: 0..1"]),
     "a negative label": ("labels[0] = -1", ["label -1 at index 0", "allowed: 0..1"]),
     "a label too few": ("labels = labels[:3]", ["4 inputs but 3 targets"]),

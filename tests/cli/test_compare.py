@@ -167,11 +167,11 @@ def test_one_algorithm_is_shown_in_detail(forked) -> None:
 def test_the_help_has_the_defaults(forked) -> None:
     shown = " ".join(forked("run", "--help", COLUMNS="200").stdout.replace("│", " ").split())
     for text in (
-        "Rounds of training. Default: 100.",
+        "Number of rounds. Default: 100.",
         "Learning rate of the clients. Default: the algorithm's own.",
         "float32|float64 Floating-point type of the model. Default: float32.",
         "Probability that an update is lost. Default: 0.",
-        "With the disk store: size of its cache in memory, as in 200MB. Default: 500MB.",
+        "Size of the disk store's in-memory cache, such as 200MB. Default: 500MB.",
         "(see `laconic algorithms`). Default: fed_avg.",
     ):
         assert text in shown

@@ -60,7 +60,7 @@ def test_ctrl_c_saves_and_prints_a_command_that_finishes_the_run_bit_for_bit(
     assert program == "laconic"
     again = laconic(*arguments, "--json")
     assert again.code == 0, again.stderr
-    assert f"going on after round {done}" in again.stderr
+    assert f"resuming after round {done}" in again.stderr
     whole = forked(*options, "--out", "whole", "--json")
     assert again.json()["model_sha256"] == whole.json()["model_sha256"]
     assert records(tmp_path / "a run") == records(tmp_path / "whole")
@@ -118,7 +118,7 @@ def test_a_run_can_be_given_more_rounds_and_its_config_then_has_them(forked, beg
 
 def test_a_run_cannot_be_given_fewer_rounds_than_it_has_done(forked, begun: Path) -> None:
     done = forked("run", "run", "--resume", "--rounds", 3)
-    assert (done.code, done.stderr) == (2, "error: resume: rounds = 3, but 'run' has done 4 already\n")
+    assert (done.code, done.stderr) == (2, "error: resume: rounds = 3, but 'run' already has 4 rounds\n")
 
 
 def test_resuming_a_finished_run_changes_nothing(forked, begun: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_target_ranks_by_what_it_costs(forked, small) -> None:
         ((), "--try local_lr=0.1,0.03"),
         (("--try", "local_lr"), "key=value"),
         (("--try", "local_lr=0.1..1"), "--optuna"),
-        (("--try", "local_lr=1..0.1", "--optuna", "2"), "lower number"),
+        (("--try", "local_lr=1..0.1", "--optuna", "2"), "lower to a higher number"),
         (("--try", "local_rate=0.1"), "local_rate"),
         (("--preset", "fedcam"), "fedcams"),
         (("--try", "local_lr=0.1", "--rank-by", "byte"), "bytes"),
@@ -174,7 +174,7 @@ def test_the_better_third_goes_on_for_longer(forked, small, tmp_path: Path) -> N
     assert sorted({*lengths}) == [10, 30] and lengths.count(30) == 2 and lengths.count(10) == 3
     assert "Recommended: fed_" in done.stdout and "laconic run" in done.stdout
     said = done.stderr.splitlines()
-    assert "--latency is 0" in said[0] and said[1].startswith("runs go to a;")
+    assert "--latency is 0" in said[0] and said[1].startswith("runs are written to a;")
     assert "rung 1 of 2: 5 settings, 10 rounds each" in said and "rung 2 of 2: 2 settings, 30 rounds each" in said
     places = [line.split()[0] for line in said if line.startswith("  ") and "/" in line.split()[0]]
     assert places == ["1/5", "2/5", "3/5", "4/5", "5/5", "1/2", "2/2"], "which trial of how many"

@@ -16,7 +16,8 @@ from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import BroadcastModel, ClientModelVersion
 from laconic.algorithms.downlinks.broadcast import Broadcast
 from laconic.algorithms.downlinks.mirrored import Mirrored
-from laconic.algorithms.uplinks.base import Compressed, Uplink
+from laconic.algorithms.uplinks.base import Uplink
+from laconic.algorithms.uplinks.compressed import Compressed
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
 from laconic.compression import QSGD, Compressor, GroupedCompressor, Uniform, decode_body
 from laconic.core.errors import ConfigError
@@ -214,8 +215,8 @@ def mirror_distances(compressor: Compressor, step: torch.Tensor, layout: Layout,
     state, peer = downlink.init(model), {}
     for context in occasions(layout, rounds):
         model = model + step
-        publication, held = BroadcastModel(model, state, layout), ClientModelVersion(0, peer)
-        peer = downlink.confirmed(publication, held, downlink.send(publication, held, context))
+        broadcast, client = BroadcastModel(model, state, layout), ClientModelVersion(0, peer)
+        peer = downlink.confirmed(broadcast, client, downlink.send(broadcast, client, context))
         norms.append(float((model - peer["mirror"]).norm()))
     return norms
 

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from laconic.algorithms.uplinks.base import Compressed
+from laconic.algorithms.uplinks.compressed import Compressed
 from laconic.compression import QSGD, Compressor, Uniform, decode_body, parse_compressor
 from laconic.core.errors import ConfigError
 from tests.compression.test_compressors import compressed, draws, layout_of, normal

@@ -84,9 +84,9 @@ def test_a_sparsifier_of_ones_own_is_treated_as_ours() -> None:
     with pytest.raises(laconic.ConfigError, match="with 'own' most entries of an update are zero"):
         settings = {"participants": 3, "weighting": "uniform", "sampling": "uniform", "send_buffers": False}
         check_defenses(Defenses(aggregate="median"), algorithm, layout_of(4), **settings)
-    assert laconic.fed_gate(compressor="own").fitted().method.tracker_rate == 0.1
+    assert laconic.fed_gate(compressor="own").resolve().method.tracker_rate == 0.1
     returning(lambda x: laconic.Kept(np.array([0]), x[:1]), sparse=True, kept_fraction=0.25)
-    assert laconic.fed_gate(compressor="own").fitted().method.tracker_rate == 0.25
+    assert laconic.fed_gate(compressor="own").resolve().method.tracker_rate == 0.25
 
 
 def test_a_vector_that_leaves_out_groups_may_keep_nothing_in_one() -> None:
@@ -109,12 +109,12 @@ def test_a_vector_that_leaves_out_groups_may_keep_nothing_in_one() -> None:
         (lambda x: x[1:], {}, "forms of .* values where .* are needed"),
         (lambda x: laconic.Levels(x / 3, 1.0), {}, "must be whole numbers"),
         (lambda x: laconic.Levels(x * 2e5, 1.0), {}, "levels from .* to .*: at most 65536"),
-        (lambda x: laconic.Kept(np.array([0]), x[:1]), {}, "it must say `sparse = True`"),
+        (lambda x: laconic.Kept(np.array([0]), x[:1]), {}, "it must set `sparse = True`"),
         (lambda x: laconic.Kept(np.array([1, 0]), x[:2]), {"sparse": True}, "must be sorted"),
         (lambda x: laconic.Kept(np.array([0, 0]), x[:2]), {"sparse": True}, "must be sorted"),
         (lambda x: laconic.Kept(np.array([len(x)]), x[:1]), {"sparse": True}, "within the group"),
         (lambda x: laconic.Kept(np.array([0]), x[:2]), {"sparse": True}, "forms of .* values where .* are needed"),
-        (lambda x: x if x[0] > 0 else laconic.Signs(x < 0, 1.0), {}, "alike for all groups"),
+        (lambda x: x if x[0] > 0 else laconic.Signs(x < 0, 1.0), {}, "the same for all groups"),
     ],
 )
 def test_what_may_not_be_returned_is_told_in_one_line(form: Any, properties: dict[str, Any], complaint: str) -> None:

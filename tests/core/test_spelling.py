@@ -70,7 +70,7 @@ def test_arguments_by_name() -> None:
         ("cut:x", "^size = 'x': must be a valid integer; write it as cut"),
         ("cut:1:2:up:3", "^4 arguments are too many; write it as cut"),
         ("cut:1,size=2", "^an argument is given twice; write it as cut"),
-        ("cut:1,other=2", "^'other' is no argument of it; write it as cut"),
+        ("cut:1,other=2", "^'other' is not an argument; write it as cut"),
     ],
 )
 def test_errors_say_what_is_allowed(text: str, message: str) -> None:

@@ -23,7 +23,7 @@ def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
     monkeypatch.delenv("LACONIC_OFFLINE", raising=False)
     monkeypatch.setenv("NO_PROXY", "*")
     empty = tmp_path_factory.mktemp("isolated")
-    monkeypatch.setattr(files, "SYSTEM_PLACE", empty / "system")
+    monkeypatch.setattr(files, "SYSTEM_FOLDER", empty / "system")
     monkeypatch.setattr(files, "cache", lambda: empty / "cache")
     monkeypatch.setattr(download, "FIRST_PAUSE", 0.01)
 

@@ -151,7 +151,7 @@ def test_downloads_can_be_forbidden(site, monkeypatch, tmp_path):
         Finder(tmp_path, download=False).find(wanted(site, "/a"))
     message = str(caught.value)
     assert "switched off" in message and "\n" not in message
-    for place in (tmp_path, files.SYSTEM_PLACE, files.cache()):
+    for place in (tmp_path, files.SYSTEM_FOLDER, files.cache()):
         assert str(place) in message
     monkeypatch.setenv("LACONIC_OFFLINE", "1")
     with pytest.raises(DataError, match="switched off"):

@@ -27,7 +27,7 @@ def test_the_order_of_places(tmp_path, monkeypatch):
     finder = Finder(tmp_path / "argument")
     stored = gzip.compress(CONTENT)
     expected = []
-    for place in (files.cache(), files.SYSTEM_PLACE, tmp_path / "environment", tmp_path / "argument"):
+    for place in (files.cache(), files.SYSTEM_FOLDER, tmp_path / "environment", tmp_path / "argument"):
         for path in (place / "thing.gz", place / "some" / "thing.gz"):
             expected.append(put(path, stored))
             assert finder.find(FILE) == path, "a later place must win over all the earlier ones"

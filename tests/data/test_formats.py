@@ -172,7 +172,7 @@ def test_emnist_loose_files(tmp_path, small_emnist):
     assert_emnist(loaded("emnist-digits", tmp_path))
     labels = tmp_path / "emnist" / mnist.EMNIST_FILES[1].name
     labels.write_bytes(gzip.compress(idx_bytes(np.zeros(5, np.uint8))))
-    with pytest.raises(DataError, match=r"holds an array of shape \(5,\), expected \(6,\)"):
+    with pytest.raises(DataError, match=r"contains an array of shape \(5,\), expected \(6,\)"):
         loaded("emnist-digits", tmp_path)
 
 

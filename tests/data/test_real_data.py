@@ -121,7 +121,7 @@ def test_a_debian_package_is_found(real_data, monkeypatch, tmp_path):
     for path in (real_data("fashion-mnist") / "fashion-mnist").glob("*.gz"):
         content = gzip.decompress(path.read_bytes())
         (place / path.name).write_bytes(gzip.compress(content, compresslevel=1, mtime=0))
-    monkeypatch.setattr(files, "SYSTEM_PLACE", tmp_path)
+    monkeypatch.setattr(files, "SYSTEM_FOLDER", tmp_path)
     data = load("fashion-mnist", download=False)
     assert isinstance(data, FederatedData)
     assert data.fingerprint() == whole("fashion-mnist", real_data("fashion-mnist")).fingerprint()

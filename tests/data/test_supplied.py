@@ -45,8 +45,8 @@ def test_labels_that_are_given_keep_their_order_wherever_they_occur():
         from_arrays([(np.zeros((1, 3)), ["emu"])], labels=["cat", "dog"])
 
 
-def test_arrays_of_nobody():
-    with pytest.raises(DataError, match="a pair for each client"):
+def test_arrays_without_clients():
+    with pytest.raises(DataError, match="a list with a pair per client"):
         from_arrays((np.zeros((2, 3)), np.zeros(2)))
     with pytest.raises(DataError, match="client 1 is not a pair"):
         from_arrays([(np.zeros((1, 3)), ["emu"]), (np.zeros((1, 3)),)])
@@ -56,14 +56,14 @@ def test_arrays_of_nobody():
     ("labels", "message"),
     [
         (["1", "10"], "numbers as text, such as '1'"),
-        (["cat", ""], "there is ''"),
-        (np.array(["cat", np.nan], dtype=object), "there is 'nan'"),
+        (["cat", ""], "'' among text labels"),
+        (np.array(["cat", np.nan], dtype=object), "'nan' among text labels"),
     ],
 )
 def test_text_that_is_no_label(labels, message):
     with pytest.raises(DataError, match=message):
         from_arrays([(np.zeros((2, 3)), labels)])
-    with pytest.raises(DataError, match="client 1 has numbers for targets where others have text"):
+    with pytest.raises(DataError, match="client 1 has numbers as targets, but others have text"):
         from_arrays([(np.zeros((2, 3)), ["cat", "dog"]), (np.zeros((2, 3)), np.array([0, 1]))])
 
 
@@ -83,7 +83,7 @@ def test_uint8_images_with_normalization():
         ([(np.array(["a"]), np.array([0]))], "client 0: not a pair of numeric arrays"),
         ([(np.zeros((1, 2)), np.zeros(1, int), 3)], "client 0: not a pair of numeric arrays"),
         ([(1.0, 2)], "first dimension"),
-        ([(np.array([[np.nan]]), np.array([0]))], "input 0 holds nan"),
+        ([(np.array([[np.nan]]), np.array([0]))], "input 0 contains nan"),
     ],
 )
 def test_arrays_that_do_not_fit(clients, message):
@@ -194,12 +194,12 @@ def test_a_file_may_import_its_neighbor(tmp_path):
         ("def clients(:", DataError, r"mine\.py:3: importing it raised SyntaxError"),
         ("import no_such_module_here", DataError, r"mine\.py:3: importing it raised ModuleNotFoundError"),
         ("raise SystemExit('bye')", DataError, "SystemExit: bye"),
-        ("def clients(folder): return []", ConfigError, r"clients\(\) asks for 'folder'; only 'seed'"),
+        ("def clients(folder): return []", ConfigError, r"clients\(\) requires 'folder'; only 'seed'"),
         ("def clients(): return 5", DataError, "it returned int; expected a ClientData"),
         ("def clients(): return []", DataError, "it returned list; expected .* non-empty"),
         ("def clients(): return {'test': 3}", DataError, "no key 'clients'"),
         ("def clients(): return {'clients': [], 'tets': 3}", DataError, "unknown key 'tets'; allowed: clients, test"),
-        ("def clients(): return [(np.array([[np.nan]]), np.array([0]))]", DataError, "input 0 holds nan"),
+        ("def clients(): return [(np.array([[np.nan]]), np.array([0]))]", DataError, "input 0 contains nan"),
     ],
 )
 def test_failures_name_the_file_in_one_line(tmp_path, body, kind, message):

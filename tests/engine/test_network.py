@@ -158,7 +158,7 @@ def test_traces(rows: str, expected: dict[tuple[int, int], float], tmp_path: Pat
         (None, "No such file"),
         ("", "no rows with a column up, down, latency"),
         ("client,speed\n1,2\n", "no rows with a column"),
-        ("up\n1Mbit\nquick\n", "line 3: no bandwidth; write it as in 1Mbit"),
+        ("up\n1Mbit\nquick\n", "line 3: not a bandwidth; write it as in 1Mbit"),
         ("round,up\nlast,1Mbit\n", "line 2"),
     ],
 )
@@ -171,7 +171,7 @@ def test_bad_traces(rows: str | None, message: str, tmp_path: Path) -> None:
 
 
 def test_a_deadline_without_a_network_means_nothing() -> None:
-    with pytest.raises(ConfigError, match="a deadline needs to know how long messages take"):
+    with pytest.raises(ConfigError, match="a deadline needs simulated durations"):
         laconic.simulate("fed_avg", "mlp:8", "digits", rounds=1, network={"deadline": 3})
 
 

@@ -36,7 +36,7 @@ def test_sums_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None
         if isinstance(payload, DensePayload):
             expected.add_(payload.values, alpha=number)  # torch does not round in between, kernels do
             continue
-        for part in [payload.one, payload.other] if isinstance(payload, SumPayload) else [payload]:
+        for part in [payload.first, payload.second] if isinstance(payload, SumPayload) else [payload]:
             expected += number * part.dense()
     expected /= sum(range(1, len(payloads) + 1))
     for threads in (1, 2, 5):

@@ -110,18 +110,18 @@ MEDIAN, CLIP, NOISE = {"aggregate": "median"}, {"clip": 1.0}, {"clip": 1.0, "noi
     ("algorithm", "given", "words"),
     [
         ("fed_gate", {"defense": MEDIAN}, "gradient_tracking': its trackers sum to zero"),
-        ("scaffold", {"defense": CLIP}, "control_variates': its stream 'control' travels beside the updates"),
+        ("scaffold", {"defense": CLIP}, "control_variates': its stream 'control' is sent with the updates"),
         ("fed_amd", {"defense": CLIP | {"refuse": 5.0}}, "anchor_sampling"),
-        ("fed_avg", {"defense": NOISE | {"refuse": "auto"}}, "what one client sends would decide about another"),
+        ("fed_avg", {"defense": NOISE | {"refuse": "auto"}}, "one client's update would decide whether another's"),
         ("ef21", {"defense": NOISE}, "ef21"),
-        ("fed_page", {"defense": MEDIAN}, "fed_page': its stream 'gradient' travels beside the updates"),
+        ("fed_page", {"defense": MEDIAN}, "fed_page': its stream 'gradient' is sent with the updates"),
         ("fed_cams", {"defense": MEDIAN}, "with 'top_k.*most entries of an update are zero"),
-        ("fed_avg", {"defense": MEDIAN, "weighting": "size"}, "a median knows no weights"),
-        ("fed_avg", {"defense": MEDIAN | {"memory": 20_000}}, "10 updates of 650 parameters take .* together"),
+        ("fed_avg", {"defense": MEDIAN, "weighting": "size"}, "a median has no weights"),
+        ("fed_avg", {"defense": MEDIAN | {"memory": 20_000}}, "10 updates of 650 parameters take .* GB;"),
         ("fed_avg", {"defense": {"noise": 1.0}}, "set clip"),
         ("fed_avg", {"defense": {"noise": 1.0, "clip": "median"}}, "set clip"),
-        ("fed_avg", {"defense": NOISE | {"aggregate": "median"}}, "made for a mean"),
-        ("fed_avg", {"defense": NOISE, "weighting": "size"}, "makes some clients louder"),
+        ("fed_avg", {"defense": NOISE | {"aggregate": "median"}}, "calibrated for the mean"),
+        ("fed_avg", {"defense": NOISE, "weighting": "size"}, "gives some clients more weight"),
         ("fed_avg", {"defense": NOISE, "sampling": "weighted"}, "uniform or poisson is allowed"),
     ],
 )
@@ -193,7 +193,7 @@ def test_poisson_sampling_is_right_on_average() -> None:
 
 @pytest.mark.parametrize("value", ["often", -1, 0, "inf"])
 def test_a_misspelled_length_says_what_is_allowed(value: object) -> None:
-    with pytest.raises(ConfigError, match="a length above 0, auto or none is allowed"):
+    with pytest.raises(ConfigError, match="a norm above 0, auto or none is allowed"):
         laconic.simulate("fed_avg", "logistic", "digits", rounds=1, defense={"refuse": value})
 
 

@@ -82,7 +82,7 @@ def agree(memory: RecordStore, disk: RecordStore, action: tuple, step: int) -> N
         back, acknowledged, goes_on = rest
         # Now and then an old question; numbers that are there and some that are not.
         record = memory.record(client)
-        held = sorted(record.held()) if record else []
+        held = sorted(record.state_numbers()) if record else []
         number = held[acknowledged % len(held)] if held and acknowledged else acknowledged
         question = Question(0, step - back, 0, number, number if goes_on else None)
         one, other = settle(memory, client, question), settle(disk, client, question)
@@ -144,7 +144,7 @@ def test_with_at_once_each_call_is_durable_when_it_returns(tmp_path: Path) -> No
     database.close()
     database.open(tmp_path / "clients.sqlite")
     assert (store.record(5).committed, store.record(5).pending) == (first, [])
-    with pytest.raises(PacketError, match="asked this before"):
+    with pytest.raises(PacketError, match="already received this instruction"):
         store.settle(5, Question(0, 1, 0, first))
     second = store.propose(5, first, {"memory": torch.zeros(3)})
     database.close()

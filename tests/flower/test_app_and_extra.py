@@ -33,7 +33,7 @@ def test_nothing_is_overwritten_and_no_package_is_fetched_by_our_name(tmp_path):
     write_app(tmp_path / "app")
     with pytest.raises(ConfigError, match="exists already"):
         write_app(tmp_path / "app")
-    with pytest.raises(ConfigError, match="small letters"):
+    with pytest.raises(ConfigError, match="lowercase letters"):
         write_app(tmp_path / "Äpp")
     assert tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["project"]["dependencies"] == []
 

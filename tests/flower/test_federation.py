@@ -196,7 +196,7 @@ def test_a_node_that_joins_in_the_middle_gets_what_it_needs(tmp_path):
 
 
 def test_too_few_nodes_are_waited_for(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("laconic.flower.presence.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("laconic.flower.presence.POLL_EVERY", 0.01)
     grid = federation(tmp_path, nodes=[0])
     looked = grid.get_node_ids
 
@@ -208,7 +208,7 @@ def test_too_few_nodes_are_waited_for(tmp_path, caplog, monkeypatch):
     grid.get_node_ids = look
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
         result = run(grid, tmp_path, first=1, minimum=2, deadline=0.05)
-    assert "waiting for nodes: 1 of 2 are here" in caplog.text
+    assert "waiting for nodes: 1 of 2 are connected" in caplog.text
     assert [record["participants"] for record in result.history] == [2, 2, 2]
 
 
@@ -219,8 +219,8 @@ def test_a_node_with_another_model_or_another_nodes_number_is_turned_away(tmp_pa
     grid.add(203, partial(client_app, "logistic", "digits"), partition_id=7, state=str(tmp_path / "other"))
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
         run(grid, tmp_path, first=2)
-    assert "client 1 is node 101; each node needs its own partition-id" in caplog.text
-    assert "parameters have another form than the server's" in caplog.text
+    assert "client 1 is node 101; every node needs its own partition-id" in caplog.text
+    assert "parameters do not have the shapes of the server's" in caplog.text
     assert "partition-id = 7: 0 to 2 is allowed" in caplog.text
     assert not {node for kind, node in grid.sent if kind == "train"} - {100, 101}
 
@@ -268,7 +268,7 @@ def test_a_second_server_on_the_same_run_stops(tmp_path):
     def another(messages: list[Message]) -> None:
         if not seen:
             seen.append(True)
-            with pytest.raises(laconic.ConfigError, match="another process is at work"):
+            with pytest.raises(laconic.ConfigError, match="another process is writing to this run"):
                 run(grid, tmp_path)
 
     grid.before_push = another

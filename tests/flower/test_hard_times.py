@@ -29,7 +29,7 @@ from tests.flower.small_federation import CLIENTS, add, federation, not_a_number
 @pytest.fixture(autouse=True)
 def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laconic.flower.training.SHORTEST_REST", 0.01)
-    monkeypatch.setattr("laconic.flower.presence.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("laconic.flower.presence.POLL_EVERY", 0.01)
 
 
 def trained(reply: Message) -> bool:
@@ -82,7 +82,7 @@ def test_one_bad_client_alone_in_a_round_does_not_stop_the_others(tmp_path, capl
     # Asked alone, it is blamed until it is blocked, and another one stands in for it.
     assert [record["participants"] for record in result.history] == [1] * 8
     assert "client 1 (node 101) is blocked after 2 refused replies" in caplog.text
-    assert "none of the drawn clients is here; 1 others stand in for them" in caplog.text
+    assert "no drawn client is connected; 1 others replace them" in caplog.text
     assert sum(record.get("refused", {}).get("not finite", 0) for record in result.history) == 2
 
 
@@ -126,7 +126,7 @@ def test_a_round_in_which_everybody_fails_is_asked_again(tmp_path, caplog, label
     grid.spoil = fail
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
         result = run(grid, tmp_path, label, rounds=4, deadline=0.3)
-    assert caplog.text.count("nobody's answer in round 2 counts; it is asked again in") == 2
+    assert caplog.text.count("round 2 has no valid reply; it is repeated in") == 2
     assert "client 1 did not answer: out of memory" in caplog.text
     assert [record["participants"] for record in result.history] == [3] * 4
     expected = simulated(label, rounds=4)
@@ -170,7 +170,7 @@ def test_a_round_whose_clients_are_not_here_waits_for_them(tmp_path, caplog):
     settings = {"participants": 1, "rounds": 6}
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
         result = run(grid, tmp_path, first=1, deadline=60.0, **settings)
-    assert "waiting: none of the clients drawn for round" in caplog.text
+    assert "waiting: no client drawn for round" in caplog.text
     assert result.model_sha256 == simulated("fed_cams", **settings).model_sha256
 
 
@@ -178,7 +178,7 @@ def test_after_a_deadline_others_stand_in_for_clients_that_never_come(tmp_path, 
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
         result = run(federation(tmp_path, nodes=[0]), tmp_path, first=1, participants=1, rounds=6, deadline=0.2)
     assert [record["participants"] for record in result.history] == [1] * 6
-    assert "1 others stand in for them" in caplog.text
+    assert "1 others replace them" in caplog.text
 
 
 def test_noise_is_added_for_those_that_are_silent(tmp_path):
@@ -190,7 +190,7 @@ def test_noise_is_added_for_those_that_are_silent(tmp_path):
 
 def test_only_answers_that_count_make_a_quorum(tmp_path, monkeypatch):
     grid = federation(tmp_path)
-    monkeypatch.setattr("laconic.flower.engine.LOOK_AROUND", 0.0)
+    monkeypatch.setattr("laconic.flower.engine.CONNECTION_CHECK_EVERY", 0.0)
     slow: list[Message] = []
 
     def spoil(node: int, reply: Message) -> Message | None:
@@ -212,7 +212,7 @@ def test_only_answers_that_count_make_a_quorum(tmp_path, monkeypatch):
 
 def test_the_dead_make_no_quorum(tmp_path, monkeypatch):
     grid = federation(tmp_path)
-    monkeypatch.setattr("laconic.flower.engine.LOOK_AROUND", 0.0)
+    monkeypatch.setattr("laconic.flower.engine.CONNECTION_CHECK_EVERY", 0.0)
     slow: list[Message] = []
 
     def spoil(node: int, reply: Message) -> Message | None:

@@ -23,7 +23,7 @@ from tests.flower.small_federation import data, federation, run, simulated
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laconic.flower.roster.FIRST_PAUSE", 0.05)
-    monkeypatch.setattr("laconic.flower.presence.LOOK_EVERY", 0.02)
+    monkeypatch.setattr("laconic.flower.presence.POLL_EVERY", 0.02)
 
 
 def small_node_arrives(grid: LoopbackGrid, folder: Path, messages: list[Message]) -> None:
@@ -77,7 +77,7 @@ def test_a_node_that_comes_back_under_a_new_name_is_let_in_though_flower_has_the
     grid.before_push = move
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
         result = run(grid, tmp_path, rounds=5, deadline=0.5)
-    assert "client 1 is here (node 901" in caplog.text
+    assert "client 1 has joined (node 901" in caplog.text
     assert ("train", 901) in grid.sent
     assert [record["participants"] for record in result.history[-2:]] == [3, 3]
 
@@ -235,7 +235,7 @@ def test_a_client_cannot_make_itself_heavier(tmp_path, caplog):
     grid.add(102, partial(client_app, "logistic", more), partition_id=2, state=str(tmp_path / "nodes"))
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
         run(grid, tmp_path, "fed_avg", weighting="size", rounds=5, max_violations=2, first=1)
-    assert "and now says 1000" in caplog.text
+    assert "and now reports 1000" in caplog.text
 
 
 def test_a_node_that_says_it_has_far_too_much_is_turned_away(tmp_path, caplog):
@@ -266,5 +266,5 @@ def test_text_labels_need_the_list_of_all_of_them(tmp_path, caplog, labels):
     grid.add(102, partial(client_app, "logistic", two_classes), partition_id=2, state=str(tmp_path / "nodes"))
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
         result = run(grid, tmp_path, "fed_avg", first=2, quorum=0.5, rounds=1, deadline=1)
-    assert ("numbered as they occur on this node" in caplog.text) == (labels is None)
+    assert ("other nodes may number them differently" in caplog.text) == (labels is None)
     assert result.history[-1]["participants"] == (2 if labels is None else 3)

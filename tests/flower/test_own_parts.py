@@ -49,7 +49,7 @@ def test_the_template_works_with_parts_of_ones_own_and_its_config_tells_the_trut
     if own != "model":
         assert config["method"]["local_steps"] == 3
         assert config["optimizer"]["server_lr"] == 0.5
-        assert "algorithm = 'fed_cams:compressor=sign' does not apply: the app brings its own" in caplog.text
+        assert "algorithm = 'fed_cams:compressor=sign' is ignored: the app passes an object" in caplog.text
     data = laconic.data.load("digits", clients=CLIENTS, partition="iid")
     if own == "algorithm":
         assert result.model_sha256 == laconic.simulate(algorithm, "mlp:64", data, rounds=2).model_sha256
@@ -69,11 +69,11 @@ def test_settings_reach_the_parts_of_an_algorithm_that_is_given_whole(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"latency": "50ms"}, "network.latency = .* has no meaning on Flower: messages take as long as they take"),
-        ({"bandwidth_up": "1Mbit"}, "network.bandwidth_up = .* has no meaning on Flower"),
-        ({"engine": "ray"}, "engine = 'ray': has no meaning on Flower: the nodes run the clients"),
-        ({"store": "disk"}, "store = 'disk': has no meaning on Flower: each node keeps its client's state"),
-        ({"threads": 4}, "threads = 4: has no meaning on Flower: a node has one client"),
+        ({"latency": "50ms"}, "network.latency = .* does not apply on Flower: only a simulation simulates a network"),
+        ({"bandwidth_up": "1Mbit"}, "network.bandwidth_up = .* does not apply on Flower"),
+        ({"engine": "ray"}, "engine = 'ray': does not apply on Flower: the nodes run the clients"),
+        ({"store": "disk"}, "store = 'disk': does not apply on Flower: each node keeps its client's state"),
+        ({"threads": 4}, "threads = 4: does not apply on Flower: a node has one client"),
     ],
 )
 @pytest.mark.parametrize("whole", [False, True])

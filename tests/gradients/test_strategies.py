@@ -14,7 +14,7 @@ import laconic
 from laconic import models
 from laconic.core.layout import Layout
 from laconic.core.task import Batch, Task
-from laconic.gradients.choose import settle
+from laconic.gradients.choose import resolve_numerics
 from laconic.gradients.named_rng import stochastic
 from laconic.gradients.numerics import Numerics
 from laconic.gradients.perceptron import is_perceptron
@@ -265,8 +265,10 @@ def test_randomness_that_cannot_be_named_is_still_reproducible() -> None:
         check_numerics(task.module, Numerics(strategy="vmap"), "serial", frozen=False)
 
 
-def settled(task: Task, batch: Batch, asked: str = "auto") -> str:
-    return settle(Numerics(strategy=asked), task, Layout.of(task.module), stochastic(task, batch), batch).strategy
+def resolved(task: Task, batch: Batch, asked: str = "auto") -> str:
+    return resolve_numerics(
+        Numerics(strategy=asked), task, Layout.of(task.module), stochastic(task, batch), batch
+    ).strategy
 
 
 @pytest.mark.parametrize(
@@ -276,8 +278,8 @@ def settled(task: Task, batch: Batch, asked: str = "auto") -> str:
 def test_auto_is_a_fixed_rule_from_the_model(name: str, shape: tuple[int, ...], expected: str) -> None:
     task = laconic.classification(models.build(name, shape, 10))
     batch = (torch.randn(2, *shape), torch.tensor([0, 1]))
-    assert settled(task, batch) == expected
-    assert settled(task, batch, "vmap") == "vmap"
+    assert resolved(task, batch) == expected
+    assert resolved(task, batch, "vmap") == "vmap"
 
 
 @pytest.mark.parametrize(
@@ -294,12 +296,12 @@ def test_auto_is_a_fixed_rule_from_the_model(name: str, shape: tuple[int, ...], 
 def test_models_that_cannot_be_stacked_are_not(make: type[nn.Module], expected: str) -> None:
     torch.manual_seed(0)
     batch = (torch.randn(2, 8), torch.tensor([0, 1]))
-    assert settled(laconic.classification(make()), batch) == expected
+    assert resolved(laconic.classification(make()), batch) == expected
 
 
 def test_a_loss_of_ones_own_is_batched_by_vmap() -> None:
     task = Task(nn.Linear(8, 3), lambda module, batch: F.cross_entropy(module(batch[0]), batch[1], reduction="sum"))
-    assert settled(task, (torch.randn(2, 8), torch.tensor([0, 1]))) == "vmap"
+    assert resolved(task, (torch.randn(2, 8), torch.tensor([0, 1]))) == "vmap"
 
 
 def test_stacked_says_what_it_needs() -> None:

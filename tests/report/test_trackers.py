@@ -97,5 +97,5 @@ def test_mlflow_is_told_how_a_run_ended_in_the_store_that_the_environment_names(
 
 def test_a_tracker_needs_a_directory() -> None:
     pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
-    with pytest.raises(laconic.ConfigError, match="TensorBoard: give it a directory, or give the run one"):
+    with pytest.raises(laconic.ConfigError, match="TensorBoard: pass a directory to it or to the run"):
         laconic.simulate("fed_avg", "logistic", "digits", rounds=1, callbacks=[laconic.TensorBoard()])

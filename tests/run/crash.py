@@ -62,7 +62,7 @@ def run(out: Path, rounds: int, store: str, moment: int) -> int:
 
 def main() -> None:
     directory.CHECKPOINT_SECONDS = 0.0
-    directory.CHECKPOINT_SHARE = 0
+    directory.CHECKPOINT_RATIO = 0
     folder, rounds, store, step = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
     moment, first = 0, -signal.SIGKILL
     while first == -signal.SIGKILL:

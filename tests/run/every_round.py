@@ -21,6 +21,6 @@ def held(self: directory.RunDirectory, record: dict) -> None:
 
 if __name__ == "__main__":
     directory.CHECKPOINT_SECONDS = 0.0
-    directory.CHECKPOINT_SHARE = 0
+    directory.CHECKPOINT_RATIO = 0
     directory.RunDirectory.append = held
     main()

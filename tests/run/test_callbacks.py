@@ -159,13 +159,13 @@ def test_what_a_callback_sees_of_a_run(tmp_path: Path) -> None:
 
 def test_what_is_no_callback_is_refused() -> None:
     for wrong in (Spy, print):
-        with pytest.raises(laconic.ConfigError, match=r"is no laconic\.Callback; give objects, not classes"):
+        with pytest.raises(laconic.ConfigError, match=r"is not a laconic\.Callback; pass instances, not classes"):
             simulate(1, [wrong])
 
 
 def test_one_process_at_a_time_works_in_a_directory(tmp_path: Path) -> None:
     def another(run) -> None:
-        with pytest.raises(laconic.ConfigError, match="another process is at work there"):
+        with pytest.raises(laconic.ConfigError, match="another process is writing to this run"):
             run_config(load_config(None, {}), tmp_path / "run", resume=True)
 
     result = simulate(2, [Spy(act=another, at=1)], out=tmp_path / "run")

@@ -121,7 +121,7 @@ def test_parts_by_name_in_python() -> None:
     assert laconic.fed_ef_ams(downlink=table).downlink == laconic.Mirrored("sign@layer", threshold=0.5)
     with pytest.raises(ConfigError, match="did you mean 'broadcast'"):
         laconic.fed_ef_ams(downlink="broadcst")
-    with pytest.raises(ConfigError, match="downlink = 3: a part, the name of one, or a table"):
+    with pytest.raises(ConfigError, match="downlink = 3: must be a part, the name of a part, or a table"):
         laconic.fed_ef_ams(downlink=3)
 
 

@@ -1,1 +1,1 @@
-"""How the model becomes bytes on its way to a client."""
+"""Downlinks: how the server encodes the model for a client."""

@@ -1,4 +1,4 @@
-"""How the server's model becomes bytes on its way to a client, and how the client gets the model back."""
+"""The base of downlinks, and the dense downlink."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.optimizers.base import Optimizer
-from laconic.compression import DENSE, decode_body, encode_dense
+from laconic.compression import encode_dense
 from laconic.compression.packet import Body
 from laconic.core.layout import Layout
-from laconic.core.part import Part, State, part
+from laconic.core.part import Part, State
 
 LOST = -1
-"""The version of a client that has lost its state: it must be sent the whole model."""
+"""The version of a client that has lost its state. It needs the whole model."""
 
 
 class LostState(Exception):
-    """A client was sent what only the state that it has lost could make sense of."""
+    """A client cannot decode the model because it has lost the state that decoding needs."""
 
 
 @dataclass(frozen=True)
 class ClientModelVersion:
-    """What the server knows of the model that a client has."""
+    """The server's record of the model that a client has."""
 
     version: int
-    """The number of the server's model that the client had when its last update was folded in; 0 is the initial one."""
+    """The version that the client had when its last update was used; 0 is the initial model."""
     peer: State
-    """What else the server keeps of this client."""
+    """The downlink's other state for this client."""
 
 
 @dataclass
 class BroadcastModel:
-    """The server's model in one round, and what was encoded of it already: many clients need the same."""
+    """The server's model in one round, with its encoded bodies, which many clients share."""
 
     model: Tensor
     state: State
     layout: Layout
     by_version: dict[int, Body] = field(default_factory=dict)
-    """Bodies that depend on nothing but the version that a client has."""
+    """Bodies that depend only on the client's version."""
 
     @cached_property
     def whole(self) -> Body:
-        """The whole model."""
+        """The whole model, encoded."""
         return encode_dense(self.model)
 
 
 class Downlink(Part):
-    """The server sends each client what it does not have yet; a client's model advances when its reply is folded."""
+    """Sends each client the part of the model that it lacks. The version advances once the client's reply is used."""
 
     def init(self, model: Tensor) -> State:
         """The server's state before round 0."""
@@ -60,56 +60,36 @@ class Downlink(Part):
         return model + step, state
 
     def version(self, state: State) -> int:
-        """The number of the server's present model."""
+        """The version of the server's current model."""
         return 0
 
-    def send(self, publication: BroadcastModel, held: ClientModelVersion, context: RoundContext) -> Body:
-        """What one client needs."""
+    def send(self, broadcast: BroadcastModel, client: ClientModelVersion, context: RoundContext) -> Body:
+        """The body for one client."""
         raise NotImplementedError
 
-    def confirmed(self, publication: BroadcastModel, held: ClientModelVersion, body: Body) -> State:
-        """The peer state once the client's reply to `body` is folded in."""
+    def confirmed(self, broadcast: BroadcastModel, client: ClientModelVersion, body: Body) -> State:
+        """The peer state once the client's reply to `body` is used."""
         return {}
 
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
-        """On the client: the model to start from, and the client's new state.
+        """On the client: the decoded model, and the client's new state.
 
-        `lost` says that the server takes the client to have a state that it does not have any more. Raises `LostState` if
-        the body cannot be read without it.
+        `lost`: the server assumes a state that the client has lost. Raises `LostState` if decoding needs that state.
         """
         raise NotImplementedError
 
     def repeat(self, state: State, mean: Tensor) -> State:
-        """On the client: what it makes of the mean of the round, if its method brings it."""
+        """On the client: the state after receiving the mean of the round, for methods that send it."""
         return state
 
     def repeated_version(self, version: int) -> int:
-        """The model that a client has once it has heard the mean of the round in which it had `version`."""
+        """The version of a client that had `version` and then received the mean of that round."""
         return version
 
-    def fitted(self, optimizer: Optimizer, sends_mean: bool) -> Downlink:
-        """The downlink with what it leaves open settled for the parts beside it."""
+    def resolve(self, optimizer: Optimizer, sends_mean: bool) -> Downlink:
+        """The downlink with its open settings chosen for the other parts."""
         return self
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
-        """What the papers' formulas count for this body."""
+        """The bits that the papers' formulas count for this body."""
         raise NotImplementedError
-
-
-@part("downlink", "dense")
-class DenseDownlink(Downlink):
-    """The whole model, 32 d bits per participant."""
-
-    def send(self, publication: BroadcastModel, held: ClientModelVersion, context: RoundContext) -> Body:
-        """Every entry, encoded and summed once for all."""
-        return publication.whole
-
-    def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
-        """The model as sent; clients that share a process share it."""
-        if "model" not in body.memo:
-            body.memo["model"] = decode_body(body, layout).dense()
-        return body.memo["model"], state
-
-    def paper_bits(self, body: Body, layout: Layout) -> int:
-        """32 d."""
-        return DENSE.paper_bits(layout)

@@ -1,8 +1,8 @@
-"""A compressed downlink with one mirror per client. [B] is FedBNLACA and FedBACA, Algorithm 2.
+"""A compressed downlink with one mirror per client. [B] is the paper of FedBNLACA and FedBACA, Algorithm 2.
 
-The server keeps its exact model w and, for every client that it has heard from, the model v_i that this client has. It sends
-C(w - v_i), and both add what was decoded. v_i starts at the initial model, which follows from the seed, and advances when
-the client's reply is folded in.
+The server keeps its exact model w and, for every client that has taken part, a copy v_i of that client's model (the mirror).
+It sends C(w - v_i), and both sides add the decoded difference. v_i starts at the initial model, which follows from the seed,
+and advances once the client's reply is used.
 """
 
 from __future__ import annotations
@@ -29,29 +29,27 @@ from laconic.core.randomness import Draw
 class Mirrored(CompressedLink, Downlink):
     """C(w - v_i); skipped when ||C(w - v_i)|| <= threshold ||v_i||.
 
-    `literal=True` compresses the model itself, with error memory, as [B] prints it: v_i = C(w + E_i), E_i += w - v_i. That
-    makes the time average right, not each model, and is expected to train badly.
+    `literal=True` compresses the model itself with error feedback, as [B] prints it: v_i = C(w + E_i), E_i += w - v_i. Only
+    the average of v_i over time is then close to w, so training suffers.
     """
 
     threshold: Annotated[float, Field(ge=0)] | None = None
     literal: bool = False
 
     def __post_init__(self) -> None:
-        self.compressor.scaled_for_feedback()  # refuses what cannot contract, before any work
+        self.compressor.scaled_for_feedback()  # rejects a compressor that cannot contract
 
     def init(self, model: Tensor) -> State:
-        """Where every mirror starts."""
         return {"initial": model.clone()}
 
-    def send(self, publication: BroadcastModel, held: ClientModelVersion, context: RoundContext) -> Body:
-        """The compressed difference, a skip, or for a client that has lost its state the whole model."""
-        if held.version == LOST:
-            return frame(0, 0, Form.WHOLE, [publication.whole])
-        mirror, model = self._mirror(publication, held), publication.model.cpu()
+    def send(self, broadcast: BroadcastModel, client: ClientModelVersion, context: RoundContext) -> Body:
+        if client.version == LOST:
+            return frame(0, 0, Form.WHOLE, [broadcast.whole])
+        mirror, model = self._mirror(broadcast, client), broadcast.model.cpu()
         target = model - mirror
         if self.literal:
-            target = model + held.peer["error"] if "error" in held.peer else model
-        # w - v is an error memory in all but name, so C must contract here too.
+            target = model + client.peer["error"] if "error" in client.peer else model
+        # w - v_i accumulates compression errors like an error memory, so C must be contractive.
         body = self.compression.scaled_for_feedback().encode(target, context.layout, context.generator(Draw.DOWNLINK))
         if self.threshold is not None:
             change = decode_body(body, context.layout).dense()
@@ -60,20 +58,18 @@ class Mirrored(CompressedLink, Downlink):
                 return Body(Codec.SKIP)
         return body
 
-    def confirmed(self, publication: BroadcastModel, held: ClientModelVersion, body: Body) -> State:
-        """The mirror, moved as the client has moved."""
-        moved = self._move(body, self._mirror(publication, held), publication.layout)
+    def confirmed(self, broadcast: BroadcastModel, client: ClientModelVersion, body: Body) -> State:
+        moved = self._move(body, self._mirror(broadcast, client), broadcast.layout)
         if not self.literal:
             return {"mirror": moved}
-        error = held.peer.get("error", torch.zeros_like(moved))
-        return {"mirror": moved, "error": publication.model.cpu() + error - moved}
+        error = client.peer.get("error", torch.zeros_like(moved))
+        return {"mirror": moved, "error": broadcast.model.cpu() + error - moved}
 
-    def _mirror(self, publication: BroadcastModel, held: ClientModelVersion) -> Tensor:
-        # Mirrors are many: they live with the host, wherever the model is.
-        return held.peer.get("mirror", publication.state["initial"].cpu())
+    def _mirror(self, broadcast: BroadcastModel, client: ClientModelVersion) -> Tensor:
+        # There is one mirror per client, so they stay in host memory.
+        return client.peer.get("mirror", broadcast.state["initial"].cpu())
 
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
-        """V_i, as the server mirrors it."""
         if lost and body.codec != Codec.CATCH_UP:
             raise LostState
         model = self._move(body, state.get("model", initial), layout)
@@ -95,7 +91,7 @@ class Mirrored(CompressedLink, Downlink):
         return moved
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
-        """The compressor's count; a skip is a flag of one bit."""
+        """The compressor's count; a skip counts as one bit."""
         if body.codec == Codec.CATCH_UP:
             return 32 * layout.size
         return 1 if body.codec == Codec.SKIP else self.compression.paper_bits(layout)

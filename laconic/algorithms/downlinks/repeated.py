@@ -1,7 +1,7 @@
-"""Clients that hear the mean of a round repeat the server's step themselves. FedGATE [G, Algorithm 3, Option I].
+"""Clients that receive the mean of a round repeat the server's step. FedGATE [G, Algorithm 3, Option I].
 
-[G] is Haddadpour et al. (2021). With all clients in every round the mean is then all that ever comes down; with few, a
-client that was in the last round needs no model in the next.
+[G] is Haddadpour et al. (2021). A client that took part in the last round needs no model in the next one. With full
+participation the server only ever sends means.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from laconic.core.part import State, part
 
 @part("downlink", "repeated")
 class Repeated(Downlink):
-    """Both sides add b q, with q the mean that a method sends back; the whole model to whoever has missed a step."""
+    """Server and clients add b q, with q the mean of the round. A client that missed a step gets the whole model."""
 
     server_lr: float | None = None
-    """b; when not given it is that of the server's SGD."""
+    """b; by default that of the server's SGD."""
 
-    def fitted(self, optimizer: Optimizer, sends_mean: bool) -> Repeated:
-        """With the server's rate; refused where clients could not repeat the step."""
+    def resolve(self, optimizer: Optimizer, sends_mean: bool) -> Repeated:
         if not optimizer.linear:
             raise ConfigError("downlink = 'repeated': clients can repeat only plain SGD with a constant rate")
         if not sends_mean:
@@ -37,23 +36,19 @@ class Repeated(Downlink):
         return self.replace(server_lr=optimizer.server_lr)
 
     def init(self, model: Tensor) -> State:
-        """The initial model is version 0."""
         return {"version": torch.tensor(0)}
 
     def advance(self, model: Tensor, step: Tensor, state: State, context: RoundContext) -> tuple[Tensor, State]:
-        """One step more."""
         return model + step, {"version": state["version"] + 1}
 
     def version(self, state: State) -> int:
-        """How many steps there were."""
+        """The number of steps so far."""
         return int(state["version"])
 
-    def send(self, publication: BroadcastModel, held: ClientModelVersion, context: RoundContext) -> Body:
-        """Nothing to a client that has the model already."""
-        return Body(Codec.SKIP) if held.version == self.version(publication.state) else publication.whole
+    def send(self, broadcast: BroadcastModel, client: ClientModelVersion, context: RoundContext) -> Body:
+        return Body(Codec.SKIP) if client.version == self.version(broadcast.state) else broadcast.whole
 
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
-        """The model as sent, or the one that the client has."""
         if body.codec != Codec.SKIP:
             model = decode_body(body, layout).dense()
         elif lost:
@@ -63,14 +58,11 @@ class Repeated(Downlink):
         return model, {"model": model.clone()}
 
     def repeat(self, state: State, mean: Tensor) -> State:
-        """The server's step, on the client."""
         assert self.server_lr is not None
         return {"model": state["model"] + self.server_lr * mean}
 
     def repeated_version(self, version: int) -> int:
-        """A client that has the mean has the next model."""
         return version + 1
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
-        """32 d, or nothing."""
         return 0 if body.codec == Codec.SKIP else DENSE.paper_bits(layout)

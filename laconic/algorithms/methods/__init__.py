@@ -1,1 +1,1 @@
-"""What a client computes from the model and its data, and what the server does with it."""
+"""Methods: what clients compute in a round, and how the server combines their answers."""

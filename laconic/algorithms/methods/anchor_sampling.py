@@ -1,7 +1,7 @@
-"""FedAMD: in every round some clients renew a cached gradient, and the others take steps with the mean of all caches.
+"""FedAMD: in every round some clients renew a cached gradient; the others take local steps with the mean of all caches.
 
-[A] is Wu, Guo, Qu, He, Liu and Gao, "Anchor sampling for federated learning with partial client
-participation", ICML 2023, Algorithm 1, in the form for many clients: the server keeps the mean of the caches only.
+[A] is Wu, Guo, Qu, He, Liu and Gao, "Anchor sampling for federated learning with partial client participation", ICML 2023,
+Algorithm 1, in the form for many clients: the server keeps only the mean of the caches.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ FIRST_ANCHOR, ANCHOR, MINER = "first anchor", "anchor", "miner"
 class AnchorSampling(LocalMethod):
     """An anchor caches v_i, its large-batch gradient at w; a miner takes K steps of the recursion from vbar = mean(v_i).
 
-    Every participant is an anchor with probability p, or with `period` all of them are in every round t with t mod
-    period = 0. Before round 0 all clients are anchors.
+    A participant is an anchor with probability p. With `period`, all participants are anchors in every round t with
+    t mod period = 0, and miners in the others. Before round 0 all clients are anchors.
 
-    On failure: see `SharedState`, which v_i and vbar are.
+    On failure: v_i and vbar are a `SharedState`.
     """
 
     anchor = SharedState()
     probability: Annotated[float, Field(ge=0, le=1)] | Literal["optimal", "optimal_pl"] = "optimal"
     """p: a number; `optimal` is (2 / (n + 2))^(1/n) / c [A, Corollary 4.9]; `optimal_pl` is that under the PL condition."""
     period: Annotated[int, Field(ge=2)] | None = None
-    """tau of the sequential form; it takes the place of the probability."""
+    """tau of the sequential form, instead of a probability."""
     anchor_batch: Count | Literal["full"] = "full"
-    """b, the examples of a large batch."""
+    """b, the number of examples in a large batch."""
     first_pass: Literal["exact", "compressed"] = "exact"
-    """Whether the first gradients of all clients are compressed as later ones are; the theory starts from exact ones."""
+    """Whether the first gradients are sent exactly, as the theory assumes, or compressed like later ones."""
     probability_divisor: Annotated[float, Field(ge=1)] = 1.0
-    """c."""
+    """c, a divisor of p."""
     pl_constant: Annotated[float, Field(gt=0)] = 1.0
     """mu of the PL condition."""
     mean_compressor: AnyGroupedCompressor | None = None
-    """How vbar travels to miners; dense when not given. It has no memory, so use an unbiased one, as qsgd:8@layer."""
+    """Compresses vbar for miners; dense by default. Without memory it should be unbiased, such as qsgd:8@layer."""
     equal_weights: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.period is not None and self.probability != "optimal":
-            given = f"method.probability = {self.probability}, period = {self.period}"
-            raise ConfigError(f"{given}: the period takes the probability's place; only one of the two is allowed")
+            settings = f"method.probability = {self.probability}, period = {self.period}"
+            raise ConfigError(f"{settings}: only one of the two is allowed")
 
     def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
         change = self.anchor.difference(uplink)
@@ -71,7 +71,7 @@ class AnchorSampling(LocalMethod):
         )
 
     def _first_anchor(self, cohort: Cohort) -> Answer:
-        # With the batch of round 0, its anchors would have nothing new to send.
+        # A batch of its own: with that of round 0, the anchors of round 0 would send zeros.
         return self._anchor(cohort, Draw.FIRST_LARGE_BATCH)
 
     def _anchor(self, cohort: Cohort, purpose: str = Draw.LARGE_BATCH) -> Answer:
@@ -98,7 +98,7 @@ class AnchorSampling(LocalMethod):
         return ANCHOR if context.generator(Draw.ANCHOR).random() < self.chance(context.invited) else MINER
 
     def chance(self, invited: int) -> float:
-        """p, given n.
+        """p for n participants.
 
         >>> round(AnchorSampling().chance(20), 3)
         0.887

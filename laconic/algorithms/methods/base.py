@@ -1,8 +1,7 @@
-"""The bases of all methods: what a client computes from the model and its data, and what the server does with the answers.
+"""The base classes of methods.
 
-A simple method sends one vector, its update, and defines `local` alone. One that keeps state on both sides declares a
-`SharedState`. One that sends other vectors, or that asks clients more than once per round, defines `phases` and `exchanges`.
-The round, the client's transaction and the ledger are the same for all.
+A method that sends only its update defines `local`. A method with state on both sides declares a `SharedState`. A method
+that sends other vectors, or that has several exchanges per round, defines `phases` and `exchanges`.
 """
 
 from __future__ import annotations
@@ -32,40 +31,40 @@ Count = Annotated[int, Field(ge=1)]
 ClipNorm = Annotated[float, Field(gt=0)] | None
 M = TypeVar("M", bound="Method")
 
-_SERVER_ONLY = "it takes one step a round, whose only rate is the server's: "
+_SERVER_ONLY = "it takes one step per round, with the server's learning rate: "
 ONE_STEP = {
     "local_lr": f"{_SERVER_ONLY}use server_lr",
     "local_schedule": f"{_SERVER_ONLY}use server_schedule",
     "local_steps": f"{_SERVER_ONLY}there are no local steps",
     "local_epochs": f"{_SERVER_ONLY}there are no local steps",
 }
-"""Parameters that methods without local steps refuse, and why."""
+"""Parameters that methods without local steps reject, and why."""
 
 
 @dataclass_transform(frozen_default=True)
 def method(name: str) -> Callable[[type[M]], type[M]]:
-    """Class decorator: registers a method under a name, and makes its annotated attributes its checked parameters."""
+    """Class decorator: register a method under a name; its annotated attributes become validated parameters."""
     return part("method", name)
 
 
 class Method(Part):
-    """What clients compute in a round, and what the server does with their answers.
+    """What clients compute in a round, and how the server combines their answers.
 
-    On failure: a client's new state is pending until the server has stored the round that used its answer; otherwise it is
-    dropped, as if the client had not taken part. The server's state is part of its checkpoint. No method handles lost
-    messages itself.
+    On failure: a client's new state is pending until the server has committed the round that used its answer. Otherwise it
+    is rolled back, as if the client had not taken part. The server's state is part of its checkpoint. A method need not
+    handle lost messages.
     """
 
     one_at_a_time: ClassVar[bool] = False
-    """True for a computation that cannot share the process. Clients then run one by one, with all operator threads."""
+    """True if clients must run one by one; each then uses all operator threads."""
     equal_weights: ClassVar[bool] = False
     """True if all clients must have the same weight."""
     equal_clients: ClassVar[bool] = False
     """True if all clients must also take the same number of steps."""
     sends_mean: ClassVar[bool] = False
-    """True if every client whose update was used must receive the mean of that round's updates, at once or later."""
+    """True if every client whose update was used must receive the mean of that round, immediately or later."""
     exact_sums: ClassVar[str | None] = None
-    """Why the server must use exactly what clients sent, so that no defense can be used; None if one can."""
+    """Why the server must use updates exactly as sent, which excludes defenses; None if defenses are possible."""
 
     # On the client, for a chunk of clients in the same phase.
 
@@ -74,11 +73,11 @@ class Method(Part):
         raise NotImplementedError
 
     def receive(self, state: State, received: Mapping[str, Tensor]) -> State:
-        """One client's state, given the vectors of an instruction by stream. Called before the phase runs."""
+        """One client's state after receiving an instruction's vectors, by stream. Called before the phase runs."""
         return state
 
     def remember(self, cohort: Cohort, row: int, decoded: Mapping[str, Payload]) -> State:
-        """One client's new state, given what the server will decode of its answer, by stream."""
+        """One client's state after its answer; `decoded` is the answer as the server decodes it, by stream."""
         state = cohort.states[row]
         for shared in self.shared_states():
             if shared.name in decoded:
@@ -88,10 +87,10 @@ class Method(Part):
     # On both sides.
 
     def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
-        """What clients can be asked to do. Of the uplink, other streams than the update may use the compressor."""
+        """The phases of the method. Streams other than the update may use the uplink's compressor."""
         shared = self.shared_states()
-        up = (UPDATE, *(each.difference(uplink) for each in shared))
-        down = tuple(each.mean() for each in shared if each.down)
+        up = (UPDATE, *(state.difference(uplink) for state in shared))
+        down = tuple(state.mean() for state in shared if state.down)
         return (Phase(TRAIN, self.local, self.nominal_gradients, up, down),)
 
     @classmethod
@@ -107,7 +106,7 @@ class Method(Part):
         return {shared.name: torch.zeros_like(model) for shared in self.shared_states()}
 
     def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
-        """The exchanges of a round that begins with that state on the server."""
+        """The exchanges of a round, given the server's state at its start."""
         return (Exchange(),)
 
     def assign(self, exchange: Exchange, context: RoundContext) -> str:
@@ -124,7 +123,7 @@ class Method(Part):
         return state | moved
 
     def update(self, received: Received, state: State) -> Tensor | None:
-        """What the optimizer gets at the end of the round; None leaves the model as it is."""
+        """The mean update for the optimizer; None leaves the model unchanged."""
         return received.mean(MODEL)
 
     def close(self, state: State, model: Tensor) -> State:
@@ -134,52 +133,52 @@ class Method(Part):
     # About the method.
 
     def nominal_gradients(self, size: int) -> int:
-        """How many gradients of single examples the papers count for a client with `size` examples: one pass."""
+        """Per-example gradients that the papers count for a client with `size` examples; by default one epoch."""
         return size
 
-    def fitted(self, uplink: Uplink) -> Self:
+    def resolve(self, uplink: Uplink) -> Self:
         """The method with its open settings chosen for this uplink."""
         return self
 
     def check(self, sizes: np.ndarray, weighting: str) -> None:
-        """Refuse, before any work, settings in which the mathematics do not hold."""
+        """Reject settings that violate the method's assumptions, before the run starts."""
         if (self.equal_weights or self.equal_clients) and weighting != "uniform":
             raise ConfigError(f"weighting = '{weighting}': {self.name} needs the same weight for all clients: uniform")
 
 
 @checked
 class LocalMethod(Method):
-    """A method that takes local steps on small batches: K steps, or whole passes over the client's data."""
+    """A method that takes local steps on mini-batches: K steps, or whole epochs."""
 
     local_lr: Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)] = 0.05
     """a, the local learning rate."""
     local_steps: Count | None = None
-    """K; 10 when neither steps nor epochs are given."""
+    """K; 10 if neither steps nor epochs are set."""
     local_epochs: Count | None = None
     batch_size: Count = 32
     batch_order: BatchOrder = "shuffled"
-    """`fixed` is the order of the client's data, the same in every round."""
+    """`fixed`: the order of the client's data, the same in every round."""
     local_schedule: Schedule = RateSchedule()
-    """What the local rate is multiplied with as rounds go by."""
+    """The factor on `local_lr` in each round."""
     clip_norm: ClipNorm = None
-    """Gradients that are longer are brought to this length."""
+    """Gradients with a larger norm are scaled to this norm."""
 
     def __post_init__(self) -> None:
         if self.local_steps is not None and self.local_epochs is not None:
-            given = f"local_steps = {self.local_steps}, local_epochs = {self.local_epochs}"
-            raise ConfigError(f"method: {given}: only one of the two is allowed")
+            settings = f"local_steps = {self.local_steps}, local_epochs = {self.local_epochs}"
+            raise ConfigError(f"method: {settings}: only one of the two is allowed")
         if self.local_epochs is None and self.local_steps is None:
             object.__setattr__(self, "local_steps", DEFAULT_STEPS)
 
     def replace(self, **changes: Any) -> Self:
-        """Choosing steps puts epochs aside, and the other way round."""
-        for one, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
-            if changes.get(one) is not None and other not in changes:
-                changes[other] = None
+        # Setting steps unsets epochs, and vice versa.
+        for chosen, unset in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
+            if changes.get(chosen) is not None and unset not in changes:
+                changes[unset] = None
         return super().replace(**changes)
 
     def rate(self, round: int) -> float:
-        """a in that round."""
+        """The local learning rate in a round."""
         return self.local_lr * self.local_schedule.factor(round)
 
     def steps(self, cohort: Cohort) -> Iterator[Step]:
@@ -192,27 +191,26 @@ class LocalMethod(Method):
         return cohort.steps(plan)
 
     def gradients(self, cohort: Cohort, models: Tensor, step: Step) -> Tensor:
-        """G [C, d], clipped if that was asked for."""
+        """The clients' gradients [C, d], clipped to `clip_norm`."""
         return clipped(cohort.gradients(models, step), self.clip_norm)
 
     def step_count(self, size: int) -> int:
-        """K of a client with `size` examples."""
+        """K for a client with `size` examples."""
         if self.local_steps is not None:
             return self.local_steps
         return (self.local_epochs or 0) * -(-size // self.batch_size)
 
     def nominal_gradients(self, size: int) -> int:
-        """K b', or the examples of the passes."""
+        """K times the batch size, or epochs times `size`."""
         return nominal_examples(size, self.batch_size, self.local_steps, self.local_epochs)
 
     def check(self, sizes: np.ndarray, weighting: str) -> None:
-        """Where clients must be alike: the same K and the same weight."""
         super().check(sizes, weighting)
         if not self.equal_clients:
             return
         counts = {self.step_count(int(size)) for size in np.unique(sizes)}
         if len(counts) > 1:
             raise ConfigError(
-                f"method.local_epochs = {self.local_epochs}: clients of unlike sizes would take {min(counts)} to "
+                f"method.local_epochs = {self.local_epochs}: clients of different sizes would take {min(counts)} to "
                 f"{max(counts)} steps, and {self.name} needs the same number for all; use local_steps"
             )

@@ -1,4 +1,4 @@
-"""Which examples a client uses, step by step (algorithms.md, "Batches")."""
+"""The mini-batches of a client's local steps."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def positions(
     order: BatchOrder,
     generator: np.random.Generator,
 ) -> Iterator[np.ndarray]:
-    """The batches of one client in one round, as positions in its own data.
+    """The batches of one client in one round, as positions in the client's data.
 
-    With steps and shuffled data every batch has min(batch_size, size) examples, and one that reaches the end of a pass
-    continues in the next. Epochs, and the fixed order of the client's data, keep the small last batch.
+    With steps and shuffled data every batch has min(batch_size, size) examples; a batch may extend into the next epoch. With
+    epochs, or in fixed order, the last batch of an epoch may be smaller.
 
     >>> [len(b) for b in positions(10, 4, None, 1, "shuffled", np.random.default_rng(0))]
     [4, 4, 2]
@@ -32,35 +32,35 @@ def positions(
     """
     if epochs is not None:
         for _ in range(epochs):
-            yield from _cut(_pass(size, order, generator), batch_size)
+            yield from _split(_epoch(size, order, generator), batch_size)
         return
     assert steps is not None
     if order == "fixed":
-        fixed = list(_cut(np.arange(size), batch_size))
+        fixed = list(_split(np.arange(size), batch_size))
         for step in range(steps):
             yield fixed[step % len(fixed)]
         return
     length = min(batch_size, size)
     passes = -(-steps * length // size)
-    together = np.concatenate([_pass(size, order, generator) for _ in range(passes)])
+    examples = np.concatenate([_epoch(size, order, generator) for _ in range(passes)])
     for step in range(steps):
-        yield together[step * length : (step + 1) * length]
+        yield examples[step * length : (step + 1) * length]
 
 
 def nominal_examples(size: int, batch_size: int, steps: int | None, epochs: int | None) -> int:
-    """What the papers count: K b' for steps, whatever the client has; the data itself for epochs."""
+    """The examples that the papers count: K times the batch size, even for a smaller client; or epochs times `size`."""
     return steps * batch_size if steps is not None else (epochs or 0) * size
 
 
 def batch_examples(size: int, batch: int | Literal["full"]) -> int:
-    """The examples of one batch, for a client that has `size` of them."""
+    """The number of examples in one batch of a client with `size` examples."""
     return size if batch == "full" else min(size, batch)
 
 
-def _pass(size: int, order: BatchOrder, generator: np.random.Generator) -> np.ndarray:
+def _epoch(size: int, order: BatchOrder, generator: np.random.Generator) -> np.ndarray:
     return generator.permutation(size) if order == "shuffled" else np.arange(size)
 
 
-def _cut(together: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
-    for start in range(0, len(together), batch_size):
-        yield together[start : start + batch_size]
+def _split(examples: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
+    for start in range(0, len(examples), batch_size):
+        yield examples[start : start + batch_size]

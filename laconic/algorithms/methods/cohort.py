@@ -1,4 +1,4 @@
-"""A cohort is one matrix (design rule 2): a chunk of C clients that a method handles together."""
+"""A cohort: C clients that compute together, with their models as the rows of one matrix [C, d]."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from laconic.data.federated import ClientData
 from laconic.gradients.strategies import Gradients
 
 PIECE = 512
-"""Examples of a large batch that go through the model at a time."""
+"""Examples of a large batch per forward pass."""
 GATHERED = 1024
-"""Examples of one client that are brought together at a time."""
+"""Examples of one client that are gathered at once."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One local step of every client in the cohort; a client that has finished has None."""
+    """One local step of all clients in the cohort; the batch of a client that has finished is None."""
 
     number: int
     batches: list[Batch | None]
     purpose: str = Draw.DROPOUT
-    """Under which name the model's own draws, such as dropout masks, are made."""
+    """Names the random draws inside the model, such as dropout masks."""
 
     def working(self, like: Tensor) -> Tensor:
         """[C, 1]: 1 for a client that takes this step, 0 for one that has finished."""
@@ -42,7 +42,7 @@ class Step:
 
 
 class Vectors:
-    """Vectors [C, d] that a method reads by name, as in `cohort.received.control`."""
+    """Matrices [C, d] by name, as in `cohort.received.control`."""
 
     def __init__(self, names: Iterable[str], get: Callable[[str], Tensor]) -> None:
         self._names, self._get = tuple(names), get
@@ -52,13 +52,13 @@ class Vectors:
 
     def __getattr__(self, name: str) -> Tensor:
         if name.startswith("_") or name not in self._names:
-            raise AttributeError(f"no vector '{name}' here: {', '.join(self._names) or 'none'} is there")
+            raise AttributeError(f"no vector '{name}': available are {', '.join(self._names) or 'none'}")
         return self._get(name)
 
 
 @dataclass
 class Cohort:
-    """C clients at the start of their phase, and what a method can ask for."""
+    """C clients at the start of a phase: models, states, data and gradients."""
 
     round: int
     phase: str
@@ -66,7 +66,7 @@ class Cohort:
     states: Sequence[State]
     """The method's state on each client."""
     models: Tensor
-    """[C, d]: the model that each client starts from; methods do not write to it."""
+    """[C, d]: the model that each client starts from; read-only."""
     buffers: Tensor
     """[C, b]: floating buffers, updated in place by gradient calls."""
     task: Task
@@ -77,33 +77,33 @@ class Cohort:
     _shared: Sequence[str] = ()
     _received: Mapping[str, Tensor] = field(default_factory=dict)
     _seen: list[tuple[Tensor, list[int]]] = field(default_factory=list)
-    """Of every gradient call, the losses and the numbers of examples."""
+    """The losses and example counts of every gradient call."""
 
     @property
     def state(self) -> Vectors:
-        """[C, d] by name: the clients' side of the method's shared states."""
+        """[C, d] by name: the clients' values of the method's shared states."""
         return Vectors(self._shared, self.stacked)
 
     @property
     def received(self) -> Vectors:
-        """[C, d] by stream: what came with the instruction, besides the model."""
+        """[C, d] by stream: the vectors that the instruction contains besides the model."""
         return Vectors(self._received, self._received.__getitem__)
 
     @property
     def sizes(self) -> list[int]:
-        """How many examples each client has."""
+        """The number of examples of each client."""
         return [self.data.size(client) for client in self.clients]
 
     def zeros(self) -> Tensor:
-        """[d]: where a state starts, on the host."""
+        """[d]: the initial value of a state, in host memory."""
         return torch.zeros(self.layout.size, dtype=self.models.dtype)
 
     def stacked(self, name: str) -> Tensor:
-        """[C, d]: one entry of the clients' states, zero for a client that has none yet."""
+        """[C, d]: one entry of the clients' states; 0 for a client that does not have it yet."""
         return torch.stack([state.get(name, self.zeros()) for state in self.states]).to(self.models.device)
 
     def steps(self, positions: Callable[[int, np.random.Generator], Iterator[np.ndarray]]) -> Iterator[Step]:
-        """Local steps until every client has finished; `positions(size, generator)` plans one client's batches."""
+        """Local steps until all clients have finished; `positions(size, generator)` yields the batches of one client."""
         return self._planned(Draw.BATCHES, Draw.DROPOUT, positions)
 
     def _planned(
@@ -127,11 +127,11 @@ class Cohort:
         order: BatchOrder = "shuffled",
         purpose: str = Draw.LARGE_BATCH,
     ) -> list[Tensor]:
-        """Each client's gradient on one large batch, or on all its data, at each of several models [C, d].
+        """Each client's gradient on one large batch, or on all its data, at each of `models` [C, d].
 
-        The batch is the same for all models. It is computed in pieces, so its size costs time and not memory; batch-norm
-        statistics of the pieces are dropped. Gradients longer than `clip_norm` are scaled to that norm. With a fixed order
-        the batch is the first examples of the client's data; otherwise `purpose` names the draw.
+        All models use the same batch: in fixed order the client's first examples, otherwise the draw named by `purpose`. The
+        batch is processed in pieces to save memory, and batch-norm statistics are left unchanged. Gradients whose norm
+        exceeds `clip_norm` are scaled to it.
         """
         count = None if batch == "full" else batch
 
@@ -140,48 +140,48 @@ class Cohort:
             chosen = generator.permutation(size)[:count] if drawn else np.arange(size)[:count]
             return iter(np.array_split(chosen, -(-len(chosen) // PIECE)))
 
-        totals = [torch.zeros_like(each) for each in models]
+        totals = [torch.zeros_like(model) for model in models]
         examples = torch.zeros(len(self.clients), 1, dtype=self.models.dtype, device=self.models.device)
-        kept = self.buffers.clone()
+        buffers = self.buffers.clone()
         for step in self._planned(purpose, f"{purpose} {Draw.DROPOUT}", plan):
             counts = examples.new_tensor([[0 if batch is None else len(batch[0])] for batch in step.batches])
             examples += counts
-            for total, each in zip(totals, models, strict=True):
-                total += self.gradients(each, step) * counts
-        self.buffers.copy_(kept)
+            for total, model in zip(totals, models, strict=True):
+                total += self.gradients(model, step) * counts
+        self.buffers.copy_(buffers)
         return [clipped(total / examples, clip_norm) for total in totals]
 
     def gradients(self, models: Tensor, step: Step) -> Tensor:
-        """G [C, d]: each client's gradient at its row of `models`, on its batch of this step.
+        """[C, d]: each client's gradient at its row of `models`, on its batch of this step.
 
-        Called twice in one step it uses the same batches and the same dropout masks.
+        Calls in the same step use the same batches and dropout masks.
         """
 
         def seed(row: int) -> int:
             return self.randomness.integer(f"{step.purpose}/{step.number}", self.round, self.clients[row])
 
         result, losses = self._gradients(models, self.buffers, step.batches, seed)
-        self._enter(losses, step)
+        self._record(losses, step)
         return result
 
     def descend(self, models: Tensor, step: Step, rate: float) -> None:
-        """models -= rate * G, in place; a strategy that can do both in one never stores G."""
+        """models -= rate * gradients, in place; some strategies do it without storing the gradients."""
         descend = getattr(self._gradients, "descend", None)
         if descend is None:
             models.sub_(self.gradients(models, step), alpha=rate)
         else:
-            self._enter(descend(models, step.batches, rate), step)
+            self._record(descend(models, step.batches, rate), step)
 
-    def _enter(self, losses: Tensor, step: Step) -> None:
+    def _record(self, losses: Tensor, step: Step) -> None:
         self._seen.append((losses, [0 if batch is None else len(batch[0]) for batch in step.batches]))
 
     def report(self, row: int, examples: int, loss: float) -> None:
-        """Enter work that was done without `gradients`: examples used, and their mean loss (NaN if unknown)."""
-        counts = [examples if each == row else 0 for each in range(len(self.clients))]
+        """Record examples that a client used without `gradients`, and their mean loss (NaN if unknown)."""
+        counts = [examples if other == row else 0 for other in range(len(self.clients))]
         self._seen.append((torch.full((len(self.clients),), loss), counts))
 
     def samples(self) -> list[int]:
-        """[C]: gradients of single examples really computed."""
+        """[C]: per-example gradients that were computed."""
         return [sum(counts[row] for _, counts in self._seen) for row in range(len(self.clients))]
 
     def mean_losses(self) -> list[float]:
@@ -194,10 +194,10 @@ class Cohort:
         return [float(s / n) if n else math.nan for s, n in zip(sums, examples.sum(0), strict=True)]
 
     def _batches(self, client: int, plan: Iterator[np.ndarray]) -> Iterator[Batch]:
-        """The planned batches of one client, several gathered at a time: a gather costs more than what it gathers."""
+        # One gather for several batches: a call costs more than the copy of a small batch.
         for first in plan:
             block = [first, *itertools.islice(plan, GATHERED // len(first) - 1 if len(first) < GATHERED else 0)]
-            together = self.data.batch(client, np.concatenate(block), self.models.dtype)
+            gathered = self.data.batch(client, np.concatenate(block), self.models.dtype)
             lengths = [len(positions) for positions in block]
-            pieces = [torch.split(part.to(self.models.device), lengths) for part in together]
+            pieces = [torch.split(tensor.to(self.models.device), lengths) for tensor in gathered]
             yield from zip(*pieces, strict=True)

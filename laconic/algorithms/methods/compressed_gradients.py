@@ -28,30 +28,29 @@ from laconic.core.part import State, checked
 
 @checked
 class CompressedGradients(Method):
-    """A client sends C(gradient - state); the server moves the model by minus its estimate of the mean gradient.
+    """A client sends C(gradient - state); the server takes a step along minus its estimate of the mean gradient.
 
-    On failure: see `SharedState`. If nobody answers, the model stays where it is.
+    On failure: see `SharedState`. If no client answers, the model does not change.
     """
 
     gradient = SharedState()
     batch_size: Count | Literal["full"] = "full"
     clip_norm: ClipNorm = None
-    """Longer gradients are scaled to this norm."""
+    """Gradients with a larger norm are scaled to this norm."""
     absent: ClassVar[Mapping[str, str]] = ONE_STEP
     equal_weights: ClassVar[bool] = True
 
     def local(self, cohort: Cohort) -> Answer:
-        fresh = cohort.large_gradients([cohort.models], self.batch_size, self.clip_norm)[0]
-        return Answer(gradient=fresh - cohort.state.gradient)
+        gradients = cohort.large_gradients([cohort.models], self.batch_size, self.clip_norm)[0]
+        return Answer(gradient=gradients - cohort.state.gradient)
 
     def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
         return (Phase(TRAIN, self.local, self.nominal_gradients, up=(self.gradient.difference(uplink),)),)
 
     def update(self, received: Received, state: State) -> Tensor | None:
-        return -state["estimate"] if self.gradient.name in received.heard else None
+        return -state["estimate"] if self.gradient.name in received.arrived else None
 
     def nominal_gradients(self, size: int) -> int:
-        """The examples of the batch."""
         return batch_examples(size, self.batch_size)
 
 
@@ -60,8 +59,8 @@ class EF21(CompressedGradients):
     """g_i += C(gradient_i - g_i), C contractive; g = mean of all g_i; w -= b g."""
 
     def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
-        moved = super().gather(exchange, state, received, context)
-        return moved | {"estimate": moved["gradient"]}
+        state = super().gather(exchange, state, received, context)
+        return state | {"estimate": state["gradient"]}
 
 
 @method("diana")
@@ -69,24 +68,24 @@ class DIANA(CompressedGradients):
     """m_i = Q(gradient_i - h_i), Q unbiased; h_i += alpha m_i; w -= b (h + mean m); h += alpha sum(m) / N."""
 
     alpha: Annotated[float, Field(gt=0, le=1)] | None = None
-    """The rate of the shifts h_i; 1 / (1 + omega) of the compressor when not given."""
+    """The rate of the shifts h_i; by default 1 / (1 + omega) of the compressor."""
     quantizer: AnyGroupedCompressor | None = None
-    """The compressor whose omega that is. Always the uplink's, which is filled in before a run."""
+    """The compressor that defines omega. `resolve` sets it to the uplink's."""
 
     def shift_rate(self, layout: Layout) -> float:
-        """The rate alpha for a model of that layout."""
+        """alpha for a model with this layout."""
         if self.alpha is not None:
             return self.alpha
         return 1.0 if self.quantizer is None else 1 / (1 + self.quantizer.omega(layout))
 
     gradient = SharedState(contractive=False, rate=shift_rate)
 
-    def fitted(self, uplink: Uplink) -> Self:
+    def resolve(self, uplink: Uplink) -> Self:
         return self.replace(quantizer=unbiased_compressor(self, uplink))
 
     def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
         mean = received.mean(self.gradient.name)
         if mean is None:
             return state
-        # The estimate uses h as it was before this round.
+        # The estimate uses h from before this round.
         return super().gather(exchange, state, received, context) | {"estimate": state["gradient"] + mean}

@@ -22,14 +22,14 @@ FIRST = "first gradient"
 class ControlVariates(LocalMethod):
     """K times W -= a (g(W, batch) - c_i + c); c_i_new = c_i - c - u_i / (K a); the server: c += sum(c_i_new - c_i) / N.
 
-    On failure: see `SharedState`, which c and c_i are.
+    On failure: c and c_i are a `SharedState`.
     """
 
     control = SharedState(down=True)
     warm_start: bool = False
-    """c_i starts as the client's full gradient at w_0, not at 0."""
+    """c_i starts at the client's full gradient at w_0 instead of 0."""
     mean_compressor: AnyGroupedCompressor | None = None
-    """How c travels to clients; dense when not given. It has no memory, so use an unbiased one, as qsgd:8@layer."""
+    """Compresses c for clients; dense by default. Without memory it should be unbiased, such as qsgd:8@layer."""
     equal_clients: ClassVar[bool] = True
 
     def local(self, cohort: Cohort) -> Answer:
@@ -39,14 +39,13 @@ class ControlVariates(LocalMethod):
         for step in self.steps(cohort):
             models.sub_(self.gradients(cohort, models, step).add_(correction), alpha=rate)
         updates = models.sub_(cohort.models)
-        if rate == 0:  # at the end of a schedule: steps of length 0 say nothing about the gradients
+        if rate == 0:  # at the end of a schedule: such steps contain no information about the gradients
             return Answer(updates, control=torch.zeros_like(updates))
         return Answer(updates, control=-mean - updates / (self.step_count(cohort.sizes[0]) * rate))
 
     def _first_gradient(self, cohort: Cohort) -> Answer:
-        return Answer(
-            control=cohort.large_gradients([cohort.models], clip_norm=self.clip_norm)[0] - cohort.state.control
-        )
+        gradients = cohort.large_gradients([cohort.models], clip_norm=self.clip_norm)[0]
+        return Answer(control=gradients - cohort.state.control)
 
     def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
         up, down = (UPDATE, self.control.difference(uplink)), (self.control.mean(self.mean_compressor),)

@@ -1,8 +1,8 @@
-"""What a round consists of: exchanges, phases and streams.
+"""Exchanges, phases and streams: the structure of a round.
 
-A round is one `Exchange` with clients or several: each client gets an instruction and answers it. The instruction names a
-`Phase`: what the client computes, and which vectors travel with the instruction and with the answer. Each such vector is a
-`Stream`. Only the names of phases and the numbers of streams travel, and both sides derive them from the same method.
+A round has one or more `Exchange`s. In each, clients get an instruction and answer it. The instruction names a `Phase`,
+which defines what the client computes and which vectors the instruction and the answer contain. Each vector is a `Stream`.
+Messages contain only phase names and stream numbers; both sides derive the rest from the same method.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as checked_dataclass
 from torch import Tensor
 
 from laconic.algorithms.methods.cohort import Cohort
-from laconic.compression import GroupedCompressor
+from laconic.compression import AnyGroupedCompressor
 from laconic.compression.packet import STREAMS, CoreStream
 from laconic.core.errors import ConfigError, PacketError
 
@@ -23,25 +25,25 @@ TRAIN = "train"
 MODEL, BUFFERS, MEAN, CONFIRM = CORE = tuple(stream.name.lower() for stream in CoreStream)
 """The names of the streams that every method has."""
 RESERVED = (*CORE, "refused")
-"""Names that a method's own streams cannot have: the ledger counts other bytes under them."""
+"""Names that a method's own streams cannot use: the ledger counts other bytes under them."""
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True, config=ConfigDict(arbitrary_types_allowed=True))
 class Stream:
-    """One vector that travels, by its name, with the compressor that it is encoded with."""
+    """A named vector in an instruction or answer, and the compressor that encodes it."""
 
     name: str
-    compressor: GroupedCompressor | None = None
-    """Dense if there is none."""
+    compressor: AnyGroupedCompressor | None = None
+    """A compressor, or the spelling of one, as "qsgd:8@layer"; None: dense."""
 
     @property
     def draw(self) -> str:
-        """The stream's part in the names of random draws. It is frozen: another spelling would change results."""
+        """The stream's part in the names of random draws. Changing it would change results."""
         return self.name.upper()
 
 
 UPDATE = Stream(MODEL)
-"""The client's update: the uplink encodes it, and keeps its memory."""
+"""The client's update, which the uplink encodes, with its memory."""
 
 
 @dataclass(frozen=True)
@@ -49,24 +51,24 @@ class Exchange:
     """One instruction to each of several clients, and their answers."""
 
     phase: str = TRAIN
-    """The phase of all clients; `Method.assign` can choose another for each of them."""
+    """The phase of all clients, unless `Method.assign` chooses another for a client."""
     who: Literal["participants", "everyone", "answered"] = "participants"
-    """The participants of the round; all N clients; or the participants whose last answer was used."""
+    """The participants of the round, all N clients, or the participants whose last answer was used."""
     model: bool = True
-    """Whether the model is sent. Without it, clients use the model that the phase before has kept."""
+    """Whether the model is sent. Otherwise clients use the model that the previous phase kept."""
     counted: bool = True
-    """Whether the papers' formulas count it. The measured bytes always do."""
+    """Whether the papers' formulas count this exchange. Measured bytes always include it."""
 
 
 class Answer:
-    """What a chunk of clients sends, [C, d] by stream: `Answer(update, control=difference)`."""
+    """The vectors that a cohort sends, [C, d] by stream: `Answer(update, control=difference)`."""
 
     def __init__(self, update: Tensor | None = None, /, **vectors: Tensor) -> None:
         self.vectors = vectors if update is None else {MODEL: update} | vectors
 
 
 def no_gradients(size: int) -> int:
-    """The count of a phase that computes no gradient."""
+    """The gradient count of a phase without gradients."""
     return 0
 
 
@@ -76,27 +78,29 @@ class Phase:
 
     name: str
     run: Callable[[Cohort], Tensor | Answer]
-    """The computation, for a chunk of C clients. A tensor alone is the update."""
+    """The computation for a cohort. A plain tensor is the update."""
     gradients: Callable[[int], int] = no_gradients
-    """How many gradients of single examples the papers count for a client with that many examples."""
+    """Per-example gradients that the papers count, as a function of the client's number of examples."""
     up: tuple[Stream, ...] = (UPDATE,)
-    """What the answer contains. If it is empty, the client only confirms."""
+    """The streams of the answer. If empty, the client only confirms."""
     down: tuple[Stream, ...] = ()
-    """What is sent besides the model: the entries of the server's state with these names."""
+    """The streams of the instruction besides the model: entries of the server's state with these names."""
     keeps_model: bool = False
-    """Whether the client keeps the model, for a next exchange that comes without it."""
+    """Whether the client keeps the model for the next exchange."""
 
     def answer(self, cohort: Cohort) -> dict[str, Tensor]:
         """The vectors of the answer by stream, in the order of `up`."""
-        given = self.run(cohort)
-        vectors = given.vectors if isinstance(given, Answer) else {MODEL: given}
+        result = self.run(cohort)
+        vectors = result.vectors if isinstance(result, Answer) else {MODEL: result}
         expected = [stream.name for stream in self.up]
         if set(vectors) != set(expected):
-            raise ConfigError(f"phase '{self.name}': the answer has {sorted(vectors)}, and declared are {expected}")
+            raise ConfigError(
+                f"phase '{self.name}': the answer has streams {sorted(vectors)}, but the phase declares {expected}"
+            )
         return {name: vectors[name] for name in expected}
 
     def stream(self, name: str) -> Stream:
-        """The stream of that name in the answer."""
+        """The stream with this name in the answer."""
         return next(stream for stream in self.up if stream.name == name)
 
 
@@ -107,13 +111,13 @@ class PhaseTable:
         self._phases = {phase.name: phase for phase in phases}
         up = [stream.name for phase in self._phases.values() for stream in phase.up]
         down = [stream.name for phase in self._phases.values() for stream in phase.down]
-        self.beside = tuple(dict.fromkeys(name for name in up if name != MODEL))
-        """The streams that clients send besides their update."""
-        own = tuple(dict.fromkeys((*self.beside, *down)))
+        self.extra_streams = tuple(dict.fromkeys(name for name in up if name != MODEL))
+        """Streams that clients send besides their update."""
+        own = tuple(dict.fromkeys((*self.extra_streams, *down)))
         for name in own:
             if name in RESERVED or not name.isidentifier() or name != name.lower():
                 raise ConfigError(
-                    f"stream = '{name}': a name in lower case is allowed, and none of {', '.join(RESERVED)}"
+                    f"stream = '{name}': must be a lower-case identifier other than {', '.join(RESERVED)}"
                 )
         self._names = (*CORE, *own)
         if len(self._names) > STREAMS:
@@ -123,14 +127,14 @@ class PhaseTable:
         try:
             return self._phases[name]
         except KeyError:
-            raise PacketError("phase", f"'{name}' is not known: {', '.join(self._phases)}") from None
+            raise PacketError("phase", f"'{name}' is unknown; known: {', '.join(self._phases)}") from None
 
     def number(self, stream: str) -> int:
-        """The number of a stream in the header."""
+        """The number of a stream in packet headers."""
         return self._names.index(stream)
 
     def stream(self, number: int) -> str:
-        """The name of a stream; an unknown number is refused."""
+        """The name of a stream; `PacketError` for an unknown number."""
         if number >= len(self._names):
-            raise PacketError("stream", f"{number} is not known: this method has {len(self._names)}")
+            raise PacketError("stream", f"{number} is unknown: this method has {len(self._names)}")
         return self._names[number]

@@ -1,4 +1,4 @@
-"""FedGATE and FedCOMGATE: clients correct their drift by the difference between the mean update and their own.
+"""FedGATE and FedCOMGATE: clients correct their drift with the difference between the mean update and their own.
 
 [G] is Haddadpour, Kamani, Mokhtari and Mahdavi, AISTATS 2021, Algorithms 3 and 4, with update = end - start.
 """
@@ -28,28 +28,28 @@ MEAN_ARRIVES = "take in the mean"
 class GradientTracking(LocalMethod):
     """K times W -= a (g(W, batch) - T_i); then T_i += beta (q - q_i) / (a K).
 
-    q_i is the client's update as the server decodes it. q is their mean, which comes back in a second exchange. beta
-    (`tracker_rate`) is 1 unless the uplink has a memory: then q_i holds parts of old updates, and beta is k/d for
-    compressors that keep k entries exactly, as top_k, and 0.1 for others.
+    q_i is the client's update as the server decodes it; q is the mean of all q_i, which the server returns in a second
+    exchange. beta (`tracker_rate`) is 1 for an uplink without memory. With memory q_i contains parts of old updates; beta is
+    then k/d for compressors that keep k entries exactly, such as top_k, and 0.1 for others.
 
-    On failure: a client subtracts its share of q_i at once, and adds that of q when q arrives. The server sends q again
-    until the client confirms. So the trackers and what is still to be delivered sum to 0 at any participation. A client
-    that loses its state starts again with T_i = 0.
+    On failure: a client subtracts its q_i term immediately and adds the q term when q arrives. The server resends q until
+    the client confirms. So the trackers and the undelivered q terms sum to 0 for any participation. A client that loses
+    its state restarts with T_i = 0.
     """
 
     tracker_rate: Annotated[float, Field(ge=0)] | None = None
-    """beta; when not given it follows from the uplink."""
+    """beta; by default chosen for the uplink."""
     memory: Literal["standard", "global"] = "standard"
-    """`global` takes the mean that came back out of the error memory, as the authors' code does; it need not converge."""
+    """`global` subtracts the returned mean from the error memory, as the authors' code does; it may not converge."""
     equal_clients: ClassVar[bool] = True
     sends_mean: ClassVar[bool] = True
     exact_sums: ClassVar[str | None] = "its trackers sum to zero only if the mean is exact"
 
-    def fitted(self, uplink: Uplink) -> Self:
+    def resolve(self, uplink: Uplink) -> Self:
         if self.memory == "global" and not (uplink.lossless or uplink.has_memory):
             raise ConfigError(
-                f"method.memory = 'global': the uplink '{uplink.name}' has no memory that the mean could be taken out of; "
-                "say --memory, or uplink = error_feedback"
+                f"method.memory = 'global': the uplink '{uplink.name}' has no memory from which to subtract the mean; "
+                "use --memory, or uplink = error_feedback"
             )
         return self if self.tracker_rate is not None else self.replace(tracker_rate=_tracker_rate(uplink))
 
@@ -74,9 +74,9 @@ class GradientTracking(LocalMethod):
         if MODEL not in decoded:
             return state
         assert self.tracker_rate is not None
-        walked = self.rate(cohort.round) * self.step_count(cohort.sizes[row])
-        # At the end of a schedule a = 0: updates come from memories alone, and say nothing about the gradients.
-        unit = self.tracker_rate / walked if walked else 0.0
+        distance = self.rate(cohort.round) * self.step_count(cohort.sizes[row])
+        # With a = 0, at the end of a schedule, updates contain no information about the gradients.
+        unit = self.tracker_rate / distance if distance else 0.0
         tracker = state["tracker"].clone() if "tracker" in state else cohort.zeros()
         decoded[MODEL].add_to(tracker, -unit)
         state |= {"tracker": tracker, "unit": torch.tensor(unit, dtype=torch.float64)}
@@ -98,7 +98,7 @@ class GradientTracking(LocalMethod):
 
 
 def _confirm(cohort: Cohort) -> Answer:
-    """Nothing to compute: `receive` has used the mean."""
+    # `receive` has already used the mean.
     return Answer()
 
 

@@ -1,4 +1,4 @@
-"""Local SGD: the client's work in FedAvg (McMahan et al., 2017, Algorithm 1) and in most methods built on it."""
+"""Local SGD, as in FedAvg (McMahan et al., 2017, Algorithm 1), optionally with the proximal term of FedProx."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from laconic.core.schedules import LARGEST
 
 @method("local_sgd")
 class LocalSGD(LocalMethod):
-    """W <- w; then K times W -= a (g(W, batch) + mu (W - w)), with mu = 0 unless it is FedProx (Li et al., 2020)."""
+    """W <- w; then K times W -= a (g(W, batch) + mu (W - w)), with mu > 0 for FedProx (Li et al., 2020)."""
 
     proximal: Annotated[float, Field(ge=0, le=LARGEST)] = 0.0
-    """mu: how strongly a client is pulled to the model it was sent."""
+    """mu, the weight of the proximal term, which pulls a client toward the server's model."""
 
     def local(self, cohort: Cohort) -> Tensor:
         rate = self.rate(cohort.round)
@@ -28,8 +28,8 @@ class LocalSGD(LocalMethod):
                 continue
             gradients = self.gradients(cohort, models, step)
             if self.proximal:
-                # A client that has finished has a zero gradient, and must not be pulled either.
-                away = (models - cohort.models) * step.working(models)
-                gradients.add_(away, alpha=self.proximal)
+                # A client that has finished must not move.
+                drift = (models - cohort.models) * step.working(models)
+                gradients.add_(drift, alpha=self.proximal)
             models.sub_(gradients, alpha=rate)
         return models.sub_(cohort.models)

@@ -1,4 +1,4 @@
-"""Minibatch SGD: what local SGD must beat for the same number of gradients."""
+"""Minibatch SGD: the baseline for local SGD with the same number of gradients."""
 
 from __future__ import annotations
 

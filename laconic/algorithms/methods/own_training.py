@@ -1,7 +1,7 @@
-"""A person's own training loop as a method: any function from a model and data to a model.
+"""A user's training loop as a method, such as one with a Lightning or Hugging Face trainer.
 
-A Lightning or Hugging Face trainer fits here: the function gets a module that holds the round's model, and the client's
-data as a torch `Dataset`, and trains however it likes. Laconic sends the difference.
+The function gets a module with the round's model and the client's data as a torch `Dataset`. Laconic sends the difference
+between the trained module and the model.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ Training = Callable[..., nn.Module | None]
 
 @dataclass
 class Visit:
-    """What a training function may want to know, and where it may leave word."""
+    """The context of a call to the training function, and the losses that the function reports."""
 
     round: int
     client: int
     seed: int
-    """A seed of this round and client; torch, NumPy and `random` are seeded with it already."""
+    """The seed for this round and client; torch, NumPy and `random` are already seeded with it."""
     losses: list[float] = field(default_factory=list)
-    """Training losses to report, if the function appends any."""
+    """Training losses; the function may append to this list."""
 
 
 class ClientDataset(Dataset[tuple[Tensor, ...]]):
-    """One client's examples, one by one; it counts how many were taken."""
+    """The examples of one client; `taken` counts how many were read."""
 
     def __init__(self, data: ClientData, client: int, dtype: torch.dtype) -> None:
         self.data, self.client, self.dtype = data, client, dtype
@@ -60,7 +60,7 @@ class ClientDataset(Dataset[tuple[Tensor, ...]]):
         return tuple(part[0] for part in self.data.batch(self.client, np.array([position]), self.dtype))
 
     def __getitems__(self, positions: list[int]) -> list[tuple[Tensor, ...]]:
-        """A whole batch in one gather, which is how a DataLoader asks."""
+        """A batch in one gather, for `DataLoader`."""
         self.taken += len(positions)
         batch = self.data.batch(self.client, np.asarray(positions, dtype=np.int64), self.dtype)
         return list(zip(*batch, strict=True))
@@ -70,7 +70,7 @@ class ClientDataset(Dataset[tuple[Tensor, ...]]):
 class OwnTraining(Method):
     """Calls `function(module, dataset)` or `function(module, dataset, visit)`, one client at a time.
 
-    The function trains the module in place or returns another one of the same form. In a config it is named as
+    The function trains the module in place or returns another one with the same parameters. In a config it is named
     `path/to/file.py:function` or `module:function`.
     """
 
@@ -78,17 +78,16 @@ class OwnTraining(Method):
     one_at_a_time: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        wanted = _wanted(self.training)
-        if wanted not in (2, 3):
-            raise ConfigError(f"method.function takes {wanted} arguments: (module, dataset[, visit]) is allowed")
+        count = _argument_count(self.training)
+        if count not in (2, 3):
+            raise ConfigError(f"method.function takes {count} arguments: (module, dataset[, visit]) is allowed")
 
     @cached_property
     def training(self) -> Training:
-        """The function itself; a person's file is found before any work, and run once."""
+        """The function, loaded from its file or module if it is given by name."""
         return load_function(self.function, "method.function") if isinstance(self.function, str) else self.function
 
     def local(self, cohort: Cohort) -> Tensor:
-        """The difference that the function has made."""
         return torch.stack([self._train(cohort, row) for row in range(len(cohort.clients))])
 
     def _train(self, cohort: Cohort, row: int) -> Tensor:
@@ -98,34 +97,32 @@ class OwnTraining(Method):
         dataset = ClientDataset(cohort.data, client, cohort.models.dtype)
         visit = Visit(cohort.round, client, cohort.randomness.integer(Draw.OWN_TRAINING, cohort.round, client))
         with _seeded(visit.seed):
-            trained = self.training(*(module, dataset, visit)[: _wanted(self.training)])
+            trained = self.training(*(module, dataset, visit)[: _argument_count(self.training)])
         trained = module if trained is None else trained
         if not isinstance(trained, nn.Module):
-            raise ConfigError(f"method.function returned {type(trained).__name__}: a module, or None, is allowed")
-        if not _has_form(trained, layout):
-            raise ConfigError("method.function returned a module of another form: the one it was given is allowed")
-        # A loader with worker processes counts there, out of sight: then a pass over the data is assumed.
-        cohort.report(
-            row, dataset.taken or len(dataset), float(np.mean(visit.losses)) if visit.losses else float("nan")
-        )
+            raise ConfigError(f"method.function returned {type(trained).__name__}: a module or None is allowed")
+        if not _matches(trained, layout):
+            raise ConfigError("method.function returned a module with other parameters than the one it was given")
+        loss = float(np.mean(visit.losses)) if visit.losses else float("nan")
+        # A loader's worker processes count their own copies of `taken`. One epoch is assumed then.
+        cohort.report(row, dataset.taken or len(dataset), loss)
         cohort.buffers[row].copy_(layout.flatten_buffers(trained))
         return layout.flatten(trained).to(cohort.models) - cohort.models[row]
 
     def table(self) -> dict[str, Any]:
-        """The function by its name."""
         name = self.function if isinstance(self.function, str) else _spelling(self.function)
         return {"name": self.name, "function": name}
 
 
-def _wanted(function: Training) -> int:
-    """How many of module, dataset and visit the function takes."""
+def _argument_count(function: Training) -> int:
+    """The number of required positional arguments; 3 for `*args`."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return 3
     return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty for p in parameters)
 
 
-def _has_form(module: nn.Module, layout: Layout) -> bool:
+def _matches(module: nn.Module, layout: Layout) -> bool:
     shapes = {name: tuple(tensor.shape) for name, tensor in (*module.named_parameters(), *module.named_buffers())}
     return all(shapes.get(slot.name) == slot.shape for slot in (*layout.parameters, *layout.buffers))
 
@@ -137,7 +134,7 @@ def _spelling(function: Training) -> str:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """All the usual generators seeded for one call, and put back afterward."""
+    """Seed torch, NumPy and `random`, and restore their states afterward."""
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""The sums of what clients have sent in a round, as a method sees them."""
+"""The sums of the clients' answers in a round, by stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laconic.core.layout import Layout
 
 
 class Aggregate(Protocol):
-    """Where the payloads of one stream are added up in a round."""
+    """Accumulates the payloads of one stream in a round."""
 
     def add(self, payload: Payload, weight: float) -> None:
         """Add one payload."""
@@ -24,40 +24,40 @@ class Aggregate(Protocol):
         ...
 
     def mean(self) -> Tensor | None:
-        """The mean, or a defense's replacement for it; None when nothing was added."""
+        """The mean, or a defense's robust estimate; None if nothing was added."""
         ...
 
 
 class Received:
-    """The sum of each stream."""
+    """One accumulator per stream."""
 
     def __init__(self, layout: Layout, device: torch.device, make: Callable[[str], Aggregate]) -> None:
         self._layout, self._device, self._make = layout, device, make
         self._streams: dict[str, Aggregate] = {}
-        self.heard: set[str] = set()
-        """The streams in which something has arrived."""
+        self.arrived: set[str] = set()
+        """The streams with at least one payload."""
 
     def add(self, stream: str, payload: Payload, weight: float) -> None:
         """Add one payload."""
         self.open(stream)
         self._streams[stream].add(payload, weight)
-        self.heard.add(stream)
+        self.arrived.add(stream)
 
     def open(self, stream: str) -> None:
-        """Create the accumulator, even if nothing arrives."""
+        """Create the accumulator of a stream, even if nothing arrives."""
         if stream not in self._streams:
             self._streams[stream] = self._make(stream)
 
     def mean(self, stream: str) -> Tensor | None:
-        """The mean of a stream, or None when nothing has arrived."""
+        """The mean of a stream; None if nothing has arrived."""
         return self._streams[stream].mean() if stream in self._streams else None
 
     def sum(self, stream: str) -> Tensor:
-        """The weighted sum of a stream so far; 0 when nothing has arrived."""
+        """The weighted sum of a stream so far; 0 if nothing has arrived."""
         return self._streams[stream].total() if stream in self._streams else self._zeros()
 
     def take(self, stream: str) -> Tensor:
-        """The weighted sum of a stream since it was last taken; 0 when nothing has arrived."""
+        """Return the weighted sum of a stream and reset it; 0 if nothing has arrived."""
         return self._streams.pop(stream).total() if stream in self._streams else self._zeros()
 
     def _zeros(self) -> Tensor:

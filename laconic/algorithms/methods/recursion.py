@@ -1,4 +1,4 @@
-"""The local steps of FedAMD, BVR-L-SGD and FedPAGE: a gradient estimate that differences on one batch carry along."""
+"""The local steps of FedAMD, BVR-L-SGD and FedPAGE: a recursive, variance-reduced gradient estimate."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from laconic.core.schedules import clipped
 def recursive_steps(method: LocalMethod, cohort: Cohort, start: Tensor) -> Tensor:
     """K times g += grad(W, batch) - grad(W_before, batch); W_before <- W; W -= a g. Returns W - w.
 
-    FedAMD, Algorithm 1, lines 10 to 17: one batch for both gradients, a new one every step; the first step uses `start`
-    as it is, since W = W_before there.
+    FedAMD, Algorithm 1, lines 10 to 17. Both gradients of a step use the same batch. In the first step W = W_before, so
+    g = `start`.
     """
     rate = method.rate(cohort.round)
     models, before, gradient = cohort.models.clone(), cohort.models, start.clone()
     for step in method.steps(cohort):
-        # The old point first: batch norm must end with the statistics of the new one.
-        old = cohort.gradients(before, step)
-        gradient.add_(cohort.gradients(models, step).sub_(old))
+        # The previous point first: batch norm must keep the statistics of the current one.
+        previous = cohort.gradients(before, step)
+        gradient.add_(cohort.gradients(models, step).sub_(previous))
         before = models
         models = models - rate * clipped(gradient.clone(), method.clip_norm) * step.working(models)
     return models - cohort.models

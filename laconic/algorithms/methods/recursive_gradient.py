@@ -32,19 +32,19 @@ PREVIOUS = "previous"
 
 @checked
 class EstimatedGradient(Method):
-    """Clients send gradients at w, from which the server makes g, the entry `gradient` of its state.
+    """Clients send gradients at w; from them the server computes g, the entry `gradient` of its state.
 
-    On failure: g uses the gradients that arrive. If none does, g stays as it is.
+    On failure: g uses the gradients that arrive. If none arrives, g does not change.
     """
 
     anchor_batch: Count | Literal["full"] = "full"
-    """b, the examples of a large batch."""
+    """b, the number of examples in a large batch."""
     clip_norm: ClipNorm = None
-    """Longer gradients are scaled to this norm, before any difference is taken."""
+    """Gradients with a larger norm are scaled to this norm, before differences are taken."""
 
     @property
     def order(self) -> BatchOrder:
-        """The order of the client's data, from which a large batch is drawn."""
+        """The order of the client's data in large batches."""
         return "shuffled"
 
     def init(self, model: Tensor) -> State:
@@ -62,10 +62,10 @@ class EstimatedGradient(Method):
 
 @checked
 class TwoExchanges(EstimatedGradient, LocalMethod):
-    """First gradients, from which the server makes g; then K steps of the recursion from g."""
+    """First clients send gradients, from which the server computes g; then they take K steps of the recursion from g."""
 
     gradient_compressor: AnyGroupedCompressor | None = None
-    """How gradients are compressed, as qsgd:8@layer; dense when not given."""
+    """Compresses gradients, such as qsgd:8@layer; dense by default."""
 
     @property
     def order(self) -> BatchOrder:
@@ -75,7 +75,6 @@ class TwoExchanges(EstimatedGradient, LocalMethod):
         return recursive_steps(self, cohort, cohort.received.gradient)
 
     def nominal_gradients(self, size: int) -> int:
-        """2 K b'."""
         return 2 * super().nominal_gradients(size)
 
     def _train(self) -> Phase:
@@ -84,7 +83,7 @@ class TwoExchanges(EstimatedGradient, LocalMethod):
 
 @method("bvr_l_sgd")
 class BVRLSGD(TwoExchanges):
-    """Participants send large-batch gradients at w, get their mean as g, and run the recursion from it."""
+    """Participants send large-batch gradients at w, receive their mean g, and take the steps of the recursion from g."""
 
     def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
         up = (Stream(GRADIENT, self.gradient_compressor),)
@@ -100,11 +99,11 @@ class BVRLSGD(TwoExchanges):
 
 @checked
 class RenewedGradient(EstimatedGradient):
-    """An estimate g that all clients renew now and then, and that participants carry along by differences in between.
+    """An estimate g that all clients renew with probability p, and that participants update by differences otherwise.
 
-    With probability p, and while there is no g, all N send their gradient at w and g is the mean. Otherwise participants
-    also receive w_previous, the model that g belongs to, send grad(w) - grad(w_previous) on one batch, and g += the mean.
-    w_previous is the model of the round before, or of an earlier one if nobody has answered since.
+    A renewal, also needed for the first g: all N clients send their gradient at w, and g is the mean. Otherwise participants
+    also receive w_previous, the model of the current g, and send grad(w) - grad(w_previous) on one batch; g += the mean.
+    w_previous is the model of the last round in which a client answered.
     """
 
     probability: Annotated[float, Field(ge=0, le=1)] = 0.5
@@ -137,13 +136,13 @@ class RenewedGradient(EstimatedGradient):
         return state | {GRADIENT: gradient, "current": torch.ones((), dtype=torch.bool)}
 
     def close(self, state: State, model: Tensor) -> State:
-        # A g that is up to date belongs to the round's model; if nobody answered, it belongs to the previous one still.
+        # If no client answered, g is still the estimate at the previous model.
         return {GRADIENT: state[GRADIENT], PREVIOUS: model} if "current" in state else state
 
 
 @method("fed_page")
 class FedPAGE(RenewedGradient, TwoExchanges):
-    """The estimate of `RenewedGradient`, and participants that run the recursion from it."""
+    """The estimate g of `RenewedGradient`; participants take the steps of the recursion from g."""
 
     def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
         compressor = self.gradient_compressor
@@ -155,12 +154,12 @@ class FedPAGE(RenewedGradient, TwoExchanges):
 
 @method("marina")
 class MARINA(RenewedGradient):
-    """The model moves by -g. The uplink's compressor compresses differences, without memory; it must be unbiased."""
+    """w -= b g. The uplink's compressor, which must be unbiased, compresses the differences without memory."""
 
     probability: Annotated[float, Field(ge=0, le=1)] = 0.1
     absent: ClassVar[Mapping[str, str]] = ONE_STEP
 
-    def fitted(self, uplink: Uplink) -> Self:
+    def resolve(self, uplink: Uplink) -> Self:
         unbiased_compressor(self, uplink)
         return self
 
@@ -168,4 +167,4 @@ class MARINA(RenewedGradient):
         return self._estimate_phases(None, uplink.compression, keeps_model=False)
 
     def update(self, received: Received, state: State) -> Tensor | None:
-        return -state[GRADIENT] if GRADIENT in received.heard else None
+        return -state[GRADIENT] if GRADIENT in received.arrived else None

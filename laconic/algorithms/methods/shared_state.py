@@ -1,4 +1,4 @@
-"""State that each client keeps, whose mean the server keeps, and that travels as a difference."""
+"""State of each client, whose mean the server keeps, and which clients send as differences."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from laconic.core.part import State
 
 
 def one(method: Any, layout: Layout) -> float:
-    """The usual rate: differences are added in full."""
+    """The default rate."""
     return 1.0
 
 
 class SharedState:
-    """A vector c_i on each client, and c on the server, the mean over all N clients. Declared in the body of a method:
+    """A vector c_i on each client, and their mean c over all N clients on the server. Declared in the body of a method:
 
         control = SharedState(down=True)
 
-    Both start at 0. A client reads c_i as `cohort.state.control` and answers with the difference to its new value,
-    `Answer(update, control=new - own)`. It travels as C(new - own), without memory: c_i itself corrects what C leaves out.
-    Client and server add what is decoded, times the rate: c_i += r C, and c += r sum(C) / N. So c stays the mean of all c_i
-    for any C and any participation.
+    Both start at 0. A client reads c_i as `cohort.state.control` and answers with the change of its value,
+    `Answer(update, control=new - own)`. The client sends C(new - own) without memory; the next difference contains the
+    compression error. Client and server add the decoded difference times the rate: c_i += r C, and c += r sum(C) / N. So c
+    is the mean of all c_i for any C and any participation.
 
-    On failure: a difference that is lost changes neither side. A client that loses its state starts again with c_i = 0; the
-    c_i that it had before remains in c.
+    On failure: a lost difference changes neither side. A client that loses its state restarts with c_i = 0; its earlier c_i
+    remains in c.
     """
 
     name: str
@@ -38,9 +38,9 @@ class SharedState:
         self, *, down: bool = False, contractive: bool = True, rate: Callable[[Any, Layout], float] = one
     ) -> None:
         self.down = down
-        """Whether c is sent to clients, who read it as `cohort.received.control`."""
+        """Whether clients receive c, as `cohort.received.control`."""
         self.contractive = contractive
-        """Whether C is the uplink's compressor in its contractive form, or as it is."""
+        """Whether to use the uplink's compressor in its contractive form."""
         self.rate = rate
         """r, a function of the method and the layout."""
 
@@ -48,27 +48,27 @@ class SharedState:
         self.name = name
 
     def difference(self, uplink: Uplink) -> Stream:
-        """C(new - own), on its way up."""
+        """The stream of C(new - own)."""
         compression = uplink.compression
         if compression is not None and self.contractive:
             compression = compression.scaled_for_feedback()
         return Stream(self.name, compression)
 
     def exact(self) -> Stream:
-        """The difference without compression, for the first pass."""
+        """The stream of the uncompressed difference, for the first pass."""
         return Stream(self.name)
 
     def mean(self, compressor: GroupedCompressor | None = None) -> Stream:
-        """c, on its way down."""
+        """The stream of c, from the server."""
         return Stream(self.name, compressor)
 
     def add(self, cohort: Cohort, state: State, decoded: Payload, rate: float) -> State:
-        """One client's state, moved by what was decoded."""
+        """One client's state plus the decoded difference times the rate."""
         own = state[self.name].clone() if self.name in state else cohort.zeros()
         decoded.add_to(own, rate)
         return state | {self.name: own}
 
 
 def first_pass(phase: str) -> Exchange:
-    """An exchange with all N clients before round 0, in which they set their state. The papers do not count it."""
+    """An exchange with all N clients before round 0, which sets their states. The papers do not count it."""
     return Exchange(phase, who="everyone", counted=False)

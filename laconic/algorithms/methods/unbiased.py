@@ -1,4 +1,4 @@
-"""DIANA and MARINA need an unbiased compressor."""
+"""The check for methods that need an unbiased compressor, DIANA and MARINA."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from laconic.core.errors import ConfigError
 
 
 def unbiased_compressor(method: Method, uplink: Uplink) -> GroupedCompressor | None:
-    """The uplink's compressor, for a method that adds up what is decoded; a biased one is refused."""
+    """The uplink's compressor; `ConfigError` if it is biased."""
     compression = uplink.compression
     if compression is not None and compression.compressor.biased:
         raise ConfigError(
-            f"uplink.compressor = {compression.compressor}: {method.name} needs an unbiased compressor, as qsgd:4, "
-            "uniform:8 or random_k:1/16, since nothing makes up for what a biased one leaves out; ef21 takes that"
+            f"uplink.compressor = {compression.compressor}: {method.name} needs an unbiased compressor, such as qsgd:4, "
+            "uniform:8 or random_k:1/16, since it does not correct a bias; ef21 does"
         )
     return compression

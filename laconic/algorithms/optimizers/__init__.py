@@ -1,1 +1,1 @@
-"""How the mean update moves the server's model."""
+"""Server optimizers: how the mean update changes the server's model."""

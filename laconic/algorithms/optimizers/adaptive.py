@@ -1,4 +1,4 @@
-"""Adaptive optimizers: FedAMS and its relatives.
+"""Adaptive server optimizers: Adagrad, Adam, Yogi, AMSGrad and AMS.
 
 [C] is FedAMS/FedCAMS (Wang, Lin and Chen, 2022), [R] Adaptive Federated Optimization (Reddi et al., 2021),
 [E] Fed-EF (Li and Li, 2023).
@@ -19,9 +19,9 @@ from laconic.core.schedules import RateSchedule, Schedule
 
 @checked
 class Adaptive(Optimizer):
-    """m = b1 m + (1 - b1) y; v by the rule of the subclass; step b m / (sqrt(v) + eps), eps outside the root.
+    """m = b1 m + (1 - b1) y; v follows the subclass; the step is b m / (sqrt(v) + eps).
 
-    No bias correction unless asked (`bias_correction=True` is what the code of [C] does): the papers print none.
+    The papers use no bias correction; the authors' code of [C] does: `bias_correction=True`.
     """
 
     server_lr: Rate = 0.03
@@ -31,14 +31,12 @@ class Adaptive(Optimizer):
     server_schedule: Schedule = RateSchedule()
 
     def init(self, model: Tensor) -> State:
-        """m_0 = v_0 = 0."""
         state = {"m": torch.zeros_like(model), "v": torch.zeros_like(model)}
         if self.bias_correction:
             state["t"] = torch.zeros((), dtype=torch.int64)
         return state
 
     def step(self, mean: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step of the family; `second_moment` and `denominator` are what differs."""
         new = {"m": torch.lerp(mean, state["m"], self.beta1), "v": self.second_moment(state["v"], mean)}
         rate, correction = self.server_lr, 1.0
         if self.bias_correction:
@@ -49,7 +47,7 @@ class Adaptive(Optimizer):
 
     @property
     def second_decay(self) -> float:
-        """b2 for bias correction; Adagrad sums, so it has none."""
+        """b2, for bias correction; 0 for Adagrad, whose v is a sum."""
         return 0.0
 
     def second_moment(self, v: Tensor, mean: Tensor) -> Tensor:
@@ -57,7 +55,7 @@ class Adaptive(Optimizer):
         raise NotImplementedError
 
     def denominator(self, new: State, old: State, correction: float) -> Tensor:
-        """sqrt(v) + eps; subclasses with a maximum keep it in `new`."""
+        """sqrt(v) + eps; subclasses that use a running maximum store it in `new`."""
         return new["v"].sqrt().mul_(correction).add_(self.epsilon)
 
 
@@ -66,7 +64,6 @@ class Adagrad(Adaptive):
     """FedAdagrad [R, Algorithm 2]: v += y^2."""
 
     def second_moment(self, v: Tensor, mean: Tensor) -> Tensor:
-        """V + y^2."""
         return v + mean.square()
 
 
@@ -78,11 +75,9 @@ class Adam(Adaptive):
 
     @property
     def second_decay(self) -> float:
-        """b2."""
         return self.beta2
 
     def second_moment(self, v: Tensor, mean: Tensor) -> Tensor:
-        """b2 v + (1 - b2) y^2."""
         return torch.lerp(mean.square(), v, self.beta2)
 
 
@@ -91,12 +86,11 @@ class Yogi(Adam):
     """FedYogi [R, Algorithm 2]: v -= (1 - b2) sign(v - y^2) y^2."""
 
     def second_moment(self, v: Tensor, mean: Tensor) -> Tensor:
-        """V - (1 - b2) sign(v - y^2) y^2."""
         square = mean.square()
         return v - (1 - self.beta2) * torch.sign(v - square) * square
 
     def denominator(self, new: State, old: State, correction: float) -> Tensor:
-        """sqrt(v) + eps; the code of [C] corrects the whole of it here, not the root alone."""
+        # The authors' code of [C] applies the correction to the sum, not to the root alone.
         return new["v"].sqrt().add_(self.epsilon).mul_(correction)
 
 
@@ -110,11 +104,9 @@ class AMSGrad(Adam):
     epsilon_inside: bool = False
 
     def init(self, model: Tensor) -> State:
-        """Also vhat_0 = 0."""
         return super().init(model) | {"vhat": torch.zeros_like(model)}
 
     def denominator(self, new: State, old: State, correction: float) -> Tensor:
-        """sqrt(vhat) + eps, or sqrt(vhat + eps)."""
         new["vhat"] = torch.maximum(old["vhat"], new["v"])
         if self.epsilon_inside:
             return (new["vhat"] + self.epsilon).sqrt_().mul_(correction)
@@ -126,10 +118,9 @@ class AMS(Adam):
     """FedAMS [C, Algorithm 1, option 1], max stabilization: vhat = max(vhat, v, eps), step b m / sqrt(vhat)."""
 
     def init(self, model: Tensor) -> State:
-        """vhat_0 = eps is the same as taking eps into every maximum, since vhat never falls."""
+        # vhat never decreases, so starting at eps is the same as max(vhat, v, eps) in every step.
         return super().init(model) | {"vhat": torch.full_like(model, self.epsilon)}
 
     def denominator(self, new: State, old: State, correction: float) -> Tensor:
-        """sqrt(vhat)."""
         new["vhat"] = torch.maximum(old["vhat"], new["v"])
         return new["vhat"].sqrt().mul_(correction)

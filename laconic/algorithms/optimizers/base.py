@@ -1,7 +1,6 @@
-"""How the mean update moves the server's model (algorithms.md, "Optimizers").
+"""The base of server optimizers: `init(model) -> state` and `step(mean, state) -> (step, state)`.
 
-An optimizer is `init(model) -> state` and `step(mean, state) -> (step, state)`; the server *adds* the step. The mean
-update y plays the part of a negative gradient: y = mean of (end - start).
+The server *adds* the step. The mean update y = mean(end - start) takes the role of the negative gradient.
 """
 
 from __future__ import annotations
@@ -12,22 +11,22 @@ from pydantic import Field
 from torch import Tensor
 
 from laconic.core.part import Part, State
-from laconic.core.schedules import LARGEST, Schedule
+from laconic.core.schedules import LARGEST, RateSchedule, Schedule
 
 Rate = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Optimizer(Part):
-    """Base of the optimizers; `server_lr` is the server's learning rate, b."""
+    """Base of the server optimizers; `server_lr` is b, the server's learning rate."""
 
     server_lr: Rate
-    server_schedule: Schedule
-    """What the server's rate is multiplied with as rounds go by."""
+    server_schedule: Schedule = RateSchedule()
+    """The factor on `server_lr` in each round."""
 
     @property
     def linear(self) -> bool:
-        """Whether every step is `server_lr` times the mean, so that whoever knows the mean can repeat it."""
+        """Whether every step is `server_lr` times the mean, so that a client that knows the mean can repeat it."""
         return False
 
     def init(self, model: Tensor) -> State:
@@ -35,10 +34,10 @@ class Optimizer(Part):
         raise NotImplementedError
 
     def step(self, mean: Tensor, state: State) -> tuple[Tensor, State]:
-        """What to add to the model, and the new state."""
+        """The step to add to the model, and the new state."""
         raise NotImplementedError
 
     def scheduled(self, step: Tensor, round: int) -> Tensor:
-        """A step, with the rate that the round has: every step here is in proportion to it."""
+        """The step times the schedule's factor for the round. Every step is proportional to `server_lr`."""
         factor = self.server_schedule.factor(round)
         return step if factor == 1 else factor * step

@@ -1,4 +1,4 @@
-"""SGD on the server, with momentum when asked."""
+"""SGD on the server, optionally with momentum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from laconic.core.schedules import RateSchedule, Schedule
 
 @part("optimizer", "sgd")
 class SGD(Optimizer):
-    """w += b y, with heavy-ball momentum when asked: u = momentum u + y, w += b u."""
+    """w += b y; with heavy-ball momentum: u = momentum u + y, w += b u."""
 
     server_lr: Rate = 1.0
     momentum: Decay = 0.0
@@ -23,11 +23,9 @@ class SGD(Optimizer):
         return not self.momentum and self.server_schedule.name == "constant"
 
     def init(self, model: Tensor) -> State:
-        """Nothing without momentum."""
         return {"momentum": torch.zeros_like(model)} if self.momentum else {}
 
     def step(self, mean: Tensor, state: State) -> tuple[Tensor, State]:
-        """b y, or b u."""
         if not self.momentum:
             return self.server_lr * mean, state
         velocity = self.momentum * state["momentum"] + mean

@@ -1,1 +1,1 @@
-"""How a client's vector becomes bytes, and what the client remembers about what it did not send."""
+"""Uplinks: how a client encodes its update, and what compression error it keeps for later."""

@@ -1,7 +1,7 @@
-"""Uplinks that look at how much an update differs from the last one sent. [B] is FedBNLACA and FedBACA.
+"""Uplinks that compare each update with the last one sent. [B] is the paper of FedBNLACA and FedBACA.
 
-The reference r is the last vector that this client transmitted; both sides keep it as the packet it came in. Before the
-first transmission there is none, and nothing is skipped or accelerated.
+The reference r is the last update that the client sent. Client and server keep it as the encoded packet. Before the first
+one there is no reference, and no update is skipped or accelerated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pydantic import Field
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
-from laconic.algorithms.uplinks.base import CompressedUplink, Encoded
+from laconic.algorithms.uplinks.base import Encoded
+from laconic.algorithms.uplinks.compressed import CompressedUplink
 from laconic.compression import AnyCompressor, Codec, Dense, Payload, SumPayload, decode_body
 from laconic.compression.packet import Body, Flag
 from laconic.core.errors import PacketError
@@ -26,9 +27,9 @@ SKIP = Body(Codec.SKIP)
 
 @checked
 class ThresholdUplink(CompressedUplink):
-    """What lazy and accelerated uplinks share: ||y - r|| <= threshold ||r||.
+    """The base of lazy and accelerated uplinks, which test ||y - r|| <= threshold ||r||.
 
-    The threshold is a number, or C / (alpha n) [B, equation (3)] with n the clients invited; `constant="suggested"` is
+    The threshold is a number, or C / (alpha n) [B, equation (3)] with n participants; `constant="suggested"` is
     C = sqrt(alpha ln N) / N.
     """
 
@@ -51,7 +52,7 @@ class ThresholdUplink(CompressedUplink):
         return constant / (self.alpha * context.invited)
 
     def is_similar(self, payload: Payload, state: State, context: RoundContext) -> bool:
-        """Whether y is near the reference: ||y - r|| <= threshold ||r||."""
+        """Whether ||y - r|| <= threshold ||r||; False without a reference."""
         if "reference" not in state:
             return False
         reference = self.reference(state, context.layout).dense()
@@ -59,19 +60,19 @@ class ThresholdUplink(CompressedUplink):
         return bool(distance <= self.limit(context) * torch.linalg.vector_norm(reference))
 
     def reference(self, state: State, layout: Layout) -> Payload:
-        """The reference r, from the client's state or the server's."""
+        """r, decoded from the state of the client or the peer state of the server."""
         return decode_body(Body.from_tensor(state["reference"]), layout)
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
-        """A skip is a flag of one bit."""
+        """A skip counts as one bit."""
         return 1 if body.codec == Codec.SKIP else super().paper_bits(body, layout)
 
 
 @part("uplink", "lazy")
 class Lazy(ThresholdUplink):
-    """NLA [B, Algorithms 1 and 3]: an update near the last one sent is not sent; the server uses that one again.
+    """NLA [B, Algorithms 1 and 3]: an update close to the last one sent is skipped; the server uses that one again.
 
-    Error feedback inside sees what the server used, so a skip loses nothing.
+    Error feedback subtracts the update that the server used, so a skip loses nothing.
     """
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
@@ -84,8 +85,7 @@ class Lazy(ThresholdUplink):
         memory = self.remember(target, used, context)
         return Encoded(body, memory | {"reference": reference}, used)
 
-    def fold(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
-        """The body, or on a skip the last one again."""
+    def decode(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
         if body.codec != Codec.SKIP:
             return decode_body(body, layout), {"reference": body.to_tensor()}
         if "reference" not in peer:
@@ -95,10 +95,9 @@ class Lazy(ThresholdUplink):
 
 @part("uplink", "accelerated")
 class Accelerated(ThresholdUplink):
-    """AA [B, equation (4)]: an update near the last one is sent in full, and the server uses both together.
+    """AA [B, equation (4)]: if an update y is close to the last one, r, the server uses r + y.
 
-    Error feedback inside sees y alone: seeing r + y it would take the acceleration back one round later. `feedback="used"`
-    does just that.
+    Error feedback subtracts y. With `feedback="used"` it subtracts r + y, which cancels the acceleration one round later.
     """
 
     feedback: Literal["sent", "used"] = "sent"
@@ -106,15 +105,14 @@ class Accelerated(ThresholdUplink):
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         target = self.target(update, state, context)
         body = self.compress(target, context)
-        arrived: Payload = decode_body(body, context.layout)
-        flags = Flag.ACCELERATED if self.is_similar(arrived, state, context) else Flag(0)
-        used = SumPayload(self.reference(state, context.layout), arrived) if flags else arrived
-        seen = used if self.feedback == "used" else arrived
-        memory = self.remember(target, seen, context)
-        return Encoded(body, memory | {"reference": body.to_tensor()}, used, flags, seen)
+        decoded: Payload = decode_body(body, context.layout)
+        flags = Flag.ACCELERATED if self.is_similar(decoded, state, context) else Flag(0)
+        used = SumPayload(self.reference(state, context.layout), decoded) if flags else decoded
+        remembered = used if self.feedback == "used" else decoded
+        memory = self.remember(target, remembered, context)
+        return Encoded(body, memory | {"reference": body.to_tensor()}, used, flags, remembered)
 
-    def fold(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
-        """What was sent, y, or r + y."""
+    def decode(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
         payload: Payload = decode_body(body, layout)
         if Flag.ACCELERATED in flags:
             if "reference" not in peer:

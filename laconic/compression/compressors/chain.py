@@ -15,9 +15,9 @@ from laconic.core.errors import ConfigError
 
 @compressor("chain")
 class Chain(Compressor):
-    """`first` chooses entries, `second` quantizes their values, group by group and in order of position.
+    """`first` selects entries, `second` quantizes their values, in each group and in order of position.
 
-    Written `top_k:0.01+qsgd:4`, where qsgd takes the max norm unless told otherwise.
+    Written `top_k:0.01+qsgd:4`. In a chain, qsgd uses the max norm by default.
     """
 
     first: Compressor

@@ -19,7 +19,7 @@ _DENSE = {torch.float32: Codec.FLOAT32, torch.float64: Codec.FLOAT64}
 
 @compressor("dense")
 class Dense(Compressor):
-    """The vector's own floating type, 32 bits an entry in the papers' count."""
+    """The vector in its own type; the papers count 32 bits per entry."""
 
     exact = True
     biased = False
@@ -30,7 +30,7 @@ class Dense(Compressor):
 
 @compressor("cast", argument="kind")
 class Cast(Compressor):
-    """Sixteen bits an entry, rounded to the nearest. What is too large for the type becomes its largest number."""
+    """Sixteen bits per entry, rounded to nearest. Values beyond the range of the type are clipped."""
 
     kind: Literal["float16", "bfloat16"] = "float16"
     rounds_entries = True
@@ -43,7 +43,7 @@ class Cast(Compressor):
 
 
 def encode_dense(vector: Tensor, *, lent: bool = False) -> Body:
-    """A vector entry by entry; no layout is needed. A vector that is `lent` will not change, so it is not copied."""
+    """Encode a vector without compression. A `lent` vector must not change afterward; it is not copied."""
     entries = vector.detach().cpu().contiguous().numpy()
     little = entries.astype(entries.dtype.newbyteorder("<"), copy=False)
     return Body(_DENSE[vector.dtype], little.data.cast("B") if lent else little.tobytes())

@@ -1,4 +1,4 @@
-"""Values rounded to levels of a step per group: QSGD and the min-max grid."""
+"""Quantizers: QSGD and the min-max grid."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Bits = Annotated[int, Field(ge=1, le=MOST_BITS)]
 
 @compressor("qsgd", argument="bits")
 class QSGD(Compressor):
-    """norm(x) sign(x) level / s, level = s |x| / norm(x) rounded at random so that the mean is right (Fed-EF, equation 2).
+    """norm(x) sign(x) level / s, with level = s |x| / norm(x) rounded stochastically (Fed-EF, equation 2).
 
-    norm l2: s = 2^(bits-1); norm max: s = 2^(bits-1) - 1. Unbiased; the l2 form has omega = min(d/s^2, sqrt(d)/s), which
-    error feedback does not survive, so `damped` divides by 1 + omega: the step that is sent is that much smaller.
+    norm l2: s = 2^(bits-1); norm max: s = 2^(bits-1) - 1. Unbiased. With the l2 norm omega = min(d/s^2, sqrt(d)/s), too
+    large for error feedback; `damped` divides by 1 + omega.
     """
 
     bits: Bits = 4
@@ -36,35 +36,35 @@ class QSGD(Compressor):
     @model_validator(mode="after")
     def _enough_bits(self) -> QSGD:
         if self.levels < 1:
-            raise ValueError("bits = 1 with norm = 'max': at least 2 are needed, one is the sign")
+            raise ValueError("bits = 1 with norm = 'max': at least 2 are needed, since one is the sign")
         return self
 
     @property
     def levels(self) -> int:
-        """s, the number of levels above zero."""
+        """s, the number of positive levels."""
         return int(2 ** (self.bits - 1)) - (self.norm == "max")
 
     def compress(self, x: Floats, rng: np.random.Generator) -> Form:
-        length = peak(x) if self.norm == "max" else euclidean(x)
-        step = representable(length / self.levels, x.dtype)
-        levels = np.zeros(len(x), dtype=_whole(self.bits))
+        norm = peak(x) if self.norm == "max" else euclidean(x)
+        step = representable(norm / self.levels, x.dtype)
+        levels = np.zeros(len(x), dtype=_integer_type(self.bits))
         _round_magnitudes(x, step, self.levels, rng, levels)
-        return Levels(levels, step / self._damping(x, length) if self.damped else step, bits=self.bits)
+        return Levels(levels, step / self._damping(x, norm) if self.damped else step, bits=self.bits)
 
-    def _damping(self, values: Floats, length: float) -> float:
+    def _damping(self, values: Floats, norm: float) -> float:
         """1 + omega."""
         if self.norm == "l2":
             return 1 + self.omega(len(values))
-        # An error is below max(x)/s: with two levels or more, memory shrinks in the maximum norm. With one level the
+        # Errors are below max(x)/s, so with two or more levels C is contractive in the maximum norm. With one level the
         # variance is the sum of |x| (max - |x|), so 1 + omega = max(x) ||x||_1 / ||x||^2.
-        if self.levels > 1 or length == 0:
+        if self.levels > 1 or norm == 0:
             return 1.0
-        shares = np.abs(values.astype(np.float64)) / length
-        return float(shares.sum() / np.square(shares).sum())
+        relative = np.abs(values.astype(np.float64)) / norm
+        return float(relative.sum() / np.square(relative).sum())
 
     @property
     def contractive(self) -> bool:
-        """When damped; and by the max norm with at least two levels, where memory shrinks in the maximum norm."""
+        """Damped, or with the max norm and at least two levels (contractive in the maximum norm)."""
         return self.damped or (self.norm == "max" and self.levels > 1)
 
     @property
@@ -76,15 +76,14 @@ class QSGD(Compressor):
         return not self.damped
 
     def omega(self, size: int) -> float:
-        """min(d/s^2, sqrt(d)/s); the max norm is no larger than the l2 norm, so the bound holds for it as well."""
+        """min(d/s^2, sqrt(d)/s). It holds for the max norm too, which is at most the l2 norm."""
         return min(size / self.levels**2, math.sqrt(size) / self.levels)
 
     def scaled_for_feedback(self) -> QSGD:
-        """Damped, unless it is contractive."""
         return self if self.contractive else self.replace(damped=True)
 
     def value_bits(self, count: int, groups: int) -> int:
-        """32 + d bits."""
+        """32 + bits d."""
         return 32 + count * self.bits
 
 
@@ -92,9 +91,9 @@ class QSGD(Compressor):
 class Uniform(Compressor):
     """A grid of 2^bits points from the smallest to the largest value of each group (FedCOMGATE, Section 5).
 
-    `rounding`: stochastic, which is unbiased; nearest; or authors, the published code: nearest on a grid centered on the
-    mean, with a whole zero point. `zero_point_noise` = n moves each group's grid by a random whole number of steps, from -n
-    to n (Figure 9).
+    `rounding`: stochastic, which is unbiased; nearest; or authors, as in the published code: nearest on a grid that is
+    centered on the mean and has an integer zero point. `zero_point_noise` = n shifts each group's grid by a random integer
+    number of steps from -n to n (Figure 9).
     """
 
     bits: Bits = 8
@@ -103,7 +102,7 @@ class Uniform(Compressor):
     rounds_entries = True
 
     def compress(self, x: Floats, rng: np.random.Generator) -> Form:
-        levels = np.zeros(len(x), dtype=_whole(self.bits))
+        levels = np.zeros(len(x), dtype=_integer_type(self.bits))
         step, offset = self._grid(x, rng, levels)
         if self.zero_point_noise:
             noise = rng.integers(-self.zero_point_noise, self.zero_point_noise, endpoint=True)
@@ -111,7 +110,7 @@ class Uniform(Compressor):
         return Levels(levels, step, offset, self.bits)
 
     def _grid(self, values: Floats, generator: np.random.Generator, levels: NDArray[Any]) -> tuple[float, float]:
-        peak(values)  # refuses what is not finite
+        peak(values)  # rejects NaN and infinity
         low, high, last = float(values.min()), float(values.max()), 2**self.bits - 1
         step = representable(high / last - low / last if high - low == math.inf else (high - low) / last, values.dtype)
         if self.rounding == "authors":
@@ -126,7 +125,7 @@ class Uniform(Compressor):
 
     def _authors_grid(self, values: Floats, step: float, levels: NDArray[Any]) -> tuple[float, float]:
         lowest, highest = -(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1
-        center = float((values.astype(np.float64) / len(values)).sum())  # divided first, so that it cannot overflow
+        center = float((values.astype(np.float64) / len(values)).sum())  # divided first to avoid overflow
         wide = not math.isfinite(float(values.max()) - float(values.min()))
         (smallest,) = _steps_above(values.min(keepdims=True).astype(np.float64), center, step, wide)
         zero_point = int(min(max(lowest - float(smallest), lowest), highest))
@@ -138,7 +137,7 @@ class Uniform(Compressor):
 
     @property
     def contractive(self) -> bool:
-        """In the maximum norm, where an error is below 1 + noise steps of (largest - smallest) / (2^bits - 1) each."""
+        """In the maximum norm, where errors are below 1 + n steps of (largest - smallest) / (2^bits - 1)."""
         return 2 * (1 + self.zero_point_noise) < (1 << self.bits) - 1
 
     @property
@@ -146,16 +145,16 @@ class Uniform(Compressor):
         return self.rounding != "stochastic"
 
     def omega(self, size: int) -> float:
-        """d/4 step^2, with a step of at most 2 ||x|| / (2^bits - 1), when rounding is stochastic."""
+        """With stochastic rounding at most d/4 step^2 / ||x||^2, where step <= 2 ||x|| / (2^bits - 1)."""
         return size / (2**self.bits - 1) ** 2 if self.rounding == "stochastic" else 0.0
 
     def value_bits(self, count: int, groups: int) -> int:
-        """bits d, and 64 for each group's grid."""
+        """bits d, and 64 per group for its grid."""
         return self.bits * count + 64 * groups
 
 
 def _steps_above(values: Floats, low: float, step: float, wide: bool) -> Floats:
-    """(x - low) / step; in halves where x - low would overflow."""
+    """(x - low) / step; if `wide`, halved to avoid overflow."""
     if wide:
         return (values.astype(np.float64) / 2 - low / 2) / (step / 2)
     kind = values.dtype.type
@@ -163,7 +162,7 @@ def _steps_above(values: Floats, low: float, step: float, wide: bool) -> Floats:
     return position
 
 
-def _whole(bits: int) -> type[np.signedinteger[Any]]:
+def _integer_type(bits: int) -> type[np.signedinteger[Any]]:
     return np.int32 if bits > 15 else np.int16
 
 
@@ -172,15 +171,15 @@ def _most(values: Floats) -> float:
 
 
 def representable(step: float, floats: np.dtype[Any]) -> float:
-    """A step as it will be sent. Among the smallest numbers it is rounded up, since half a step would overrun the levels."""
-    sent = floats.type(min(step, float(np.finfo(floats).max)))
-    if float(sent) < step and sent < np.finfo(floats).tiny:
-        sent = np.nextafter(sent, floats.type(1))
-    return float(sent)
+    """A step rounded to the type in which it is sent. Subnormal steps are rounded up, so that levels stay in range."""
+    rounded = floats.type(min(step, float(np.finfo(floats).max)))
+    if float(rounded) < step and rounded < np.finfo(floats).tiny:
+        rounded = np.nextafter(rounded, floats.type(1))
+    return float(rounded)
 
 
 def euclidean(values: Floats) -> float:
-    """||x||, without overflow or underflow on the way."""
+    """||x||, without intermediate overflow or underflow."""
     largest = peak(values)
     if largest == 0:
         return 0.0
@@ -194,7 +193,7 @@ def euclidean(values: Floats) -> float:
 def _round_magnitudes(
     values: Floats, step: float, highest: int, generator: np.random.Generator, levels: NDArray[Any]
 ) -> None:
-    """levels = sign(x) floor(|x| / step + draw), at most `highest`; one draw per value, in order."""
+    """levels = sign(x) min(floor(|x| / step + draw), highest), with one uniform draw per value."""
     for start, end in blocks(len(values)):
         block = values[start:end]
         draws = generator.random(len(block), values.dtype.type)

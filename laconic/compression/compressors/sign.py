@@ -1,4 +1,4 @@
-"""One bit for each value: of all entries, or of the largest."""
+"""One bit per value: the signs of all entries, or of the largest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Sign(Compressor):
         return signs_and_mean(x)
 
     def value_bits(self, count: int, groups: int) -> int:
-        """d + 32: the papers count one scale, or none, however many layers there are."""
+        """d + 32: the papers count at most one scale, for any number of layers."""
         return count + 32
 
 
@@ -35,7 +35,7 @@ class Sign(Compressor):
 class HeavySign(Compressor):
     """The signs of top_k (Fed-EF, Section 3.1), times the mean magnitude of the kept entries.
 
-    As printed the scale divides by all d entries of the layer, which makes it too small by k/d: `scale="printed"`.
+    `scale="printed"` divides by all d entries of the layer, as the paper prints it. That scale is too small by k/d.
     """
 
     ratio: Ratio = 0.05
@@ -61,7 +61,7 @@ class HeavySign(Compressor):
 
 
 def signs_and_mean(x: Floats) -> Signs:
-    """Which values are below zero, and the mean magnitude, in one pass."""
+    """The signs and the mean magnitude, in one pass."""
     negative = np.empty(len(x), dtype=bool)
     buffer = np.empty(min(BLOCK, len(x)), dtype=x.dtype)
     mean = 0.0
@@ -73,7 +73,7 @@ def signs_and_mean(x: Floats) -> Signs:
 
 
 def _share_of_mean(magnitudes: Floats, count: int) -> float:
-    """What these add to the mean over `count`; divided first only where the plain sum overflows, since that is slower."""
+    """sum(magnitudes) / count. Dividing first is slower and done only if the sum overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         total = float(magnitudes.sum())
     if np.isfinite(total):

@@ -1,4 +1,4 @@
-"""Some of the entries, exactly: the largest, or random ones."""
+"""Sparsifiers: the largest entries, or random ones."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from laconic.compression.selection import largest, peak
 from laconic.core.layout import Layout
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
-"""The share of a group's entries that is kept; never fewer than one entry."""
+"""The fraction of a group's entries that is kept, at least one entry."""
 
 
 @compressor("top_k", argument="ratio")
 class TopK(Compressor):
-    """The k = max(1, floor(ratio d)) largest magnitudes of each group; among equals the lower position wins.
+    """The k = max(1, floor(ratio d)) largest magnitudes of each group. Ties go to the lower position.
 
-    q^2 = 1 - k/d. FedCAMS, Section 4.2, over the whole model and 64 bits each; Fed-EF, Section 3.1, by layer and 32 each.
+    q^2 = 1 - k/d. FedCAMS, Section 4.2, over the whole model with 64 bits per entry; Fed-EF, Section 3.1, by layer with 32.
     """
 
     ratio: Ratio = 1 / 64
@@ -48,15 +48,15 @@ class TopK(Compressor):
 
 @compressor("random_k", argument="ratio")
 class RandomK(Compressor):
-    """k random entries of each group, times d/k when unbiased; their positions follow from a seed and are not sent."""
+    """k random entries of each group, times d/k if `unbiased`. Their positions are drawn from a seed, which is sent."""
 
     ratio: Ratio = 1 / 64
     unbiased: bool = True
     sparse = True
 
     def forms(self, entries: Floats, bounds: Bounds, rng: np.random.Generator) -> list[Form]:
-        """All groups share one seed, from which both sides draw the positions."""
-        peak(entries)  # refuses what is not finite
+        # All groups share one seed, from which both sides draw the positions.
+        peak(entries)  # rejects NaN and infinity
         seed = Seed(self.ratio, int(rng.integers(2**64, dtype=np.uint64)))
         positions, kept = seed.positions(bounds), kept_bounds(self.ratio, bounds)
         values = entries[positions]
@@ -64,7 +64,7 @@ class RandomK(Compressor):
             counts, most = np.diff(kept), np.finfo(values.dtype).max
             with np.errstate(over="ignore"):
                 values *= np.repeat(np.diff(bounds) / counts, counts).astype(values.dtype)
-            np.clip(values, -most, most, out=values)  # a packet cannot carry infinity
+            np.clip(values, -most, most, out=values)  # packets cannot contain infinity
         starts = bounds.tolist()
         return [
             Kept(positions[first:last] - start, values[first:last], seed=seed)
@@ -80,7 +80,6 @@ class RandomK(Compressor):
 
     @property
     def contractive(self) -> bool:
-        """Without the factor d/k it only leaves entries out."""
         return not self.unbiased
 
     @property
@@ -92,22 +91,22 @@ class RandomK(Compressor):
         return size / self.kept(size) - 1 if self.unbiased else 0.0
 
     def scaled_for_feedback(self) -> RandomK:
-        """Divided by 1 + omega = d/k: the plain entries."""
+        """Divided by 1 + omega = d/k: the entries without a factor."""
         return self.replace(unbiased=False)
 
 
 def encode_sparse(positions: Tensor, values: Tensor, layout: Layout) -> Body:
-    """Given entries at given sorted positions, exactly: what no compressor chose."""
+    """Encode the given entries exactly, at sorted positions."""
     writer = BodyWriter(layout)
     forms = [Kept(positions.cpu().numpy(), values.detach().cpu().numpy())] if layout.size else []
     return writer.body(write_forms(forms, group_bounds(layout, "model"), writer))
 
 
 def encode_exactly(vector: Tensor, layout: Layout) -> Body:
-    """A vector that must arrive as it is: without its zeros if that is shorter."""
+    """Encode a vector losslessly, without its zeros if that is shorter."""
     positions = vector.detach().cpu().flatten().nonzero().flatten()
-    whole = encode_dense(vector)
+    dense = encode_dense(vector)
     if 2 * len(positions) > layout.size:
-        return whole
+        return dense
     sparse = encode_sparse(positions, vector.cpu()[positions], layout)
-    return min(sparse, whole, key=lambda body: len(body.data))
+    return min(sparse, dense, key=lambda body: len(body.data))

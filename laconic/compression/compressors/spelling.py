@@ -1,6 +1,6 @@
-"""How compressors are written: `top_k:1/64`, `heavy_sign:0.05`, `top_k:0.01+qsgd:4`, and with a granularity `sign@layer`.
+"""Parsing of compressors: `top_k:1/64`, `heavy_sign:0.05`, `top_k:0.01+qsgd:4`, and with a granularity `sign@layer`.
 
-A name, its main parameter after a colon, others as `,name=value`; two joined by `+` are a chain.
+The main parameter follows a colon, others follow as `,name=value`. `+` joins two compressors to a chain.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FRACTION = re.compile(r"\d+/\d+")
 
 
 def parse_compressor(text: str) -> Compressor:
-    """The compressor that is spelled so.
+    """Parse a compressor.
 
     >>> parse_compressor("top_k:1/64")
     TopK(ratio=0.015625, coding='ans')
@@ -36,7 +36,7 @@ def parse_compressor(text: str) -> Compressor:
     'top_k:1/100+qsgd:4'
     """
     if "@" in text:
-        raise ConfigError(f"compressor '{text}': the granularity is a setting of a link; here it has no meaning")
+        raise ConfigError(f"compressor '{text}': a granularity is not allowed here; it is a setting of the link")
     first, plus, second = text.partition("+")
     if not plus:
         return _piece(first)
@@ -46,7 +46,7 @@ def parse_compressor(text: str) -> Compressor:
 
 
 def split_granularity(text: str) -> tuple[str, str | None]:
-    """A spelling's compressor, and its granularity if it has one.
+    """Split a text into compressor and granularity, which is None if there is no `@`.
 
     >>> split_granularity("top_k:1/64@layer"), split_granularity("sign")
     (('top_k:1/64', 'layer'), ('sign', None))
@@ -60,12 +60,12 @@ def _read(value: Any) -> Any:
 
 
 AnyCompressor = Annotated[Compressor, BeforeValidator(_read)]
-"""A parameter that is a compressor, or the spelling of one."""
+"""A parameter that accepts a compressor or its text form."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GroupedCompressor:
-    """A compressor and the groups of entries that it is applied to.
+    """A compressor and its granularity.
 
     >>> print(GroupedCompressor.parse("sign@layer"), GroupedCompressor.parse("qsgd:8"))
     sign@layer qsgd:8@model
@@ -76,24 +76,24 @@ class GroupedCompressor:
 
     @classmethod
     def parse(cls, text: str) -> GroupedCompressor:
-        """From a spelling; without an `@` over the whole model."""
+        """Parse a text such as `sign@layer`; without an `@` the granularity is `model`."""
         spelled, granularity = split_granularity(text)
         return cls(parse_compressor(spelled), granularity or "model")
 
     def encode(self, vector: Tensor, layout: Layout, rng: np.random.Generator) -> Body:
-        """The vector as bytes; only random compressors draw from the generator."""
+        """Encode a vector; only random compressors use the generator."""
         return self.compressor.encode(vector, layout, rng, self.granularity)
 
     def scaled_for_feedback(self) -> GroupedCompressor:
-        """With the compressor as error feedback may use it."""
+        """The same with the compressor's contractive form, for error feedback."""
         return GroupedCompressor(self.compressor.scaled_for_feedback(), self.granularity)
 
     def omega(self, layout: Layout) -> float:
-        """The variance of an unbiased C, relative to ||x||^2, for the worst group."""
+        """The compressor's omega for the worst group."""
         return max((self.compressor.omega(size) for size in self._sizes(layout)), default=0.0)
 
     def paper_bits(self, layout: Layout) -> int:
-        """What the papers count for a vector. FedCAMS, over the model, counts positions; Fed-EF, by layer, does not."""
+        """The bits that the papers count for a vector. FedCAMS (by model) counts positions; Fed-EF (by layer) does not."""
         sizes = self._sizes(layout)
         count = sum(self.compressor.kept(size) for size in sizes)
         positions = self.compressor.position_bits(count) if self.granularity == "model" else 0
@@ -110,21 +110,22 @@ class GroupedCompressor:
 DENSE = GroupedCompressor(Dense())
 
 
-def _read_grouped(value: Any) -> Any:
+def as_grouped(value: Any) -> Any:
+    """A compressor, or the spelling of one, with its granularity; other values as they are."""
     if isinstance(value, Compressor):
         return GroupedCompressor(value)
     return GroupedCompressor.parse(value) if isinstance(value, str) else value
 
 
-AnyGroupedCompressor = Annotated[GroupedCompressor, BeforeValidator(_read_grouped)]
-"""A parameter that is a compressor with its granularity, spelled `qsgd:8@layer`; without an `@` over the whole model."""
+AnyGroupedCompressor = Annotated[GroupedCompressor, BeforeValidator(as_grouped)]
+"""A parameter that accepts a compressor with granularity, such as `qsgd:8@layer`; the default is `@model`."""
 
 
 def _piece(text: str, chained: bool = False) -> Compressor:
     # `qsgd,norm=max` is `qsgd:norm=max`.
     name, arguments, keywords = _split(re.sub(r"^(\w+),", r"\1:", text))
-    # Looked up now, since a person's own file may have added to them.
-    known = {each: cls for each, cls in COMPRESSORS.items() if cls is not Chain}
+    # Looked up on every call, since user files may register compressors.
+    known = {key: cls for key, cls in COMPRESSORS.items() if cls is not Chain}
     if name not in known:
         raise unknown_name("compressor", name, known)
     cls = known[name]
@@ -133,7 +134,7 @@ def _piece(text: str, chained: bool = False) -> Compressor:
         names = ", ".join(parameter_names(cls))
         raise ConfigError(f"compressor '{text}': '{arguments[-1]}' must be name=value with one of {names}")
     for key, value in [*zip([cls.argument or ""], arguments, strict=False), *keywords.items()]:
-        # A person's own compressor may call its share as it likes.
+        # User compressors may have fractions under other names.
         parameters[key] = _number(key, value) if key == "ratio" or _FRACTION.fullmatch(value) else value
     return make_part(cls, parameters)
 

@@ -1,4 +1,4 @@
-"""Every data set that Laconic knows by name, one module per family."""
+"""The named data sets, one module per family."""
 
 from __future__ import annotations
 

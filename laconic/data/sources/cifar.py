@@ -4,8 +4,8 @@ Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
 
 The official binary version is one record per image: the label (CIFAR-100: coarse label, fine label), then
 1024 red, 1024 green and 1024 blue bytes. CIFAR-10 can also be read from its unpacked batches, or from
-lossless WebP sheets of 100x100 tiles (`data_batch_1.webp`, ...) with idx labels, which are checked by
-putting them back into the official layout.
+lossless WebP sheets of 100x100 tiles (`data_batch_1.webp`, ...) with idx labels, which are converted back to the
+official layout to verify them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import hashlib
 import tarfile
 import warnings
 import zlib
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def read_cifar10(finder: Finder) -> Pool:
-    """CIFAR-10 from the archive, from unpacked batches, from WebP sheets, or downloaded: the first that is there."""
+    """Read CIFAR-10 from the first that exists: archive, unpacked batches, WebP sheets. Otherwise download it."""
     if finder.look(CIFAR10_ARCHIVE) is None:
         if finder.look(_unpacked("test_batch")) is not None:
             return _cifar10({name: finder.read(_unpacked(name)) for name in CIFAR10_SUMS})
@@ -68,7 +69,7 @@ def read_cifar10(finder: Finder) -> Pool:
 
 
 def read_cifar100(finder: Finder) -> Pool:
-    """CIFAR-100 with its 100 fine labels."""
+    """Read CIFAR-100 with its 100 fine labels."""
     archive = finder.find(CIFAR100_ARCHIVE)
     parts = []
     for name, count in CIFAR100_COUNTS.items():
@@ -78,7 +79,7 @@ def read_cifar100(finder: Finder) -> Pool:
 
 
 def _cifar10(batches: dict[str, bytes]) -> Pool:
-    """Check the batches in the official layout, then take them apart."""
+    """Verify batches in the official layout and split them into images and labels."""
     for name, content in batches.items():
         actual = hashlib.sha256(content).hexdigest()
         if actual != CIFAR10_SUMS[name]:
@@ -119,16 +120,12 @@ def _sheet(name: str) -> DataFile:
 
 
 def _sheets(finder: Finder) -> dict[str, bytes]:
-    """As many training sheets as there are, from the first on, and the test sheet, in the official layout."""
-    found = []
-    for name in TRAIN_BATCHES:
-        if finder.look(_sheet(name)) is None:
-            break
-        found.append(name)
-    if not found:
-        raise DataError("cifar10: test_batch.webp is there, but data_batch_1.webp is not")
-    if len(found) < len(TRAIN_BATCHES):
-        count = BATCH_SIZE * len(found)
+    """Read the consecutive training sheets that exist and the test sheet, in the official layout."""
+    present = list(takewhile(lambda name: finder.look(_sheet(name)) is not None, TRAIN_BATCHES))
+    if not present:
+        raise DataError("cifar10: found test_batch.webp, but not data_batch_1.webp")
+    if len(present) < len(TRAIN_BATCHES):
+        count = BATCH_SIZE * len(present)
         warnings.warn(f"cifar10: only the first {count} of 50000 training images are here", stacklevel=2)
     train_labels, test_labels = (
         idx.parse(finder.read(DataFile("cifar10", name)), name, (count,))
@@ -139,11 +136,11 @@ def _sheets(finder: Finder) -> dict[str, bytes]:
     )
     labels = dict(zip(TRAIN_BATCHES, np.split(train_labels, len(TRAIN_BATCHES)), strict=True))
     labels["test_batch"] = test_labels
-    return {name: _official(finder.find(_sheet(name)), labels[name]) for name in [*found, "test_batch"]}
+    return {name: _official(finder.find(_sheet(name)), labels[name]) for name in [*present, "test_batch"]}
 
 
 def _official(path: Path, labels: npt.NDArray[np.integer]) -> bytes:
-    """A sheet and its labels as the bytes of the official batch."""
+    """Convert a sheet and its labels to the bytes of the official batch."""
     try:
         with Image.open(path) as image:
             sheet = np.asarray(image.convert("RGB"))

@@ -2,8 +2,7 @@
 
 The test part of "Optical Recognition of Handwritten Digits" (E. Alpaydin and C. Kaynak, 1998, UCI Machine
 Learning Repository, https://doi.org/10.24432/C50P49), licensed CC BY 4.0; the copy was taken from
-scikit-learn. A fixed fifth of each class, drawn once with a fixed seed and stored so, is the test set; the
-rest is divided among clients.
+scikit-learn. The stored test set is a fixed fifth of each class.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from laconic.data.sources.pool import DatasetInfo, Pool, Source, images, moments
 
 
 def read(finder: Finder) -> Pool:
-    """Read the shipped file; nothing is looked for or downloaded."""
+    """Read the file that ships with the package."""
     shipped = resources.files("laconic.data") / "shipped" / "digits.npz"
     with shipped.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}

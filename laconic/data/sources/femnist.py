@@ -1,6 +1,6 @@
 """FEMNIST: handwritten digits and letters by writer (Caldas et al., "LEAF: a benchmark for federated settings", 2018).
 
-Nobody hosts the prepared files: LEAF's script makes them from NIST's. Laconic reads its output,
+Nobody hosts the prepared files: LEAF's script creates them from NIST's. Laconic reads its output,
 `train/*.json` and `test/*.json`, or one `femnist_leaf_sample.npz` (x_train, y_train, writer_train, x_test,
 y_test). LEAF has dark ink on white paper; the images are inverted to look like MNIST's.
 """
@@ -30,15 +30,15 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def read(finder: Finder) -> Pool:
-    """Every writer is a natural client; the test set is LEAF's share of each writer."""
+    """Read FEMNIST with one natural client per writer and LEAF's test split of each writer."""
     for folder in finder.folders("femnist"):
         for home in (folder, folder / "data"):
             if any((home / "train").glob("*.json")):
                 return _pool(*_read_json(home / "train"), *_read_json(home / "test")[:2])
     sample = finder.look(SAMPLE)
     if sample is None:
-        places = ", ".join(str(place) for place in finder.places())
-        raise DataError(f"femnist is not on this machine (looked in {places}): {HOW_TO}")
+        roots = ", ".join(map(str, finder.roots()))
+        raise DataError(f"femnist is not on this machine (looked in {roots}): {HOW_TO}")
     return _pool(*_read_sample(sample))
 
 
@@ -65,7 +65,7 @@ def _read_sample(path: Path) -> tuple[Bytes, Bytes, npt.NDArray[np.integer], Byt
 
 
 def _read_json(folder: Path) -> tuple[Bytes, Bytes, npt.NDArray[np.integer]]:
-    """All of LEAF's files in a folder, writer after writer: white 1.0, ink 0.0, 784 numbers an image."""
+    """Read all LEAF files in a folder, writer by writer. An image is 784 numbers: white is 1.0, ink 0.0."""
     pictures: list[Bytes] = []
     labels: list[Bytes] = []
     writers: list[int] = []
@@ -86,7 +86,7 @@ def _read_json(folder: Path) -> tuple[Bytes, Bytes, npt.NDArray[np.integer]]:
 
 
 def _users(path: Path) -> list[dict[str, Any]]:
-    """The writers of one file that have images, in LEAF's order."""
+    """Return the non-empty writers of one file, in LEAF's order."""
     content = json.loads(path.read_text(encoding="utf-8"))
     return [content["user_data"][name] for name in content["users"] if len(content["user_data"][name]["y"])]
 

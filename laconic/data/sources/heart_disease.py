@@ -5,9 +5,8 @@ Janosi, Steinbrunn, Pfisterer and Detrano, "Heart Disease", UCI Machine Learning
 FLamby's Fed-Heart-Disease (Ogier du Terrail et al., 2022) divides the same files by hospital, and predicts
 the same target: whether there is any narrowing (num > 0). Four categorical findings become one column per
 category, and all columns are standardized. Mean and deviation come from the known training values of all
-hospitals together, as hospitals can agree on them by exchanging sums; test rows take no part. A missing
-finding becomes that mean, which is 0 after standardizing. Zeros that stand for an unmeasured cholesterol in
-the files are left as they are.
+hospitals, which hospitals can compute by exchanging sums. A missing finding is replaced by the mean, which is 0
+after standardization. Zeros that mean unmeasured cholesterol are not changed.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ Table = npt.NDArray[np.float64]
 
 
 def read(finder: Finder) -> Pool:
-    """Every fifth row of each hospital and outcome is for testing: both parts have the same shares."""
+    """Read the four hospitals. The test set is every fifth row of each hospital and outcome (stratified)."""
     tables = [_table(finder, hospital) for hospital in HOSPITALS]
     owners = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
     rows = np.concatenate(tables)
@@ -82,7 +81,7 @@ def _table(finder: Finder, file: DataFile) -> Table:
 
 
 def _expand(findings: Table) -> Table:
-    """One column per number and per category; a missing finding is missing in all of its columns."""
+    """One-hot encode the categorical findings. A missing finding is missing in all its columns."""
     columns = []
     for values, categories in zip(findings.T, CATEGORIES, strict=True):
         if not categories:

@@ -15,16 +15,16 @@ TYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype(">i4
 
 
 def parse(content: bytes, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.integer]:
-    """The array in an idx file, which must have exactly the expected shape and length."""
+    """Return the array in an idx file, which must have exactly the given shape."""
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in TYPES:
         raise DataError(f"{name} is not an idx file of bytes or 32-bit integers")
     kind, dimensions = TYPES[content[2]], content[3]
     start = 4 + 4 * dimensions
     if len(content) < start:
         raise DataError(f"{name} ends within its header")
-    found = struct.unpack(f">{dimensions}I", content[4:start])
-    if found != shape:
-        raise DataError(f"{name} holds an array of shape {found}, expected {shape}")
+    actual = struct.unpack(f">{dimensions}I", content[4:start])
+    if actual != shape:
+        raise DataError(f"{name} contains an array of shape {actual}, expected {shape}")
     expected = start + math.prod(shape) * kind.itemsize
     if len(content) != expected:
         raise DataError(f"{name} has {len(content)} bytes, expected {expected}")

@@ -75,8 +75,8 @@ EMNIST_ARCHIVE = DataFile(
     ("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
     Checksum("md5", "58c8d27c78d21e728a6bc7b3cc06412e"),
 )
-# The members' own sums are of the .gz files. Nobody publishes one for the labels: the archive's sum covers
-# them, and in loose files their header and length are checked.
+# The published checksums of the members cover the .gz files. There are none for the labels: the archive's checksum
+# covers them, and for unpacked files the reader checks header and length.
 EMNIST_FILES = (
     DataFile(
         "emnist",
@@ -95,26 +95,26 @@ EMNIST_COUNTS = (240_000, 40_000)
 
 
 def read_mnist(finder: Finder) -> Pool:
-    """MNIST, normalized with its own mean and standard deviation."""
+    """Read MNIST, normalized with its own mean and standard deviation."""
     return _read(finder, MNIST_FILES, 0.1307, 0.3081)
 
 
 def read_fashion(finder: Finder) -> Pool:
-    """Fashion-MNIST, normalized with its own mean and standard deviation."""
+    """Read Fashion-MNIST, normalized with its own mean and standard deviation."""
     return _read(finder, FASHION_FILES, 0.2860, 0.3530)
 
 
 def read_mnist_by_writer(finder: Finder) -> Pool:
-    """MNIST with one natural client per writer, from QMNIST's extended labels (column 2 is the writer)."""
+    """Read MNIST with one natural client per writer, from QMNIST's extended labels (column 2 is the writer)."""
     pool = read_mnist(finder)
     extended = idx.parse(finder.read(WRITERS_FILE), WRITERS_FILE.name, (60_000, 8))
     if not np.array_equal(extended[:, 0], pool.train.targets.numpy()):
-        raise DataError(f"{WRITERS_FILE.name} does not name the same digits as MNIST's own labels")
+        raise DataError(f"the digits in {WRITERS_FILE.name} differ from MNIST's labels")
     return replace(pool, groups=group_by(extended[:, 2]))
 
 
 def read_emnist_digits(finder: Finder) -> Pool:
-    """EMNIST's digits; the published images are transposed, which is put right here."""
+    """Read EMNIST's digits. The published images are transposed; this function transposes them back."""
     archive = None if finder.look(EMNIST_FILES[0]) else finder.find(EMNIST_ARCHIVE)
     arrays = []
     for position, file in enumerate(EMNIST_FILES):
@@ -148,7 +148,7 @@ def _bytes(array: npt.NDArray[np.integer]) -> npt.NDArray[np.uint8]:
 
 
 def _member(archive: Path, file: DataFile) -> bytes:
-    """One idx file from NIST's archive, uncompressed."""
+    """Read one idx file from NIST's archive, uncompressed."""
     try:
         with zipfile.ZipFile(archive) as opened:
             stored = opened.read(f"gzip/{file.name}")

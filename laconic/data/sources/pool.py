@@ -1,4 +1,4 @@
-"""What every data set's reader returns, and what is said about it in lists."""
+"""The common form of a data set before partitioning, and its description."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Pool:
-    """A data set before it is divided; `groups` are its natural clients, if it has any."""
+    """A data set before partitioning. `groups` are the indices of its natural clients, if any."""
 
     train: Examples
     test: Examples
@@ -29,10 +29,10 @@ class Pool:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What a person wants to know before choosing a data set.
+    """The description of a data set.
 
-    Sizes are None where they depend on how the person made the files, `natural_clients` where there are none, and
-    `default_clients` where the default is all the natural ones.
+    Sizes are None if they depend on how the user prepared the files. `natural_clients` is None if there are none.
+    `default_clients` is None if the default is all natural clients.
     """
 
     name: str
@@ -51,31 +51,31 @@ class DatasetInfo:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set's description and its reader."""
+    """A data set's description, reader and files."""
 
     info: DatasetInfo
     read: Callable[[Finder], Pool]
     files: tuple[DataFile, ...] = ()
-    """What it is made of, where that is more than one file."""
+    """All files, if there is more than one."""
 
 
 def images(pixels: Array, labels: npt.NDArray[np.integer], normalize: Normalize) -> Examples:
-    """Images (NHW or NCHW) and labels as they are stored, one byte each."""
+    """Build examples of uint8 images (NHW or NCHW) and labels."""
     pixels = pixels[:, None] if pixels.ndim == 3 else pixels
     return Examples(_tensor(pixels), _tensor(labels.astype(np.uint8)), normalize)
 
 
 def _tensor(values: Array) -> torch.Tensor:
-    # Arrays made from bytes are read-only, which torch does not accept in silence.
+    # torch warns about read-only arrays, such as those made from bytes.
     return torch.from_numpy(np.require(values, requirements=["C", "W"]))
 
 
 def moments(pixels: Array) -> Normalize:
-    """Mean and standard deviation of one-channel images over 255, exact: from how often each value occurs."""
+    """Return the exact mean and standard deviation of one-channel images divided by 255."""
     counts = np.zeros(256, dtype=np.int64)
     for block in np.array_split(pixels, max(1, len(pixels) // 10_000)):
         counts += np.bincount(block.ravel(), minlength=256)
-    # Whole numbers up to the last step: the result, and the data's fingerprint with it, is the same everywhere.
+    # Integer arithmetic until the last step makes the result, and so the fingerprint, the same on every machine.
     count = int(counts.sum())
     total = sum(value * int(times) for value, times in enumerate(counts))
     squares = sum(value * value * int(times) for value, times in enumerate(counts))
@@ -83,7 +83,7 @@ def moments(pixels: Array) -> Normalize:
 
 
 def group_by(owners: npt.NDArray[np.integer]) -> list[Indices]:
-    """One array of positions per owner, owners ascending, positions in the order of the data set."""
+    """Return one array of example indices per owner, both in ascending order."""
     order = np.argsort(owners, kind="stable").astype(np.int64)
     _, starts = np.unique(owners[order], return_index=True)
     return np.split(order, starts[1:])

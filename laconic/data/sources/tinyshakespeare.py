@@ -1,9 +1,9 @@
 """Tiny Shakespeare: 40000 lines from the plays, one client per speaking role (Karpathy, char-rnn, 2015).
 
-LEAF (Caldas et al., 2018) divides Shakespeare by role in the same way. A role's speeches are joined in the
-order of the text; the first 90 % are for training, the rest for testing. Each part is cut into windows of
-80 characters whose target is the character that follows. 45 of the 299 roles are dropped, as their training
-part is shorter than one window and its target (81 characters).
+LEAF (Caldas et al., 2018) divides Shakespeare by role in the same way. A role's speeches are joined in text order;
+the first 90 % are for training, the rest for testing. Each part is cut into windows of 80 characters. The target of
+a window is the same window one character later. 45 of the 299 roles are dropped, because their training part is
+shorter than one window and its target (81 characters).
 """
 
 from __future__ import annotations
@@ -31,41 +31,40 @@ Tokens = npt.NDArray[np.uint8]
 
 
 def speeches(text: str) -> dict[str, str]:
-    """What each role says, in the order of first appearance; a name that no speech follows is not a role.
+    """Return the text of each role, in the order of first appearance. A name without a speech is not a role.
 
     >>> speeches("All:\\nSpeak, speak.\\n\\nFirst Citizen:\\nNo.\\n\\nGhost:\\n\\nAll:\\nWe know't.")
     {'All': "Speak, speak.\\nWe know't.\\n", 'First Citizen': 'No.\\n'}
     """
-    said: dict[str, list[str]] = {}
+    parts_of: dict[str, list[str]] = {}
     for block in re.split(r"\n\n+", text):
         opening = re.match(r"([^\n:]+):\n", block)
         if opening:
-            said.setdefault(opening[1], []).append(block[opening.end() :].rstrip("\n") + "\n")
-    return {role: "".join(parts) for role, parts in said.items()}
+            parts_of.setdefault(opening[1], []).append(block[opening.end() :].rstrip("\n") + "\n")
+    return {role: "".join(parts) for role, parts in parts_of.items()}
 
 
 def windows(tokens: Tokens) -> tuple[Tokens, Tokens]:
-    """Consecutive windows and, for each, the same window one character later; a shorter rest is left out."""
+    """Return consecutive windows and their targets. A shorter remainder is dropped."""
     count = max(0, (len(tokens) - 1) // WINDOW)
     end = count * WINDOW
     return tokens[:end].reshape(count, WINDOW), tokens[1 : end + 1].reshape(count, WINDOW)
 
 
 def read(finder: Finder) -> Pool:
-    """The vocabulary is every character of the file, sorted."""
+    """Read the text. The vocabulary is the sorted set of its characters."""
     text = finder.read(FILE).decode("utf-8")
     vocabulary = {character: number for number, character in enumerate(sorted(set(text)))}
     train: list[tuple[Tokens, Tokens]] = []
     test: list[tuple[Tokens, Tokens]] = []
-    for said in speeches(text).values():
-        tokens = np.array([vocabulary[character] for character in said], dtype=np.uint8)
-        held_out = int(len(tokens) * TEST_SHARE)
-        cut = len(tokens) - held_out
-        own = windows(tokens[:cut])
-        if len(own[0]):
-            train.append(own)
+    for speech in speeches(text).values():
+        tokens = np.array([vocabulary[character] for character in speech], dtype=np.uint8)
+        cut = len(tokens) - int(len(tokens) * TEST_SHARE)
+        train_windows = windows(tokens[:cut])
+        if len(train_windows[0]):
+            train.append(train_windows)
             test.append(windows(tokens[cut:]))
-    ends = np.cumsum([len(own) for own, _ in train])
+    ends = np.cumsum([len(inputs) for inputs, _ in train])
     groups: list[Indices] = np.split(np.arange(ends[-1], dtype=np.int64), ends[:-1])
     return Pool(_examples(train), _examples(test), "next_token", len(vocabulary), groups)
 

@@ -1,4 +1,4 @@
-// Every chart of the page, from the groups that are chosen.
+// The charts of the page.
 "use strict";
 
 function color(name) {
@@ -11,25 +11,25 @@ function layout(more) {
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: color("--text"), size: 12 },
     margin: { l: 50, r: 15, t: 10, b: 45 }, hovermode: "closest", showlegend: false,
     modebar: { bgcolor: "transparent", color: color("--faint"), activecolor: color("--text") },
-    // What was zoomed stays so until another axis is chosen.
+    // Keep the zoom until another axis is selected.
     uirevision: JSON.stringify([more.xaxis?.title, more.xaxis?.type, more.yaxis?.title, more.yaxis?.type]),
     ...more, xaxis: { ...axis, ...(more.xaxis || {}) }, yaxis: { ...axis, ...(more.yaxis || {}) },
   };
 }
 
-// A finger cannot point without touching: there the page scrolls, and the buttons, which would hide what is under them, are left out.
-const TOUCHED = matchMedia("(hover: none)").matches;
+// On touch screens dragging scrolls the page, and the chart buttons, which would cover the chart, are hidden.
+const TOUCH = matchMedia("(hover: none)").matches;
 
 function show(name, traces, more) {
-  // Nothing on the page may leave it, so plotly's own ways to its server are taken out, too.
+  // The data must not leave the page: remove the buttons that send it to plotly's server.
   const removed = ["select2d", "lasso2d", "sendDataToCloud", "sendChartToCloud"];
-  const buttons = { displaylogo: false, plotlyServerURL: "", displayModeBar: TOUCHED ? false : "hover", modeBarButtonsToRemove: removed };
-  const drag = TOUCHED ? { dragmode: false } : {};
+  const buttons = { displaylogo: false, plotlyServerURL: "", displayModeBar: TOUCH ? false : "hover", modeBarButtonsToRemove: removed };
+  const drag = TOUCH ? { dragmode: false } : {};
   Plotly.react(name, traces, layout({ ...drag, ...more }), { responsive: true, ...buttons });
 }
 
 function transparent(hex) {
-  const parts = [1, 3, 5].map((place) => parseInt(hex.slice(place, place + 2), 16));
+  const parts = [1, 3, 5].map((start) => parseInt(hex.slice(start, start + 2), 16));
   return `rgba(${parts.join(",")},0.18)`;
 }
 
@@ -38,21 +38,21 @@ function drawCurves(groups, { metric, cost, logX, logY, smooth }) {
   const scale = (values) => (percent ? values.map((value) => (value === null ? null : 100 * value)) : values);
   const traces = [];
   for (const group of groups) {
-    const width = smooth ? WINDOW : 1, found = spread(group, metric, cost, width);
-    if (!found) continue;
-    if (found.seeds > 1) {
-      const known = found.x.map((_, place) => place).filter((place) => found.low[place] !== null), back = [...known].reverse();
-      const at = (values, which) => which.map((place) => values[place]);
-      traces.push({ x: [...at(found.x, known), ...at(found.x, back)], y: scale([...at(found.high, known), ...at(found.low, back)]),
+    const width = smooth ? WINDOW : 1, band = spread(group, metric, cost, width);
+    if (!band) continue;
+    if (band.seeds > 1) {
+      const known = band.x.map((_, index) => index).filter((index) => band.low[index] !== null), back = [...known].reverse();
+      const at = (values, indices) => indices.map((index) => values[index]);
+      traces.push({ x: [...at(band.x, known), ...at(band.x, back)], y: scale([...at(band.high, known), ...at(band.low, back)]),
         fill: "toself", fillcolor: transparent(group.color), line: { width: 0 }, hoverinfo: "skip", mode: "lines" });
     }
-    const seeds = meanOf(found.seeds);
-    traces.push({ x: found.x, y: scale(found.mean), name: group.label + seeds, mode: "lines+markers",
+    const seeds = meanOf(band.seeds);
+    traces.push({ x: band.x, y: scale(band.mean), name: group.label + seeds, mode: "lines+markers",
       marker: { size: 4 }, line: { color: group.color, width: 2, dash: group.dash },
       hovertemplate: `${group.label}${seeds}<br>%{y:.4g}${percent ? " %" : ""} at %{x:.4s}<extra></extra>` });
     const ends = group.runs.filter((run) => run.diverged).map((run) => lastPoint(run, metric, cost, width)).filter(Boolean);
     if (ends.length) {
-      traces.push({ x: ends.map((end) => end.x), y: scale(ends.map((end) => end.y)), customdata: ends.map((end) => end.told), name: `${group.label}, diverged`,
+      traces.push({ x: ends.map((end) => end.x), y: scale(ends.map((end) => end.y)), customdata: ends.map((end) => end.text), name: `${group.label}, diverged`,
         mode: "markers", marker: { symbol: "x", size: 11, color: group.color }, hovertemplate: `${group.label}<br>%{customdata}<extra></extra>` });
     }
   }
@@ -67,7 +67,7 @@ function drawPareto(groups) {
   for (const group of groups) {
     const points = group.runs.flatMap((run) => {
       const bytes = column(run, "bytes"), accuracy = run.evaluations.accuracy || [];
-      return accuracy.map((value, place) => [bytes[place], value === null ? null : 100 * value]).filter((point) => point[1] !== null);
+      return accuracy.map((value, index) => [bytes[index], value === null ? null : 100 * value]).filter((point) => point[1] !== null);
     });
     all.push(...points);
     traces.push({ x: points.map((point) => point[0]), y: points.map((point) => point[1]), name: group.label,
@@ -75,7 +75,7 @@ function drawPareto(groups) {
       hovertemplate: `${group.label}<br>%{y:.2f} % with %{x:.3s}B<extra></extra>` });
   }
   let best = -1;
-  const front = all.sort((one, other) => one[0] - other[0]).filter((point) => point[1] > best && ((best = point[1]), true));
+  const front = all.sort((a, b) => a[0] - b[0]).filter((point) => point[1] > best && ((best = point[1]), true));
   traces.push({ x: front.map((point) => point[0]), y: front.map((point) => point[1]), mode: "lines", name: "front",
     line: { shape: "hv", color: color("--faint"), width: 1.5, dash: "dot" }, hoverinfo: "skip" });
   show("pareto", traces, {
@@ -83,7 +83,7 @@ function drawPareto(groups) {
   });
 }
 
-// Lines of at most so many letters, broken between words where there are any.
+// Wrap text into lines of at most `letters` characters, at word boundaries where possible.
 function wrapped(text, letters) {
   const lines = [""];
   for (const word of text.match(new RegExp(`\\S{1,${letters}}\\s*`, "g")) || []) {
@@ -95,31 +95,31 @@ function wrapped(text, letters) {
 
 const BAR = 18, LINE = 15, GAP = 10;
 
-// Bytes of streams, headers apart, as bars, as shares of each bar, or as dots: lengths mean nothing on a logarithmic axis.
+// Bytes by stream, headers separate: as bars, as shares, or as dots, since bar lengths mean nothing on a logarithmic axis.
 function drawStreams(groups, scale) {
   const means = groups.map(streamsOf), sums = means.map((mean) => mean.bytes), log = scale === "log", share = scale === "share";
   const titles = groups.map((group, at) => group.label + meanOf(means[at].seeds));
   const names = [...new Set(sums.flatMap((sizes) => Object.keys(sizes)))];
-  names.sort((one, other) => (one === HEADERS) - (other === HEADERS) || one.localeCompare(other));
+  names.sort((a, b) => (a === HEADERS) - (b === HEADERS) || a.localeCompare(b));
   const half = groups.length <= 8;
   for (const name of ["streams", "pareto"]) element(name).closest("section").classList.toggle("half", half);
-  // Names stand above the bars, so that neither takes room from the other; places are pixels from above.
-  const place = element("streams"), letters = Math.max(20, Math.floor((place.clientWidth - 30) / 6.8));
+  // Labels are above the bars, so that both have the full width. Positions are pixels from the top.
+  const chart = element("streams"), letters = Math.max(20, Math.floor((chart.clientWidth - 30) / 6.8));
   const labels = titles.map((title) => wrapped(title, letters));
   let height = 0;
   const tops = labels.map((label) => (height += GAP + LINE * label.length + BAR) - BAR);
-  place.style.height = `${Math.max(200, height + 110 + (place.clientWidth < 500 ? 10 * names.length : 0))}px`;
-  // Two that stand side by side are of one height.
-  element("pareto").style.height = half && innerWidth > 800 ? place.style.height : "";
+  chart.style.height = `${Math.max(200, height + 110 + (chart.clientWidth < 500 ? 10 * names.length : 0))}px`;
+  // Charts side by side have the same height.
+  element("pareto").style.height = half && innerWidth > 800 ? chart.style.height : "";
   const totals = sums.map((sizes) => Object.values(sizes).reduce((sum, bytes) => sum + bytes, 0) || 1);
   const traces = names.map((name, order) => {
     const bytes = sums.map((sizes) => sizes[name] ?? 0), mark = { color: name === HEADERS ? color("--faint") : COLORS[order % COLORS.length] };
-    const told = titles.map((title, at) => `${title}<br>${name}: ${size(bytes[at])}, ${number(100 * bytes[at] / totals[at], 2)} % of ${size(totals[at])}`);
+    const texts = titles.map((title, at) => `${title}<br>${name}: ${size(bytes[at])}, ${number(100 * bytes[at] / totals[at], 2)} % of ${size(totals[at])}`);
     const x = bytes.map((count, at) => (share ? 100 * count / totals[at] : log && !count ? null : count));
     const kind = log ? { mode: "markers", marker: { ...mark, size: 8 } } : { type: "bar", orientation: "h", marker: mark, width: BAR };
-    // Dots of the same size are not to hide each other.
+    // Offset the dots vertically, so that equal values do not hide each other.
     const y = tops.map((top) => top + (log ? BAR * (order + 0.5) / names.length : BAR / 2));
-    return { ...kind, name, x, y, customdata: told, hovertemplate: "%{customdata}<extra></extra>" };
+    return { ...kind, name, x, y, customdata: texts, hovertemplate: "%{customdata}<extra></extra>" };
   });
   show("streams", traces, {
     barmode: "stack", showlegend: true, legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, traceorder: "normal" },
@@ -139,10 +139,10 @@ function drawCourse(groups, name, log) {
   show("course", traces, { xaxis: { title: { text: "round" } }, yaxis: { title: { text: name.replaceAll("_", " ") }, type: log ? "log" : "linear" } });
 }
 
-function drawMatrix(place, matrix, more, axes) {
+function drawMatrix(name, matrix, more, axes) {
   const trace = { type: "heatmap", z: matrix, xgap: 0, ygap: 0, colorbar: { thickness: 12 }, ...more };
-  // Numbers between two clients or classes mean nothing.
+  // Ticks at whole numbers only: clients and classes are integers.
   const ticks = (count) => (count <= 20 ? { dtick: 1 } : {});
-  show(place, [trace], { xaxis: { title: { text: axes[0] }, ...ticks(matrix[0].length) },
+  show(name, [trace], { xaxis: { title: { text: axes[0] }, ...ticks(matrix[0].length) },
     yaxis: { title: { text: axes[1] }, autorange: "reversed", ...ticks(matrix.length) } });
 }

@@ -1,4 +1,4 @@
-// The page: what is chosen, and what follows from it. A report has its data in it; the live page asks for it again and again.
+// The page's controls, tables and updates. A report contains its data; the live page polls for it.
 "use strict";
 
 const element = (name) => document.getElementById(name);
@@ -51,15 +51,15 @@ function fillTable(groups, target) {
   const happened = Object.keys(TROUBLES).filter((name) => groups.some((group) => group.runs.some((run) => run.troubles?.[name])));
   heads.push(...happened.map((name) => TROUBLES[name]));
   const rows = groups.flatMap((group) => group.runs.map((run) => {
-    // What has diverged has no model in the end, whatever it had reached before.
+    // A diverged run has no final model, so it does not count as having reached the target.
     const at = target === null || run.diverged ? null : reached(run, target / 100), last = (name) => (run.evaluations[name] || []).at(-1);
     return { run, label: group.runs.length > 1 ? `${group.label}, seed ${run.seed}` : group.label, last,
       bytes: at === null ? null : at.bytes, round: at === null ? null : at.round, time: at === null ? null : at.time };
   }));
   const rank = element("rank").value;
-  // Subtracting infinities gives no order: those that never got there come last, the more accurate first.
-  rows.sort((one, other) => one.run.diverged - other.run.diverged || (one[rank] === null) - (other[rank] === null) || one[rank] - other[rank]
-    || (other.last("accuracy") ?? 0) - (one.last("accuracy") ?? 0));
+  // Runs that did not reach the target come last, ordered by accuracy.
+  rows.sort((a, b) => a.run.diverged - b.run.diverged || (a[rank] === null) - (b[rank] === null) || a[rank] - b[rank]
+    || (b.last("accuracy") ?? 0) - (a.last("accuracy") ?? 0));
   const most = Math.max(...rows.map((row) => row.bytes ?? 0));
   const cells = rows.map((row) => {
     const { last } = row, accuracy = last("accuracy"), up = last("bytes_up"), down = last("bytes_down");
@@ -79,7 +79,7 @@ function fillTable(groups, target) {
 }
 
 function listConfigs() {
-  const open = new Set([...element("configs").children].filter((each) => each.open).map((each) => each.dataset.path));
+  const open = new Set([...element("configs").children].filter((details) => details.open).map((details) => details.dataset.path));
   element("configs").replaceChildren(...data.runs.map((run) => {
     const details = document.createElement("details"), summary = document.createElement("summary");
     details.dataset.path = run.path;
@@ -93,14 +93,14 @@ function listConfigs() {
   }));
 }
 
-function matrixOf(place, name) {
+function matrixOf(section, name) {
   const having = data.runs.filter((run) => run[name]);
-  element(`${place}-section`).hidden = !having.length;
+  element(`${section}-section`).hidden = !having.length;
   if (!having.length) return null;
   const texts = Object.fromEntries(having.map((run) => [run.path, `${run.label}, seed ${run.seed}`]));
-  const path = options(`${place}-run`, having.map((run) => run.path), texts);
-  const run = having.find((each) => each.path === path), shown = run[name].length, all = run.settings.clients ?? shown;
-  element(`${place}-note`).textContent = shown < all ? `The first ${number(shown)} of ${number(all)} clients.` : "";
+  const path = options(`${section}-run`, having.map((run) => run.path), texts);
+  const run = having.find(({ path: candidate }) => candidate === path), shown = run[name].length, all = run.settings.clients ?? shown;
+  element(`${section}-note`).textContent = shown < all ? `The first ${number(shown)} of ${number(all)} clients.` : "";
   return run[name];
 }
 
@@ -108,7 +108,7 @@ function draw() {
   if (!data.runs.length) return;
   const groups = chosen();
   const metrics = [...new Set(data.runs.flatMap((run) => run.metrics))];
-  metrics.sort((one, other) => (other === "accuracy") - (one === "accuracy") || one.localeCompare(other));
+  metrics.sort((a, b) => (b === "accuracy") - (a === "accuracy") || a.localeCompare(b));
   const costs = Object.keys(COSTS).filter((name) => data.runs.some((run) => column(run, name)));
   const metric = options("metric", metrics), cost = options("cost", costs, COSTS);
   const checked = (name) => element(name).checked;
@@ -118,7 +118,7 @@ function draw() {
   const target = parseFloat(element("target").value);
   fillTable(groups, Number.isFinite(target) ? target : null);
   const courses = [...new Set(data.runs.flatMap((run) => Object.keys(run.course)))].filter((name) => name !== "round");
-  courses.sort((one, other) => (one === "participants") - (other === "participants"));
+  courses.sort((a, b) => (a === "participants") - (b === "participants"));
   element("course-section").hidden = !courses.length;
   if (courses.length) drawCourse(groups, options("course-name", courses), checked("course-log"));
   const similarity = matrixOf("similarity", "similarity");
@@ -153,10 +153,10 @@ for (const name of ["metric", "cost", "log-x", "log-y", "smooth", "target", "ran
 }
 element("target").addEventListener("input", () => { element("target").dataset.typed = "yes"; });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-// A phone that is turned has other lines of text; one whose bars come and go while it scrolls has not.
+// Redraw only if the width changes: on phones, scrolling changes the height.
 let width = innerWidth;
 addEventListener("resize", () => { if (width !== innerWidth) { width = innerWidth; draw(); } });
-// Costs differ by orders of magnitude between runs, so the first look is logarithmic.
+// Costs differ by orders of magnitude between runs, so the default axis is logarithmic.
 element("log-x").checked = true;
 element("course-log").checked = data.runs.some((run) => run.diverged);
 update();
@@ -168,7 +168,7 @@ if (data.live) {
     try {
       answer = await fetch(`data?version=${version}`);
     } catch {
-      element("summary").textContent = "laconic watch has ended; what is shown is the last that it said";
+      element("summary").textContent = "laconic watch has stopped; this page shows its last data";
       version = "";
       return;
     }

@@ -1,0 +1,92 @@
+"""The compressed uplink, with or without error feedback.
+
+[E] is Fed-EF (Li and Li, 2023), [C] FedCAMS (Wang, Lin and Chen, 2022), [G] FedCOM (Haddadpour et al., 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from laconic.algorithms.context import RoundContext
+from laconic.algorithms.link import CompressedLink
+from laconic.algorithms.uplinks.base import Encoded, Uplink
+from laconic.compression import Payload, decode_body
+from laconic.compression.packet import Body
+from laconic.core.layout import Layout
+from laconic.core.part import State, checked, part
+from laconic.core.randomness import Draw
+
+
+@checked
+class CompressedUplink(CompressedLink, Uplink):
+    """The base of uplinks that compress. Without memory they send C(u); with memory x = u + m as C(x), and m = x - C(x).
+
+    With memory C must be contractive: an unbiased C is scaled by 1 / (1 + omega). Absent clients keep m.
+    """
+
+    memory: bool | Literal["auto"] = False
+    """Error feedback: add the compression error to the next update. `auto`: if C is biased and does more than round."""
+    restart_after: Annotated[int, Field(ge=0)] | None = None
+    """Reset m to 0 if it is older than this number of rounds [E, section 5]."""
+    restart_from: Annotated[int, Field(ge=0)] = 0
+    """The first round in which m may be reset."""
+
+    def __post_init__(self) -> None:
+        if self.has_memory:
+            self.compressor.scaled_for_feedback()  # rejects a compressor that cannot contract
+
+    @property
+    def has_memory(self) -> bool:
+        if self.memory == "auto":
+            return self.compressor.biased and not self.compressor.rounds_entries
+        return self.memory
+
+    def target(self, update: Tensor, state: State, context: RoundContext) -> Tensor:
+        """u without memory; with memory u + m, in a new tensor. An expired memory counts as 0."""
+        if not self.has_memory:
+            return update
+        if "memory" not in state:
+            return update.clone()
+        age = context.round - int(state["updated"])
+        if self.restart_after is not None and context.round >= self.restart_from and age > self.restart_after:
+            return update.clone()
+        return update + state["memory"].to(update.device)
+
+    def compress(self, target: Tensor, context: RoundContext) -> Body:
+        """C(x), with the random draws of this round and client."""
+        assert self.effective is not None
+        return self.effective.encode(target, context.layout, context.generator(Draw.UPLINK))
+
+    def remember(self, target: Tensor, decoded: Payload, context: RoundContext) -> State:
+        """m = x - C(x). Overwrites `target`."""
+        if not self.has_memory:
+            return {}
+        decoded.add_to(target, -1.0)
+        return {"memory": target, "updated": torch.tensor(context.round)}
+
+    def paper_bits(self, body: Body, layout: Layout) -> int:
+        return self.compression.paper_bits(layout)
+
+
+@part("uplink", "compressed")
+class Compressed(CompressedUplink):
+    """C(u), for unbiased compressors (FedCOM, FedPAQ [G, Algorithm 1]); with memory C(u + m), error feedback.
+
+    Error feedback follows [C, Algorithm 2; E, Algorithm 1, lines 11 and 12].
+    """
+
+    named: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "compressed": {"memory": False},
+        "error_feedback": {"memory": True},
+    }
+
+    def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
+        target = self.target(update, state, context)
+        body = self.compress(target, context)
+        used = decode_body(body, context.layout)
+        return Encoded(body, self.remember(target, used, context), used)

@@ -1,0 +1,26 @@
+"""The dense uplink: updates without compression."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from laconic.algorithms.context import RoundContext
+from laconic.algorithms.uplinks.base import Encoded, Uplink
+from laconic.compression import DENSE, DensePayload, encode_dense
+from laconic.compression.packet import Body
+from laconic.core.layout import Layout
+from laconic.core.part import State, part
+
+
+@part("uplink", "dense")
+class DenseUplink(Uplink):
+    """The uncompressed update: 32 d bits."""
+
+    memory: bool | None = None
+    """Accepted for uniformity with other uplinks. It has no effect, since there is no compression error."""
+
+    def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
+        return Encoded(encode_dense(update, lent=True), state, DensePayload(update))
+
+    def paper_bits(self, body: Body, layout: Layout) -> int:
+        return DENSE.paper_bits(layout)
