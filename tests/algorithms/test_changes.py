@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import laconic
-from laconic.algorithms.algorithm import USUAL_SLOTS, Algorithm
+from laconic.algorithms.algorithm import DEFAULT_SLOTS, Algorithm
 from laconic.algorithms.recipes import RECIPES
 from laconic.compression import COMPRESSORS
 from laconic.core.errors import ConfigError
@@ -106,8 +106,8 @@ def test_python_and_labels_take_the_same_words(python: Callable[[], Algorithm], 
 
 
 def test_parameters_that_several_parts_have_belong_to_the_same_slot_in_a_config() -> None:
-    assert {word: SHORT_NAMES[word] for word in USUAL_SLOTS} == {
-        word: f"{slot}.{word}" for word, slot in USUAL_SLOTS.items()
+    assert {word: SHORT_NAMES[word] for word in DEFAULT_SLOTS} == {
+        word: f"{slot}.{word}" for word, slot in DEFAULT_SLOTS.items()
     }
 
 
