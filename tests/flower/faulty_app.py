@@ -82,9 +82,9 @@ from pathlib import Path
 from laconic.flower import server_app
 from laconic.flower.training import FederatedTraining
 from laconic.run.directory import RunDirectory
-from laconic.federation.server import Server
+from laconic.federation.round import Round
 
-save, enter = RunDirectory.save_checkpoint, Server._enter
+save, finish = RunDirectory.save_checkpoint, Round.finish
 FOLDER = Path({folder!r})
 
 
@@ -101,13 +101,15 @@ def saved(self, training):
     die("after")
 
 
-def entered(self, reply, packets, offer):
+def finished(self, exchange):
+    outcome = finish(self, exchange)
     with (FOLDER / "folded").open("a") as file:
-        file.write(f"{{self.incarnation}} {{self.round}} {{reply.client}}\\n")
-    enter(self, reply, packets, offer)
+        for client in self.answered:
+            file.write(f"{{self.server.incarnation}} {{self.server.round}} {{client}}\\n")
+    return outcome
 
 
-RunDirectory.save_checkpoint, Server._enter = saved, entered
+RunDirectory.save_checkpoint, Round.finish = saved, finished
 app = server_app("fed_cams", "mlp:32", "digits", clients={nodes})
 '''
 
