@@ -171,16 +171,20 @@ def _changed(slot: str, change: Part | Table, parts: Mapping[str, Part]) -> Part
         table.setdefault("memory", True)
     if kind is type(present):
         return present.replace(**table)
-    if slot in LINKS:
-        kept = present.parameters()
-        uplink = parts["uplink"].parameters()
-        if slot == "downlink" and "compressor" not in kept and _compresses(uplink):
-            kept |= {key: uplink[key] for key in ("compressor", "granularity") if key in uplink}
-        table = {key: value for key, value in kept.items() if key in known and value is not None} | table
-        if "compressor" in parameter_names(kind, required=True) and "compressor" not in table:
-            alone = f", or --set {slot}.compressor=top_k:1/64 for the {slot} alone" if slot != "uplink" else ""
-            raise ConfigError(f"{slot} '{kind.name}' needs a compressor: use --compressor top_k:1/64{alone}")
-    return make_part(kind, table)
+    return make_part(kind, _link_table(slot, kind, table, parts) if slot in LINKS else table)
+
+
+def _link_table(slot: str, kind: type[Part], table: Table, parts: Mapping[str, Part]) -> Table:
+    """The parameters of a new link: those given, and those of the current link that it has, too."""
+    kept, uplink = parts[slot].parameters(), parts["uplink"].parameters()
+    if slot == "downlink" and "compressor" not in kept and _compresses(uplink):
+        kept |= {key: uplink[key] for key in ("compressor", "granularity") if key in uplink}
+    known = parameter_names(kind)
+    table = {key: value for key, value in kept.items() if key in known and value is not None} | table
+    if "compressor" in parameter_names(kind, required=True) and "compressor" not in table:
+        alone = f", or --set {slot}.compressor=top_k:1/64 for the {slot} alone" if slot != "uplink" else ""
+        raise ConfigError(f"{slot} '{kind.name}' needs a compressor: use --compressor top_k:1/64{alone}")
+    return table
 
 
 def _compresses(parameters: Mapping[str, Any]) -> bool:

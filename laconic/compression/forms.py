@@ -131,13 +131,19 @@ def write_forms(forms: Sequence[Form], groups: Bounds, writer: BodyWriter) -> in
         sizes = np.diff(groups).tolist()
     values: list[Form] = [Values(form) if isinstance(form, np.ndarray) else form for form in forms]
     _refuse_mixed(values)
-    if [len(form) for form in values] != sizes:
-        raise ConfigError(f"forms of {[len(form) for form in values]} values where {sizes} are needed")
+    found = [len(form) for form in values]
+    if found != sizes:
+        raise ConfigError(f"forms of {found} values where {sizes} are needed")
+    return flags | _write_values(values, writer)
+
+
+def _write_values(values: Sequence[Form], writer: BodyWriter) -> int:
+    """Write value forms, all of one kind; return their codec number."""
     if levels := [form for form in values if isinstance(form, Levels)]:
-        return flags | Levels.write(levels, writer)
+        return Levels.write(levels, writer)
     if signs := [form for form in values if isinstance(form, Signs)]:
-        return flags | Signs.write(signs, writer)
-    return flags | Values.write([form for form in values if isinstance(form, Values)], writer)
+        return Signs.write(signs, writer)
+    return Values.write([form for form in values if isinstance(form, Values)], writer)
 
 
 def _refuse_mixed(forms: Sequence[Form]) -> None:

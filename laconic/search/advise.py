@@ -135,15 +135,25 @@ def advise(
             callback.on_message(f"  ahead: {ranked[0].label}, accuracy {100 * final_accuracy(ranked[0]):.2f} %")
             best_of_arm |= {_arm(candidate.settings): candidate for candidate in reversed(ranked)}
             running = [(candidate.settings, candidate.directory) for candidate in ranked[: plan[rung][0]]]
-    if target is None:
-        target = median_accuracy(trials) - 0.01
+    rungs = [(count, rounds) for count, rounds, _ in plan]
+    return _conclude(trials, median_accuracy(trials) - 0.01 if target is None else target, rungs, best_of_arm, settings)
+
+
+def _conclude(
+    trials: Sequence[Candidate],
+    target: float,
+    rungs: list[tuple[int, int]],
+    best_of_arm: dict[str, Candidate],
+    settings: list[dict[str, Any]],
+) -> Advice:
+    """The ranking of the last rung, with the arms that were eliminated earlier."""
     ranked = rank(trials, target)
     scores = [score(candidate.run, target, "simulated_seconds") for candidate in ranked]
     last_arms = {_arm(candidate.settings) for candidate in ranked}
     eliminated = [candidate for arm, candidate in best_of_arm.items() if arm not in last_arms]
     tried = [setting for setting in settings if _arm(setting) == _arm(ranked[0].settings)]
     rates = {key: sorted({setting[key] for setting in tried}) for key in RATES}
-    return Advice(ranked, scores, target, [(count, rounds) for count, rounds, _ in plan], eliminated, rates)
+    return Advice(ranked, scores, target, rungs, eliminated, rates)
 
 
 RATES = ("local_lr", "server_lr")
