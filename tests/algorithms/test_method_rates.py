@@ -122,5 +122,5 @@ def test_gradients_are_cut_to_a_length(name: str) -> None:
 @pytest.mark.parametrize("key", ["local_lr", "local_schedule", "local_steps"])
 def test_methods_of_one_step_say_that_their_only_rate_is_the_server_s(name: str, key: str) -> None:
     for give in (lambda: make(name, **{key: 1}), lambda: make(name, method={key: 1})):
-        with pytest.raises(laconic.ConfigError, match=rf"method\.{key}: .*only rate is the server's"):
+        with pytest.raises(laconic.ConfigError, match=rf"method\.{key}: .*with the server's learning rate"):
             give()
