@@ -90,7 +90,9 @@ def test_the_shell_completes_without_torch(words: list[str], expected: list[str]
 
 
 def test_completion_can_be_installed(tmp_path) -> None:
-    shown, _ = start("--install-completion", "bash", HOME=str(tmp_path))
+    # Where no shell is among the parent processes, such as in a background job, the shell is named instead of detected.
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    shown, _ = start("--install-completion", "bash", HOME=str(tmp_path), **named)
     assert "completion installed" in shown
     assert "_LACONIC_COMPLETE" in (tmp_path / ".bash_completions" / "laconic.sh").read_text()
 

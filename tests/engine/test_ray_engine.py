@@ -79,7 +79,9 @@ def next_participants(run: laconic.Simulation) -> list[int]:
     from laconic.federation.sampling import participants
 
     server = run.server
-    return list(participants("uniform", len(run.data), server.count, server.round, run.randomness, server._sizes))
+    return list(
+        participants("uniform", len(run.data), server.count, server.round, server.randomness, server.client_sizes)
+    )
 
 
 def test_a_worker_that_is_killed_in_a_round_is_replaced_and_its_clients_asked_again(tmp_path: Path) -> None:
@@ -161,7 +163,7 @@ def test_what_cannot_work_is_said_in_one_line() -> None:
     with pytest.raises(laconic.ConfigError, match=r"^ray.workers = 2: only with engine = 'ray'"):
         laconic.simulate("fed_avg", "logistic", "digits", ray={"workers": 2})
     laconic.simulate("fed_avg", "logistic", "digits", rounds=1, engine="ray", ray={"workers": 1})  # now there is a Ray
-    with pytest.raises(laconic.ConfigError, match=r"ray.workers = 1000: .* room for"):
+    with pytest.raises(laconic.ConfigError, match=r"ray.workers = 1000: .* capacity for"):
         laconic.simulate("fed_avg", "logistic", "digits", engine="ray", ray={"workers": 1000})
 
 

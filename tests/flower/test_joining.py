@@ -225,7 +225,7 @@ def test_a_client_cannot_make_itself_heavier(tmp_path, caplog):
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
         result = run(grid, tmp_path, "fed_avg", weighting="size", rounds=4, max_violations=2)
     assert [record["participants"] for record in result.history] == [2] * 4
-    assert "says 1000000000" in caplog.text
+    assert "reports 1000000000" in caplog.text
 
     def more(context):
         everything = data()

@@ -105,7 +105,7 @@ class Federation:
         checkpoint, _ = load_tensors(self.run.checkpoint)
         for client in set().union(*heard.values()):
             there = expected.store.settle(client, Question(0, 10**6, 0, int(expected.server.clients.sequences[client])))
-            here = self.memory(client, int(checkpoint["server/folded"][client]))
+            here = self.memory(client, int(checkpoint["server/clients/sequences"][client]))
             assert torch.equal(here, there.state["uplink/memory"]), client
         return heard
 

@@ -133,8 +133,13 @@ def test_ctrl_c_with_a_directory_finishes_the_round_and_tells_it(tmp_path: Path)
 
 def test_ctrl_c_without_a_directory_stops_at_once() -> None:
     spy = Spy(act=interrupt, at=2)
-    with pytest.raises(KeyboardInterrupt):
-        simulate(4, [spy])
+    # A process that was started in the background ignores SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            simulate(4, [spy])
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert spy.calls[-1] == ("", "end", "stopped") and ("", "interrupt") not in spy.calls
 
 
