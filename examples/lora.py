@@ -78,7 +78,7 @@ def show(record: dict[str, Any]) -> None:
 
 def main() -> None:
     torch.manual_seed(0)
-    task = laconic.Task(Classifier(rank=4), loss, metrics)
+    task = laconic.Task(Classifier(rank=4), loss, means=metrics)
     algorithm = laconic.fed_avg(local_lr=0.1, local_steps=5, batch_size=16)
     data = tokens(clients=20)
     result = laconic.simulate(algorithm, task, data, rounds=20, participants=5, eval_every=20, on_round=show)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from pydantic import ValidationError
 from torch import nn
@@ -13,7 +13,9 @@ from torch import nn
 from laconic import data as data_sets
 from laconic import models
 from laconic.algorithms.algorithm import Algorithm
+from laconic.algorithms.parameters import Changes
 from laconic.core.errors import ConfigError, Interrupted, unknown_name
+from laconic.core.part import SLOTS
 from laconic.core.task import Task
 from laconic.core.validation import explain
 from laconic.data.federated import ClientData
@@ -29,8 +31,12 @@ from laconic.run.simulation import Simulation, initial_module, make_task
 from laconic.run.training import Record, Result
 
 
+class SimulateKeywords(SettingsKeywords, Changes, total=False):
+    """The settings of a run, and parameters and parts of its algorithm."""
+
+
 def simulate(
-    algorithm: Algorithm | str,
+    algorithm: Algorithm | Callable[[], Algorithm] | str,
     model: Task | nn.Module | Callable[[], nn.Module] | str,
     data: ClientData | Sequence[Pair] | str,
     *,
@@ -38,12 +44,12 @@ def simulate(
     progress: bool = False,
     on_round: Callable[[Record], None] | None = None,
     out: str | PathLike[str] | None = None,
-    **settings: Unpack[SettingsKeywords],
+    **settings: Unpack[SimulateKeywords],
 ) -> Result:
     """Train a model over many simulated clients in this process.
 
     Args:
-        algorithm: An `Algorithm`, or a label such as "fed_cams:compressor=sign".
+        algorithm: An `Algorithm`, a recipe such as `laconic.fed_avg`, or a label such as "fed_cams:compressor=sign".
         model: A `Task`, a module, a function that builds one (its initial weights then depend on the seed), or a name.
         data: A data set, one pair of arrays (inputs, targets) per client, or a data set's name.
         callbacks: Objects that are notified of the run's progress and may stop it. See `Callback`.
@@ -52,17 +58,15 @@ def simulate(
         out: The run directory, such as "runs/mine", for `laconic report`, `plot` and `watch`. Its config.toml can be run
             again if algorithm, model and data are given by name. With a run directory, Ctrl-C stops after the current
             round and saves it.
-        settings: Fields of `Settings`, such as rounds, participants, seed and eval_every.
+        settings: Fields of `Settings`, such as rounds, participants, seed and eval_every, and parameters of the algorithm,
+            such as local_lr.
 
     >>> import laconic
     >>> result = laconic.simulate("fed_avg", "logistic", "digits", rounds=3, participants=5)
     >>> len(result.history), result.ledger.bytes("up")
     (3, 39450)
     """
-    for key in settings:
-        if key not in Settings.model_fields:
-            raise unknown_name("setting", key, Settings.model_fields)
-    recipe, checked = _labeled(algorithm, settings) if isinstance(algorithm, str) else (algorithm, _checked(settings))
+    recipe, checked = _configured(algorithm, settings)
     if isinstance(data, str):
         clients: ClientData = data_sets.load(data, seed=checked.seed)
     else:
@@ -99,8 +103,25 @@ def _checked(settings: Mapping[str, Any]) -> Settings:
         raise ConfigError(explain(error)) from None
 
 
+def _configured(
+    algorithm: Algorithm | Callable[[], Algorithm] | str, keywords: Mapping[str, Any]
+) -> tuple[Algorithm, Settings]:
+    """The algorithm with the parameters among the keywords, and the settings. A label takes precedence over keywords."""
+    settings = {key: value for key, value in keywords.items() if key in Settings.model_fields}
+    changes = {key: value for key, value in keywords.items() if key not in Settings.model_fields}
+    if isinstance(algorithm, str):
+        changes = {key: value for key, value in changes.items() if key not in split_label(algorithm)}
+        recipe, checked = _labeled(algorithm, settings)
+    else:
+        recipe, checked = algorithm if isinstance(algorithm, Algorithm) else algorithm(), _checked(settings)
+    for key in changes:
+        if key not in SLOTS and not recipe.owners(key):
+            parameters = {name for part in recipe.parts().values() for name in part.parameters()}
+            raise unknown_name("setting", key, [*Settings.model_fields, *parameters])
+    return recipe.replace(**cast(Changes, changes)), checked
+
+
 def _labeled(label: str, settings: Mapping[str, Any]) -> tuple[Algorithm, Settings]:
-    """The algorithm of a label, and the settings. Settings in the label take precedence, as in `laconic compare`."""
     config = load_config(None, settings, split_label(label))
     for key in ("dataset", "partition", "clients", "model", "data_dir"):
         if key in config.model_fields_set:

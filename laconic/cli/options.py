@@ -45,7 +45,7 @@ PANELS = {
     ),
     "Links": ("compressor", "granularity", "memory", "downlink"),
     "Server": ("server_lr", "sampling", "weighting"),
-    OUTPUT: ("eval_every", "diagnostics", "full_gradient"),
+    OUTPUT: ("eval_every", "metrics", "diagnostics", "full_gradient"),
     "Network and faults": (
         *("bandwidth_up", "bandwidth_down", "latency", "deadline"),
         *("drop", "late", "duplicate", "crash", "lose_state"),

@@ -1,14 +1,15 @@
 """Tasks: a module, its loss and its metrics.
 
-The loss is any function of module and batch, so a custom task needs two small functions. A batch is a tuple of tensors,
+The loss is any function of module and batch, so a custom task needs one small function. A batch is a tuple of tensors,
 usually (inputs, targets).
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,26 @@ from laconic.core.user_code import blamed
 
 Batch = tuple[Tensor, ...]
 Loss = Callable[[nn.Module, Batch], Tensor]
-Metrics = Callable[[nn.Module, Batch], dict[str, Tensor]]
+Means = Callable[[nn.Module, Batch], dict[str, Tensor]]
+Predict = Callable[[nn.Module, Batch], tuple[Tensor, Tensor]]
+
+
+@runtime_checkable
+class Metric(Protocol):
+    """A metric that accumulates, as those of torchmetrics do."""
+
+    def update(self, outputs: Tensor, targets: Tensor) -> Any:
+        """Add the model's outputs on a batch, and the targets."""
+
+    def compute(self) -> Any:
+        """The value over all batches since the last reset."""
+
+    def reset(self) -> Any:
+        """Forget all batches."""
+
+
+Metrics = Mapping[str, Metric | Callable[[Tensor, Tensor], Any]]
+"""Metrics by name."""
 
 
 @dataclass(frozen=True)
@@ -27,24 +47,50 @@ class Task:
     """A module, its loss and its metrics.
 
     A batch is a tuple of tensors, usually (inputs, targets). `loss(module, batch)` is the mean loss over the batch, a scalar
-    tensor. `metrics(module, batch)` is a dict of means over the batch, such as {"loss": …, "accuracy": …}. Batches are
-    averaged with their lengths as weights.
+    tensor.
+
+    Args:
+        metrics: Metrics by name. Each is a metric of torchmetrics, or a function of the outputs and targets of all examples.
+        losses: The per-example losses, whose mean is `loss`. Models of linear layers train faster with it.
+        means: `means(module, batch)` returns metrics that are means over examples, such as {"loss": …, "accuracy": …}. An
+            evaluation averages them over batches, weighted by batch size. Default: the loss.
+        predict: `predict(module, batch)` returns the outputs and targets that `metrics` compares. Default: the module is
+            called with all tensors of the batch but the last, which is the target.
     """
 
     module: nn.Module
     loss: Loss
-    metrics: Metrics | None = None
-    """By default only the loss."""
+    metrics: Metrics | Metric | None = None
     losses: Loss | None = None
-    """The per-example losses, whose mean is `loss`. Models of linear layers train faster with it."""
+    means: Means | None = None
+    predict: Predict | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.metrics, Metric):
+            # A MetricCollection of torchmetrics, whose value is a dict.
+            object.__setattr__(self, "metrics", {"": self.metrics})
+        elif self.metrics is not None and not isinstance(self.metrics, Mapping):
+            raise ConfigError(
+                "metrics: a dict of torchmetrics objects, or of functions of all outputs and targets, is allowed; "
+                "a function of module and batch that returns means over the batch is passed as means="
+            )
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Task:
         """A copy on a device, with parameters and floating-point buffers of one type."""
         return replace(self, module=copy.deepcopy(self.module).to(device=device, dtype=dtype))
 
     def measure(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """The metrics on one batch."""
-        return self.metrics(module, batch) if self.metrics else {"loss": self.loss(module, batch)}
+        """The means over one batch."""
+        return self.means(module, batch) if self.means else {"loss": self.loss(module, batch)}
+
+    def named_metrics(self) -> Metrics:
+        """The metrics by name."""
+        assert not isinstance(self.metrics, Metric)
+        return self.metrics or {}
+
+    def outputs(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The outputs and targets that `metrics` compares."""
+        return self.predict(module, batch) if self.predict else (module(*batch[:-1]), batch[-1])
 
     def check(self, batch: Batch) -> None:
         """Run loss and metrics once. A model that does not fit the data is a `ConfigError` before the run starts."""
@@ -55,6 +101,8 @@ class Task:
                 module.eval()
                 value = self.loss(module, batch)
                 values = self.measure(module, batch)
+                if self.metrics:
+                    self.outputs(module, batch)
         except LaconicError:
             raise
         except Exception as error:
@@ -66,14 +114,19 @@ class Task:
             at = f" at {location[0]}" if location else ""
             raise ConfigError(f"model does not fit the data (a batch has shapes {shapes}){at}: {line}{hint}") from error
         if not isinstance(values, dict):
-            raise ConfigError(f"metrics must return a dict of numbers by name; it returned {type(values).__name__}")
+            raise ConfigError(f"means must return a dict of numbers by name; it returned {type(values).__name__}")
         if value.ndim != 0:
             raise ConfigError(f"loss must be one number, the mean over the batch; it has shape {tuple(value.shape)}")
 
 
 def classification(module: nn.Module) -> Task:
     """Cross-entropy loss; the metrics are loss and accuracy."""
-    return Task(module, _classification_loss, _classification_metrics, _classification_losses)
+    return _classifier(module)
+
+
+def _classifier(module: nn.Module) -> Task:
+    losses, means = _classification_losses, _classification_means
+    return Task(module, _classification_loss, losses=losses, means=means, predict=_logits)
 
 
 def is_cross_entropy(task: Task) -> bool:
@@ -83,12 +136,13 @@ def is_cross_entropy(task: Task) -> bool:
 
 def next_token(module: nn.Module) -> Task:
     """Next-token prediction: the module returns logits [batch, time, vocabulary] for tokens [batch, time]."""
-    return Task(module, _classification_loss, _classification_metrics, _classification_losses)
+    return _classifier(module)
 
 
 def regression(module: nn.Module) -> Task:
     """Mean squared error; the metrics are loss and mean absolute error."""
-    return Task(module, _regression_loss, _regression_metrics, _regression_losses)
+    losses, means = _regression_losses, _regression_means
+    return Task(module, _regression_loss, losses=losses, means=means, predict=_predictions)
 
 
 TASKS: dict[str, Callable[[nn.Module], Task]] = {
@@ -117,7 +171,7 @@ def _classification_losses(module: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(*_logits(module, batch), reduction="none")
 
 
-def _classification_metrics(module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+def _classification_means(module: nn.Module, batch: Batch) -> dict[str, Tensor]:
     logits, targets = _logits(module, batch)
     accuracy = (logits.argmax(-1) == targets).to(logits.dtype).mean()
     return {"loss": F.cross_entropy(logits, targets), "accuracy": accuracy}
@@ -143,6 +197,6 @@ def _regression_losses(module: nn.Module, batch: Batch) -> Tensor:
     return F.mse_loss(*_predictions(module, batch), reduction="none")
 
 
-def _regression_metrics(module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+def _regression_means(module: nn.Module, batch: Batch) -> dict[str, Tensor]:
     outputs, targets = _predictions(module, batch)
     return {"loss": F.mse_loss(outputs, targets), "absolute_error": F.l1_loss(outputs, targets)}

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from laconic.core.layout import Layout
-from laconic.core.task import Task
+from laconic.core.task import Metric, Task
 
 BATCH = 500
-Measured = tuple[int, dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One evaluated batch."""
+
+    count: int
+    means: dict[str, Tensor]
+    outputs: tuple[Tensor, Tensor] | None
+    """Outputs and targets, if the task has metrics of all examples."""
+
+
 Mapper = Callable[[Callable[[int], Measured], Iterable[int]], Iterable[Measured]]
 """Maps a function over batches, in order: `map`, or an engine's threads."""
 
@@ -32,19 +44,65 @@ class Measurable(Protocol):
 def evaluate(
     mapper: Mapper, task: Task, layout: Layout, model: Tensor, buffers: Tensor, examples: Measurable
 ) -> dict[str, float]:
-    """Compute every metric of the task, averaged over the examples."""
+    """Compute every metric of the task over all examples."""
     module = copy.deepcopy(task.module).eval()
     layout.write(module, model, buffers)
-    starts = range(0, len(examples), BATCH)
 
     def measure(start: int) -> Measured:
         indices = torch.arange(start, min(start + BATCH, len(examples)))
         inputs, targets = examples.batch(indices, layout.dtype)
+        batch = inputs.to(model.device), targets.to(model.device)
         with torch.inference_mode():
-            return len(indices), task.measure(module, (inputs.to(model.device), targets.to(model.device)))
+            outputs = task.outputs(module, batch) if task.metrics else None
+            return Measured(len(indices), task.measure(module, batch), outputs)
 
     sums: dict[str, float] = defaultdict(float)
-    for count, values in mapper(measure, starts):
-        for name, value in values.items():
-            sums[name] += float(value) * count
-    return {name: total / len(examples) for name, total in sums.items()}
+    metrics = {name: _accumulating(metric, model.device) for name, metric in task.named_metrics().items()}
+    for measured in mapper(measure, range(0, len(examples), BATCH)):
+        for name, value in measured.means.items():
+            sums[name] += float(value) * measured.count
+        for metric in metrics.values():
+            assert measured.outputs is not None
+            metric.update(*measured.outputs)
+    values = {name: total / len(examples) for name, total in sums.items()}
+    for name, metric in metrics.items():
+        values |= _numbers(name, metric.compute())
+    return values
+
+
+class OfAllExamples(Metric):
+    """A function of all outputs and targets as a metric that accumulates."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Any]) -> None:
+        self._function = function
+        self._batches: list[tuple[Tensor, Tensor]] = []
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        self._batches.append((outputs.cpu(), targets.cpu()))
+
+    def compute(self) -> Any:
+        outputs, targets = zip(*self._batches, strict=True)
+        return self._function(torch.cat(outputs), torch.cat(targets))
+
+    def reset(self) -> None:
+        self._batches = []
+
+
+def _accumulating(metric: Metric | Callable[[Tensor, Tensor], Any], device: torch.device) -> Metric:
+    """A copy of a metric without earlier batches."""
+    if not isinstance(metric, Metric):
+        return OfAllExamples(metric)
+    metric = copy.deepcopy(metric)
+    metric.reset()
+    return metric.to(device) if isinstance(metric, nn.Module) else metric
+
+
+def _numbers(name: str, value: Any) -> dict[str, float]:
+    """The numbers of a computed metric by name: one per class if it is a vector, or those of a dict."""
+    if isinstance(value, Mapping):
+        inner = [_numbers(f"{name}_{part}" if name else part, number) for part, number in value.items()]
+        return {key: number for numbers in inner for key, number in numbers.items()}
+    numbers = torch.as_tensor(value)
+    if numbers.ndim == 0:
+        return {name: float(numbers)}
+    return {f"{name}_{index}": float(number) for index, number in enumerate(numbers.flatten())}

@@ -19,6 +19,7 @@ class SettingsKeywords(TypedDict, total=False):
     participants: int | None
     seed: int
     eval_every: int
+    metrics: str | None
     sampling: Sampling
     weighting: Weighting
     buffers: Literal["mean", "frozen"]

@@ -24,6 +24,8 @@ class Settings(BaseModel):
     """Random seed."""
     eval_every: int = Field(5, ge=1)
     """Rounds between evaluations; the last round is always evaluated."""
+    metrics: str | None = None
+    """Further metrics of every evaluation, such as f1,auroc or r2 (extra `metrics`)."""
     sampling: Sampling = "uniform"
     """How participants are drawn: uniform, weighted by number of examples, or poisson (each client independently)."""
     weighting: Weighting = "uniform"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from laconic.core.errors import ConfigError, LaconicError, PacketError
 from laconic.core.part import section
 from laconic.core.randomness import Randomness
 from laconic.core.state_dict import StateDict, prefixed
+from laconic.core.task import Task
 from laconic.data.federated import ClientData
 from laconic.engine.prepared import PreparedTask
 from laconic.federation.client_links import DiskClientLinkState
@@ -30,6 +31,7 @@ from laconic.federation.privacy import Privacy
 from laconic.federation.round import Round, run_round
 from laconic.federation.server import Server
 from laconic.run.evaluate import Mapper, evaluate
+from laconic.run.metrics import metrics_by_name
 from laconic.run.settings import Settings
 
 Record = dict[str, Any]
@@ -134,7 +136,7 @@ class Training:
         if participants > len(data):
             raise ConfigError(f"participants = {participants}: there are only {len(data)} clients")
         self.algorithm, self.data = algorithm.resolve(), data
-        self.task, self.layout = prepared.task, prepared.layout
+        self.task, self.layout = _with_metrics(prepared.task, data, settings.metrics), prepared.layout
         self.settings = settings.model_copy(update={"numerics": prepared.numerics, "participants": participants})
         """The resolved settings: gradient strategy and number of participants are explicit."""
         self.server = Server(
@@ -288,6 +290,15 @@ class Training:
         """Build the result. `stopped` is the reason if a callback stopped the run."""
         costs = (self.ledger, self.model_sha256(), self.seconds)
         return Result(self.algorithm, self.settings, history, self.trained(), *costs, stopped)
+
+
+def _with_metrics(task: Task, data: ClientData, names: str | None) -> Task:
+    """The task with further metrics by name."""
+    named = {} if names is None else metrics_by_name(names, data.kind, data.classes)
+    reserved = OTHER_KEYS & task.named_metrics().keys()
+    if reserved:
+        raise ConfigError(f"metrics: '{min(reserved)}' is the name of another value of a record; choose another name")
+    return replace(task, metrics={**task.named_metrics(), **named})
 
 
 DIVERGENCE_HINT = "training has diverged; try a smaller local_lr or server_lr"

@@ -19,7 +19,7 @@ HEADER = 30
 def test_only_the_adapter_travels_and_only_the_adapter_changes() -> None:
     example = import_file(Path(__file__).parents[2] / "examples" / "lora.py")
     torch.manual_seed(0)
-    task = laconic.Task(example.Classifier(rank=2), example.loss, example.metrics)
+    task = laconic.Task(example.Classifier(rank=2), example.loss, means=example.metrics)
     before = {name: value.clone() for name, value in task.module.state_dict().items()}
     data = example.tokens(clients=4)
     rounds, clients = 2, 3
@@ -43,7 +43,7 @@ def test_only_the_adapter_travels_and_only_the_adapter_changes() -> None:
 
 def test_compressed_with_error_feedback_it_is_a_bit_for_each_of_its_numbers() -> None:
     example = import_file(Path(__file__).parents[2] / "examples" / "lora.py")
-    task = laconic.Task(example.Classifier(rank=2), example.loss, example.metrics)
+    task = laconic.Task(example.Classifier(rank=2), example.loss, means=example.metrics)
     size = Layout.of(task.module).size
     algorithm = laconic.fed_cams(compressor="sign", local_lr=0.5, local_steps=1, batch_size=2)
     result = laconic.simulate(algorithm, task, example.tokens(clients=4), rounds=1, participants=2, eval_every=1)

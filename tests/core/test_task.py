@@ -32,7 +32,7 @@ def test_classification_is_cross_entropy_and_accuracy() -> None:
     batch = (torch.zeros(4, 1), torch.tensor([0, 1, 1, 0]))
     by_hand = [math.log(1 + math.exp(-2)), math.log(1 + math.exp(-1)), math.log(1 + math.exp(3)), math.log(2)]
     assert float(task.loss(task.module, batch)) == pytest.approx(sum(by_hand) / 4)
-    metrics = task.metrics(task.module, batch)
+    metrics = task.measure(task.module, batch)
     assert float(metrics["loss"]) == pytest.approx(sum(by_hand) / 4)
     # The last row is a tie: the lower class is taken, which is right.
     assert float(metrics["accuracy"]) == 0.75
@@ -45,7 +45,7 @@ def test_next_token_is_the_mean_over_all_places() -> None:
     targets = torch.tensor([[2, 3, 0], [1, 1, 1]])
     likelihood = math.log(1 + 3 * math.exp(-5))
     assert float(task.loss(task.module, (targets, targets))) == pytest.approx((likelihood + 5 * math.log(4)) / 6)
-    assert float(task.metrics(task.module, (targets, targets))["accuracy"]) == pytest.approx(2 / 6)
+    assert float(task.measure(task.module, (targets, targets))["accuracy"]) == pytest.approx(2 / 6)
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 1)])
@@ -53,7 +53,7 @@ def test_regression_is_squared_error_and_takes_outputs_with_a_last_dimension_of_
     task = regression(Fixed(torch.tensor([1.0, 2.0, 3.0]).view(shape)))
     batch = (torch.zeros(3, 1), torch.tensor([1.0, 4.0, 0.0]))
     assert float(task.loss(task.module, batch)) == pytest.approx((0 + 4 + 9) / 3)
-    metrics = task.metrics(task.module, batch)
+    metrics = task.measure(task.module, batch)
     assert {name: float(value) for name, value in metrics.items()} == pytest.approx(
         {"loss": 13 / 3, "absolute_error": 5 / 3}
     )
@@ -77,7 +77,7 @@ def test_a_loss_of_ones_own_trains() -> None:
     def metrics(module: nn.Module, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
         return {"loss": huber(module, batch)}
 
-    task = Task(nn.Linear(3, 1), huber, metrics)
+    task = Task(nn.Linear(3, 1), huber, means=metrics)
     before = copy.deepcopy(task.module)
     result = laconic.simulate(laconic.fed_avg(local_lr=0.5), task, data, rounds=30)
     assert torch.allclose(result.model.weight, truth, atol=0.01)
@@ -97,7 +97,7 @@ def test_check_says_that_logits_need_one_more_dimension_than_labels() -> None:
 
 def test_check_refuses_a_loss_per_example() -> None:
     task = regression(nn.Linear(4, 1))
-    each = Task(task.module, lambda module, batch: module(batch[0])[:, 0] - batch[1], task.metrics)
+    each = Task(task.module, lambda module, batch: module(batch[0])[:, 0] - batch[1])
     with pytest.raises(ConfigError, match=r"loss must be one number.*\(2,\)"):
         each.check((torch.zeros(2, 4), torch.zeros(2)))
 

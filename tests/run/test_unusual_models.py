@@ -115,7 +115,7 @@ def test_metrics_of_ones_own_reach_the_result() -> None:
         return {"largest": module(batch[0]).abs().max()}
 
     loss = nn.CrossEntropyLoss()
-    task = laconic.Task(nn.Linear(FEATURES, CLASSES), lambda m, b: loss(m(b[0]), b[1]), metrics)
+    task = laconic.Task(nn.Linear(FEATURES, CLASSES), lambda m, b: loss(m(b[0]), b[1]), means=metrics)
     result = laconic.simulate("fed_avg", task, data(), rounds=2)
     assert set(result.metrics) == {"largest"}
     assert "largest=" in repr(result)

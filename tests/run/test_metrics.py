@@ -1,0 +1,109 @@
+"""Metrics over all test examples, compared with scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as reference
+from torch import Tensor, nn
+from torchmetrics import MetricCollection
+from torchmetrics.classification import MulticlassF1Score, MulticlassRecall
+
+import laconic
+from laconic.core.errors import ConfigError
+
+CLASSES = 3
+
+
+def data(*, ordered: bool, regression: bool = False) -> laconic.data.FederatedData:
+    """More than three evaluation batches of unbalanced classes, shuffled or sorted by label."""
+    random = np.random.default_rng(5)
+    labels = random.choice(CLASSES, size=1700, p=[0.8, 0.15, 0.05])
+    inputs = random.normal(size=(1700, 4)).astype("float32") + labels[:, None] * 0.5
+    order = np.argsort(labels, kind="stable") if ordered else random.permutation(1700)
+    targets = (inputs.sum(1) + random.normal(size=1700)).astype("float32") if regression else labels
+    pair = inputs[order], targets[order]
+    return laconic.data.from_arrays([(inputs[:100], targets[:100]), (inputs[100:300], targets[100:300])], test=pair)
+
+
+def outputs(result: laconic.Result, test: laconic.data.Examples) -> tuple[np.ndarray, np.ndarray]:
+    inputs, targets = test.batch(torch.arange(len(test)))
+    with torch.no_grad():
+        return result.model(inputs).numpy(), targets.numpy()
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_named_metrics_equal_scikit_learn(ordered: bool) -> None:
+    federated = data(ordered=ordered)
+    names = "f1,precision,recall,balanced_accuracy,auroc,average_precision,matthews,kappa,class_accuracy"
+    result = laconic.simulate("fed_avg", "mlp:8", federated, rounds=2, local_lr=0.1, metrics=names)
+    assert federated.test is not None
+    logits, targets = outputs(result, federated.test)
+    predicted = logits.argmax(1)
+    probabilities = torch.from_numpy(logits).softmax(-1).numpy()
+    one_hot = np.eye(CLASSES)[targets]
+    recalls = reference.recall_score(targets, predicted, average=None)
+    expected = {
+        "accuracy": reference.accuracy_score(targets, predicted),
+        "f1": reference.f1_score(targets, predicted, average="macro"),
+        "precision": reference.precision_score(targets, predicted, average="macro", zero_division=0),
+        "recall": recalls.mean(),
+        "balanced_accuracy": reference.balanced_accuracy_score(targets, predicted),
+        "auroc": reference.roc_auc_score(targets, probabilities, multi_class="ovr"),
+        "average_precision": reference.average_precision_score(one_hot, probabilities, average="macro"),
+        "matthews": reference.matthews_corrcoef(targets, predicted),
+        "kappa": reference.cohen_kappa_score(targets, predicted),
+        **{f"class_accuracy_{label}": recall for label, recall in enumerate(recalls)},
+    }
+    found = {name: result.history[-1][name] for name in expected}
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert 0 < found["f1"] < found["accuracy"]
+
+
+def test_regression_metrics_equal_scikit_learn() -> None:
+    federated = data(ordered=True, regression=True)
+    result = laconic.simulate("fed_avg", "mlp:8", federated, rounds=3, local_lr=0.02, metrics="r2,rmse,pearson")
+    assert federated.test is not None
+    predicted, targets = outputs(result, federated.test)
+    assert result.metrics["r2"] == pytest.approx(reference.r2_score(targets, predicted[:, 0]), abs=1e-4)
+    assert result.metrics["rmse"] == pytest.approx(
+        reference.root_mean_squared_error(targets, predicted[:, 0]), rel=1e-4
+    )
+    assert result.metrics["pearson"] == pytest.approx(np.corrcoef(targets, predicted[:, 0])[0, 1], abs=1e-4)
+
+
+def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+    return nn.functional.cross_entropy(module(batch[0]), batch[1])
+
+
+def test_objects_and_functions_are_metrics_of_a_task() -> None:
+    federated = data(ordered=True)
+    seen = []
+
+    def macro_f1(predictions: Tensor, targets: Tensor) -> float:
+        seen.append(len(targets))
+        return float(reference.f1_score(targets, predictions.argmax(1), average="macro"))
+
+    module = nn.Linear(4, CLASSES)
+    task = laconic.Task(module, loss, metrics={"f1": MulticlassF1Score(CLASSES), "function": macro_f1})
+    result = laconic.simulate("fed_avg", task, federated, rounds=3, eval_every=1)
+    for record in result.history:
+        assert record["f1"] == pytest.approx(record["function"], abs=1e-6)
+    assert {*result.history[-1]} >= {"loss", "f1", "function"}
+    assert seen == [1700] * 3
+    collection = MetricCollection({"f1": MulticlassF1Score(CLASSES), "recall": MulticlassRecall(CLASSES)})
+    together = laconic.simulate("fed_avg", laconic.Task(module, loss, metrics=collection), federated, rounds=3)
+    assert together.metrics["f1"] == result.metrics["f1"]
+    assert "recall" in together.metrics
+
+
+def test_misuse_is_explained() -> None:
+    federated = data(ordered=False)
+    with pytest.raises(ConfigError, match="unknown metric 'recal': did you mean 'recall'"):
+        laconic.simulate("fed_avg", "mlp", federated, metrics="recal")
+    with pytest.raises(ConfigError, match="means="):
+        laconic.Task(nn.Linear(4, CLASSES), loss, lambda module, batch: {"loss": loss(module, batch)})  # type: ignore[arg-type]
+    task = laconic.Task(nn.Linear(4, CLASSES), loss, metrics={"round": MulticlassF1Score(CLASSES)})
+    with pytest.raises(ConfigError, match="'round' is the name of another value"):
+        laconic.simulate("fed_avg", task, federated)
