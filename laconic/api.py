@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -80,12 +81,17 @@ def simulate(
         "model": _name(model),
     }
     directory = None if out is None else RunDirectory(Path(out))
-    builtin = [ProgressBar(shown=progress), *([EachRound(on_round)] if on_round else [])]
+    builtin = [ProgressBar(shown=progress), EachRound(_warn_of_collapse), *([EachRound(on_round)] if on_round else [])]
     try:
         return run(simulation, RunConfig(**names), directory, [*builtin, *callbacks], label=recipe.name, more=True)
     except Interrupted as stop:
         # KeyboardInterrupt, as without `out`: a script that catches `Exception` must stop, too.
         raise KeyboardInterrupt(f"stopped after round {stop.done}; saved in '{out}'") from None
+
+
+def _warn_of_collapse(record: Record) -> None:
+    if "collapsed" in record:
+        warnings.warn(record["collapsed"], stacklevel=2)
 
 
 def _name(model: Task | nn.Module | Callable[[], nn.Module] | str) -> str:

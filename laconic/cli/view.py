@@ -110,6 +110,8 @@ class LiveView(Callback):
         """Show the record of a round."""
         metrics = metrics_of(record)
         self.shown |= metrics
+        if "collapsed" in record:
+            self.console.print(f"  {record['collapsed']}", style="yellow", highlight=False, soft_wrap=True)
         line = self._line(record)
         if self.progress is not None and self.task is not None:
             self.progress.update(self.task, completed=record["round"], line=line)

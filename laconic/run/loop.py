@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 
 from laconic.core.errors import Interrupted
 from laconic.run.callbacks import Callback, CallbackList, Outcome, Run
+from laconic.run.collapse import collapse
 from laconic.run.config import RunConfig
 from laconic.run.directory import RunDirectory
 from laconic.run.training import Diverged, Result, Training
@@ -80,6 +81,8 @@ def _run_rounds(run: Run, hooks: Callback, *, graceful: bool) -> bool:
     with closing(run.training.rounds()) as rounds, _graceful_stop(run, hooks, graceful) as interrupted:
         for record in rounds:
             run.history.append(record)
+            if (reason := collapse(run.history)) is not None:
+                record["collapsed"] = reason
             hooks.on_round_end(run, record)
             if run.stop_reason is not None or interrupted():
                 break

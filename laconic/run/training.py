@@ -43,7 +43,7 @@ DIAGNOSTICS = (
 """Keys of optional measurements."""
 OTHER_KEYS = {
     *("round", "participants", "training_loss", "seconds", "streams", "refused"),
-    *("skipped", "skipped_down", "accelerated", "lost", "simulated_seconds", "cut_off"),
+    *("skipped", "skipped_down", "accelerated", "lost", "simulated_seconds", "cut_off", "collapsed"),
     *DIAGNOSTICS,
     *Ledger().totals(),
 }
@@ -55,8 +55,8 @@ def metrics_of(record: Record) -> dict[str, float]:
     return {name: value for name, value in record.items() if name not in OTHER_KEYS}
 
 
-TROUBLES = {"cut_off": "cut off", "lost": "lost state", "refused": "refused"}
-"""Failures of a client in a round: the key in a record, and its title in tables."""
+TROUBLES = {"cut_off": "cut off", "lost": "lost state", "refused": "refused", "collapsed": "collapsed"}
+"""Failures in a round: the key in a record, and its title in tables."""
 
 
 def troubles(history: Sequence[Record]) -> dict[str, int]:
@@ -69,7 +69,9 @@ def troubles(history: Sequence[Record]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _count(value: int | dict[str, int]) -> int:
+def _count(value: int | str | dict[str, int]) -> int:
+    if isinstance(value, str):
+        return 1
     return sum(value.values()) if isinstance(value, dict) else value
 
 

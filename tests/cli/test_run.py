@@ -213,3 +213,11 @@ def test_a_run_that_diverges_leaves_a_report(laconic, small, tmp_path: Path) -> 
     assert result.code == 1 and "training has diverged" in result.stderr
     assert "The report is fast/report.html" in result.stderr
     assert '"diverged":true' in (tmp_path / "fast" / "report.html").read_text().replace(" ", "")
+
+
+def test_a_collapse_is_shown_once_and_counted(laconic) -> None:
+    # After 10 rounds the rate is 300 times larger.
+    collapsing = ("--set", "method.local_schedule=step:10:300", "--local-lr", 0.1, "--rounds", 20, "--eval-every", 1)
+    outcome = laconic("run", "--model", "mlp:16", "--participants", 5, *collapsing, "--json")
+    assert outcome.stderr.count("collapsed in round 1") == 1
+    assert outcome.json()["collapsed"] == 1

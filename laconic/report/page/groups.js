@@ -11,7 +11,7 @@ const COLORS = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b"
 // Colors repeat after ten groups; then the line style changes.
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 const HEADERS = "headers";
-const TROUBLES = { cut_off: "cut off", lost: "lost state", refused: "refused" };
+const TROUBLES = { cut_off: "cut off", lost: "lost state", refused: "refused", collapsed: "collapsed" };
 
 function column(run, name) {
   const columns = run.evaluations;

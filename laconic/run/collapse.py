@@ -1,0 +1,43 @@
+"""Detection of runs that learn and then collapse without diverging."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from laconic.run.training import Record
+
+WINDOW = 5
+"""Rounds over which the training loss is averaged, since each round has other clients."""
+
+
+def collapse(history: Sequence[Record]) -> str | None:
+    """Why the last round of a run is a collapse; None if it is none, or if an earlier round was one.
+
+    >>> collapse([{"round": 5, "accuracy": 0.7}, {"round": 10, "accuracy": 0.3}])
+    'collapsed in round 10: accuracy fell from 70.0 % to 30.0 %; try a smaller local_lr or server_lr'
+    """
+    if any("collapsed" in record for record in history):
+        return None
+    reason = _accuracy_fell(history) or _loss_rose(history)
+    advice = "try a smaller local_lr or server_lr"
+    return None if reason is None else f"collapsed in round {history[-1]['round']}: {reason}; {advice}"
+
+
+def _accuracy_fell(history: Sequence[Record]) -> str | None:
+    """The accuracy is below half of its best, and a tenth of all examples below it."""
+    values = [record["accuracy"] for record in history if "accuracy" in record]
+    if "accuracy" not in history[-1] or values[-1] > min(max(values) / 2, max(values) - 0.1):
+        return None
+    return f"accuracy fell from {100 * max(values):.1f} % to {100 * values[-1]:.1f} %"
+
+
+def _loss_rose(history: Sequence[Record]) -> str | None:
+    """The mean training loss is above twice its best and has lost half of what it had gained."""
+    losses = [record["training_loss"] for record in history if record.get("training_loss") is not None]
+    if history[-1].get("training_loss") is None or len(losses) <= WINDOW:
+        return None
+    means = [sum(losses[end - WINDOW : end]) / WINDOW for end in range(WINDOW, len(losses) + 1)]
+    best = min(means)
+    if means[-1] <= max(2 * best, (means[0] + best) / 2):
+        return None
+    return f"the training loss rose from {best:.3g} to {means[-1]:.3g}"
