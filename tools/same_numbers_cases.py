@@ -55,7 +55,7 @@ def renamed(arguments: str) -> str:
 
 COMMON = (
     "--dataset digits --partition dirichlet:0.3 --clients 20 --participants 8 --rounds 6 --eval-every 1000 "
-    "--no-report --json --out run"
+    "--no-report --json --weighting uniform --out run"
 )
 """Of two equal options the last one counts, so a case may say otherwise."""
 FILES = {

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias, Unpack
+from typing import Any, Literal, TypeAlias, Unpack
 
 from laconic.algorithms.downlinks.base import Downlink
 from laconic.algorithms.downlinks.dense import DenseDownlink
@@ -51,6 +51,8 @@ class Algorithm:
     optimizer: Optimizer = SGD()
     downlink: Downlink = DenseDownlink()
     name: str = "custom"
+    weighting: Literal["uniform", "size"] = "uniform"
+    """The default weight of a client's update in the mean: equal for all, or its number of examples."""
 
     def __post_init__(self) -> None:
         for slot, kind in (("method", Method), ("uplink", Uplink), ("optimizer", Optimizer), ("downlink", Downlink)):

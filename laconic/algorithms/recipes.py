@@ -49,8 +49,8 @@ def make(name: str, **parameters: Any) -> Algorithm:
 
 @_recipe
 def fed_avg(**parameters: Unpack[Changes]) -> Algorithm:
-    """Federated averaging: w += b mean(u). McMahan et al., AISTATS 2017, Algorithm 1."""
-    return Algorithm(LocalSGD(), optimizer=SGD(), name="fed_avg").replace(**parameters)
+    """Federated averaging: w += b mean(u), weighted by size. McMahan et al., AISTATS 2017, Algorithm 1."""
+    return Algorithm(LocalSGD(), optimizer=SGD(), name="fed_avg", weighting="size").replace(**parameters)
 
 
 @_recipe
@@ -168,7 +168,7 @@ def fed_baca(**parameters: Unpack[Changes]) -> Algorithm:
 @_recipe
 def fed_prox(**parameters: Unpack[Changes]) -> Algorithm:
     """FedAvg with a proximal term that pulls clients toward the server's model. Li et al., MLSys 2020, Algorithm 2."""
-    return Algorithm(LocalSGD(proximal=0.01), name="fed_prox").replace(**parameters)
+    return Algorithm(LocalSGD(proximal=0.01), name="fed_prox", weighting="size").replace(**parameters)
 
 
 @_recipe

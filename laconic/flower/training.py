@@ -33,7 +33,7 @@ from laconic.flower.population import Population
 from laconic.flower.presence import Presence
 from laconic.flower.roster import Roster
 from laconic.run.config import RunConfig
-from laconic.run.training import Diverged, Record, Training
+from laconic.run.training import Diverged, Record, Training, weighting_of
 
 LOG = getLogger("flwr.laconic")
 SHORTEST_REST, LONGEST_REST = 2.0, 60.0
@@ -69,9 +69,9 @@ class FederatedTraining(Training):
         example = None if test is None else partial(test.batch, torch.arange(2) % len(test))
         task = make_model(model, config.seed, self.population.shape)
         prepared = prepare(task, config.numerics, usable_device(config.device), example, None)
-        resolved = algorithm.resolve()
+        resolved, weighting = algorithm.resolve(), weighting_of(algorithm, config)
         # Sizes are checked again when nodes join.
-        check_sizes = partial(_check_sizes, resolved, config.weighting)
+        check_sizes = partial(_check_sizes, resolved, weighting)
         check_sizes({})
         plan = Plan(
             run=uuid4().hex,
@@ -93,7 +93,7 @@ class FederatedTraining(Training):
             patience=deployment.deadline,
             replace_nodes=deployment.replace_nodes,
             most_examples=deployment.most_examples,
-            fixed_sizes=config.weighting == "size" or config.sampling == "weighted",
+            fixed_sizes=weighting == "size" or config.sampling == "weighted",
             fits=check_sizes,
         )
         # With noise, a round without replies is not repeated: the noise is added even if no client replies.

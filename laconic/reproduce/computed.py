@@ -116,7 +116,10 @@ def client_cosines(clients: ClientData, model: str) -> np.ndarray:
     outputs = clients.classes or 1
     module = initial_module(lambda: models.build(model, clients.input_shape, outputs), 0)
     simulation = Simulation(
-        fed_avg(), make_task(module, clients), clients, Settings.model_validate({"full_gradient": True})
+        fed_avg(),
+        make_task(module, clients),
+        clients,
+        Settings.model_validate({"full_gradient": True, "weighting": "uniform"}),
     )
     try:
         measured: FullGradient | None = simulation.full_gradient

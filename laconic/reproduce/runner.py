@@ -154,7 +154,9 @@ class Runner:
 
     def _run(self, settings: dict[str, Any], directory: Path, label: str) -> tuple[Curve, bool]:
         """Return the evaluations of one run and whether it diverged."""
-        records, diverged = run_or_resume(load_config(None, settings), directory, [self.callback], label)
+        # The five papers weigh all clients equally.
+        config = load_config(None, {"weighting": "uniform"}, settings)
+        records, diverged = run_or_resume(config, directory, [self.callback], label)
         metrics = RunDirectory(directory).metrics
         if metrics.exists():
             self.newest = max(self.newest, date.fromtimestamp(metrics.stat().st_mtime))

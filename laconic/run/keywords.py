@@ -21,7 +21,7 @@ class SettingsKeywords(TypedDict, total=False):
     eval_every: int
     metrics: str | None
     sampling: Sampling
-    weighting: Weighting
+    weighting: Weighting | None
     buffers: Literal["mean", "frozen"]
     diagnostics: bool
     full_gradient: bool

@@ -28,8 +28,9 @@ class Settings(BaseModel):
     """Further metrics of every evaluation, such as f1,auroc or r2 (extra `metrics`)."""
     sampling: Sampling = "uniform"
     """How participants are drawn: uniform, weighted by number of examples, or poisson (each client independently)."""
-    weighting: Weighting = "uniform"
-    """Weight of a client's update in the mean: equal for all (uniform), or its number of examples (size)."""
+    weighting: Weighting | None = None
+    """Weight of a client's update in the mean: equal for all (uniform), or its number of examples (size). Default: as in the
+    algorithm's paper."""
     buffers: Literal["mean", "frozen"] = "mean"
     """Batch-norm statistics: sent with every update and averaged (mean), or kept at their initial values (frozen)."""
     diagnostics: bool = False

@@ -35,7 +35,7 @@ from laconic.federation.store import MemoryStore
 from laconic.run.diagnostics import Diagnostics
 from laconic.run.full_gradient import FullGradient
 from laconic.run.settings import Settings
-from laconic.run.training import DIVERGENCE_HINT, Diverged, Record, Training
+from laconic.run.training import DIVERGENCE_HINT, Diverged, Record, Training, weighting_of
 
 
 class Simulation(Training):
@@ -47,7 +47,7 @@ class Simulation(Training):
         self.database = Database(settings.store_cache) if settings.store == "disk" else None
         self.store = MemoryStore() if self.database is None else DiskStore(self.database)
         self.policy = SimulationPolicy(Blocklist(settings.max_violations))
-        algorithm.method.check(sizes_of(data), settings.weighting)
+        algorithm.method.check(sizes_of(data), weighting_of(algorithm, settings))
         device = usable_device(settings.device)
         prepared = prepare(task, settings.numerics, device, client_example(data, 0), data.classes)
         links = None if self.database is None else DiskClientLinkState(self.database)
@@ -85,7 +85,7 @@ class Simulation(Training):
         self.diagnostics: Diagnostics | None = None
         if settings.diagnostics:
             self.diagnostics = Diagnostics(self.algorithm.uplink.effective)
-        self.full_gradient = FullGradient(self.engine, settings.weighting) if settings.full_gradient else None
+        self.full_gradient = FullGradient(self.engine, self.server.weighting) if settings.full_gradient else None
 
     def _warm_up(self, batch: tuple[torch.Tensor, ...]) -> None:
         try:

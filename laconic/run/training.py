@@ -30,6 +30,7 @@ from laconic.federation.policy import ReplyPolicy
 from laconic.federation.privacy import Privacy
 from laconic.federation.round import Round, run_round
 from laconic.federation.server import Server
+from laconic.federation.settings import Weighting
 from laconic.run.evaluate import Mapper, evaluate
 from laconic.run.metrics import metrics_by_name
 from laconic.run.settings import Settings
@@ -139,8 +140,10 @@ class Training:
             raise ConfigError(f"participants = {participants}: there are only {len(data)} clients")
         self.algorithm, self.data = algorithm.resolve(), data
         self.task, self.layout = _with_metrics(prepared.task, data, settings.metrics), prepared.layout
-        self.settings = settings.model_copy(update={"numerics": prepared.numerics, "participants": participants})
-        """The resolved settings: gradient strategy and number of participants are explicit."""
+        weighting = weighting_of(algorithm, settings)
+        chosen = {"numerics": prepared.numerics, "participants": participants, "weighting": weighting}
+        self.settings = settings.model_copy(update=chosen)
+        """The resolved settings: gradient strategy, number of participants and weighting are explicit."""
         self.server = Server(
             self.algorithm,
             self.layout,
@@ -150,7 +153,7 @@ class Training:
             Randomness(settings.seed),
             participants=participants,
             sampling=settings.sampling,
-            weighting=settings.weighting,
+            weighting=weighting,
             defenses=settings.defense,
             send_buffers=settings.buffers != "frozen",
             links=links,
@@ -292,6 +295,15 @@ class Training:
         """Build the result. `stopped` is the reason if a callback stopped the run."""
         costs = (self.ledger, self.model_sha256(), self.seconds)
         return Result(self.algorithm, self.settings, history, self.trained(), *costs, stopped)
+
+
+def weighting_of(algorithm: Algorithm, settings: Settings) -> Weighting:
+    """The weighting of the settings, else the algorithm's own. If method or defense need equal weights, it is uniform."""
+    if settings.weighting is not None:
+        return settings.weighting
+    method, defense = algorithm.method, settings.defense
+    equal = method.equal_weights or method.equal_clients or defense.aggregate != "mean" or defense.noise > 0
+    return "uniform" if equal else algorithm.weighting
 
 
 def _with_metrics(task: Task, data: ClientData, names: str | None) -> Task:

@@ -55,7 +55,7 @@ def weights(result: laconic.Result) -> torch.Tensor:
 
 def test_plain_sgd_written_by_hand_equals_local_sgd() -> None:
     algorithm = laconic.fed_avg(local_lr=LR, local_steps=3, batch_size=100)
-    reference = laconic.simulate(algorithm, small_model(), small_data(), rounds=4, participants=2)
+    reference = laconic.simulate(algorithm, small_model(), small_data(), rounds=4, participants=2, weighting="uniform")
     own = simulate(train_by_hand, participants=2)
     assert float((weights(own) - weights(reference)).abs().max()) < 1e-6
     assert own.ledger.bytes("up") == reference.ledger.bytes("up")

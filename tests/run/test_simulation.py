@@ -14,6 +14,7 @@ from laconic.core.errors import ConfigError
 from laconic.data import FederatedData, from_arrays
 from laconic.gradients.numerics import Numerics
 from laconic.models import build
+from laconic.run.simulation import Simulation
 
 FEATURES, CLASSES = 5, 3
 SIZES = (9, 4, 17, 1, 12)
@@ -71,7 +72,7 @@ def test_buffers_travel_and_are_counted_as_a_stream_of_their_own() -> None:
 
 def test_the_statistics_of_one_round_are_the_mean_of_what_torch_makes() -> None:
     data = images((8, 4))
-    result = train(normed(), data, rounds=1, local_steps=1, batch_size=100)
+    result = train(normed(), data, rounds=1, local_steps=1, batch_size=100, weighting="uniform")
     expected = []
     for client in range(2):
         module = normed().train()
@@ -271,3 +272,24 @@ def test_the_number_of_operator_threads_is_put_back() -> None:
     before = torch.get_num_threads()
     train(plain(), images(), rounds=1)
     assert torch.get_num_threads() == before
+
+
+def test_each_recipe_has_its_papers_weighting() -> None:
+    """McMahan et al. weigh by size; methods that need equal weights, medians and noise do not."""
+    data = images((8, 4))
+
+    def weighting(algorithm: laconic.Algorithm, **settings: object) -> str | None:
+        simulation = Simulation(
+            algorithm, laconic.classification(plain()), data, laconic.Settings(rounds=1, **settings)
+        )
+        simulation.close()
+        return simulation.settings.weighting
+
+    assert weighting(laconic.fed_avg()) == weighting(laconic.fed_prox()) == "size"
+    assert weighting(laconic.fed_avg(), weighting="uniform") == "uniform"
+    assert weighting(laconic.fed_ams()) == weighting(laconic.scaffold()) == "uniform"
+    assert weighting(laconic.fed_avg(method="control_variates")) == "uniform"
+    assert weighting(laconic.fed_avg(), defense={"aggregate": "median"}) == "uniform"
+    by_size = train(plain(), data, rounds=2).model_sha256
+    assert by_size == train(plain(), data, rounds=2, weighting="size").model_sha256
+    assert by_size != train(plain(), data, rounds=2, weighting="uniform").model_sha256
