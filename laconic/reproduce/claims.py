@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -42,9 +42,10 @@ class Claim:
     """The paper's statement and its location in the paper."""
     measure: Measure
     relation: Relation
-    ones: tuple[str, ...]
-    others: tuple[str, ...] | float
-    """Labels of runs, or a constant."""
+    ones: str | tuple[str, ...]
+    """The label of a run, or several."""
+    others: str | tuple[str, ...] | float
+    """The same, or a constant."""
     margin: float = 0.0
     """The minimum difference; for "near", the maximum."""
     factor: float = 1.0
@@ -54,7 +55,7 @@ class Claim:
         """Compare the numbers.
 
         >>> from laconic.reproduce.measures import FINAL
-        >>> claim = Claim("a beats b", FINAL, "more", ("a",), ("b",))
+        >>> claim = Claim("a beats b", FINAL, "more", "a", "b")
         >>> claim.judge({"a": {FINAL.name: 80.0}, "b": {FINAL.name: 78.5}})
         Verdict(holds=True, evidence='a 80.0; b 78.5')
         >>> claim.judge({"a": {FINAL.name: 80.01}, "b": {FINAL.name: 80.0}}).word
@@ -64,17 +65,17 @@ class Claim:
         >>> claim.judge({"a": {FINAL.name: None}, "b": {FINAL.name: None}}).word
         'not judged'
         """
-        others = () if isinstance(self.others, float) else self.others
-        missing = [label for label in (*self.ones, *others) if label not in rows]
+        ones, others = labels_of(self.ones), labels_of(self.others)
+        missing = [label for label in (*ones, *others) if label not in rows]
         if missing:
             return Verdict(None, f"{', '.join(missing)}: not run")
-        numbers = {label: rows[label].get(self.measure.name) for label in (*self.ones, *others)}
-        one = [numbers[label] for label in self.ones]
+        numbers = {label: rows[label].get(self.measure.name) for label in (*ones, *others)}
+        one = [numbers[label] for label in ones]
         other = [self.others] if isinstance(self.others, float) else [numbers[label] for label in others]
         evidence = self._evidence(numbers)
         if all(value is None for value in (*one, *other)):
             return Verdict(None, f"{evidence}: nothing to compare")
-        holds = all(self._compare()(a, None if b is None else self.factor * b) for a in one for b in other)
+        holds = all(self._compare(a, None if b is None else self.factor * b) for a in one for b in other)
         return Verdict(holds, evidence)
 
     def _evidence(self, numbers: Mapping[str, float | None]) -> str:
@@ -84,19 +85,19 @@ class Claim:
             return f"from {self.measure.text(min(known))} to {self.measure.text(max(known))}"
         return "; ".join(f"{label} {self.measure.text(value)}" for label, value in numbers.items())
 
-    def _compare(self) -> Callable[[float | None, float | None], bool]:
+    def _compare(self, a: float | None, b: float | None) -> bool:
         if self.relation == "near":
-            return lambda a, b: a is not None and b is not None and abs(a - b) <= self.margin
-        worst = WORST[self.relation]
-        sign = 1 if self.relation == "more" else -1
+            return a is not None and b is not None and abs(a - b) <= self.margin
+        first, second = (WORST[self.relation] if value is None else value for value in (a, b))
+        if first == second or self.measure.text(first) == self.measure.text(second):
+            return False
+        difference = first - second if self.relation == "more" else second - first
+        return difference > 0 and difference >= self.margin
 
-        def compare(a: float | None, b: float | None) -> bool:
-            first, second = (worst if value is None else value for value in (a, b))
-            if first == second or self.measure.text(first) == self.measure.text(second):
-                return False
-            return sign * (first - second) > 0 and sign * (first - second) >= self.margin
 
-        return compare
+def labels_of(runs: str | tuple[str, ...] | float) -> tuple[str, ...]:
+    """Return the labels of runs that a claim compares; a constant has none."""
+    return (runs,) if isinstance(runs, str) else () if isinstance(runs, float) else runs
 
 
 def in_order(
@@ -113,12 +114,6 @@ def in_order(
     ['10 beats 5', '20 beats 10']
     """
     return tuple(
-        Claim(
-            text.format(later=later, earlier=earlier),
-            measure,
-            relation,
-            (label.format(later),),
-            (label.format(earlier),),
-        )
+        Claim(text.format(later=later, earlier=earlier), measure, relation, label.format(later), label.format(earlier))
         for earlier, later in pairwise(values)
     )

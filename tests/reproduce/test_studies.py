@@ -10,6 +10,7 @@ from rich.console import Console
 from laconic.cli.view import LiveView
 from laconic.reproduce import document
 from laconic.reproduce.catalog import REPRODUCTIONS
+from laconic.reproduce.claims import labels_of
 from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.options import options
 from laconic.reproduce.runner import collect
@@ -69,8 +70,7 @@ def test_claims_and_numbers_are_about_runs_that_exist(name: str) -> None:
     )
     measured = {measure.name for measure in study.measures}
     for claim in study.claims:
-        others = () if isinstance(claim.others, float) else claim.others
-        assert {*claim.ones, *others} <= known, claim.text
+        assert {*labels_of(claim.ones), *labels_of(claim.others)} <= known, claim.text
         assert claim.measure.name in measured, claim.text
     for label, numbers in study.paper.items():
         assert label in known and set(numbers) <= measured
