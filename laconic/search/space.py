@@ -50,10 +50,6 @@ class Range:
         """Whether to sample on a logarithmic scale."""
         return self.low > 0 and self.high / self.low > 10
 
-    def spelling(self) -> str:
-        """The interval as written in `--try`."""
-        return f"{self.low:g}..{self.high:g}"
-
 
 Choices = tuple[Any, ...] | Range
 Space = dict[str, Choices]
@@ -102,7 +98,8 @@ def grid(space: Mapping[str, Choices]) -> Iterator[dict[str, Any]]:
     """Iterate over all combinations. The last key changes fastest."""
     for key, choices in space.items():
         if isinstance(choices, Range):
-            raise ConfigError(f"--try {key}={choices.spelling()}: a range needs --optuna; write a list for a grid")
+            shown = f"--try {key}={choices.low:g}..{choices.high:g}"
+            raise ConfigError(f"{shown}: a range needs --optuna; write a list for a grid")
     for values in itertools.product(*(choices for choices in space.values() if not isinstance(choices, Range))):
         yield dict(zip(space, values, strict=True))
 
