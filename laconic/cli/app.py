@@ -171,8 +171,7 @@ def tune(
 @implemented_in("reproductions")
 def reproduce(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME…", help="Names from --list, names of single studies, or all."),
+        list[str] | None, typer.Argument(metavar="NAME…", help="Names from --list, names of single studies, or all.")
     ] = None,
     show: Annotated[bool, typer.Option("--list", help="List the tables and figures.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Smoke test: a few rounds on digits.")] = False,

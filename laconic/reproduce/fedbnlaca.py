@@ -89,10 +89,7 @@ def _figures(partition: str, figures: str) -> Study:
 FIGURES_1_4 = Reproduction(
     "Figures 1 to 4: accuracy against bytes, lazy (NLA) and accelerated (AA)",
     f"{PAPER}. The CNN is LeNet-5, the threshold 0.5, top-k 1/8",
-    {
-        "fedbnlaca-figures1-2": _figures("iid", "12"),
-        "fedbnlaca-figures3-4": _figures("shards:2", "34"),
-    },
+    {"fedbnlaca-figures1-2": _figures("iid", "12"), "fedbnlaca-figures3-4": _figures("shards:2", "34")},
 )
 
 _THRESHOLDS = ("0", "0.1", "0.3", "0.5", "0.7", "1")

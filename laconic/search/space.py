@@ -18,10 +18,7 @@ PRESETS: dict[str, tuple[str, dict[str, tuple[Any, ...]]]] = {
         "Wu et al. 2023, appendix F.1",
         {"local_lr": (0.1, 0.03, 0.02, 0.01, 0.008, 0.005), "server_lr": (1.0, 0.8, 0.1)},
     ),
-    "fedcams": (
-        "Wang, Lin and Chen 2022, appendix E.1",
-        {"local_lr": _LOCAL, "server_lr": (1e-3, 1e-2, 1e-1, 1.0)},
-    ),
+    "fedcams": ("Wang, Lin and Chen 2022, appendix E.1", {"local_lr": _LOCAL, "server_lr": (1e-3, 1e-2, 1e-1, 1.0)}),
     "fedcams-adaptive": (
         "the same with the epsilon of adaptive optimizers",
         {
