@@ -38,8 +38,6 @@ class Claim:
     A run that did not reach a target has the worst value. Numbers that are equal as printed are neither more nor less.
     """
 
-    text: str
-    """The paper's statement and its location in the paper."""
     measure: Measure
     relation: Relation
     ones: str | tuple[str, ...]
@@ -55,7 +53,7 @@ class Claim:
         """Compare the numbers.
 
         >>> from laconic.reproduce.measures import FINAL
-        >>> claim = Claim("a beats b", FINAL, "more", "a", "b")
+        >>> claim = Claim(FINAL, "more", "a", "b")
         >>> claim.judge({"a": {FINAL.name: 80.0}, "b": {FINAL.name: 78.5}})
         Verdict(holds=True, evidence='a 80.0; b 78.5')
         >>> claim.judge({"a": {FINAL.name: 80.01}, "b": {FINAL.name: 80.0}}).word
@@ -100,9 +98,7 @@ def labels_of(runs: str | tuple[str, ...] | float) -> tuple[str, ...]:
     return (runs,) if isinstance(runs, str) else () if isinstance(runs, float) else runs
 
 
-def in_order(
-    text: str, measure: Measure, relation: Relation, label: str, values: Sequence[object]
-) -> tuple[Claim, ...]:
+def in_order(text: str, measure: Measure, relation: Relation, label: str, values: Sequence[object]) -> dict[str, Claim]:
     """Return a claim for each pair of neighboring values: the later has more (or less) of the measure.
 
     Args:
@@ -110,10 +106,10 @@ def in_order(
         label: The label of a run, with `{}` for the value.
 
     >>> from laconic.reproduce.measures import LOSS
-    >>> [claim.text for claim in in_order("{later} beats {earlier}", LOSS, "less", "tau = {}", (5, 10, 20))]
+    >>> [*in_order("{later} beats {earlier}", LOSS, "less", "tau = {}", (5, 10, 20))]
     ['10 beats 5', '20 beats 10']
     """
-    return tuple(
-        Claim(text.format(later=later, earlier=earlier), measure, relation, label.format(later), label.format(earlier))
+    return {
+        text.format(later=later, earlier=earlier): Claim(measure, relation, label.format(later), label.format(earlier))
         for earlier, later in pairwise(values)
-    )
+    }

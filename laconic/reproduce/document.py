@@ -87,7 +87,7 @@ def page(docs: Path) -> str:
 
 def _score(reproduction: Reproduction, docs: Path) -> str:
     results = [(study, load(name, docs)) for name, study in reproduction.studies.items()]
-    judged = [v.holds for study, data in results if data for _, v in verdicts(study, data) if v.holds is not None]
+    judged = [v.holds for study, data in results if data for v in verdicts(study, data).values() if v.holds is not None]
     if not any(data for _, data in results):
         return "not run yet"
     return f"{sum(judged)} of {len(judged)}" if judged else "none made"
@@ -122,7 +122,7 @@ def _claims(study: Study, data: Data) -> list[str]:
     """Format one line per claim. The verdict of a shortened run is marked "so far"."""
     shortened = study.experiment is not None and (data.get("rounds") or 0) < study.experiment.rounds
     lines = []
-    for claim, verdict in verdicts(study, data):
+    for text, verdict in verdicts(study, data).items():
         part = " so far" if shortened and verdict.holds is not None else ""
-        lines.append(f"- **{verdict.word}{part}**: {claim.text} ({verdict.evidence})")
+        lines.append(f"- **{verdict.word}{part}**: {text} ({verdict.evidence})")
     return ["", *lines] if lines else []

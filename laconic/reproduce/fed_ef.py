@@ -77,37 +77,28 @@ def _experiment(dataset: str, participants: int, links: dict[str, str]) -> Exper
     return Experiment(_setting(dataset, participants), runs, rounds=100)
 
 
-def _claims(dataset: str, participants: int) -> tuple[Claim, ...]:
+def _claims(dataset: str, participants: int) -> dict[str, Claim]:
     sgd = tuple(f"sgd {link}" for link in (SIGN, TOP_K, HEAVY))
-    claims = [
-        Claim(
-            "with SGD and memory, sign, top_k and heavy_sign match full precision (5.1)",
-            FINAL,
-            "near",
-            sgd,
-            "sgd full",
-            margin=3,
+    claims = {
+        "with SGD and memory, sign, top_k and heavy_sign match full precision (5.1)": Claim(
+            FINAL, "near", sgd, "sgd full", margin=3
         ),
-        Claim(
-            "top_k and heavy_sign take a fiftieth of the bytes, and less (5.1: a hundredth of the bits)",
-            MEGABYTES_UP,
-            "less",
-            sgd[1:],
-            "sgd full",
-            factor=0.02,
+        "top_k and heavy_sign take a fiftieth of the bytes, and less (5.1: a hundredth of the bits)": Claim(
+            MEGABYTES_UP, "less", sgd[1:], "sgd full", factor=0.02
         ),
-    ]
+    }
     if (dataset, participants) == _MAIN:
         fixed, free = ("ams sign", f"ams {HEAVY}"), (f"ams {TOP_K}", f"ams {STOCHASTIC}")
-        claims += [
-            Claim("with AMS, top_k and qsgd match full precision (Table 6)", FINAL, "near", free, "ams full", 3),
-            Claim("with AMS, sign and heavy_sign are outperformed by top_k (5.1)", FINAL, "less", fixed, free[:1]),
-            Claim("with AMS, heavy_sign is below sign (Table 6)", FINAL, "less", fixed[1:], fixed[:1]),
-        ]
+        claims |= {
+            "with AMS, top_k and qsgd match full precision (Table 6)": Claim(FINAL, "near", free, "ams full", 3),
+            "with AMS, sign and heavy_sign are outperformed by top_k (5.1)": Claim(FINAL, "less", fixed, free[:1]),
+            "with AMS, heavy_sign is below sign (Table 6)": Claim(FINAL, "less", fixed[1:], fixed[:1]),
+        }
     if (dataset, participants) == ("mnist", 100):
-        text = "with SGD, qsgd is below heavy_sign (Figure 2)"
-        claims.append(Claim(text, FINAL, "less", f"sgd {STOCHASTIC}", f"sgd {HEAVY}"))
-    return tuple(claims)
+        claims["with SGD, qsgd is below heavy_sign (Figure 2)"] = Claim(
+            FINAL, "less", f"sgd {STOCHASTIC}", f"sgd {HEAVY}"
+        )
+    return claims
 
 
 def _paper(dataset: str, participants: int) -> dict[str, dict[str, float]]:
@@ -165,24 +156,15 @@ def _every_rate(dataset: str, participants: int, folder: str) -> Study:
         f"{dataset}, {_NAMES[participants]}",
         experiment,
         measures=(FINAL, LAST_FIVE, PAPER_BITS_UP, MEGABYTES_UP),
-        claims=(
-            Claim(
-                "some k or b of every compressor matches full precision with SGD (5.1)",
-                FINAL,
-                "near",
-                light,
-                "sgd full",
-                margin=3,
+        claims={
+            "some k or b of every compressor matches full precision with SGD (5.1)": Claim(
+                FINAL, "near", light, "sgd full", margin=3
             ),
-            Claim(
-                "qsgd with b = 1 and no memory is below qsgd with b = 4 (Figures 2, 3)",
-                FINAL,
-                "less",
-                "sgd qsgd:1",
-                "sgd qsgd:4",
+            "qsgd with b = 1 and no memory is below qsgd with b = 4 (Figures 2, 3)": Claim(
+                FINAL, "less", "sgd qsgd:1", "sgd qsgd:4"
             ),
-            Claim("top_k:0.001 is below top_k:0.05 (appendix D.3)", FINAL, "less", "sgd top_k:0.001", "sgd top_k:0.05"),
-        ),
+            "top_k:0.001 is below top_k:0.05 (appendix D.3)": Claim(FINAL, "less", "sgd top_k:0.001", "sgd top_k:0.05"),
+        },
         against="bytes_up",
         seeds=10,
         short=Short(rounds=20, labels=tuple(label for label in experiment.runs if label.startswith("sgd ")))
@@ -221,17 +203,12 @@ FIGURE_1 = Reproduction(
                 rounds=100,
             ),
             measures=(accuracy_at(20), accuracy_at(50), accuracy_at(100), LAST_FIVE),
-            claims=(
-                Claim(
-                    "sign without memory is far below full precision (Figure 1)",
-                    LAST_FIVE,
-                    "less",
-                    _NO_MEMORY,
-                    "full precision",
-                    margin=5,
+            claims={
+                "sign without memory is far below full precision (Figure 1)": Claim(
+                    LAST_FIVE, "less", _NO_MEMORY, "full precision", margin=5
                 ),
-                Claim("error feedback mends it (section 3)", LAST_FIVE, "near", "sign", "full precision", margin=2),
-            ),
+                "error feedback mends it (section 3)": Claim(LAST_FIVE, "near", "sign", "full precision", margin=2),
+            },
             note="Sign without memory loses nine points, which is clear, though not the collapse that the paper draws.",
         )
     },
@@ -250,7 +227,7 @@ FIGURE_21 = Reproduction(
                 rounds=100,
             ),
             measures=(LARGEST_Q_A, MEAN_Q_A, FINAL),
-            claims=(Claim("q_A stays below 1 (Assumption 4.3, Figure 21)", LARGEST_Q_A, "less", _LARGE, 1.0),),
+            claims={"q_A stays below 1 (Assumption 4.3, Figure 21)": Claim(LARGEST_Q_A, "less", _LARGE, 1.0)},
             drawn="q_a",
             short=Short(rounds=20),
             quick=_LARGE if dataset == "mnist" else ("sign",),
@@ -307,15 +284,11 @@ FIGURE_5 = Reproduction(
                 rounds=150,
             ),
             measures=(GRADIENT_NORM, OBJECTIVE, FINAL),
-            claims=(
-                Claim(
-                    "with restarting from round 50 on the gradient is smaller (Figure 5)",
-                    GRADIENT_NORM,
-                    "less",
-                    "restarting",
-                    "standard",
-                ),
-            ),
+            claims={
+                "with restarting from round 50 on the gradient is smaller (Figure 5)": Claim(
+                    GRADIENT_NORM, "less", "restarting", "standard"
+                )
+            },
             drawn="gradient_norm_squared",
             seeds=10,
         )
@@ -332,15 +305,14 @@ FIGURE_20 = Reproduction(
             "TopK-0.1 and Sign, Gaussian and Laplace",
             compute=compression_discrepancy,
             measures=(_Q_A, _Q_C),
-            claims=(
-                Claim(
-                    "q_A is below 1 in all cases (Figure 20)",
+            claims={
+                "q_A is below 1 in all cases (Figure 20)": Claim(
                     _Q_A,
                     "less",
                     tuple(f"{c}, {d}, s = {s}" for c in ("top_k:0.1", "sign") for d in DISTRIBUTIONS for s in SCALES),
                     1.0,
-                ),
-            ),
+                )
+            },
         )
     },
 )

@@ -39,36 +39,24 @@ _NOTES = {
 
 
 def _figures(partition: str, figures: str) -> Study:
-    claims = [
-        Claim(
-            f"FedNLAA takes fewer bytes than the baselines (Figure {figures[0]})",
-            MEGABYTES,
-            "less",
-            "fed_nlaa",
-            _BASELINES,
+    claims = {
+        f"FedNLAA takes fewer bytes than the baselines (Figure {figures[0]})": Claim(
+            MEGABYTES, "less", "fed_nlaa", _BASELINES
         ),
-        Claim(f"and is more accurate (Figure {figures[0]})", LAST_FIVE, "more", "fed_nlaa", _BASELINES),
-        Claim(
-            f"FedNLACA takes fewer still, FedBNLACA the fewest (Figure {figures[0]})",
-            MEGABYTES,
-            "less",
-            "fed_bnlaca",
-            ("fed_nlaca", "fed_nlaa", "fed_cams"),
+        f"and is more accurate (Figure {figures[0]})": Claim(LAST_FIVE, "more", "fed_nlaa", _BASELINES),
+        f"FedNLACA takes fewer still, FedBNLACA the fewest (Figure {figures[0]})": Claim(
+            MEGABYTES, "less", "fed_bnlaca", ("fed_nlaca", "fed_nlaa", "fed_cams")
         ),
-        Claim(
-            f"FedAA is faster than the baselines (Figure {figures[1]})", accuracy_at(5), "more", "fed_aa", _BASELINES
+        f"FedAA is faster than the baselines (Figure {figures[1]})": Claim(
+            accuracy_at(5), "more", "fed_aa", _BASELINES
         ),
-        Claim(
-            f"FedACA and FedBACA end more accurate than the baselines (Figure {figures[1]})",
-            LAST_FIVE,
-            "more",
-            _ACCELERATED,
-            _BASELINES,
+        f"FedACA and FedBACA end more accurate than the baselines (Figure {figures[1]})": Claim(
+            LAST_FIVE, "more", _ACCELERATED, _BASELINES
         ),
-    ]
+    }
     if partition != "iid":
-        text = "FedAvg is worst where data are unlike (Figure 3)"
-        claims.append(Claim(text, LAST_FIVE, "less", "fed_avg", tuple(_RUNS)[1:]))
+        others = tuple(_RUNS)[1:]
+        claims["FedAvg is worst where data are unlike (Figure 3)"] = Claim(LAST_FIVE, "less", "fed_avg", others)
     return Study(
         f"Figures {figures[0]} and {figures[1]}: Fashion-MNIST, CNN, {partition}",
         Experiment(
@@ -78,7 +66,7 @@ def _figures(partition: str, figures: str) -> Study:
             rounds=100,
         ),
         measures=(accuracy_at(5), FINAL, LAST_FIVE, MEGABYTES, SKIP_RATE),
-        claims=tuple(claims),
+        claims=claims,
         against="bytes",
         short=Short(rounds=20),
         note=_NOTES[partition],
@@ -108,29 +96,17 @@ def _sweep(name: str, title: str, options: str) -> Study:
             rounds=100,
         ),
         measures=(SKIP_RATE, FINAL, LAST_FIVE, MEGABYTES, to_accuracy(0.85, "megabytes")),
-        claims=(
-            Claim(
-                "C and D that are too small do not help: at 0.1 hardly anything is skipped (section 5)",
-                SKIP_RATE,
-                "less",
-                "threshold 0.1",
-                5.0,
+        claims={
+            "C and D that are too small do not help: at 0.1 hardly anything is skipped (section 5)": Claim(
+                SKIP_RATE, "less", "threshold 0.1", 5.0
             ),
-            Claim(
-                "the larger they are, the larger the errors: 1 ends below 0 (section 5)",
-                LAST_FIVE,
-                "less",
-                "threshold 1",
-                "threshold 0",
+            "the larger they are, the larger the errors: 1 ends below 0 (section 5)": Claim(
+                LAST_FIVE, "less", "threshold 1", "threshold 0"
             ),
-            Claim(
-                "in between, bytes are saved on the way: 0.5 needs fewer to 85 % than 0",
-                to_accuracy(0.85, "megabytes"),
-                "less",
-                "threshold 0.5",
-                "threshold 0",
+            "in between, bytes are saved on the way: 0.5 needs fewer to 85 % than 0": Claim(
+                to_accuracy(0.85, "megabytes"), "less", "threshold 0.5", "threshold 0"
             ),
-        ),
+        },
         against="bytes",
         short=Short(rounds=60),
         quick=("threshold 0", "threshold 0.7", "threshold 1"),

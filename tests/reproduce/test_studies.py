@@ -69,9 +69,9 @@ def test_claims_and_numbers_are_about_runs_that_exist(name: str) -> None:
         set(study.experiment.runs) if study.experiment else {*rows(study, document.load(name, DOCS) or {"rows": {}})}
     )
     measured = {measure.name for measure in study.measures}
-    for claim in study.claims:
-        assert {*labels_of(claim.ones), *labels_of(claim.others)} <= known, claim.text
-        assert claim.measure.name in measured, claim.text
+    for text, claim in study.claims.items():
+        assert {*labels_of(claim.ones), *labels_of(claim.others)} <= known, text
+        assert claim.measure.name in measured, text
     for label, numbers in study.paper.items():
         assert label in known and set(numbers) <= measured
     for labels in (study.quick, study.short.labels if study.short else ()):
