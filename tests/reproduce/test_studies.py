@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,12 @@ def test_bits_are_exact() -> None:
         assert bits[f"top_k:1/{ratio}"]["one-way, bits"] == 32 * (2 * k + d) * rounds
         # Positions are entropy-coded: far below the 32 bits that the paper counts for each.
         assert bits[f"top_k:1/{ratio}"]["two-way, bits of our packets"] < 0.7 * 32 * 2 * k * 2 * rounds
+
+
+def test_our_discussion_is_about_our_results_only(tmp_path: Path) -> None:
+    notes = tomllib.loads((DOCS / "data/notes.toml").read_text())["notes"]
+    assert notes.keys() <= STUDIES.keys()
+    assert "Summary" in document.page(DOCS) and "Summary" not in document.page(tmp_path)
 
 
 def test_the_page_is_made_of_the_data_beside_it() -> None:
