@@ -51,10 +51,11 @@ def duration(seconds: float | None) -> str:
         return ""
     if seconds < 60:
         return f"{seconds:.3g} s"
-    for unit, length, part, share in (("min", 60, "s", 1), ("h", 3600, "min", 60), ("d", 86400, "h", 3600)):
-        if seconds < {"min": 3600, "h": 86400}.get(unit, seconds + 1):
-            return f"{seconds // length:.0f} {unit} {seconds % length // share:.0f} {part}"
-    raise AssertionError
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60 // 1:.0f} s"
+    if seconds < 86400:
+        return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+    return f"{seconds // 86400:.0f} d {seconds % 86400 // 3600:.0f} h"
 
 
 class LiveView(Callback):
