@@ -17,7 +17,7 @@ MOST_SKIPPED = 2**21
 """The largest step between the sequence numbers of two updates. A client without a store skips up to 2^20 numbers, and every
 reply that was lost on the way takes one."""
 MOST_PASSES = 1000
-"""The largest number of gradients that a client may report, as a multiple of its examples or of what the papers count."""
+"""The most gradients that a client may compute in an exchange, as a multiple of its examples or of the papers' count."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,11 @@ def check_labels(reply: Reply, packets: dict[str, Packet], now: tuple[int, int, 
 
 
 def check_counts(reply: Reply, phase: Phase) -> None:
-    """Refuse counts of gradients that do not follow from the client's number of examples. They go into the metrics."""
-    expected = phase.gradients(reply.examples)
-    if reply.gradients != expected:
-        raise PacketError("count", f"client {reply.client} reports {reply.gradients} gradients, not {expected}")
-    if not 0 <= reply.samples <= MOST_PASSES * max(reply.examples, expected):
-        raise PacketError("count", f"client {reply.client} reports {reply.samples} computed gradients")
+    """Refuse counts of gradients that are too large for the client's number of examples. They go into the metrics."""
+    most = phase.gradients(reply.examples)
+    if reply.gradients > most or reply.samples > MOST_PASSES * max(reply.examples, most):
+        counts = f"{reply.gradients} gradients ({reply.samples} computed) on {reply.examples} examples"
+        raise PacketError("count", f"client {reply.client} reports {counts}")
 
 
 def decode_packets(
