@@ -1,9 +1,9 @@
-"""What nodes claim about themselves: sizes, counts, losses and numbers are bounded, and what is refused is in the metrics."""
+"""What nodes claim about themselves is bounded, and what the server refuses is in the metrics."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -296,5 +296,5 @@ def test_a_server_takes_callbacks(tmp_path):
 
 def test_what_is_no_callback_is_refused(tmp_path):
     own = {"clients": CLIENTS, "out": str(tmp_path / "run"), "deadline": 0.5} | SETTINGS
-    with pytest.raises(laconic.ConfigError, match="callbacks: .* is not a laconic.Callback"):
+    with pytest.raises(laconic.ConfigError, match=r"callbacks: .* is not a laconic\.Callback"):
         serve(federation(tmp_path), "fed_avg", "logistic", "digits", own, [print])
