@@ -9,10 +9,12 @@ python benchmarks/load.py [--nodes 2000] [--participants 100] [--parameters 1000
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -59,17 +61,22 @@ class FixedNode:
 
 
 class Meter(laconic.Callback):
-    """Notes time and memory at the end of each round."""
+    """Notes the time of each round, and the memory after some of them: all, and what the allocator cannot return."""
 
-    def __init__(self, report: Callable[[int, float], None] = lambda number, memory: None) -> None:
-        self.memory: list[float] = []
+    def __init__(self, measured: Collection[int], *, shown: bool = False) -> None:
+        self.measured, self.shown = measured, shown
+        self.memory: list[tuple[float, float]] = []
         self.times = [time.perf_counter()]
-        self._report = report
 
     def on_round_end(self, run: Run, record: Record) -> None:
         self.times.append(time.perf_counter())
-        self.memory.append(resident())
-        self._report(record["round"], self.memory[-1])
+        if record["round"] in self.measured:
+            total = resident()
+            gc.collect()
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+            self.memory.append((total, resident()))
+            if self.shown:
+                print(f"round {record['round']:4}: {total:,.0f} MB, {self.memory[-1][1]:,.0f} MB in use", flush=True)
 
     def rounds_per_minute(self) -> float:
         """Without the first round, in which the nodes join."""
@@ -98,13 +105,7 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=200)
     options = parser.parse_args()
-    shown = {1, *range(50, options.rounds, 50), options.rounds}
-
-    def report(number: int, memory: float) -> None:
-        if number in shown:
-            print(f"round {number:4}: {memory:,.0f} MB", flush=True)
-
-    meter = Meter(report)
+    meter = Meter({1, *range(50, options.rounds, 50), options.rounds}, shown=True)
     with tempfile.TemporaryDirectory() as folder:
         run_load(Path(folder), meter, **vars(options))
     print(f"{meter.rounds_per_minute():.1f} rounds per minute")

@@ -167,10 +167,12 @@ class Roster:
 
     def _own(self, client: int, name: str, node: int) -> None:
         """Record the owner of a client number."""
-        before = self.owners.get(client, (name, node))
-        for known, key in ((self._by_name, before[0]), (self._by_node, before[1])):
-            if known.get(key) == client:
-                del known[key]
+        old_name, old_node = self.owners.get(client, (name, node))
+        # A node that has moved to another number keeps its entries.
+        if self._by_name.get(old_name) == client:
+            del self._by_name[old_name]
+        if self._by_node.get(old_node) == client:
+            del self._by_node[old_node]
         self.owners[client] = name, node
         self._by_name[name] = self._by_node[node] = client
 
