@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from laconic.core.errors import ConfigError
 from laconic.run.directory import plain
 
 
@@ -21,6 +22,17 @@ def new_directory(what: str, dataset: str) -> Path:
     while path.exists():
         path, number = base.with_name(f"{base.name}-{number}"), number + 1
     return path
+
+
+def stored(path: Path) -> dict[str, Any]:
+    """Read the object that a command stored in its directory."""
+    try:
+        table = json.loads(path.read_text())
+    except (ValueError, RecursionError):
+        table = None
+    if not isinstance(table, dict):
+        raise ConfigError(f"'{path}' is damaged: not a JSON object")
+    return table
 
 
 def print_json(table: dict[str, Any]) -> None:

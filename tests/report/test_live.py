@@ -31,14 +31,16 @@ def growing(finished: Path, tmp_path: Path) -> Path:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
-    server = serve(folder, "127.0.0.1", 0)
+def served(folder: Path, host: str = "127.0.0.1") -> Iterator[str]:
+    server = serve(folder, host, 0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    try:
+        yield server.address
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 @pytest.fixture
