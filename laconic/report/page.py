@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from base64 import b64encode
+from collections.abc import Iterable
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -12,6 +14,15 @@ from pathlib import Path
 from laconic.report.gather import find_runs, gather
 from laconic.report.reading import Table
 from laconic.run.directory import plain, write_atomically
+
+SHARP_PIXELS = "".join(
+    f"image-rendering: {value}; "
+    for value in (
+        *("optimizeSpeed", "-moz-crisp-edges", "-o-crisp-edges", "-webkit-optimize-contrast"),
+        *("optimize-contrast", "crisp-edges", "pixelated"),
+    )
+)
+"""The style attribute of Plotly's heat maps."""
 
 
 def report(paths: list[Path], out: Path, target: float | None = None, rank_by: str = "bytes") -> dict[str, str]:
@@ -41,18 +52,17 @@ def html(data: Table) -> str:
 def policy(page: str) -> str:
     """Return the page's content-security policy: its own scripts and styles by their hashes, and nothing else.
 
-    The live page may also request its own data.
+    The live page may also request its own data, and Plotly saves charts as images.
     """
-    hashes = {
-        tag: " ".join(f"'sha256-{_hash(text)}'" for text in re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL))
-        for tag in ("script", "style")
-    }
-    # Plotly adds an empty style element and fills it by script, and saves charts as images.
+    scripts, styles = (re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL) for tag in ("script", "style"))
+    # Plotly adds style elements, one with the text of a string in its code and empty ones, and two style attributes.
+    added = [ast.literal_eval(text) for text in re.findall(r"\.textContent=('(?:[^'\\\n]|\\.)*')", page)]
     return (
-        f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']} 'sha256-{_hash('')}'; "
+        f"default-src 'none'; script-src {_hashes(scripts)}; "
+        f"style-src 'unsafe-hashes' {_hashes([*styles, *added, '', SHARP_PIXELS])}; "
         "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'"
     )
 
 
-def _hash(text: str) -> str:
-    return b64encode(sha256(text.encode()).digest()).decode()
+def _hashes(texts: Iterable[str]) -> str:
+    return " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in texts)
