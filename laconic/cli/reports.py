@@ -7,6 +7,7 @@ from pathlib import Path
 
 from laconic.cli.console import say
 from laconic.cli.options import RankBy
+from laconic.cli.output import check_file
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.report.gather import find_runs, gather
 from laconic.report.live import serve
@@ -19,7 +20,7 @@ from laconic.report.reading import Table
 
 def report(runs: list[Path], out: Path, target: float | None, rank_by: RankBy, show: bool) -> None:
     """Write an HTML report about runs."""
-    _check_out(out)
+    check_file(out)
     _say_skipped(write_report(runs, out, target, rank_by))
     say(f"The report is {out}")
     if show:
@@ -61,7 +62,7 @@ def plot(
     """Plot runs to an image file."""
     _check_axes(chart, metric, cost, linear)
     out, metric, cost = out or Path(f"{chart}.svg"), metric or "accuracy", cost or "bytes"
-    _check_out(out)
+    check_file(out)
     if out.suffix[1:] not in FORMATS:
         raise ConfigError(f"--out '{out}': a file that ends in {', '.join('.' + name for name in FORMATS)} is allowed")
     found = gather(find_runs(runs), course=RUN_COSTS)
@@ -97,10 +98,3 @@ def _with_metric(metric: str, runs: list[Table]) -> list[Table]:
     if metric not in known:
         raise unknown_name("metric", metric, known)
     return [run for run in runs if metric in metrics[id(run)]]
-
-
-def _check_out(out: Path) -> None:
-    if not out.parent.is_dir():
-        raise ConfigError(f"--out '{out}': there is no folder '{out.parent}'")
-    if out.is_dir():
-        raise ConfigError(f"--out '{out}': is a directory; a file is needed")
