@@ -140,6 +140,16 @@ Out = Annotated[
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue what was interrupted in --out.", rich_help_panel=OUTPUT)
 ]
+FromRound = Annotated[
+    int | None,
+    typer.Option(
+        "--from-round",
+        metavar="NUMBER",
+        min=0,
+        help="With --resume: go back to the checkpoint of this round, one of the last three.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.", rich_help_panel=OUTPUT)
 ]

@@ -19,14 +19,15 @@ from laconic.cli.console import note, say, stderr, stdout
 from laconic.cli.options import RankBy
 from laconic.cli.output import new_directory, print_json
 from laconic.cli.view import LiveView
-from laconic.core.errors import ConfigError, Interrupted
+from laconic.core.errors import ConfigError, DataError, Interrupted
 from laconic.data.federated import ClientData
 from laconic.report.page import report as write_report
 from laconic.report.trackers import trackers
 from laconic.run.callbacks import Callback
 from laconic.run.config import RunConfig, load_config
-from laconic.run.directory import RunDirectory, write_atomically
+from laconic.run.directory import RunDirectory
 from laconic.run.driver import Finished, run_config
+from laconic.run.files import write_atomically
 from laconic.run.labels import split_label
 from laconic.run.resume import FREE_TO_CHANGE
 from laconic.run.target import WINDOW
@@ -43,6 +44,7 @@ def run(
     target: float | None,
     out: Path | None,
     resume: bool,
+    from_round: int | None,
     report: bool,
     tensorboard: bool,
     mlflow: bool,
@@ -50,13 +52,15 @@ def run(
     options: dict[str, Any],
 ) -> None:
     """Train with one algorithm."""
+    if from_round is not None and not resume:
+        raise ConfigError("--from-round: only with --resume")
     config, out = _earlier_run(config, out, resume)
     wanted = load_config(config, options, split_label(algorithm) if algorithm else {})
     directory = out or new_directory(wanted.algorithm, wanted.dataset)
     _check_target(target, wanted)
     callbacks = [LiveView(stderr), *trackers(tensorboard=tensorboard, mlflow=mlflow)]
     try:
-        finished = run_config(wanted, directory, callbacks, resume=resume, target=target)
+        finished = run_config(wanted, directory, callbacks, resume=resume, from_round=from_round, target=target)
     except Diverged:
         # The report shows the rounds before the divergence.
         if report:
@@ -81,8 +85,9 @@ def _earlier_run(config: Path | None, out: Path | None, resume: bool) -> tuple[P
         raise ConfigError(f"--resume: there is no run '{config}'")
     if out is None:
         raise ConfigError("--resume: name the run, as in `laconic run runs/NAME --resume`, or give its --out")
-    if config is None and RunDirectory(out).exists():
-        config = RunDirectory(out).config
+    if RunDirectory(out).exists():
+        RunDirectory(out).check_config()
+        config = config or RunDirectory(out).config
     return config, out
 
 
@@ -200,7 +205,10 @@ def _stored_options(out: Path | None, given: dict[str, Any]) -> dict[str, Any]:
     path = out / COMPARISON
     if not path.exists():
         raise ConfigError(f"--resume: there is no comparison in '{out}'")
-    stored: dict[str, Any] = json.loads(path.read_text())
+    try:
+        stored: dict[str, Any] = dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"'{path}' is damaged: {error}") from None
     for key, value in given.items():
         if value is not None and key not in FREE_TO_CHANGE and str(stored.get(key)) != str(value):
             raise ConfigError(f"resume: {key} = {value!r}, but the comparison was started with {stored.get(key)!r}")

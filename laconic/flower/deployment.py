@@ -12,6 +12,8 @@ class Deployment(BaseModel):
 
     out: str | None = None
     """The run directory. A server that is restarted with the same directory resumes the run."""
+    from_round: int | None = Field(None, ge=0)
+    """Go back to the checkpoint of this round, one of the last three, at this start of the server."""
     deadline: float = Field(600.0, gt=0)
     """Seconds after which an exchange closes with the replies that have arrived."""
     quorum: float = Field(1.0, gt=0, le=1)

@@ -12,6 +12,7 @@ class DeploymentKeywords(TypedDict, total=False):
     """The settings that only a real federation has: see `laconic.flower.deployment.Deployment`."""
 
     out: str | None
+    from_round: int | None
     deadline: float
     quorum: float
     first: int | None

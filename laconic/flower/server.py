@@ -94,8 +94,12 @@ def serve(
     training.roster.plan = training.roster.plan.model_copy(update={"partition": resolved.partition})
     path = Path(deployment.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{algorithm.name}-flower")
     # Every round is saved before the next one starts, because the next instructions acknowledge its updates.
-    directory = RunDirectory(path, resume=True, every_round=True)
+    directory = RunDirectory(path, resume=True, every_round=True, from_round=deployment.from_round)
+    if deployment.from_round is not None and config.defense.noise:
+        # The later models were sent, so their rounds count for epsilon, and the same noise must not be added twice.
+        raise ConfigError("from_round: not with defense.noise: the privacy of the discarded rounds is spent")
     if directory.exists():
+        directory.check_config()
         stored = RunConfig.model_validate(tomllib.loads(directory.config.read_text()))
         check_same(resolved.model_dump(), stored, path, MAY_CHANGE)
     training.save = partial(directory.save_checkpoint, training)

@@ -7,7 +7,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from laconic.report.gather import Table, find_runs, gather
-from laconic.run.directory import plain, write_atomically
+from laconic.run.directory import plain
+from laconic.run.files import write_atomically
 
 
 def report(paths: list[Path], out: Path, target: float | None = None, rank_by: str = "bytes") -> dict[str, str]:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import laconic
-from laconic.run.directory import RunDirectory, load_tensors
+from laconic.run.directory import RunDirectory
+from laconic.run.files import load_tensors
 from laconic.run.training import Diverged
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
