@@ -136,7 +136,7 @@ class Database:
             self._begin()
         except (sqlite3.Error, DataError) as error:
             self.close()
-            raise (error if isinstance(error, DataError) else self._explained(error)) from error
+            raise (error if isinstance(error, DataError) else self._explained(error)) from None
 
     def execute(self, statement: str, values: Row = ()) -> list[Row]:
         """Run a statement in the current transaction, or begin one; returns the rows."""

@@ -29,7 +29,7 @@ from laconic.run.keys import SHORT_NAMES
 from laconic.run.labels import split_label
 from laconic.run.loop import run
 from laconic.run.resume import FREE_TO_CHANGE, check_same
-from laconic.run.training import Record, Result
+from laconic.run.training import TROUBLES, Record, Result, troubles
 
 LOG = getLogger("flwr.laconic")
 MAY_CHANGE = FREE_TO_CHANGE | {"max_violations", "defense.refuse"}
@@ -209,7 +209,6 @@ def _line(record: Record) -> str:
     items += [f"{name} {record[name]:.4f}" for name in ("accuracy", "loss") if isinstance(record.get(name), float)]
     if record.get("epsilon") is not None:
         items.append(f"epsilon {record['epsilon']:.4g}")
-    if record.get("refused"):
-        items.append(f"{sum(record['refused'].values())} refused")
+    items += [f"{count} {TROUBLES[name]}" for name, count in troubles([record]).items()]
     items += [f"up {record['bytes_up']:,} B", f"down {record['bytes_down']:,} B"]
     return ", ".join(items)
