@@ -110,6 +110,8 @@ class Checkpoints:
             checkpoint = training.database.load()
         else:
             self._loaded = self.file if from_round is None else self.earlier().get(from_round, self.file)
+            if not self._loaded.exists() and self.earlier():
+                raise DataError(f"'{self._loaded}' is missing")
             checkpoint = load_tensors(self._loaded) if self._loaded.exists() else None
         return None if checkpoint is None else {**checkpoint[0], **checkpoint[1]}
 

@@ -206,6 +206,10 @@ def test_after_a_damaged_checkpoint_the_one_before_is_offered(copy: Path, expect
 
 def test_a_checkpoint_that_cannot_be_read_at_all(copy: Path, store: str) -> None:
     path = copy / ("checkpoint.safetensors" if store == "memory" else "checkpoint.sqlite")
+    if store == "memory":
+        path.unlink()
+        with pytest.raises(DataError, match=r"checkpoint.safetensors' is missing; .* --resume --from-round 3$"):
+            resume(copy)
     path.write_bytes(b"something else" * 1000)
     with pytest.raises(
         DataError, match=rf"{path.name}'.*{'--from-round 3$' if store == 'memory' else 'not a database$'}"
