@@ -52,6 +52,8 @@ _TABLES = (
     "CREATE TABLE summary (total INTEGER, marks TEXT)",
 )
 _BORN, _DIED, _PLACE = 5, 6, 9
+# The second one is raised if SQLite's message quotes a damaged schema.
+_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 _MASK = 2**63 - 1
 _AT_KEY = f"run = ? AND owner = ? AND client = ? AND number = ? AND died = {ALIVE}"
 
@@ -134,7 +136,7 @@ class Database:
                     f"and this one reads {FORMAT}"
                 )
             self._begin()
-        except (sqlite3.Error, DataError) as error:
+        except (*_ERRORS, DataError) as error:
             self.close()
             raise (error if isinstance(error, DataError) else self._explained(error)) from None
 
@@ -148,7 +150,7 @@ class Database:
                 if not self._connection.in_transaction and not statement.startswith("PRAGMA"):
                     self._begin()
                 return self._connection.execute(statement, values).fetchall()
-            except sqlite3.Error as error:
+            except _ERRORS as error:
                 raise self._explained(error) from error
 
     def _begin(self) -> None:
@@ -187,9 +189,9 @@ class Database:
         assert self._total is not None
         self._total = (self._total + sign * checksum(repr(row).encode())) & _MASK
 
-    def _explained(self, error: sqlite3.Error) -> DataError:
-        name = "store = 'disk'" if self.path is None else f"'{self.path}'"
-        return DataError(f"{name}: {'another process is using it' if 'locked' in str(error) else error}")
+    def _explained(self, error: Exception) -> DataError:
+        name, text = "store = 'disk'" if self.path is None else f"'{self.path}'", " ".join(str(error).split())
+        return DataError(f"{name}: {'another process is using it' if 'locked' in text else text}")
 
     def _damaged(self, what: str) -> DataError:
         return DataError(f"'{self.path}' is damaged: {what}")
