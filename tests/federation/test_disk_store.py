@@ -59,6 +59,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("forget"), CLIENT),
     st.tuples(st.just("save")),
     st.tuples(st.just("crash")),
+    st.tuples(st.just("return")),
 )
 
 
@@ -95,10 +96,17 @@ def agree(memory: RecordStore, disk: RecordStore, action: tuple, step: int) -> N
 def live_through(history: list[tuple], database: Database, die: Callable[[], None]) -> None:
     memory, disk = MemoryStore(), DiskStore(database)
     saved = copy.deepcopy(memory)
+    snapshots = {0: saved}
     database.save({}, {}, 0)
     for step, action in enumerate(history):
         if action[0] == "save":
             database.save({"round": torch.tensor(step)}, {"step": step}, step + 1)
+            saved = copy.deepcopy(memory)
+            snapshots[step + 1] = saved
+        elif action[0] == "return":
+            database.restore(database.marks[0])
+            database.commit()
+            memory = copy.deepcopy(snapshots[database.marks[0]])
             saved = copy.deepcopy(memory)
         elif action[0] == "crash":
             die()
