@@ -15,7 +15,7 @@ from laconic.run.simulation import Simulation, initial_module, make_task
 
 CLIP = 1.0
 CLIENTS = 12
-CANARY = CLIENTS - 1
+CANARY = 0
 
 
 def steady(client: int, round: int, model: Tensor) -> Tensor:
@@ -59,9 +59,11 @@ ACCEPTED: dict[str, dict[str, Any]] = {
 """Uplinks that are accepted with noise. C / (alpha n) is 1 / n: updates that grow by 9 % are similar for 11, not for 12."""
 
 
-def private(parts: dict[str, Any], script: Callable[..., Tensor] = steady, **settings: Any) -> Simulation:
+def private(
+    parts: dict[str, Any], script: Callable[..., Tensor] = steady, clients: int = CLIENTS, **settings: Any
+) -> Simulation:
     """A simulation of scripted clients with noise; its model has 650 parameters."""
-    data = laconic.data.load("digits", clients=CLIENTS, partition="iid")
+    data = laconic.data.load("digits", clients=clients, partition="iid")
     module = initial_module(lambda: laconic.models.build("logistic", data.input_shape, 10), 0)
     given = {"rounds": 3, "sampling": "poisson", "defense": {"clip": CLIP, "noise": 1.0}, "threads": 1}
     algorithm = laconic.Algorithm(method=Scripted(script), **parts)

@@ -19,13 +19,13 @@ from scipy.stats import beta
 from laconic.core.randomness import Randomness
 from laconic.federation.settings import Defenses
 from laconic.run.simulation import Simulation
-from tests.federation.scripted import ACCEPTED, CANARY, CLIENTS, CLIP, noisy_sums, private
+from tests.federation.scripted import ACCEPTED, CANARY, CLIP, noisy_sums, private
 
 pytestmark = pytest.mark.long
 
-ROUNDS, DELTA = 3, 1e-3
+CLIENTS, ROUNDS, DELTA = 4, 3, 1e-3
 CHOOSING, JUDGING = 100, 300
-"""Runs of each kind that choose the threshold, and others that judge it. With 300 the bound is at most 4.4."""
+"""Runs of each kind that choose the threshold, and others that judge it. With 300 the bound is at most 4.2."""
 
 
 @dataclass
@@ -50,7 +50,9 @@ class Audit:
         # With equal secrets, samples and noise are the same, and only the canary makes a difference.
         signal = sum(self.sums(secret, True) - self.sums(secret, False) for secret in range(20))
         scores = {
-            canary: np.array([float(self.sums(1000 + 2 * run + canary, canary) @ signal) for run in range(400)])
+            canary: np.array(
+                [float(self.sums(1000 + 2 * run + canary, canary) @ signal) for run in range(CHOOSING + JUDGING)]
+            )
             for canary in (False, True)
         }
         chosen = [*scores[False][:CHOOSING], *scores[True][:CHOOSING]]
@@ -78,8 +80,8 @@ def bound(hits: int, false_alarms: int, runs: int, confidence: float = 0.95) -> 
 
 def audited(name: str, participants: int, **broken: float) -> tuple[float, float]:
     """The lower bound of the audit and the reported epsilon. `broken` changes the defenses behind the accountant's back."""
-    defense = {"clip": CLIP, "noise": 4.0, "delta": DELTA}
-    simulation = private(ACCEPTED[name], rounds=ROUNDS, participants=participants, defense=defense)
+    defense = {"clip": CLIP, "noise": 2.0, "delta": DELTA}
+    simulation = private(ACCEPTED[name], clients=CLIENTS, rounds=ROUNDS, participants=participants, defense=defense)
     assert simulation.privacy is not None
     reported = simulation.privacy.epsilon(ROUNDS)
     simulation.server.defenses = Defenses(**defense | broken)
@@ -89,18 +91,16 @@ def audited(name: str, participants: int, **broken: float) -> tuple[float, float
         simulation.close()
 
 
-@pytest.mark.parametrize("participants", [CLIENTS, CLIENTS - 3], ids=["all", "poisson"])
+@pytest.mark.parametrize("participants", [CLIENTS, CLIENTS - 1], ids=["all", "poisson"])
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_no_attacker_finds_more_than_epsilon(name: str, participants: int) -> None:
     found, reported = audited(name, participants)
-    print(f"{name}, {participants} of {CLIENTS}: {found:.2f} <= {reported:.2f}")
-    assert found <= reported
+    assert found <= reported, f"the audit found {found:.2f}"
 
 
-@pytest.mark.parametrize("broken", [{"noise": 1e-3}, {"clip": 10.0, "noise": 0.4}], ids=["no noise", "no clip"])
-@pytest.mark.parametrize("name", ACCEPTED)
+@pytest.mark.parametrize("broken", [{"noise": 1e-3}, {"clip": 10.0, "noise": 0.2}], ids=["no noise", "no clip"])
+@pytest.mark.parametrize("name", ["dense", "error feedback, top_k", "accelerated with memory"])
 def test_the_audit_notices_what_is_broken(name: str, broken: dict) -> None:
     """Hardly any noise; then noise for the clip that was promised, and updates of ten times that norm."""
     found, reported = audited(name, CLIENTS, **broken)
-    print(f"{name}, {broken}: {found:.2f} > {reported:.2f}")
-    assert found > reported
+    assert found > reported, f"the audit found {found:.2f}"
