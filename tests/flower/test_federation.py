@@ -333,7 +333,9 @@ def test_nodes_are_told_how_many_are_expected_not_how_many_were_drawn(tmp_path):
 
 
 def test_with_noise_no_client_pushes_another_out_of_the_sum(tmp_path):
-    with pytest.raises(laconic.ConfigError, match=r"quorum = 0\.5 is not allowed: a fast client would push another one"):
+    with pytest.raises(
+        laconic.ConfigError, match=r"quorum = 0\.5 is not allowed: a fast client would push another one"
+    ):
         run(federation(tmp_path), tmp_path, "fed_avg", clip_updates=0.5, dp_noise=1.0, quorum=0.5)
 
 
