@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +25,7 @@ from laconic.cli.completion import (
     completing,
 )
 from laconic.core.errors import ConfigError, unknown_name
-from laconic.core.user_code import load_parts
+from laconic.core.user_code import UntrustedCode, load_parts, trust
 from laconic.run.keys import SHORT_NAMES, ConfigKeys, PartParameters, parse_setting
 
 Command = Callable[..., None]
@@ -34,14 +35,8 @@ PANELS = {
     "Data": ("dataset", "partition", "clients", "data_dir"),
     "Model": ("model", "dtype"),
     "Training": (
-        "rounds",
-        "participants",
-        "local_steps",
-        "local_epochs",
-        "batch_size",
-        "batch_order",
-        "local_lr",
-        "seed",
+        *("rounds", "participants", "local_steps", "local_epochs"),
+        *("batch_size", "batch_order", "local_lr", "seed"),
     ),
     "Links": ("compressor", "granularity", "memory", "downlink"),
     "Server": ("server_lr", "sampling", "weighting"),
@@ -113,53 +108,28 @@ Algorithm = Annotated[
     str | None,
     typer.Option("--algorithm", help=f"{ALGORITHM_HELP} Default: fed_avg.", autocompletion=completing(algorithms)),
 ]
-Target = Annotated[
-    float | None,
-    typer.Option(
-        "--target",
-        callback=as_fraction,
-        help="Accuracy in %; report the costs until the mean accuracy of 5 evaluations reaches it.",
-        rich_help_panel=OUTPUT,
-    ),
-]
+_output = functools.partial(typer.Option, rich_help_panel=OUTPUT)
+_TARGET_HELP = "Accuracy in %; report the costs until the mean accuracy of 5 evaluations reaches it."
+_MLFLOW_HELP = "Also log to MLflow, at MLFLOW_TRACKING_URI if it is set, otherwise to mlflow.db in --out."
+Target = Annotated[float | None, _output("--target", callback=as_fraction, help=_TARGET_HELP)]
 Ranking = Annotated[
     str,
-    typer.Option(
+    _output(
         "--rank-by",
         metavar="|".join(RANK_BY),
         callback=_known_ranking,
         autocompletion=completing(RANK_BY),
         help="Rank runs by this cost of reaching the --target; time is simulated.",
-        rich_help_panel=OUTPUT,
     ),
 ]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", help="Directory to write to. Default: a new one in runs/.", rich_help_panel=OUTPUT),
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue what was interrupted in --out.", rich_help_panel=OUTPUT)
-]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.", rich_help_panel=OUTPUT)
-]
-Report = Annotated[
-    bool, typer.Option("--report/--no-report", help="Write report.html at the end.", rich_help_panel=OUTPUT)
-]
+Out = Annotated[Path | None, _output("--out", help="Directory to write to. Default: a new one in runs/.")]
+Resume = Annotated[bool, _output("--resume", help="Continue what was interrupted in --out.")]
+Json = Annotated[bool, _output("--json", help="Print one JSON object as the last line of stdout.")]
+Report = Annotated[bool, _output("--report/--no-report", help="Write report.html at the end.")]
 TensorBoard = Annotated[
-    bool,
-    typer.Option(
-        "--tensorboard", help="Also write TensorBoard event files to the run's directory.", rich_help_panel=OUTPUT
-    ),
+    bool, _output("--tensorboard", help="Also write TensorBoard event files to the run's directory.")
 ]
-MLflow = Annotated[
-    bool,
-    typer.Option(
-        "--mlflow",
-        help="Also log to MLflow, at MLFLOW_TRACKING_URI if it is set, otherwise to mlflow.db in --out.",
-        rich_help_panel=OUTPUT,
-    ),
-]
+MLflow = Annotated[bool, _output("--mlflow", help=_MLFLOW_HELP)]
 
 
 def implemented_in(module: str) -> Callable[[Command], Command]:
@@ -193,6 +163,8 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
     help_text = "Set any other key, such as optimizer.beta2=0.9; repeatable."
     details: dict[str, Any] = {"metavar": "SLOT.PARAMETER=VALUE", "help": help_text, "rich_help_panel": panel}
     shared.append(_parameter("set", list[str] | None, "--set", **details))
+    help_text = "Run the code that an earlier run or another person's config names, without asking."
+    shared.append(_parameter("trusting", bool | None, "--trust", help=help_text, rich_help_panel=panel))
 
     @functools.wraps(declaration)
     def command(**arguments: Any) -> None:
@@ -202,7 +174,15 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
             raise ConfigError("--local-steps and --local-epochs: only one of the two is allowed")
         load_parts(options["imports"] or [])  # first, because labels may name the user's parts
         settings = dict(parse_setting(text) for text in arguments.pop("set") or [])
-        declaration(**arguments, options=options | settings)
+        trusting = arguments.pop("trusting")
+        while True:
+            try:
+                return declaration(**arguments, options=options | settings)
+            except UntrustedCode as error:
+                if not (trusting or _allowed(error)):
+                    raise
+                # Commands read all files before they do anything else, so they can simply start again.
+                trust(error.names)
 
     # The help shows panels in the order of their first option.
     order = [None, *PANELS]
@@ -211,6 +191,13 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def _allowed(error: UntrustedCode) -> bool:
+    """Ask the user whether to run code. Without a terminal the answer is no."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    return typer.confirm(f"{error.what}. Run it?", err=True)
 
 
 def _panel(parameter: inspect.Parameter) -> str | None:

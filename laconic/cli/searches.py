@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +13,25 @@ from rich.markup import escape
 from laconic.cli.app import CHOSEN_BY_ADVISE
 from laconic.cli.console import note, say, stderr, stdout
 from laconic.cli.options import RANK_BY, RankBy
-from laconic.cli.output import new_directory, print_json
+from laconic.cli.output import check_same, new_directory, print_json, resume_command, stored
 from laconic.cli.tables import new_table
 from laconic.cli.view import LiveView, SearchView, duration, size
 from laconic.core.errors import ConfigError, Interrupted
+from laconic.core.user_code import check_trusted
 from laconic.engine.settings import Network, Spread
 from laconic.report.page import report as write_report
-from laconic.run.config import RunConfig, load_config
+from laconic.run.config import RunConfig, code_in, load_config
 from laconic.run.directory import RunDirectory, write_atomically
 from laconic.run.labels import split_label
 from laconic.run.target import WINDOW
 from laconic.search.advise import ARMS, Advice, candidates
 from laconic.search.advise import advise as find_advice
 from laconic.search.score import Score, mean_of, spread
-from laconic.search.space import Range, space_of
+from laconic.search.space import Range, grid, space_of
 from laconic.search.sweep import Sweep, Tried
 
 REQUEST = "search.json"
 """The arguments of a sweep or of advise, stored in the folder of its runs."""
-MakeConfig = Callable[[dict[str, Any]], RunConfig]
 
 
 def sweep(
@@ -61,12 +60,13 @@ def sweep(
     base = load_config(config, options, label)
     directory = out or new_directory("sweep", base.dataset)
     request = _resumed(directory, request, resume)
-    search = _sweep_of(request, directory)
+    # A resumed sweep uses its own copy of the config.
+    search = _sweep_of(request, directory, directory / "base.toml" if resume and request["config"] else config)
     _start(directory, request)
     try:
         ranked = search.run_optuna(request["optuna"], base.seed) if request["optuna"] else search.run_grid()
     except Interrupted as stop:
-        stop.again = _resume_command(out, directory)
+        stop.again = resume_command(out, directory)
         raise
     best = search.write_best()
     runs = [path for tried in ranked for path in tried.directories if RunDirectory(path).has_results()]
@@ -80,19 +80,19 @@ def sweep(
     say(f"Runs are in {directory}, the report is {page}")
 
 
-def _sweep_of(request: dict[str, Any], directory: Path) -> Sweep:
+def _sweep_of(request: dict[str, Any], directory: Path, config: Path | None) -> Sweep:
     """The sweep. Its first setting is checked before anything is written."""
     space = space_of(request["try"], request["preset"])
-    path = directory / "base.toml" if request["config"] else None
     repeats = request.get("seeds") or 1
     if "seed" in space and repeats > 1:
         raise ConfigError("--seeds and --try seed=…: only one of the two is allowed")
 
     def make(settings: dict[str, Any]) -> RunConfig:
-        return load_config(path, request["options"], settings)
+        return load_config(config, request["options"], settings)
 
     search = Sweep(make, space, directory, [LiveView(stderr)], request["target"], RANK_BY[request["rank_by"]], repeats)
-    _check(make, space, request["optuna"])
+    lowest = {key: choices.low if isinstance(choices, Range) else choices[0] for key, choices in space.items()}
+    make(lowest if request["optuna"] else next(grid(space))).build_algorithm()
     return search
 
 
@@ -130,7 +130,7 @@ def advise(
     try:
         advice = find_advice(make, tried, directory, view, target=request["target"])
     except Interrupted as stop:
-        stop.again = _resume_command(out, directory)
+        stop.again = resume_command(out, directory)
         raise
     finally:
         view.end()
@@ -206,34 +206,20 @@ def _resumed(directory: Path, request: dict[str, Any], resume: bool) -> dict[str
         return request
     if not path.exists():
         raise ConfigError("--resume: give the --out of the search to continue")
-    stored: dict[str, Any] = json.loads(path.read_text())
-    _check_same(stored, request)
+    old = stored(path)
+    if request.keys() != old.keys():
+        raise ConfigError(f"'{path}' is not of this command: it has {', '.join(old)}, expected {', '.join(request)}")
+    tried = space_of(old["try"], None) if old.get("try") else {}
+    check_trusted(path, (name for table in (old["options"], tried, *old.get("arms", [])) for name in code_in(table)))
+    check_same("search", old["options"], request["options"], {"rounds"})
+    check_same("search", old, request, {"options", "rank_by", "optuna", "seeds"})
     # A resumed search may have more trials, more seeds, longer trials and another ranking.
-    stored |= {key: request[key] for key in ("optuna", "seeds") if request.get(key)}
+    old |= {key: request[key] for key in ("optuna", "seeds") if request.get(key)}
     if "try" in request and "rounds" in request["options"]:
-        stored["options"]["rounds"] = request["options"]["rounds"]
+        old["options"]["rounds"] = request["options"]["rounds"]
     if request.get("rank_by", "bytes") != "bytes":  # bytes is the default
-        stored["rank_by"] = request["rank_by"]
-    return stored
-
-
-def _check_same(stored: dict[str, Any], request: dict[str, Any]) -> None:
-    """Refuse to resume a search with other settings than it was started with."""
-    tables = [key for key, value in request.items() if isinstance(value, dict)]
-    pairs = [
-        (name, value, stored[key].get(name))
-        for key in tables
-        for name, value in request[key].items()
-        if name != "rounds"
-    ]
-    pairs += [
-        (key, value, stored[key])
-        for key, value in request.items()
-        if key not in ("rank_by", "optuna", "seeds", *tables) and value not in (None, [])
-    ]
-    for name, value, old in pairs:
-        if value != old:
-            raise ConfigError(f"resume: {name} = {value!r}, but the search was started with {old!r}")
+        old["rank_by"] = request["rank_by"]
+    return old
 
 
 def _start(directory: Path, request: dict[str, Any]) -> None:
@@ -243,20 +229,6 @@ def _start(directory: Path, request: dict[str, Any]) -> None:
         write_atomically(directory / "base.toml", request["config"].encode())
     write_atomically(directory / REQUEST, json.dumps(request).encode())
     note(f"runs are written to {directory}; `laconic watch {directory}` shows them")
-
-
-def _resume_command(out: Path | None, directory: Path) -> str:
-    words = [word for word in sys.argv[1:] if word != "--resume"]
-    return shlex.join(["laconic", *words, *([] if out else ["--out", str(directory)]), "--resume"])
-
-
-def _check(make: MakeConfig, space: dict[str, Any], optuna: int | None) -> None:
-    """Build the first setting. Refuse ranges without Optuna."""
-    if optuna is None:
-        for key, choices in space.items():
-            if isinstance(choices, Range):
-                raise ConfigError(f"--try {key}={choices.spelling()}: a range needs --optuna; write a list for a grid")
-    make({key: c.low if isinstance(c, Range) else c[0] for key, c in space.items()}).build_algorithm()
 
 
 def _numbers(score: Score) -> dict[str, Any]:

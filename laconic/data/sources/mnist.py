@@ -9,25 +9,30 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import zipfile
 import zlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from laconic.core.errors import DataError
-from laconic.data.files import Checksum, DataFile, Finder
+from laconic.data.files import Checksum, DataFile, Finder, blocks
 from laconic.data.sources import idx
-from laconic.data.sources.pool import DatasetInfo, Pool, Source, group_by, images, moments
+from laconic.data.sources.pool import DatasetInfo, Pool, Source, group_by, image_pool
 
 MNIST_MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
-FASHION_MIRRORS = ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",)
-QMNIST_MIRRORS = ("https://raw.githubusercontent.com/facebookresearch/qmnist/master/",)
+FASHION_MIRRORS = (
+    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+    "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
+)
 PARTS = (
     ("train-images-idx3-ubyte.gz", (60_000, 28, 28)),
     ("train-labels-idx1-ubyte.gz", (60_000,)),
@@ -38,8 +43,8 @@ PARTS = (
 
 def _files(folder: str, mirrors: tuple[str, ...], sums: tuple[str, ...]) -> tuple[DataFile, ...]:
     return tuple(
-        DataFile(folder, name, tuple(mirror + name for mirror in mirrors), Checksum("sha256", value))
-        for (name, _), value in zip(PARTS, sums, strict=True)
+        DataFile(folder, name, tuple(mirror + name for mirror in mirrors), Checksum("sha256", value), idx.size(shape))
+        for (name, shape), value in zip(PARTS, sums, strict=True)
     )
 
 
@@ -66,14 +71,16 @@ FASHION_FILES = _files(
 WRITERS_FILE = DataFile(
     "mnist",
     "qmnist-train-labels-idx2-int.gz",
-    tuple(mirror + "qmnist-train-labels-idx2-int.gz" for mirror in QMNIST_MIRRORS),
+    ("https://raw.githubusercontent.com/facebookresearch/qmnist/master/qmnist-train-labels-idx2-int.gz",),
     Checksum("sha256", "bb1b6e1ec7b04fd5696f1ed50b5f58f8ef195118edd5c93c81783df9740b8ac5"),
+    idx.size((60_000, 8), 4),
 )
 EMNIST_ARCHIVE = DataFile(
     "emnist",
     "gzip.zip",
     ("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
     Checksum("md5", "58c8d27c78d21e728a6bc7b3cc06412e"),
+    563_000_000,
 )
 # The published checksums of the members cover the .gz files. There are none for the labels: the archive's checksum
 # covers them, and for unpacked files the reader checks header and length.
@@ -82,14 +89,16 @@ EMNIST_FILES = (
         "emnist",
         "emnist-digits-train-images-idx3-ubyte.gz",
         checksum=Checksum("sha256", "f7c95004d14d81af89522e67d8f0c781dfb3bd544181c81bfe1eb6b41c35b726", stored=True),
+        size=idx.size((240_000, 28, 28)),
     ),
-    DataFile("emnist", "emnist-digits-train-labels-idx1-ubyte.gz"),
+    DataFile("emnist", "emnist-digits-train-labels-idx1-ubyte.gz", size=idx.size((240_000,))),
     DataFile(
         "emnist",
         "emnist-digits-test-images-idx3-ubyte.gz",
         checksum=Checksum("sha256", "20ebe43509264f7639d37c835a3f0b009e90b29e00a099a03101abe1644a3f63", stored=True),
+        size=idx.size((40_000, 28, 28)),
     ),
-    DataFile("emnist", "emnist-digits-test-labels-idx1-ubyte.gz"),
+    DataFile("emnist", "emnist-digits-test-labels-idx1-ubyte.gz", size=idx.size((40_000,))),
 )
 EMNIST_COUNTS = (240_000, 40_000)
 
@@ -97,11 +106,6 @@ EMNIST_COUNTS = (240_000, 40_000)
 def read_mnist(finder: Finder) -> Pool:
     """Read MNIST, normalized with its own mean and standard deviation."""
     return _read(finder, MNIST_FILES, 0.1307, 0.3081)
-
-
-def read_fashion(finder: Finder) -> Pool:
-    """Read Fashion-MNIST, normalized with its own mean and standard deviation."""
-    return _read(finder, FASHION_FILES, 0.2860, 0.3530)
 
 
 def read_mnist_by_writer(finder: Finder) -> Pool:
@@ -122,25 +126,13 @@ def read_emnist_digits(finder: Finder) -> Pool:
         count = EMNIST_COUNTS[position // 2]
         arrays.append(idx.parse(content, file.name, (count, 28, 28) if position % 2 == 0 else (count,)))
     train, train_labels, test, test_labels = arrays
-    train, test = (_bytes(part).transpose(0, 2, 1) for part in (train, test))
-    normalize = moments(train)
-    return Pool(
-        images(train, train_labels, normalize),
-        images(test, test_labels, normalize),
-        "classification",
-        classes=10,
-    )
+    return image_pool(_bytes(train).transpose(0, 2, 1), train_labels, _bytes(test).transpose(0, 2, 1), test_labels)
 
 
 def _read(finder: Finder, files: tuple[DataFile, ...], mean: float, deviation: float) -> Pool:
     arrays = [idx.parse(finder.read(file), file.name, shape) for file, (_, shape) in zip(files, PARTS, strict=True)]
-    normalize = (mean,), (deviation,)
-    return Pool(
-        images(_bytes(arrays[0]), arrays[1], normalize),
-        images(_bytes(arrays[2]), arrays[3], normalize),
-        "classification",
-        classes=10,
-    )
+    train, train_labels, test, test_labels = arrays
+    return image_pool(_bytes(train), train_labels, _bytes(test), test_labels, normalize=((mean,), (deviation,)))
 
 
 def _bytes(array: npt.NDArray[np.integer]) -> npt.NDArray[np.uint8]:
@@ -151,8 +143,12 @@ def _member(archive: Path, file: DataFile) -> bytes:
     """Read one idx file from NIST's archive, uncompressed."""
     try:
         with zipfile.ZipFile(archive) as opened:
-            stored = opened.read(f"gzip/{file.name}")
-        content = gzip.decompress(stored)
+            member = opened.getinfo(f"gzip/{file.name}")
+            if member.file_size > file.most:
+                raise zipfile.BadZipFile(f"it has {member.file_size} bytes, at most {file.most} are expected")
+            stored = opened.read(member)
+        with gzip.open(io.BytesIO(stored)) as stream:
+            content = b"".join(blocks(archive, stream, file.size))
     except (KeyError, zipfile.BadZipFile, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{archive} has no readable member gzip/{file.name}: {error}") from error
     expected = file.checksum
@@ -161,21 +157,9 @@ def _member(archive: Path, file: DataFile) -> bytes:
     return content
 
 
-def _info(name: str, description: str, license: str, citation: str, address: str) -> DatasetInfo:
-    return DatasetInfo(
-        name=name,
-        description=description,
-        train_size=60_000,
-        test_size=10_000,
-        shape=(1, 28, 28),
-        classes=10,
-        natural_clients=None,
-        default_partition="iid",
-        default_clients=100,
-        license=license,
-        citation=citation,
-        address=address,
-    )
+def _info(name: str, description: str, license: str, citation: str, address: str, **others: Any) -> DatasetInfo:
+    sizes: dict[str, Any] = {"train_size": 60_000, "test_size": 10_000, "shape": (1, 28, 28), "classes": 10}
+    return DatasetInfo(name, description, license=license, citation=citation, address=address, **(sizes | others))
 
 
 MNIST_LICENSE = "none stated (often given as CC BY-SA 3.0)"
@@ -183,35 +167,29 @@ MNIST = Source(
     _info("mnist", "handwritten digits", MNIST_LICENSE, "LeCun et al., 1998", MNIST_MIRRORS[0]), read_mnist, MNIST_FILES
 )
 MNIST_BY_WRITER = Source(
-    replace(
-        _info(
-            "mnist-by-writer",
-            "MNIST, one client per writer (19 to 131 images each)",
-            f"MNIST: {MNIST_LICENSE}; writer labels: BSD",
-            "LeCun et al., 1998; Yadav and Bottou, 2019",
-            "https://github.com/facebookresearch/qmnist",
-        ),
+    _info(
+        "mnist-by-writer",
+        "MNIST, one client per writer (19 to 131 images each)",
+        f"MNIST: {MNIST_LICENSE}; writer labels: BSD",
+        "LeCun et al., 1998; Yadav and Bottou, 2019",
+        "https://github.com/facebookresearch/qmnist",
         natural_clients=539,
-        default_partition="natural",
-        default_clients=None,
     ),
     read_mnist_by_writer,
     (*MNIST_FILES, WRITERS_FILE),
 )
 FASHION_MNIST = Source(
     _info("fashion-mnist", "pictures of clothing", "MIT", "Xiao, Rasul and Vollgraf, 2017", FASHION_MIRRORS[0]),
-    read_fashion,
+    partial(_read, files=FASHION_FILES, mean=0.2860, deviation=0.3530),
     FASHION_FILES,
 )
 EMNIST_DIGITS = Source(
-    replace(
-        _info(
-            "emnist-digits",
-            "handwritten digits, four times as many as MNIST",
-            "US government work",
-            "Cohen, Afshar, Tapson and van Schaik, 2017",
-            EMNIST_ARCHIVE.addresses[0],
-        ),
+    _info(
+        "emnist-digits",
+        "handwritten digits, four times as many as MNIST",
+        "US government work",
+        "Cohen, Afshar, Tapson and van Schaik, 2017",
+        EMNIST_ARCHIVE.addresses[0],
         train_size=240_000,
         test_size=40_000,
     ),
