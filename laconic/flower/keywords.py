@@ -13,11 +13,13 @@ class DeploymentKeywords(TypedDict, total=False):
 
     out: str | None
     deadline: float
+    adaptive_deadline: bool
     quorum: float
     first: int | None
     minimum: int
     replace_nodes: bool
-    most_examples: int | None
+    most_examples: int
+    largest_weight: float
     client_eval_every: int
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import tomllib
-from functools import partial
+from collections.abc import Iterable
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Unpack
@@ -50,6 +50,8 @@ def server_app(
     algorithm: Algorithm | str,
     model: Model,
     data: ClientData | str | None = None,
+    *,
+    callbacks: Iterable[Callback] = (),
     **settings: Unpack[ServerKeywords],
 ) -> ServerApp:
     """Build the ServerApp of a federation.
@@ -58,6 +60,7 @@ def server_app(
         algorithm: An `Algorithm`, or a label such as "fed_cams:compressor=sign".
         model: The same model as the nodes'.
         data: The server's data or a data set's name. Its test examples and input shape are used, its clients are not.
+        callbacks: Objects that are notified of the run's progress and may stop it, as in `laconic.simulate`.
         settings: Settings of a run (`rounds`, `clients`, `seed`, …) and fields of `Deployment`. Flower's run config takes
             precedence: `flwr run . --run-config "rounds=50"`.
     """
@@ -67,7 +70,7 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         overrides = {key.replace("-", "_"): value for key, value in context.run_config.items()}
         try:
-            serve(grid, algorithm, model, data, {**settings, **overrides})
+            serve(grid, algorithm, model, data, {**settings, **overrides}, callbacks)
         except LaconicError as error:
             # Flower logs every exception with a traceback. This line has the message alone.
             LOG.error("laconic: error: %s", error)
@@ -77,7 +80,12 @@ def server_app(
 
 
 def serve(
-    grid: Grid, algorithm: Algorithm | str, model: Model, data: ClientData | str | None, settings: dict[str, Any]
+    grid: Grid,
+    algorithm: Algorithm | str,
+    model: Model,
+    data: ClientData | str | None,
+    settings: dict[str, Any],
+    callbacks: Iterable[Callback] = (),
 ) -> Result:
     """Run the server to the end. If the run directory exists, resume from its checkpoint."""
     algorithm, model, data, settings = _renamed(algorithm, model, data, dict(settings))
@@ -89,17 +97,17 @@ def serve(
     config, algorithm, loaded = _configured(
         algorithm, model, data, {key: value for key, value in settings.items() if key not in own}
     )
-    training = FederatedTraining(grid, algorithm, model, loaded, config, deployment)
-    resolved = config.resolved(training)
-    training.roster.plan = training.roster.plan.model_copy(update={"partition": resolved.partition})
     path = Path(deployment.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{algorithm.name}-flower")
     # Every round is saved before the next one starts, because the next instructions acknowledge its updates.
     directory = RunDirectory(path, resume=True, every_round=True)
+    training = FederatedTraining(grid, algorithm, model, loaded, config, deployment, directory.save_checkpoint)
+    resolved = config.resolved(training)
+    training.roster.plan = training.roster.plan.model_copy(update={"partition": resolved.partition})
     if directory.exists():
         stored = RunConfig.model_validate(tomllib.loads(directory.config.read_text()))
         check_same(resolved.model_dump(), stored, path, MAY_CHANGE)
-    training.save = partial(directory.save_checkpoint, training)
-    result = run(training, resolved, directory, [ClientEvaluation(training, directory), RoundLog()])
+    builtin = [ClientEvaluation(training, directory), RoundLog()]
+    result = run(training, resolved, directory, [*builtin, *callbacks])
     LOG.info("laconic: finished: %s sha256=%s", result, result.model_sha256)
     return result
 

@@ -127,7 +127,7 @@ def test_a_round_in_which_everybody_fails_is_asked_again(tmp_path, caplog, label
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
         result = run(grid, tmp_path, label, rounds=4, deadline=0.3)
     assert caplog.text.count("round 2 has no valid reply; it is repeated in") == 2
-    assert "client 1 did not answer: out of memory" in caplog.text
+    assert "client 1 (node 101) did not answer: failed: out of memory" in caplog.text
     assert [record["participants"] for record in result.history] == [3] * 4
     expected = simulated(label, rounds=4)
     assert result.model_sha256 == expected.model_sha256
