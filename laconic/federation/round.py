@@ -308,7 +308,9 @@ class Round:
         return sum(loss * count for loss, count in known) / samples if samples else math.nan
 
     def _context(self, client: int = GLOBAL) -> RoundContext:
-        server, invited = self.server, len(self.participants)
+        server = self.server
+        # With noise, no client's answer may depend on who else takes part, and none may learn it.
+        invited = server.count if server.defenses.noise else len(self.participants)
         return RoundContext(self.layout, server.randomness, server.round, client, invited, len(server.data))
 
     def _aggregate(self, stream: str) -> Aggregate:

@@ -19,6 +19,7 @@ from laconic.federation.client_links import ClientLinkState, DiskClientLinkState
 from laconic.federation.client_table import ClientTable
 from laconic.federation.defenses import check_defenses
 from laconic.federation.policy import ReplyPolicy
+from laconic.federation.privacy import check_noise
 from laconic.federation.sampling import limited, participants
 from laconic.federation.settings import Defenses, Sampling, Weighting
 from laconic.federation.update_norms import UpdateNormFilter
@@ -56,9 +57,11 @@ class Server:
             layout,
             participants=participants,
             weighting=weighting,
-            sampling=sampling,
             send_buffers=self.send_buffers,
         )
+        if self.defenses.noise:
+            fixed_number = sampling == "uniform" and participants < len(data)
+            check_noise(self.defenses, algorithm, sampling, weighting, fixed_number=fixed_number, quorum=quorum)
         self.policy = policy or ReplyPolicy(Blocklist())
         self.quorum = quorum
         """An exchange ends when this share of its clients has sent valid replies; None waits for all."""
