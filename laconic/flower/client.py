@@ -26,8 +26,7 @@ from laconic.core.errors import ConfigError, LaconicError, PacketError
 from laconic.core.layout import Layout
 from laconic.data.federated import ClientData, Examples
 from laconic.data.owned import OwnData
-from laconic.engine.client_spec import ClientSpec
-from laconic.engine.inline import InlineEngine
+from laconic.engine.inline import ClientSpec, InlineEngine
 from laconic.engine.prepared import client_example, prepare
 from laconic.federation.store import ClientStore
 from laconic.flower import wire
