@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 
 from laconic.compression import QSGD, Sign, TopK, Uniform, decode_body
 from laconic.compression import gap_coding as gaps
-from laconic.compression.bit_packing import half_words_of, pack, packed_size, position_bound, unpack
+from laconic.compression.bit_packing import half_words_of, pack, packed_size, unpack
 from laconic.compression.entropy import Run, SymbolReader, SymbolWriter, bit_weights
 from laconic.compression.packet import HEADER_BYTES
 from laconic.compression.selection import largest
@@ -23,6 +23,11 @@ from laconic.core.errors import PacketError
 from tests.compression.test_compressors import draws, layout_of, normal
 
 SHORT = settings(max_examples=80, deadline=None)
+
+
+def position_bound(size: int, count: int) -> float:
+    """log2 C(d, k), the fewest bits that can encode an arbitrary set of k positions."""
+    return (math.lgamma(size + 1) - math.lgamma(count + 1) - math.lgamma(size - count + 1)) / math.log(2)
 
 
 @SHORT
