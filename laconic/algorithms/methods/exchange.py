@@ -23,7 +23,7 @@ from laconic.core.errors import ConfigError, PacketError
 TRAIN = "train"
 """The phase of a method that has only one."""
 MODEL, BUFFERS, MEAN, CONFIRM = CORE = tuple(stream.name.lower() for stream in CoreStream)
-"""The names of the streams that every method has."""
+"""The names of the streams that every method has. MODEL is the model on the way down, the client's update on the way up."""
 RESERVED = (*CORE, "refused")
 """Names that a method's own streams cannot use: the ledger counts other bytes under them."""
 
@@ -67,11 +67,6 @@ class Answer:
         self.vectors = vectors if update is None else {MODEL: update} | vectors
 
 
-def no_gradients(size: int) -> int:
-    """The gradient count of a phase without gradients."""
-    return 0
-
-
 @dataclass(frozen=True)
 class Phase:
     """What a client does in one exchange."""
@@ -79,7 +74,7 @@ class Phase:
     name: str
     run: Callable[[Cohort], Tensor | Answer]
     """The computation for a cohort. A plain tensor is the update."""
-    gradients: Callable[[int], int] = no_gradients
+    gradients: Callable[[int], int] = lambda size: 0
     """Per-example gradients that the papers count, as a function of the client's number of examples."""
     up: tuple[Stream, ...] = (UPDATE,)
     """The streams of the answer. If empty, the client only confirms."""
