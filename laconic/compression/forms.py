@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from laconic.compression.bit_packing import pack
-from laconic.compression.body import BodyWriter, Floats
+from laconic.compression.body import BodyWriter, Floats, refuse_not_finite
 from laconic.compression.codec import Codec
 from laconic.compression.entropy import ONE_THREAD, Run, blocks
 from laconic.compression.gap_coding import Coding, Positions
@@ -42,8 +42,9 @@ class Values:
         """Write the values of all groups in order."""
         values, kind = _joined([form.values for form in forms]), forms[0].kind
         if kind is None:
+            refuse_not_finite(values)
             writer.values(values)
-            return Codec.FLOAT32 if writer.floats.itemsize == 4 else Codec.FLOAT64
+            return writer.exact
         peak(values)  # rejects NaN and infinity
         half, codec = _HALVES[kind]
         most = torch.finfo(half).max
@@ -67,6 +68,8 @@ class Signs:
     @classmethod
     def write(cls, forms: Sequence[Self], writer: BodyWriter) -> Codec:
         """Write a scale per group and a bit per value."""
+        if any(np.asarray(form.negative).dtype != np.bool_ for form in forms):
+            raise ConfigError("Signs.negative must be a vector of booleans, as in x < 0")
         _write_numbers([form.scale for form in forms], writer)
         writer.put(np.packbits(_joined([form.negative for form in forms])).tobytes())
         return Codec.SIGN
