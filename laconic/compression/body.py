@@ -81,10 +81,15 @@ class BodyReader:
         self._data = memoryview(data)
         self._at = 0
 
+    @property
+    def left(self) -> int:
+        """The number of bytes that have not been read."""
+        return len(self._data) - self._at
+
     def take(self, size: int) -> memoryview:
         """The next `size` bytes, without a copy."""
-        if size > len(self._data) - self._at:
-            raise PacketError("truncated", f"{size} bytes expected, {len(self._data) - self._at} are left")
+        if size > self.left:
+            raise PacketError("truncated", f"{size} bytes expected, {self.left} are left")
         self._at += size
         return self._data[self._at - size : self._at]
 
@@ -108,10 +113,9 @@ class BodyReader:
 
     def symbols(self) -> SymbolReader:
         """The remaining bytes, as words of the entropy coder. A valid body has little more than one byte per entry."""
-        rest = len(self._data) - self._at
-        if rest > self._most_coded:
-            raise PacketError("size", f"{rest} bytes are left over")
-        return SymbolReader(self.take(rest))
+        if self.left > self._most_coded:
+            raise PacketError("size", f"{self.left} bytes are left over")
+        return SymbolReader(self.take(self.left))
 
 
 def refuse_not_finite(values: Floats) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
-from laconic.compression import GroupedCompressor, Payload, decode_body
+from laconic.compression import DENSE, GroupedCompressor, Payload, decode_body
 from laconic.compression.packet import Body, Flag
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
@@ -43,7 +43,7 @@ class Uplink(Part):
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The bits that the papers' formulas count for this body."""
-        raise NotImplementedError
+        return (self.compression or DENSE).paper_bits(layout)
 
     @property
     def compression(self) -> GroupedCompressor | None:

@@ -18,7 +18,6 @@ from laconic.algorithms.uplinks.base import Encoded, Uplink
 from laconic.compression import Payload, decode_body
 from laconic.compression.packet import Body
 from laconic.core.errors import ConfigError
-from laconic.core.layout import Layout
 from laconic.core.part import State, checked, part
 from laconic.core.randomness import Draw
 
@@ -72,9 +71,6 @@ class CompressedUplink(CompressedLink, Uplink):
             return {}
         decoded.add_to(target, -1.0)
         return {"memory": target, "updated": torch.tensor(context.round)}
-
-    def paper_bits(self, body: Body, layout: Layout) -> int:
-        return self.compression.paper_bits(layout)
 
 
 @part("uplink", "compressed")
