@@ -120,6 +120,8 @@ def test_a_vector_that_leaves_out_groups_may_keep_nothing_in_one() -> None:
         (lambda x: laconic.Signs(np.sign(x), 1.0), {}, "Signs.negative must be a vector of booleans, as in x < 0"),
         (lambda x: laconic.Signs(np.sign(x).astype(int), 1.0), {}, "must be a vector of booleans"),
         (lambda x: laconic.Signs(torch.from_numpy(x), 1.0), {}, "must be a vector of booleans"),
+        (lambda x: laconic.Levels(np.sign(x), abs(x)), {}, "a scale or an offset must be one number"),
+        (lambda x: laconic.Kept([0.5], x[:1]), {"sparse": True}, "must be sorted, different integers"),
     ],
 )
 def test_what_may_not_be_returned_is_told_in_one_line(form: Any, properties: dict[str, Any], complaint: str) -> None:
@@ -129,6 +131,19 @@ def test_what_may_not_be_returned_is_told_in_one_line(form: Any, properties: dic
     with pytest.raises(laconic.ConfigError, match=f"compressor 'own': .*{complaint}") as caught:
         own.encode(vector, layout, draws(), "layer")
     assert "\n" not in str(caught.value)
+
+
+def test_lists_and_tensors_are_vectors_too() -> None:
+    vector, plain = torch.tensor([0.5, -1.0, 2.0]), [0.5, -0.5, 0.5]
+    for form in (
+        lambda x: laconic.Levels([1, -1, 1], 0.5),
+        lambda x: laconic.Levels(torch.from_numpy(x).sign(), torch.tensor(0.5)),
+        lambda x: laconic.Signs(torch.from_numpy(x) < 0, 0.5),
+        lambda x: laconic.Signs([False, True, False], np.float32(0.5)),
+    ):
+        assert decode(encode(vector, returning(form)), 3).tolist() == plain
+    kept = returning(lambda x: laconic.Kept(torch.tensor([0, 2]), x[[0, 2]]), sparse=True)
+    assert decode(encode(vector, kept), 3).tolist() == [0.5, 0, 2]
 
 
 def test_what_is_not_finite_is_not_sent() -> None:
@@ -155,6 +170,13 @@ def test_a_compressor_that_would_go_wrong_later_is_refused_where_it_is_written()
         @laconic.compressor("misspelled")
         class Misspelled(laconic.Compressor):
             def compres(self, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+                return x
+
+    with pytest.raises(laconic.ConfigError, match=r"the function must be `compress\(self, x, rng\)`"):
+
+        @laconic.compressor("without_rng")
+        class WithoutRng(laconic.Compressor):
+            def compress(self, x: np.ndarray) -> np.ndarray:
                 return x
 
     with pytest.raises(laconic.ConfigError, match="choose another"):

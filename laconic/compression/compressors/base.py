@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -149,6 +150,10 @@ def _check(cls: type[Compressor], name: str) -> None:
         raise ConfigError(f"{described}: Laconic has a compressor of that name; choose another")
     if cls.compress is Compressor.compress and cls.forms is Compressor.forms:
         raise ConfigError(f"{described}: it has no function `compress`")
+    try:
+        inspect.signature(cls.compress).bind(cls, "x", "rng")
+    except TypeError:
+        raise ConfigError(f"{described}: the function must be `compress(self, x, rng)`") from None
     known = parameter_names(cls)
     if cls.argument is not None and cls.argument not in known:
         names = ", ".join(known) or "none"
