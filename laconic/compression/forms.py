@@ -166,7 +166,11 @@ def _write_positions(forms: Sequence[Kept], groups: Bounds, writer: BodyWriter) 
     counts = np.cumsum([0, *map(len, forms)])
     starts = np.repeat(groups[:-1], np.diff(counts))
     positions = starts + _joined([form.positions for form in forms])
-    if positions.dtype.kind != "i" or (np.diff(positions) < 1).any() or not np.array_equal(np.searchsorted(positions, groups), counts):
+    if (
+        positions.dtype.kind != "i"
+        or (np.diff(positions) < 1).any()
+        or not np.array_equal(np.searchsorted(positions, groups), counts)
+    ):
         raise ConfigError("Kept.positions must be sorted, different integers within the group")
     return write_positions(positions, int(groups[-1]), forms[0].coding, writer)
 

@@ -20,7 +20,7 @@ from laconic.compression.bit_packing import half_words_of, pack, packed_size, un
 from laconic.compression.body import BodyReader, BodyWriter
 from laconic.compression.codec import RICE, PositionKind, position_kind
 from laconic.compression.entropy import BLOCK, Run, SymbolReader, bit_weights, blocks
-from laconic.compression.gap_coding import ClassedGaps, Coding, Positions, SplitGaps
+from laconic.compression.gap_coding import Coding, Positions
 from laconic.compression.groups import Bounds, kept_bounds, spans
 from laconic.compression.payload import DensePayload, SentPayload, SparsePayload
 from laconic.compression.values import ValueReader
@@ -69,26 +69,26 @@ def write_positions(positions: Positions, size: int, coding: Coding, writer: Bod
         writer.number(writer.symbols.put(Run.smaller(np.packbits(mask), bit_weights(count, size))))
         return PositionKind.LISTED
     between = gaps.gaps_of(positions)
-    split = SplitGaps.of(between, size, coding)
+    widths, low, unary = gaps.split(between, size, coding)
     if coding == "rice":
-        varied = not np.array_equal(split.widths, gaps.common_widths(count, size, coding))
-        _write_head(len(split.unary), Form.VARIED if varied else Form.SPLIT, writer)
+        varied = not np.array_equal(widths, gaps.common_widths(count, size, coding))
+        _write_head(len(unary), Form.VARIED if varied else Form.SPLIT, writer)
         if varied:
-            writer.put(pack(split.widths, gaps.WIDTH_BITS))
-        writer.put(split.low)
-        writer.put(split.unary.tobytes())
+            writer.put(pack(widths, gaps.WIDTH_BITS))
+        writer.put(low)
+        writer.put(unary.tobytes())
         return PositionKind.LISTED | RICE
-    unary = Run.smaller(split.unary, bit_weights(count, 8 * len(split.unary)))
-    classed = ClassedGaps.of(between)
-    classes = Run.with_table(classed.classes, gaps.CLASSES)
-    if classes.bits + 8 * len(classed.low) < _WORTHWHILE * (unary.bits + 8 * len(split.low)):
-        writer.symbols.put(classes)
-        _write_head(len(classed.low), Form.CLASSED, writer)
-        writer.put(classed.low)
+    split = Run.smaller(unary, bit_weights(count, 8 * len(unary)))
+    classes, class_bits = gaps.classify(between)
+    classed = Run.with_table(classes, gaps.CLASSES)
+    if classed.bits + 8 * len(class_bits) < _WORTHWHILE * (split.bits + 8 * len(low)):
+        writer.symbols.put(classed)
+        _write_head(len(class_bits), Form.CLASSED, writer)
+        writer.put(class_bits)
     else:
-        with_table = writer.symbols.put(unary)
-        _write_head(len(split.unary), Form.SPLIT_WITH_TABLE if with_table else Form.SPLIT, writer)
-        writer.put(split.low)
+        with_table = writer.symbols.put(split)
+        _write_head(len(unary), Form.SPLIT_WITH_TABLE if with_table else Form.SPLIT, writer)
+        writer.put(low)
     return PositionKind.LISTED
 
 

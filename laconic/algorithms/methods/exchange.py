@@ -67,6 +67,11 @@ class Answer:
         self.vectors = vectors if update is None else {MODEL: update} | vectors
 
 
+def no_gradients(size: int) -> int:
+    """The gradient count of a phase without gradients."""
+    return 0
+
+
 @dataclass(frozen=True)
 class Phase:
     """What a client does in one exchange."""
@@ -74,7 +79,7 @@ class Phase:
     name: str
     run: Callable[[Cohort], Tensor | Answer]
     """The computation for a cohort. A plain tensor is the update."""
-    gradients: Callable[[int], int] = lambda size: 0
+    gradients: Callable[[int], int] = no_gradients
     """Per-example gradients that the papers count, as a function of the client's number of examples."""
     up: tuple[Stream, ...] = (UPDATE,)
     """The streams of the answer. If empty, the client only confirms."""
