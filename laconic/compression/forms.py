@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from laconic.compression.bit_packing import pack
-from laconic.compression.body import BodyWriter, Floats, refuse_not_finite
+from laconic.compression.body import BodyWriter, Floats
 from laconic.compression.codec import Codec
 from laconic.compression.entropy import ONE_THREAD, Run, blocks
 from laconic.compression.gap_coding import Coding, Positions
@@ -42,7 +42,6 @@ class Values:
         """Write the values of all groups in order."""
         values, kind = _joined([form.values for form in forms]), forms[0].kind
         if kind is None:
-            refuse_not_finite(values)
             writer.values(values)
             return writer.exact
         peak(values)  # rejects NaN and infinity

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from laconic.compression import groups
-from laconic.compression.body import BodyWriter, Floats, float_type
+from laconic.compression.body import BodyWriter, Floats, float_type, refuse_not_finite
 from laconic.compression.codec import Codec
 from laconic.compression.forms import Form, Kept, write_forms
 from laconic.compression.groups import Bounds, group_bounds, spans
@@ -55,6 +55,10 @@ class Compressor(Part):
         if not self.sparse and any(isinstance(form, Kept) for form in forms):
             raise ConfigError(f"compressor '{self.name}': it returns Kept, so it must set `sparse = True`")
         try:
+            for form in [] if self.lossless else forms:
+                values = form.values if isinstance(form, Kept) else form
+                if isinstance(values, np.ndarray):
+                    refuse_not_finite(values)
             codec = write_forms(forms, bounds, writer)
         except ConfigError as error:
             raise ConfigError(f"compressor '{self.name}': {error}") from None
