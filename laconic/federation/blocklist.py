@@ -7,6 +7,9 @@ from logging import Logger, getLogger
 
 from laconic.core.errors import PacketError
 
+EXCUSED = ("stale", "failed")
+"""Reasons that are no violation: the client was slow, or its process failed."""
+
 
 class Blocklist:
     """The number of violations of each client."""
@@ -18,9 +21,10 @@ class Blocklist:
         self.counts: dict[int, int] = {}
 
     def record_violation(self, client: int, error: PacketError) -> None:
-        """Log and count a refused reply. A late reply is logged only."""
-        if error.reason == "stale":
-            self._log.info("laconic: %s answered late: %s", self._name(client), error)
+        """Log and count a refused reply. Late replies and failures are logged only."""
+        if error.reason in EXCUSED:
+            late = "answered late" if error.reason == "stale" else "did not answer"
+            self._log.info("laconic: %s %s: %s", self._name(client), late, error)
             return
         self.counts[client] = self.counts.get(client, 0) + 1
         self._log.warning("laconic: the reply of %s was refused: %s", self._name(client), error)

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from laconic.algorithms.algorithm import Algorithm
-from laconic.compression import Payload, SparsePayload
+from laconic.compression import DensePayload, Payload, SparsePayload, SumPayload
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.layout import Layout
 from laconic.federation.aggregation import RunningMean
-from laconic.federation.settings import Defenses, Sampling, Weighting, share
+from laconic.federation.settings import Defenses, Weighting, share
 
 _BLOCK = 1 << 22
 """The number of entries, over all updates, that are sorted at a time."""
@@ -34,7 +34,6 @@ def check_defenses(
     *,
     participants: int,
     weighting: Weighting,
-    sampling: Sampling,
     send_buffers: bool,
 ) -> None:
     """Raise `ConfigError` for defenses that the rest of the config makes impossible or ineffective."""
@@ -54,8 +53,6 @@ def check_defenses(
     if send_buffers and defenses.any() and defenses.aggregate == "mean":
         reason = "batch-norm statistics are sent with the update and would be undefended"
         raise ConfigError(f"{_named(defenses)}: {reason}; use buffers = 'frozen', or aggregate = 'median'")
-    if defenses.noise:
-        _check_noise(defenses, weighting, sampling)
 
 
 def _check_coordinates(defenses: Defenses, algorithm: Algorithm, weighting: Weighting) -> None:
@@ -65,23 +62,6 @@ def _check_coordinates(defenses: Defenses, algorithm: Algorithm, weighting: Weig
     if compression is not None and compression.compressor.sparse:
         reason = f"with '{compression.compressor}' most entries of an update are zero, and so is their median"
         raise ConfigError(f"defense.aggregate = '{defenses.aggregate}': {reason}; use clip, or another compressor")
-
-
-def _check_noise(defenses: Defenses, weighting: Weighting, sampling: Sampling) -> None:
-    setting = f"defense.noise = {defenses.noise:g}"
-    if not isinstance(defenses.clip, float):
-        raise ConfigError(f"{setting}: noise needs updates of bounded norm: set clip, as in --clip-updates 1")
-    if defenses.refuse == "auto":
-        reason = "one client's update would decide whether another's is refused, which the noise does not hide"
-        raise ConfigError(f"{setting}: refuse = 'auto' is not allowed: {reason}; give a norm")
-    if defenses.aggregate != "mean":
-        reason = "the noise is calibrated for the mean"
-        raise ConfigError(f"{setting}: aggregate = '{defenses.aggregate}' is not allowed: {reason}")
-    if weighting != "uniform":
-        raise ConfigError(f"{setting}: weighting = '{weighting}' gives some clients more weight; uniform is allowed")
-    if sampling == "weighted":
-        reason = "draws some clients more often"
-        raise ConfigError(f"{setting}: sampling = 'weighted' {reason}; uniform or poisson is allowed")
 
 
 def _named(defenses: Defenses) -> str:
@@ -127,6 +107,9 @@ class DefendedMean:
 
     def add(self, payload: Payload, weight: float) -> None:
         """Add one update."""
+        if self._defenses.noise and isinstance(payload, SumPayload):
+            # Its terms may be far longer than the clip even if their sum is not, and rounding would then change the others.
+            payload = DensePayload(torch.nan_to_num(payload.dense()))
         if self._defenses.keeps_all():
             self._kept.append((payload, weight))
         else:

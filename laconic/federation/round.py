@@ -24,7 +24,14 @@ from laconic.federation.engine import Engine
 from laconic.federation.ledger import RoundCosts
 from laconic.federation.messages import Instruction, MalformedReply, Probe, Reply
 from laconic.federation.policy import ExchangeReport, Outcome, Refusal
-from laconic.federation.replies import SentInstruction, ValidReply, check_labels, decode_packets, parse_packets
+from laconic.federation.replies import (
+    SentInstruction,
+    ValidReply,
+    check_counts,
+    check_labels,
+    decode_packets,
+    parse_packets,
+)
 from laconic.federation.server import Server
 
 
@@ -178,6 +185,7 @@ class Round:
         if Flag.LOST in flags:
             return None
         phase = self._sent[reply.client].phase
+        check_counts(reply, phase)
         expected = {stream.name for stream in phase.up} or {CONFIRM}
         if self.server.send_buffers and MODEL in expected:
             expected.add(BUFFERS)
@@ -195,12 +203,13 @@ class Round:
 
     def _refuse(self, reply: Reply | MalformedReply, error: PacketError) -> None:
         self.costs.refuse(error.reason, reply.client)
-        self.costs.count("up", "refused", sum(map(len, reply.packets)), 0)
+        if reply.packets:
+            self.costs.count("up", "refused", sum(map(len, reply.packets)), 0)
         self._refusals.append(Refusal(reply.client, error))
 
     def _use(self, reply: Reply, sent: SentInstruction, valid: ValidReply) -> None:
         """Aggregate a valid reply."""
-        weight = 1.0 if self.server.weighting == "uniform" else float(reply.examples)
+        weight = self.server.weight(reply.client)
         for stream, payload in valid.payloads.items():
             self.received.add(stream, payload, weight)
         self.server.norms.add(valid.norms)
@@ -274,8 +283,9 @@ class Round:
                 self._refuse(reply, error)
             else:
                 self._use(reply, sent, valid)
-        report = ExchangeReport(self.server.round, self._number, self.participants, self.answered, self._refusals)
-        self.outcome = self.server.policy.judge(report)
+        unanswered = () if self.has_quorum() else self.unanswered()
+        replies = (self.participants, self.answered, self._refusals, unanswered)
+        self.outcome = self.server.policy.judge(ExchangeReport(self.server.round, self._number, *replies))
         if self.outcome is not Outcome.PROCEED:
             return self.outcome
         server = self.server
@@ -298,7 +308,9 @@ class Round:
         return sum(loss * count for loss, count in known) / samples if samples else math.nan
 
     def _context(self, client: int = GLOBAL) -> RoundContext:
-        server, invited = self.server, len(self.participants)
+        server = self.server
+        # With noise, no client's answer may depend on who else takes part, and none may learn it.
+        invited = server.count if server.defenses.noise else len(self.participants)
         return RoundContext(self.layout, server.randomness, server.round, client, invited, len(server.data))
 
     def _aggregate(self, stream: str) -> Aggregate:
