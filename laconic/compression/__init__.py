@@ -10,17 +10,11 @@ from laconic.compression.codec import Codec
 from laconic.compression.compressors.base import COMPRESSORS, Compressor, compressor
 from laconic.compression.compressors.chain import Chain
 from laconic.compression.compressors.dense import Cast, Dense, encode_dense
+from laconic.compression.compressors.grouped import DENSE, AnyGroupedCompressor, GroupedCompressor
 from laconic.compression.compressors.quantized import QSGD, Uniform
 from laconic.compression.compressors.sign import HeavySign, Sign
 from laconic.compression.compressors.sparse import RandomK, TopK, encode_exactly, encode_sparse
-from laconic.compression.compressors.spelling import (
-    DENSE,
-    AnyCompressor,
-    AnyGroupedCompressor,
-    GroupedCompressor,
-    parse_compressor,
-    split_granularity,
-)
+from laconic.compression.compressors.spelling import AnyCompressor, parse_compressor, split_granularity
 from laconic.compression.decoding import decode_body, decode_dense
 from laconic.compression.forms import Form, Kept, Levels, Signs, Values
 from laconic.compression.groups import Granularity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from laconic.compression.body import BodyReader
+from laconic.compression.body import DENSE_CODECS, BodyReader
 from laconic.compression.codec import BY_LAYER, Codec, form_of
 from laconic.compression.groups import LARGEST_CHUNK, SMALLEST_CHUNK, chunk_bounds, group_bounds
 from laconic.compression.packet import Body
@@ -15,8 +15,7 @@ from laconic.compression.values import read_values
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 
-_DENSE_TYPES: dict[int, torch.dtype] = {Codec.FLOAT32: torch.float32, Codec.FLOAT64: torch.float64}
-_DENSE_CODECS = {dtype: codec for codec, dtype in _DENSE_TYPES.items()}
+_DENSE_TYPES: dict[int, torch.dtype] = {codec: dtype for dtype, codec in DENSE_CODECS.items()}
 
 
 def decode_body(body: Body, layout: Layout) -> SentPayload:
@@ -25,7 +24,7 @@ def decode_body(body: Body, layout: Layout) -> SentPayload:
     Error feedback and aggregation use this result, never the encoder's intermediate values. For any input, memory use stays
     below twice the dense vector.
     """
-    if body.codec == _DENSE_CODECS.get(layout.dtype):
+    if body.codec == DENSE_CODECS.get(layout.dtype):
         return decode_dense(body, layout.size, layout.dtype)
     codec, reader = body.codec, BodyReader(body.data, layout)
     if codec == Codec.CHUNKED:
@@ -38,10 +37,10 @@ def decode_body(body: Body, layout: Layout) -> SentPayload:
     else:
         groups = group_bounds(layout, "layer" if codec & BY_LAYER else "model")
     form = form_of(codec)
-    positions = read_positions(codec, layout.size, groups, reader)
-    values = read_values(form, positions.count, len(groups) - 1, reader)
+    count, locate = read_positions(codec, layout.size, groups, reader)
+    values = read_values(form, count, len(groups) - 1, reader)
     symbols = reader.symbols()
-    placement = positions.locate(symbols)
+    placement = locate(symbols)
     values.begin(placement.bounds(groups), symbols)
     payload = placement.payload(values, reader.floats.newbyteorder("="))
     symbols.finish()

@@ -7,6 +7,7 @@ return, so that it can be checkpointed, hashed, compared and sent.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -70,7 +71,7 @@ class Part:
 
     def replace(self: P, **changes: Any) -> P:
         """Return a copy with other parameters; an unknown name is a `ConfigError` with a suggestion."""
-        return make_part(type(self), {**self.parameters(), **changes})
+        return type(self)(**{**self.parameters(), **changes})
 
     def table(self) -> dict[str, Any]:
         """The part as a config table: its name, and all parameters that are not None."""
@@ -80,9 +81,36 @@ class Part:
 
 @dataclass_transform(frozen_default=True)
 def checked(cls: type[P]) -> type[P]:
-    """Class decorator: a frozen dataclass that validates its values against their types."""
+    """Class decorator: a frozen dataclass that validates its values against their types.
+
+    Every invalid parameter is a `ConfigError` of one line that names key, value and what is allowed.
+    """
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-    return checked_dataclass(frozen=True, config=config)(cls)  # type: ignore[return-value]
+    made: Any = checked_dataclass(frozen=True, config=config)(cls)
+    validate = made.__init__
+
+    @functools.wraps(validate)
+    def initialize(self: Part, *arguments: Any, **parameters: Any) -> None:
+        known = parameter_names(type(self))
+        _refuse_unknown(type(self), known, parameters)
+        positional = dict(zip(known, arguments, strict=False))
+        if len(positional) == len(arguments) and not positional.keys() & parameters.keys():
+            # By name, so that an error names the parameter.
+            arguments, parameters = (), positional | parameters
+        try:
+            validate(self, *arguments, **parameters)
+        except ValidationError as error:
+            raise ConfigError(explain(error, f"{self.slot}.")) from None
+
+    made.__init__ = initialize
+    return made  # type: ignore[no-any-return]
+
+
+def _refuse_unknown(cls: type[Part], known: list[str], parameters: Mapping[str, Any]) -> None:
+    for key in [key for key in parameters if key not in known]:
+        if key in cls.absent:
+            raise ConfigError(f"{cls.slot}.{key}: {cls.slot} '{cls.name}' has none: {cls.absent[key]}")
+        raise unknown_name("parameter", key, known, of=f"{cls.slot} '{cls.name}'")
 
 
 @dataclass_transform(frozen_default=True)
@@ -117,17 +145,3 @@ def parameter_names(cls: type[Part], required: bool = False) -> list[str]:
     """The names of a part's parameters, or only of the required ones."""
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     return [field.name for field in fields if not required or field.default is dataclasses.MISSING]
-
-
-def make_part(cls: type[P], parameters: Mapping[str, Any]) -> P:
-    """Build a part; every problem is a `ConfigError` of one line that names key, value and what is allowed."""
-    known = parameter_names(cls)
-    for key in parameters:
-        if key not in known and key in cls.absent:
-            raise ConfigError(f"{cls.slot}.{key}: {cls.slot} '{cls.name}' has none: {cls.absent[key]}")
-        if key not in known:
-            raise unknown_name("parameter", key, known, of=f"{cls.slot} '{cls.name}'")
-    try:
-        return cls(**parameters)
-    except ValidationError as error:
-        raise ConfigError(explain(error, f"{cls.slot}.")) from None

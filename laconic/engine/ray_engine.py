@@ -25,8 +25,7 @@ from laconic.core.errors import LaconicError
 from laconic.core.user_code import own_modules
 from laconic.data.owned import part_of
 from laconic.engine import ray_actors
-from laconic.engine.client_spec import ClientSpec
-from laconic.engine.inline import MOST_STACKED
+from laconic.engine.inline import MOST_STACKED, ClientSpec
 from laconic.engine.settings import RaySettings
 from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import FaultInjection, Instruction, Reply

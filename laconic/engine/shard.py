@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from laconic.core.errors import ConfigError
-from laconic.engine.client_spec import ClientSpec
+from laconic.engine.inline import ClientSpec
 from laconic.federation.database import SHARD, Database
 from laconic.federation.disk_store import DiskStore
 from laconic.federation.messages import Instruction, Reply

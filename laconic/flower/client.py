@@ -28,8 +28,7 @@ from laconic.core.user_code import is_own
 from laconic.data.federated import ClientData, Examples
 from laconic.data.owned import OwnData
 from laconic.data.supplied import is_file
-from laconic.engine.client_spec import ClientSpec
-from laconic.engine.inline import InlineEngine
+from laconic.engine.inline import ClientSpec, InlineEngine
 from laconic.engine.prepared import client_example, prepare
 from laconic.federation.store import ClientStore
 from laconic.flower import wire

@@ -17,8 +17,8 @@ from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import StateDict, prefixed
 from laconic.core.task import TASKS, Task
 from laconic.data.federated import ClientData, FederatedData, GeneratedData, sizes_of
-from laconic.engine.client_spec import ClientSpec
 from laconic.engine.faults import FaultyEngine
+from laconic.engine.inline import ClientSpec
 from laconic.engine.network import NetworkEngine
 from laconic.engine.prepared import client_example, prepare, usable_device
 from laconic.engine.ray_actors import connect

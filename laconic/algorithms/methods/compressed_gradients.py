@@ -19,7 +19,6 @@ from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.exchange import TRAIN, Answer, Exchange, Phase
 from laconic.algorithms.methods.received import Received
 from laconic.algorithms.methods.shared_state import SharedState
-from laconic.algorithms.methods.unbiased import unbiased_compressor
 from laconic.algorithms.uplinks.base import Uplink
 from laconic.compression import AnyGroupedCompressor
 from laconic.core.layout import Layout
@@ -82,7 +81,7 @@ class DIANA(CompressedGradients):
     gradient = SharedState(contractive=False, rate=shift_rate)
 
     def resolve(self, uplink: Uplink) -> Self:
-        return self.replace(quantizer=unbiased_compressor(self, uplink))
+        return self.replace(quantizer=uplink.unbiased_compression(self.name))
 
     def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
         mean = received.mean(self.gradient.name)

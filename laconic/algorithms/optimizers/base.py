@@ -35,7 +35,7 @@ class Optimizer(Part):
         raise NotImplementedError
 
     def step(self, mean: Tensor, state: State) -> tuple[Tensor, State]:
-        """The step to add to the model, and the new state."""
+        """The step, which `Downlink.advance` adds to the model, and the new state."""
         raise NotImplementedError
 
     def scheduled(self, step: Tensor, round: int) -> Tensor:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
-from laconic.compression import GroupedCompressor, Payload, decode_body
+from laconic.compression import DENSE, GroupedCompressor, Payload, decode_body
 from laconic.compression.packet import Body, Flag
+from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.part import Part, State
 
@@ -42,12 +43,21 @@ class Uplink(Part):
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The bits that the papers' formulas count for this body."""
-        raise NotImplementedError
+        return (self.compression or DENSE).paper_bits(layout)
 
     @property
     def compression(self) -> GroupedCompressor | None:
         """C and its granularity; None if updates are not compressed."""
         return None
+
+    def unbiased_compression(self, method: str) -> GroupedCompressor | None:
+        """C and its granularity for a method that does not correct a bias; `ConfigError` if C is biased."""
+        if self.compression is not None and self.compression.compressor.biased:
+            raise ConfigError(
+                f"uplink.compressor = {self.compression.compressor}: {method} needs an unbiased compressor, such as qsgd:4, "
+                "uniform:8 or random_k:1/16, since it does not correct a bias; ef21 does"
+            )
+        return self.compression
 
     @property
     def has_memory(self) -> bool:

@@ -6,9 +6,7 @@ from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.uplinks.base import Encoded, Uplink
-from laconic.compression import DENSE, DensePayload, encode_dense
-from laconic.compression.packet import Body
-from laconic.core.layout import Layout
+from laconic.compression import DensePayload, encode_dense
 from laconic.core.part import BOUNDED, State, part
 
 
@@ -22,6 +20,3 @@ class DenseUplink(Uplink):
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         return Encoded(encode_dense(update, lent=True), state, DensePayload(update))
-
-    def paper_bits(self, body: Body, layout: Layout) -> int:
-        return DENSE.paper_bits(layout)
