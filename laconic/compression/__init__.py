@@ -21,7 +21,7 @@ from laconic.compression.compressors.spelling import (
     parse_compressor,
     split_granularity,
 )
-from laconic.compression.decoding import decode_body, decode_dense
+from laconic.compression.decoding import body_norm, decode_body, decode_dense
 from laconic.compression.forms import Form, Kept, Levels, Signs, Values
 from laconic.compression.groups import Granularity
 from laconic.compression.packet import HEADER_BYTES
@@ -55,6 +55,7 @@ __all__ = [
     "TopK",
     "Uniform",
     "Values",
+    "body_norm",
     "compressor",
     "decode",
     "decode_body",

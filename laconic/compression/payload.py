@@ -23,6 +23,10 @@ class Payload(Protocol):
         """The whole vector."""
         ...
 
+    def norm(self) -> float:
+        """The 2-norm in double precision, since squares may overflow in single precision."""
+        return float(torch.linalg.vector_norm(self.dense(), dtype=torch.float64))
+
     def add_to(self, accumulator: Tensor, weight: float) -> None:
         """accumulator += weight * vector, in place."""
         ...
@@ -87,6 +91,9 @@ class SparsePayload(Payload):
         vector = np.zeros(self.size, dtype=values.dtype)
         vector[self.positions.numpy()] = values
         return torch.from_numpy(vector)
+
+    def norm(self) -> float:
+        return float(torch.linalg.vector_norm(self.values, dtype=torch.float64))
 
     def add_to(self, accumulator: Tensor, weight: float) -> None:
         for piece in self.pieces(accumulator, weight):

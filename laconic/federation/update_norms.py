@@ -1,56 +1,123 @@
-"""A filter that refuses updates whose norm is far above the median norm of recently accepted updates.
+"""Limits on the norms of clients' vectors: replies above one limit are refused, updates above another are clipped.
 
-The median is robust to a few malicious updates, and it follows training as updates become smaller.
+Limits are numbers, or multiples of a median: that of the round, and that of recently accepted vectors. A median is robust to
+a few malicious clients, and it follows training as updates become smaller.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 import torch
 
+from laconic.algorithms.methods.exchange import BUFFERS
 from laconic.core.errors import PacketError
 from laconic.core.part import State
+from laconic.federation.settings import Defenses, median_multiple
 
-FACTOR = 100.0
-"""An update is refused if its norm exceeds this multiple of the median. The norms of honest clients vary far less."""
+ROUND_FACTOR = 10.0
+"""`refuse = "auto"` refuses norms above this multiple of the round's median. docs/defenses.md has the measurements."""
+HISTORY_FACTOR = 100.0
+"""And above this multiple of the median of recent norms: norms change in the course of training, but less than that."""
 ENOUGH = 5
-"""The number of accepted norms below which no update is refused."""
+"""The number of norms that make a median. A round with fewer is completed with the latest norms of earlier rounds."""
+FEWEST = 3
+"""The number of norms below which no reply is compared with a median."""
 KEPT = 100
 """The number of recent norms whose median is taken."""
 
 
-class UpdateNormFilter:
-    """The norms of recently accepted updates by kind: the phases and streams of a method have different norms."""
+@dataclass(frozen=True)
+class NormLimits:
+    """The limits of one exchange, by kind of vector ("phase/stream")."""
 
-    def __init__(self) -> None:
-        self._norms: dict[str, deque[float]] = {}
+    refuse: Mapping[str, tuple[float, str]]
+    """The norm above which a reply is refused, and where that number comes from."""
+    clip: Mapping[str, float]
+    """The norm to which an update is scaled down."""
 
-    def limit(self, kind: str) -> float | None:
-        """The norm above which an update of that kind is refused; None while too few norms are known."""
-        norms = self._norms.get(kind, ())
-        return FACTOR * median(norms) if len(norms) >= ENOUGH else None
-
-    def check(self, norms: Mapping[str, float], client: int) -> None:
-        """Refuse a reply with a vector whose norm is too large."""
+    def factor(self, norms: Mapping[str, float], client: int) -> float:
+        """The factor that clips a reply's update, 1 for most; `PacketError` if a vector is refused."""
+        factor = 1.0
         for kind, norm in norms.items():
-            limit = self.limit(kind)
-            if limit is not None and norm > limit:
-                reason = f"has norm {norm:.3g}, above {limit:.3g}, {FACTOR:g} times the median of earlier updates"
-                raise PacketError("exploding", f"the update of client {client} {reason}")
+            if kind in self.refuse and norm > self.refuse[kind][0]:
+                limit, reason = self.refuse[kind]
+                stream = kind.rpartition("/")[2]
+                what = "update" if stream == "model" else f"vector '{stream}'"
+                raise PacketError(
+                    "exploding", f"the {what} of client {client} has norm {norm:.3g}, above {limit:.3g}{reason}"
+                )
+            if kind in self.clip and norm > self.clip[kind]:
+                factor = self.clip[kind] / norm
+        return factor
+
+
+class UpdateNormFilter:
+    """Sets the limits of each exchange, and keeps the norms of recently accepted vectors.
+
+    Norms are kept by kind, since the phases and streams of a method have different norms.
+    """
+
+    def __init__(self, defenses: Defenses) -> None:
+        self._defenses = defenses
+        self._accepted: dict[str, deque[float]] = {}
+
+    def limits(self, replies: Sequence[Mapping[str, float]]) -> NormLimits:
+        """The limits for the replies of one exchange, of which these are the norms."""
+        refuse, clip = {}, {}
+        for kind in {kind: None for norms in replies for kind in norms}:
+            found = [norms[kind] for norms in replies if kind in norms]
+            limit = self._refuse_above(kind, found)
+            if limit is not None:
+                refuse[kind] = limit
+            if self._defenses.clip is not None and not _is_buffers(kind):
+                multiple = median_multiple(self._defenses.clip)
+                clip[kind] = float(self._defenses.clip) if multiple is None else multiple * self._median(kind, found)
+        return NormLimits(refuse, clip)
+
+    def _refuse_above(self, kind: str, norms: Sequence[float]) -> tuple[float, str] | None:
+        setting = self._defenses.refuse
+        # Buffers are statistics, not updates: a norm given for updates has no meaning for them.
+        if setting is None or (setting != "auto" and _is_buffers(kind)):
+            return None
+        if setting != "auto":
+            return float(setting), ""
+        limits = []
+        if len(self._sample(kind, norms)) >= FEWEST:
+            reason = f", {ROUND_FACTOR:g} times the median of the round"
+            limits.append((ROUND_FACTOR * self._median(kind, norms), reason))
+        accepted = self._accepted.get(kind, ())
+        if len(accepted) >= ENOUGH:
+            reason = f", {HISTORY_FACTOR:g} times the median of earlier updates"
+            limits.append((HISTORY_FACTOR * median(accepted), reason))
+        return min(limits, default=None)
+
+    def _sample(self, kind: str, norms: Sequence[float]) -> list[float]:
+        """The norms of the round, completed with the latest ones of earlier rounds. Zero is not compared."""
+        sample = [norm for norm in norms if norm > 0]
+        missing = max(0, ENOUGH - len(sample))
+        return sample + [*self._accepted.get(kind, ())][::-1][:missing]
+
+    def _median(self, kind: str, norms: Sequence[float]) -> float:
+        return median(self._sample(kind, norms) or [0.0])
 
     def add(self, norms: Mapping[str, float]) -> None:
-        """Add the norms of an accepted reply, except zeros: a skipped update has norm 0."""
+        """Keep the norms of an accepted reply if later rounds need them, except zeros."""
         for kind, norm in norms.items():
-            if norm > 0:
-                self._norms.setdefault(kind, deque(maxlen=KEPT)).append(norm)
+            if norm > 0 and self._defenses.compares_norms():
+                self._accepted.setdefault(kind, deque(maxlen=KEPT)).append(norm)
 
     def state_dict(self) -> State:
         """All norms as tensors."""
-        return {kind: torch.tensor([*norms], dtype=torch.float64) for kind, norms in self._norms.items()}
+        return {kind: torch.tensor([*norms], dtype=torch.float64) for kind, norms in self._accepted.items()}
 
     def load_state_dict(self, state: State) -> None:
         """Restore a `state_dict`."""
-        self._norms = {kind: deque(norms.tolist(), maxlen=KEPT) for kind, norms in state.items()}
+        self._accepted = {kind: deque(norms.tolist(), maxlen=KEPT) for kind, norms in state.items()}
+
+
+def _is_buffers(kind: str) -> bool:
+    return kind.rpartition("/")[2] == BUFFERS

@@ -15,8 +15,10 @@ from laconic.compression import DensePayload, Payload, SparsePayload, SumPayload
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.randomness import Randomness
 from laconic.federation import defenses as module
-from laconic.federation.defenses import DefendedMean
-from laconic.federation.settings import Defenses
+from laconic.algorithms.methods.received import Aggregate
+from laconic.federation.aggregation import RunningMean
+from laconic.federation.defenses import CoordinateMean, NoisyMean
+from laconic.federation.settings import Defenses, share
 from laconic.federation.update_norms import KEPT, UpdateNormFilter
 from laconic.run.simulation import Simulation, initial_module, make_task
 from tests.oracles import defenses as oracle
@@ -34,10 +36,15 @@ def payload(vector: np.ndarray, form: str) -> Payload:
 
 
 def aggregated(given: Defenses, updates: list[np.ndarray], form: str, expected: int = 0, noise=None) -> np.ndarray:
-    size = len(updates[0])
-    found = DefendedMean(given, size, torch.float64, torch.device("cpu"), expected or len(updates), noise)
-    for update in updates:
-        found.add(payload(update, form), 1.0)
+    like, trim = (len(updates[0]), torch.float64, torch.device("cpu")), share(given.aggregate)
+    found: Aggregate = RunningMean(*like) if trim is None else CoordinateMean(*like, trim)
+    if noise is not None:
+        found = NoisyMean(*like, noise, given.noise * float(given.clip or 0), expected)
+    payloads = [payload(update, form) for update in updates]
+    norms = [{"train/model": each.norm()} for each in payloads]
+    limits = UpdateNormFilter(given).limits(norms)
+    for client, each in enumerate(payloads):
+        found.add(each, 1.0, limits.factor(norms[client], client))
     mean = found.mean()
     assert mean is not None
     return mean.numpy()
@@ -66,6 +73,7 @@ def test_they_are_what_the_papers_define(seed: int, count: int, form: str) -> No
         Defenses(aggregate="trimmed_mean:0.2"): oracle.trimmed_mean(updates, 0.2),
         Defenses(clip=clip): np.mean(short, axis=0),
         Defenses(clip="median"): np.mean([oracle.clipped(u, middle) for u in updates], axis=0),
+        Defenses(clip="median:3"): np.mean([oracle.clipped(u, 3 * middle) for u in updates], axis=0),
         Defenses(aggregate="median", clip=clip): oracle.median(short),
     }
     for given_, wanted in expected.items():
@@ -84,9 +92,10 @@ def test_blocks_of_coordinates_change_nothing(monkeypatch) -> None:
 @pytest.mark.parametrize("aggregate", ["median", "trimmed_mean:0.3"])
 def test_the_largest_finite_numbers_stay_finite(aggregate: str) -> None:
     most = torch.finfo(torch.float32).max
-    found = DefendedMean(Defenses(aggregate=aggregate, clip=1.0), 3, torch.float32, torch.device("cpu"), 4, None)
+    found = CoordinateMean(3, torch.float32, torch.device("cpu"), share(aggregate) or 0)
+    update = DensePayload(torch.full((3,), most))
     for _ in range(4):
-        found.add(DensePayload(torch.full((3,), most)), 1.0)
+        found.add(update, 1.0, 1.0 / update.norm())
     mean = found.mean()
     assert mean is not None
     assert torch.allclose(mean, torch.full((3,), 3**-0.5))
@@ -197,25 +206,42 @@ def test_a_misspelled_length_says_what_is_allowed(value: object) -> None:
         laconic.simulate("fed_avg", "logistic", "digits", rounds=1, defense={"refuse": value})
 
 
-def test_too_long_is_measured_by_the_median_of_what_was_accepted() -> None:
-    norms = UpdateNormFilter()
-    for length in (1.0, 2.0, 500.0, 0.0, 3.0):
-        assert norms.limit("train/model") is None  # five are needed, and a skipped update has no length
-        norms.add({"train/model": length})
-    norms.add({"train/model": 2.5})
-    assert norms.limit("train/model") == 250.0
-    assert norms.limit("anchor/model") is None
-    norms.check({"train/model": 250.0, "anchor/model": 1e9}, 7)
+def refused_above(norms: UpdateNormFilter, *found: float, kind: str = "train/model") -> float:
+    """The norm above which one of the replies of an exchange is refused."""
+    return norms.limits([{kind: norm} for norm in found]).refuse.get(kind, (np.inf, ""))[0]
+
+
+def test_norms_are_compared_with_those_of_the_round_and_with_earlier_ones() -> None:
+    norms = UpdateNormFilter(Defenses(refuse="auto"))
+    # Two may be anything. Three have a median, in the first round, too. A zero is not compared.
+    assert refused_above(norms, 1.0, 1e6) == refused_above(norms, 0.0, 1.0, 1e6) == np.inf
+    assert refused_above(norms, 1.0, 1e6, 1.2) == 12.0
+    for norm in (1.0, 2.0, 500.0, 0.0, 3.0, 2.5):
+        norms.add({"train/model": norm})
+    # Few norms are completed with the latest ones: 2.5, 3, 500 and 2.
+    assert refused_above(norms, 1e6) == 30.0
+    # If all are large, the earlier ones count: 100 times 2.5.
+    assert refused_above(norms, *[1e6] * 9) == 250.0
+    assert refused_above(norms, 1e9, kind="anchor/model") == np.inf
+    limits = norms.limits([{"train/model": 1e6}] * 9)
+    assert limits.factor({"train/model": 250.0, "anchor/model": 1e9}, 7) == 1
     with pytest.raises(PacketError, match="client 7 has norm 251, above 250, 100 times the median") as caught:
-        norms.check({"train/model": 251.0}, 7)
+        limits.factor({"train/model": 251.0}, 7)
     assert caught.value.reason == "exploding"
-    again = UpdateNormFilter()
+    again = UpdateNormFilter(Defenses(refuse="auto"))
     again.load_state_dict(norms.state_dict())
-    assert again.limit("train/model") == 250.0
+    assert refused_above(again, *[1e6] * 9) == 250.0
     # Only late ones count.
     for _ in range(KEPT):
         again.add({"train/model": 0.01})
-    assert again.limit("train/model") == 1.0
+    assert refused_above(again, *[1e6] * 9) == 1.0
+
+
+def test_a_fixed_norm_bounds_every_vector_but_buffers() -> None:
+    limits = UpdateNormFilter(Defenses(refuse=5.0)).limits([{"train/model": 1, "train/control": 1, "train/buffers": 1}])
+    limits.factor({"train/model": 5.0, "train/control": 5.0, "train/buffers": 50.0}, 0)
+    with pytest.raises(PacketError, match="the vector 'control' of client 3 has norm 6, above 5"):
+        limits.factor({"train/model": 1.0, "train/control": 6.0}, 3)
 
 
 @pytest.mark.parametrize("algorithm", ["fed_avg", "fed_amd", "scaffold", "fed_gate", "fed_page", "ef21", "fed_bnlaca"])
@@ -235,3 +261,31 @@ def test_a_boosted_update_is_refused_as_if_it_were_lost() -> None:
     refused = [record.get("refused", {}).get("exploding", 0) for record in result.history]
     assert sum(refused) == 4
     assert [record["participants"] for record in result.history[-2:]] == [8, 8]
+
+
+ATTACKED = {"rounds": 8, "faults": {"boosted": 1, "boost": -1e6}, "eval_every": 8}
+DEPLOYMENT = {"clip": "auto", "refuse": "auto"}
+
+
+@pytest.mark.parametrize("boost", [-1e6, 3.4e38, -20.0])
+@pytest.mark.parametrize("algorithm", ["fed_avg", "fed_cams:compressor=sign", "scaffold", "fed_gate"])
+def test_one_attacker_does_no_harm_to_a_deployment_from_the_first_round_on(algorithm: str, boost: float) -> None:
+    """Also in the first round, of which nothing is known before."""
+
+    def accuracy(**given) -> float:
+        data = laconic.data.load("digits", clients=10, partition="dirichlet:0.5")
+        return laconic.simulate(algorithm, "logistic", data, rounds=8, eval_every=8, defense=DEPLOYMENT, **given).accuracy
+
+    assert accuracy(faults={"boosted": 1, "boost": boost}) > accuracy() - 0.03
+
+
+def test_replies_that_wait_take_as_much_memory_as_on_the_network() -> None:
+    found = simulation("fed_cams:compressor=sign", "mlp:2000", rounds=1, defense=DEPLOYMENT)
+    engine, server = found.transport, found.server
+    round = Round(server, engine)
+    (exchange,) = round.exchanges()
+    for reply in engine.run(round.instructions(exchange)):
+        assert round.receive(reply)
+    waiting = pickle.dumps([valid for _, _, valid in round._waiting.values()])
+    assert len(waiting) < 1.2 * round.costs.bytes("up") + 10_000 if round.costs.bytes("up") else len(waiting) < 1e6
+    found.close()
