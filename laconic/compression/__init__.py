@@ -25,7 +25,7 @@ from laconic.compression.decoding import body_norm, decode_body, decode_dense
 from laconic.compression.forms import Form, Kept, Levels, Signs, Values
 from laconic.compression.groups import Granularity
 from laconic.compression.packet import HEADER_BYTES
-from laconic.compression.payload import DensePayload, Payload, SparsePayload, SumPayload
+from laconic.compression.payload import DensePayload, Payload, SparsePayload, SumPayload, sum_norm
 
 __all__ = [
     "COMPRESSORS",
@@ -66,4 +66,5 @@ __all__ = [
     "encode_sparse",
     "parse_compressor",
     "split_granularity",
+    "sum_norm",
 ]

@@ -41,8 +41,6 @@ def body_norm(body: Body, layout: Layout) -> float:
 
     It checks a body as `decode_body` does: a body that has a norm can be decoded.
     """
-    if body.codec == _DENSE_CODECS.get(layout.dtype):
-        return decode_dense(body, layout.size, layout.dtype).norm()
     _, values, symbols, count = _open(body, layout)
     squares, floats = 0.0, float_type(layout).newbyteorder("=")
     for start, end in blocks(count):

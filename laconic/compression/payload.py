@@ -118,6 +118,17 @@ class SparsePayload(Payload):
         vector[self.positions.to(vector.device)] = self.values.to(vector)
 
 
+def sum_norm(first: Payload, second: Payload, factor: float = 1.0) -> float:
+    """||first + factor second|| in double precision. The sum of two sparse vectors is not made dense."""
+    if isinstance(first, SparsePayload) and isinstance(second, SparsePayload):
+        positions, places = torch.cat([first.positions, second.positions]).unique(return_inverse=True)
+        values = torch.cat([first.values.double(), factor * second.values.double()])
+        total = torch.zeros(len(positions), dtype=torch.float64).index_add_(0, places, values)
+    else:
+        total = first.dense().double() + factor * second.dense().double()
+    return float(torch.linalg.vector_norm(total))
+
+
 @dataclass(frozen=True, slots=True)
 class SumPayload(Payload):
     """The sum of two payloads."""
@@ -127,6 +138,9 @@ class SumPayload(Payload):
 
     def dense(self) -> Tensor:
         return self.first.dense() + self.second.dense()
+
+    def norm(self) -> float:
+        return sum_norm(self.first, self.second)
 
     def add_to(self, accumulator: Tensor, weight: float) -> None:
         self.first.add_to(accumulator, weight)

@@ -21,7 +21,7 @@ from laconic.compression import Payload
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.federation.aggregation import RunningMean
-from laconic.federation.settings import Defenses, Sampling, Weighting, share
+from laconic.federation.settings import Defenses, Sampling, Weighting
 
 AUTO_CLIP = "median:3"
 """`clip = "auto"`. docs/defenses.md has the measurements."""

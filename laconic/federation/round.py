@@ -23,7 +23,14 @@ from laconic.federation.engine import Engine
 from laconic.federation.ledger import RoundCosts
 from laconic.federation.messages import Instruction, MalformedReply, Probe, Reply
 from laconic.federation.policy import ExchangeReport, Outcome, Refusal
-from laconic.federation.replies import CodedVector, SentInstruction, ValidReply, check_labels, coded_vectors, parse_packets
+from laconic.federation.replies import (
+    CodedVector,
+    SentInstruction,
+    ValidReply,
+    check_labels,
+    coded_vectors,
+    parse_packets,
+)
 from laconic.federation.server import Server
 from laconic.federation.settings import share
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.uplinks.base import Encoded
 from laconic.algorithms.uplinks.compressed import CompressedUplink
-from laconic.compression import AnyCompressor, Codec, Dense, Payload, SumPayload, decode_body
+from laconic.compression import AnyCompressor, Codec, Dense, Payload, SumPayload, decode_body, sum_norm
 from laconic.compression.packet import Body, Flag
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
@@ -53,13 +53,13 @@ class ThresholdUplink(CompressedUplink):
             constant = math.sqrt(self.alpha * math.log(context.population)) / context.population
         return constant / (self.alpha * context.invited)
 
-    def is_similar(self, payload: Payload, state: State, context: RoundContext, slack: float = 1.0) -> bool:
-        """Whether ||y - r|| <= slack threshold ||r||; False without a reference."""
+    def is_similar(self, payload: Payload, state: State, context: RoundContext) -> bool:
+        """Whether ||y - r|| <= threshold ||r||; False without a reference."""
         if "reference" not in state:
             return False
         reference = self.reference(state, context.layout).dense()
         distance = torch.linalg.vector_norm(payload.dense() - reference)
-        return bool(distance <= slack * self.limit(context) * torch.linalg.vector_norm(reference))
+        return bool(distance <= self.limit(context) * torch.linalg.vector_norm(reference))
 
     def reference(self, state: State, layout: Layout) -> Payload:
         """r, decoded from the state of the client or the peer state of the server."""
@@ -122,7 +122,9 @@ class Accelerated(ThresholdUplink):
         if Flag.ACCELERATED in flags:
             if "reference" not in peer:
                 raise PacketError("reference", "an acceleration before anything was sent")
-            if not self.is_similar(decode_body(body, context.layout), peer, context, _SLACK):
+            reference = self.reference(peer, context.layout)
+            distance = sum_norm(decode_body(body, context.layout), reference, -1.0)
+            if distance > _SLACK * self.limit(context) * reference.norm():
                 raise PacketError("accelerated", "an acceleration of an update that is not close to the last one")
             bodies = Body.from_tensor(peer["reference"]), body
         return bodies, {"reference": body.to_tensor()}
