@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 import laconic
+from laconic.algorithms.recipes import make
 from laconic.compression import decode_body, encode_dense
 from laconic.compression.packet import Packet
 from laconic.core.layout import Layout
@@ -121,7 +122,7 @@ def simulation(
         | given
         | ({"faults": {"boosted": 1}} if count else {})
     )
-    found = Simulation(laconic.algorithms.recipes.make(recipe, **changes), make_task(module, data), data, settings)
+    found = Simulation(make(recipe, **changes), make_task(module, data), data, settings)
     if found.faulty is not None:
         found.faulty.attacks = Attackers(kind, count, found.layout)  # type: ignore[assignment]
         found.policy.attackers = frozenset(range(count))
@@ -159,7 +160,7 @@ def cases() -> Iterator[tuple[Any, ...]]:
         "fed_amd",
         "ef21",
         "diana",
-        "fed_baca:threshold=0.7",
+        "fed_aa:threshold=0.7",
         "fed_ef_sgd",
     )
     for partition in ("shards:2", "dirichlet:0.1"):

@@ -18,12 +18,14 @@ class Blocklist:
         self.counts: dict[int, int] = {}
 
     def record_violation(self, client: int, error: PacketError) -> None:
-        """Log and count a refused reply. A late reply is logged only."""
+        """Log and count a refused reply. A late reply, and an outlier, which may be honest, are logged only."""
         if error.reason == "stale":
             self._log.info("laconic: %s answered late: %s", self._name(client), error)
             return
-        self.counts[client] = self.counts.get(client, 0) + 1
         self._log.warning("laconic: the reply of %s was refused: %s", self._name(client), error)
+        if error.reason == "outlier":
+            return
+        self.counts[client] = self.counts.get(client, 0) + 1
         if self.counts[client] == self.limit:
             self._log.warning("laconic: %s is blocked after %d refused replies", self._name(client), self.limit)
 

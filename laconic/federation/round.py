@@ -33,6 +33,7 @@ from laconic.federation.replies import (
 )
 from laconic.federation.server import Server
 from laconic.federation.settings import share
+from laconic.federation.update_norms import kind_of
 
 
 def run_round(server: Server, engine: Engine) -> Round:
@@ -202,7 +203,8 @@ class Round:
             vectors = {name: vector.decode() for name, vector in coded.items()}
         norms: dict[str, float] = {}
         if self._waits or self.server.defenses.needs_norms():
-            norms = {f"{phase.name}/{name}": vector.norm() for name, vector in vectors.items()}
+            first = not self.server.clients.sequences[reply.client] or Flag.RESET in flags
+            norms = {kind_of(phase.name, name, first=first): vector.norm() for name, vector in vectors.items()}
         return ValidReply(packets, vectors, uplink_state, norms)
 
     def _refuse(self, reply: Reply | MalformedReply, error: PacketError) -> None:

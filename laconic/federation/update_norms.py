@@ -10,18 +10,19 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 import torch
 
-from laconic.algorithms.methods.exchange import BUFFERS
+from laconic.algorithms.methods.exchange import BUFFERS, MODEL
 from laconic.core.errors import PacketError
 from laconic.core.part import State
 from laconic.federation.settings import Defenses, median_multiple
 
-ROUND_FACTOR = 10.0
+OUTLIER = 10.0
 """`refuse = "auto"` refuses norms above this multiple of the round's median. docs/defenses.md has the measurements."""
-HISTORY_FACTOR = 100.0
-"""And above this multiple of the median of recent norms: norms change in the course of training, but less than that."""
+EXPLODING = 100.0
+"""Above this multiple, of the round's median or that of recent norms, a reply also counts as a violation."""
 ENOUGH = 5
 """The number of norms that make a median. A round with fewer is completed with the latest norms of earlier rounds."""
 FEWEST = 3
@@ -30,12 +31,22 @@ KEPT = 100
 """The number of recent norms whose median is taken."""
 
 
+class Limit(NamedTuple):
+    """A norm above which a reply is refused."""
+
+    norm: float
+    reason: str
+    """An honest client may be an outlier, but its updates do not explode."""
+    origin: str = ""
+    """Where the number comes from, for the message."""
+
+
 @dataclass(frozen=True)
 class NormLimits:
     """The limits of one exchange, by kind of vector ("phase/stream")."""
 
-    refuse: Mapping[str, tuple[float, str]]
-    """The norm above which a reply is refused, and where that number comes from."""
+    refuse: Mapping[str, Sequence[Limit]]
+    """Limits above which a reply is refused, the worst reason first."""
     clip: Mapping[str, float]
     """The norm to which an update is scaled down."""
 
@@ -43,13 +54,11 @@ class NormLimits:
         """The factor that clips a reply's update, 1 for most; `PacketError` if a vector is refused."""
         factor = 1.0
         for kind, norm in norms.items():
-            if kind in self.refuse and norm > self.refuse[kind][0]:
-                limit, reason = self.refuse[kind]
-                stream = kind.rpartition("/")[2]
-                what = "update" if stream == "model" else f"vector '{stream}'"
-                raise PacketError(
-                    "exploding", f"the {what} of client {client} has norm {norm:.3g}, above {limit:.3g}{reason}"
-                )
+            for limit in self.refuse.get(kind, ()):
+                if norm > limit.norm:
+                    what = "update" if _stream(kind) == MODEL else f"vector '{_stream(kind)}'"
+                    found = f"has norm {norm:.3g}, above {limit.norm:.3g}{limit.origin}"
+                    raise PacketError(limit.reason, f"the {what} of client {client} {found}")
             if kind in self.clip and norm > self.clip[kind]:
                 factor = self.clip[kind] / norm
         return factor
@@ -70,30 +79,29 @@ class UpdateNormFilter:
         refuse, clip = {}, {}
         for kind in {kind: None for norms in replies for kind in norms}:
             found = [norms[kind] for norms in replies if kind in norms]
-            limit = self._refuse_above(kind, found)
-            if limit is not None:
-                refuse[kind] = limit
-            if self._defenses.clip is not None and not _is_buffers(kind):
+            refuse[kind] = self._refused_above(kind, found)
+            if self._defenses.clip is not None and _stream(kind) == MODEL:
                 multiple = median_multiple(self._defenses.clip)
                 clip[kind] = float(self._defenses.clip) if multiple is None else multiple * self._median(kind, found)
         return NormLimits(refuse, clip)
 
-    def _refuse_above(self, kind: str, norms: Sequence[float]) -> tuple[float, str] | None:
+    def _refused_above(self, kind: str, norms: Sequence[float]) -> list[Limit]:
         setting = self._defenses.refuse
         # Buffers are statistics, not updates: a norm given for updates has no meaning for them.
-        if setting is None or (setting != "auto" and _is_buffers(kind)):
-            return None
+        if setting is None or (setting != "auto" and _stream(kind) == BUFFERS):
+            return []
         if setting != "auto":
-            return float(setting), ""
+            return [Limit(float(setting), "exploding")]
         limits = []
-        if len(self._sample(kind, norms)) >= FEWEST:
-            reason = f", {ROUND_FACTOR:g} times the median of the round"
-            limits.append((ROUND_FACTOR * self._median(kind, norms), reason))
         accepted = self._accepted.get(kind, ())
         if len(accepted) >= ENOUGH:
-            reason = f", {HISTORY_FACTOR:g} times the median of earlier updates"
-            limits.append((HISTORY_FACTOR * median(accepted), reason))
-        return min(limits, default=None)
+            origin = f", {EXPLODING:g} times the median of earlier rounds"
+            limits.append(Limit(EXPLODING * median(accepted), "exploding", origin))
+        if len(self._sample(kind, norms)) >= FEWEST:
+            for factor, reason in ((EXPLODING, "exploding"), (OUTLIER, "outlier")):
+                origin = f", {factor:g} times the median of the round"
+                limits.append(Limit(factor * self._median(kind, norms), reason, origin))
+        return limits
 
     def _sample(self, kind: str, norms: Sequence[float]) -> list[float]:
         """The norms of the round, completed with the latest ones of earlier rounds. Zero is not compared."""
@@ -119,5 +127,10 @@ class UpdateNormFilter:
         self._accepted = {kind: deque(norms.tolist(), maxlen=KEPT) for kind, norms in state.items()}
 
 
-def _is_buffers(kind: str) -> bool:
-    return kind.rpartition("/")[2] == BUFFERS
+def kind_of(phase: str, stream: str, *, first: bool) -> str:
+    """The kind of a vector. A client's first difference to a shared state is the whole state, so it is another kind."""
+    return f"{'first ' if first and stream not in (MODEL, BUFFERS) else ''}{phase}/{stream}"
+
+
+def _stream(kind: str) -> str:
+    return kind.rpartition("/")[2]

@@ -211,7 +211,7 @@ def test_a_misspelled_length_says_what_is_allowed(value: object) -> None:
 
 def refused_above(norms: UpdateNormFilter, *found: float, kind: str = "train/model") -> float:
     """The norm above which one of the replies of an exchange is refused."""
-    return norms.limits([{kind: norm} for norm in found]).refuse.get(kind, (np.inf, ""))[0]
+    return min((limit.norm for limit in norms.limits([{kind: norm} for norm in found]).refuse[kind]), default=np.inf)
 
 
 def test_norms_are_compared_with_those_of_the_round_and_with_earlier_ones() -> None:
@@ -282,6 +282,20 @@ def test_one_attacker_does_no_harm_to_a_deployment_from_the_first_round_on(algor
     for boost in (-1e6, 3.4e38):
         assert found(boosted=1, boost=boost).model_sha256 == without.model_sha256
     assert found(boosted=1, boost=-20.0).accuracy > without.accuracy - 0.02
+
+
+def test_an_outlier_is_refused_but_not_blocked() -> None:
+    """An honest client may be one. Its reply counts as lost."""
+    given = {"faults": {"boosted": 1, "boost": -50.0}, "max_violations": 1, "rounds": 4}
+    result = run(defense=DEPLOYMENT, **given)
+    assert [record.get("refused") for record in result.history] == [{"outlier": 1}] * 4
+    assert result.model_sha256 == run(**given | {"faults": {"drop": 0.0, "not_finite": 1}}).model_sha256
+
+
+def test_what_is_clipped_is_counted() -> None:
+    result = run(defense={"clip": "median:3"}, faults={"boosted": 2, "boost": -5.0})
+    assert [record["clipped"] for record in result.history] == [2, 2, 2]
+    assert not any("clipped" in record for record in run(defense={"clip": "median:3"}).history)
 
 
 def test_replies_wait_in_coded_form() -> None:
