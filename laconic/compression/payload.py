@@ -121,9 +121,10 @@ class SparsePayload(Payload):
 def sum_norm(first: Payload, second: Payload, factor: float = 1.0) -> float:
     """||first + factor second|| in double precision. The sum of two sparse vectors is not made dense."""
     if isinstance(first, SparsePayload) and isinstance(second, SparsePayload):
-        positions, places = torch.cat([first.positions, second.positions]).unique(return_inverse=True)
+        both = np.concatenate([first.positions.numpy(), second.positions.numpy()])
         values = torch.cat([first.values.double(), factor * second.values.double()])
-        total = torch.zeros(len(positions), dtype=torch.float64).index_add_(0, places, values)
+        positions, places = np.unique(both, return_inverse=True)
+        total = torch.zeros(len(positions), dtype=torch.float64).index_add_(0, torch.from_numpy(places), values)
     else:
         total = first.dense().double() + factor * second.dense().double()
     return float(torch.linalg.vector_norm(total))

@@ -23,7 +23,7 @@ from laconic.core.layout import Layout
 from laconic.federation.aggregation import RunningMean
 from laconic.federation.settings import Defenses, Sampling, Weighting
 
-AUTO_CLIP = "median:3"
+AUTO_CLIP = "median:2"
 """`clip = "auto"`. docs/defenses.md has the measurements."""
 _BLOCK = 1 << 22
 """The number of entries, over all updates, that are sorted at a time."""

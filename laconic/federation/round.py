@@ -293,6 +293,7 @@ class Round:
                 self._use(reply, sent, valid, factor)
         report = ExchangeReport(self.server.round, self._number, self.participants, self.answered, self._refusals)
         self.outcome = self.server.policy.judge(report)
+        self.server.blocklist.accept(self.answered)
         if self.outcome is not Outcome.PROCEED:
             return self.outcome
         server = self.server

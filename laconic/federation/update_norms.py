@@ -19,10 +19,10 @@ from laconic.core.errors import PacketError
 from laconic.core.part import State
 from laconic.federation.settings import Defenses, median_multiple
 
-OUTLIER = 10.0
+OUTLIER = 5.0
 """`refuse = "auto"` refuses norms above this multiple of the round's median. docs/defenses.md has the measurements."""
 EXPLODING = 100.0
-"""Above this multiple, of the round's median or that of recent norms, a reply also counts as a violation."""
+"""Above this multiple, of the round's median or that of recent norms, an update is no mere outlier."""
 ENOUGH = 5
 """The number of norms that make a median. A round with fewer is completed with the latest norms of earlier rounds."""
 FEWEST = 3

@@ -178,8 +178,7 @@ def _configured(
             raise ConfigError(f"{given}: does not apply on Flower: {why}")
     if not config.defense.noise:
         # Unlike simulated clients, nodes are not trusted.
-        given = {key: getattr(config.defense, key) for key in config.defense.model_fields_set}
-        defense = Defenses(**{"clip": "auto", "refuse": "auto"} | given)
+        defense = Defenses(**{"clip": "auto", "refuse": "auto"} | config.defense.model_dump(exclude_unset=True))
         config = config.model_copy(update={"defense": defense})
     return config, built, config.load_data() if isinstance(data, str) else data
 

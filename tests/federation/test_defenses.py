@@ -17,6 +17,7 @@ from laconic.core.errors import ConfigError, PacketError
 from laconic.core.randomness import Randomness
 from laconic.federation import defenses as module
 from laconic.federation.aggregation import RunningMean
+from laconic.federation.blocklist import Blocklist
 from laconic.federation.defenses import CoordinateMean, NoisyMean
 from laconic.federation.replies import CodedVector
 from laconic.federation.round import Round
@@ -218,11 +219,11 @@ def test_norms_are_compared_with_those_of_the_round_and_with_earlier_ones() -> N
     norms = UpdateNormFilter(Defenses(refuse="auto"))
     # Two may be anything. Three have a median, in the first round, too. A zero is not compared.
     assert refused_above(norms, 1.0, 1e6) == refused_above(norms, 0.0, 1.0, 1e6) == np.inf
-    assert refused_above(norms, 1.0, 1e6, 1.2) == 12.0
+    assert refused_above(norms, 1.0, 1e6, 1.2) == 6.0
     for norm in (1.0, 2.0, 500.0, 0.0, 3.0, 2.5):
         norms.add({"train/model": norm})
     # Few norms are completed with the latest ones: 2.5, 3, 500 and 2.
-    assert refused_above(norms, 1e6) == 30.0
+    assert refused_above(norms, 1e6) == 15.0
     # If all are large, the earlier ones count: 100 times 2.5.
     assert refused_above(norms, *[1e6] * 9) == 250.0
     assert refused_above(norms, 1e9, kind="anchor/model") == np.inf
@@ -284,12 +285,23 @@ def test_one_attacker_does_no_harm_to_a_deployment_from_the_first_round_on(algor
     assert found(boosted=1, boost=-20.0).accuracy > without.accuracy - 0.02
 
 
-def test_an_outlier_is_refused_but_not_blocked() -> None:
-    """An honest client may be one. Its reply counts as lost."""
-    given = {"faults": {"boosted": 1, "boost": -50.0}, "max_violations": 1, "rounds": 4}
-    result = run(defense=DEPLOYMENT, **given)
-    assert [record.get("refused") for record in result.history] == [{"outlier": 1}] * 4
-    assert result.model_sha256 == run(**given | {"faults": {"drop": 0.0, "not_finite": 1}}).model_sha256
+def test_an_outlier_is_refused_and_blocked_if_it_stays_one() -> None:
+    result = run(defense=DEPLOYMENT, faults={"boosted": 1, "boost": -20.0}, max_violations=2, rounds=4)
+    assert [record.get("refused") for record in result.history] == [{"outlier": 1}] * 2 + [None] * 2
+
+
+def test_an_accepted_reply_clears_outliers_and_nothing_else() -> None:
+    """An honest client may be an outlier now and then."""
+    blocklist, again = Blocklist(3), Blocklist(3)
+    for reason in ("outlier", "checksum", "outlier"):
+        assert not blocklist.is_blocked(1)
+        blocklist.record_violation(1, PacketError(reason, ""))
+    assert blocklist.is_blocked(1)
+    again.load_state_dict(blocklist.state_dict())
+    again.accept([1, 2])
+    assert again.counts == {1: 1}
+    again.accept([1])
+    assert again.counts == {1: 1}
 
 
 def test_what_is_clipped_is_counted() -> None:
