@@ -20,7 +20,9 @@ from laconic.core.part import State
 from laconic.federation.settings import Defenses, median_multiple
 
 OUTLIER = 5.0
-"""`refuse = "auto"` refuses norms above this multiple of the round's median. docs/defenses.md has the measurements."""
+"""`refuse = "auto"` refuses updates above this multiple of the round's median. docs/defenses.md has the measurements."""
+OTHER_OUTLIER = 20.0
+"""The same for other vectors, most of them differences, which are large if a client was away for long."""
 EXPLODING = 100.0
 """Above this multiple, of the round's median or that of recent norms, an update is no mere outlier."""
 ENOUGH = 5
@@ -98,7 +100,8 @@ class UpdateNormFilter:
             origin = f", {EXPLODING:g} times the median of earlier rounds"
             limits.append(Limit(EXPLODING * median(accepted), "exploding", origin))
         if len(self._sample(kind, norms)) >= FEWEST:
-            for factor, reason in ((EXPLODING, "exploding"), (OUTLIER, "outlier")):
+            outlier = OUTLIER if _stream(kind) == MODEL else OTHER_OUTLIER
+            for factor, reason in ((EXPLODING, "exploding"), (outlier, "outlier")):
                 origin = f", {factor:g} times the median of the round"
                 limits.append(Limit(factor * self._median(kind, norms), reason, origin))
         return limits
