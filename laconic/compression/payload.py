@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -121,13 +122,13 @@ class SparsePayload(Payload):
 def sum_norm(first: Payload, second: Payload, factor: float = 1.0) -> float:
     """||first + factor second|| in double precision. The sum of two sparse vectors is not made dense."""
     if isinstance(first, SparsePayload) and isinstance(second, SparsePayload):
-        both = np.concatenate([first.positions.numpy(), second.positions.numpy()])
-        values = torch.cat([first.values.double(), factor * second.values.double()])
-        positions, places = np.unique(both, return_inverse=True)
-        total = torch.zeros(len(positions), dtype=torch.float64).index_add_(0, torch.from_numpy(places), values)
-    else:
-        total = first.dense().double() + factor * second.dense().double()
-    return float(torch.linalg.vector_norm(total))
+        places = torch.searchsorted(first.positions, second.positions).clamp_(max=max(0, len(first.positions) - 1))
+        common = first.positions[places] == second.positions if len(first.positions) else places < 0
+        total = first.values.double()
+        total[places[common]] += factor * second.values[common]
+        alone = factor * torch.linalg.vector_norm(second.values[~common], dtype=torch.float64)
+        return math.hypot(torch.linalg.vector_norm(total), alone)
+    return float(torch.linalg.vector_norm(first.dense().double() + factor * second.dense().double()))
 
 
 @dataclass(frozen=True, slots=True)

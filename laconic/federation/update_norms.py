@@ -22,7 +22,7 @@ from laconic.federation.settings import Defenses, median_multiple
 OUTLIER = 5.0
 """`refuse = "auto"` refuses updates above this multiple of the round's median. docs/defenses.md has the measurements."""
 OTHER_OUTLIER = 20.0
-"""The same for other vectors, most of them differences, which are large if a client was away for long."""
+"""The same for other vectors. Most are differences to a shared state, which are large if a client was away for long."""
 EXPLODING = 100.0
 """Above this multiple, of the round's median or that of recent norms, an update is no mere outlier."""
 ENOUGH = 5
@@ -94,6 +94,8 @@ class UpdateNormFilter:
             return []
         if setting != "auto":
             return [Limit(float(setting), "exploding")]
+        # A client that was away for long, or has lost its state, sends a difference as large as the state.
+        state = OUTLIER * median(self._accepted.get(f"first/{_stream(kind)}") or [0.0])
         limits = []
         accepted = self._accepted.get(kind, ())
         if len(accepted) >= ENOUGH:
@@ -104,7 +106,7 @@ class UpdateNormFilter:
             for factor, reason in ((EXPLODING, "exploding"), (outlier, "outlier")):
                 origin = f", {factor:g} times the median of the round"
                 limits.append(Limit(factor * self._median(kind, norms), reason, origin))
-        return limits
+        return [limit._replace(norm=max(limit.norm, state)) for limit in limits]
 
     def _sample(self, kind: str, norms: Sequence[float]) -> list[float]:
         """The norms of the round, completed with the latest ones of earlier rounds. Zero is not compared."""
@@ -132,7 +134,7 @@ class UpdateNormFilter:
 
 def kind_of(phase: str, stream: str, *, first: bool) -> str:
     """The kind of a vector. A client's first difference to a shared state is the whole state, so it is another kind."""
-    return f"{'first ' if first and stream not in (MODEL, BUFFERS) else ''}{phase}/{stream}"
+    return f"{'first' if first and stream not in (MODEL, BUFFERS) else phase}/{stream}"
 
 
 def _stream(kind: str) -> str:

@@ -22,7 +22,7 @@ from laconic.federation.defenses import CoordinateMean, NoisyMean
 from laconic.federation.replies import CodedVector
 from laconic.federation.round import Round
 from laconic.federation.settings import Defenses, share
-from laconic.federation.update_norms import KEPT, UpdateNormFilter
+from laconic.federation.update_norms import KEPT, UpdateNormFilter, kind_of
 from laconic.run.simulation import Simulation, initial_module, make_task
 from tests.oracles import defenses as oracle
 
@@ -239,6 +239,17 @@ def test_norms_are_compared_with_those_of_the_round_and_with_earlier_ones() -> N
     for _ in range(KEPT):
         again.add({"train/model": 0.01})
     assert refused_above(again, *[1e6] * 9) == 1.0
+
+
+def test_a_difference_may_be_as_large_as_the_state() -> None:
+    """A client that was away for long, or has lost its state, is no outlier."""
+    norms = UpdateNormFilter(Defenses(refuse="auto"))
+    assert refused_above(norms, 1.0, 1.2, 50.0, kind="train/control") == 24.0
+    assert kind_of("train", "control", first=True) == "first/control"
+    for norm in (10.0, 11.0, 12.0):
+        norms.add({"first/control": norm, "train/model": 1.0})
+    assert refused_above(norms, 1.0, 1.2, 50.0, kind="train/control") == 55.0
+    assert refused_above(norms, 1.0, 1.2, 50.0, kind="train/model") == 5.0
 
 
 def test_a_fixed_norm_bounds_every_vector_but_buffers() -> None:

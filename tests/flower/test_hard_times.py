@@ -51,7 +51,7 @@ def deliver_late(grid: LoopbackGrid, slow: list[Message]) -> None:
 
 
 def strikes(folder: Path) -> dict[str, int]:
-    return load_tensors(RunDirectory(folder / "run").checkpoint)[1]["roster"]["blocklist"]
+    return load_tensors(RunDirectory(folder / "run").checkpoint)[1]["roster"]["blocklist"]["violations"]
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
