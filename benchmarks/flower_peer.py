@@ -1,4 +1,4 @@
-"""The client app of Flower in benchmarks/peers.py: a module, since Ray would copy one from __main__ for every call."""
+"""The Flower client app of benchmarks/peers.py. It is a module because Ray would pickle code in __main__ on every call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ client_app = ClientApp()
 
 @cache
 def prepared() -> tuple[Work, nn.Module, tuple[Tensor, ...], list[Tensor]]:
-    """What a worker process needs: the workload, a model, all examples, who has which of them."""
+    """The state of a worker process: the workload, a model, all examples, and the indices of each client's examples."""
     torch.set_num_threads(1)
     work = WORKS[os.environ[WORK]]
     data = load_data(work)
@@ -28,7 +28,7 @@ def prepared() -> tuple[Work, nn.Module, tuple[Tensor, ...], list[Tensor]]:
 
 @client_app.train()
 def local(message: Message, context: Context) -> Message:
-    """The plain loop's local steps."""
+    """The local steps of the plain loop."""
     work, model, examples, clients = prepared()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     client = int(context.node_config["partition-id"])

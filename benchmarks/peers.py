@@ -1,10 +1,10 @@
-"""Other frameworks on the workloads of workloads.py; each runs in processes of its own and prints its seconds per round.
+"""Run the workloads of workloads.py in other frameworks, each in its own processes. Prints the seconds per round.
 
     python benchmarks/peers.py flower W1 --rounds 8
     torchrun --nproc-per-node 2 benchmarks/peers.py pfl W1 --rounds 8
 
-The others train with the plain loop's local steps, one operator thread in each of two processes, which is the fastest way
-of either on two cores.
+The other frameworks use the local steps of the plain loop, in two processes with one operator thread each. On two cores
+this is the fastest configuration of both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from workloads import WORKS, Work, load_data, make_simulation
 
 PROCESSES = 2
 WORK = "LACONIC_BENCHMARK_WORK"
-"""The environment's name for the workload, for processes that others start."""
+"""The environment variable that tells the frameworks' worker processes which workload to run."""
 
 
 def laconic(work: Work, rounds: int) -> list[float]:
@@ -142,7 +142,7 @@ NEEDED = {"laconic": ("laconic",), "pfl": ("pfl",), "flower": ("flwr", "ray")}
 
 
 def measure(name: str, work: str, rounds: int) -> dict[str, Any]:
-    """The median seconds per round, without the first two, of one peer."""
+    """Return one framework's median seconds per round, without the first two rounds."""
     if any(importlib.util.find_spec(package) is None for package in NEEDED[name]):
         return {"skipped": f"{' and '.join(NEEDED[name])} not installed"}
     command = [sys.executable]
@@ -153,7 +153,7 @@ def measure(name: str, work: str, rounds: int) -> dict[str, Any]:
         command += ["-m", "torch.distributed.run", "--nproc-per-node", str(PROCESSES), *place]
     command += [__file__, name, work, "--rounds", str(rounds)]
     paths = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    # Processes of one machine need no other way to each other than its own loop.
+    # All processes are on this machine, so the loopback interface is enough.
     alone = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
     done = subprocess.run(
         command,
@@ -171,7 +171,7 @@ def measure(name: str, work: str, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """One peer, in this process."""
+    """Run one framework in this process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peer", choices=PEERS)
     parser.add_argument("phase", choices=WORKS)

@@ -1,9 +1,9 @@
-"""What the vector instructions written by hand in laconic/gradients/kernels.py earn over the plain loop, in one run.
+"""Measure the speedup of the hand-written vector instructions in laconic/gradients/kernels.py over the plain loop.
 
     OMP_NUM_THREADS=1 python benchmarks/pooled_convolution.py [--repeat 60]
 
 LeNet-5 on batches of 64, as in workload W1: the backward pass of its two pooled convolutions, and one gradient of the model.
-Both sides are timed in turn on one thread; a ratio is that of their medians.
+The two implementations alternate on one thread. A ratio compares their median times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from laconic.gradients.strategies import make_gradients
 
 BATCH, KERNEL = 64, 5
 LAYERS = {"first": (1, 28, 6, False), "second": (6, 12, 16, True)}
-"""Channels, height of the images, filters, and whether the gradient of the input is needed."""
+"""Input channels, image height, filters, and whether the gradient of the input is needed."""
 
 
 def layer(channels: int, size: int, filters: int, of_input: bool) -> Callable[[bool], Callable[[], object]]:

@@ -1,8 +1,8 @@
-"""A quadratic with unlike Hessians and optima: which methods reach the optimum, and which stop at a biased point.
+"""Quadratics whose Hessians and optima differ between clients: which methods converge to the optimum, and which do not.
 
 `python benchmarks/quadratic.py` prints the distances and draws docs/figures/quadratic.svg. 10 clients, K = 5 local steps on
-full gradients, float64. Client i has f_i(w) = (w - b_i)' A_i (w - b_i) / 2 with A_i diagonal; it is given to Laconic as a
-linear regression with one example per coordinate, so nothing of the package is bypassed.
+full gradients, float64. Client i has f_i(w) = (w - b_i)' A_i (w - b_i) / 2 with A_i diagonal. Each client has one
+example, the row (A_i, b_i), and the quadratic is the loss of the task.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from laconic.gradients.numerics import Numerics
 from laconic.run.simulation import Simulation
 
 CLIENTS, SIZE, STEPS, RATE = 10, 20, 5, 0.1
-# Features are kept as float32: the goal must be that of the numbers that the package sees.
+# Laconic stores features as float32, so compute the optimum from float32 values, too.
 GENERATOR = np.random.default_rng(1)
 CURVATURES = GENERATOR.uniform(0.5, 2.0, (CLIENTS, SIZE)).astype(np.float32).astype(np.float64)
 OPTIMA = GENERATOR.normal(size=(CLIENTS, SIZE)).astype(np.float32).astype(np.float64)
 
 
 class Point(nn.Module):
-    """A model that is a vector."""
+    """A model whose only parameter is a vector."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,24 +36,24 @@ class Point(nn.Module):
 
 
 def loss(module: Point, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """The client's quadratic; a batch is one row with its curvatures and its optimum."""
+    """A client's quadratic. A batch is one row: the diagonal of A_i, then b_i."""
     curvatures, optimum = batch[0][0].double().split(SIZE)
     return (curvatures * (module.point - optimum).square()).sum() / 2
 
 
 def optimum() -> np.ndarray:
-    """Where the mean of all quadratics is smallest."""
+    """Return the minimizer of the mean of all quadratics."""
     return np.asarray((CURVATURES * OPTIMA).sum(0) / CURVATURES.sum(0))
 
 
 def biased_point() -> np.ndarray:
-    """Where FedAvg with everybody stops, in closed form: K steps leave (1 - a A_i)^K of the way to b_i."""
+    """Return the limit of FedAvg with full participation: K local steps shrink the distance to b_i by (1 - a A_i)^K."""
     kept = 1 - (1 - RATE * CURVATURES) ** STEPS
     return np.asarray((kept * OPTIMA).sum(0) / kept.sum(0))
 
 
 def distances(case: Case, goal: np.ndarray) -> list[float]:
-    """How far the model is from `goal` after every round."""
+    """Return the distance from the model to `goal` after each round."""
     algorithm, participants, rounds = case
     rows = np.concatenate([CURVATURES, OPTIMA], 1)
     data = laconic.data.from_arrays([(row[None], np.zeros(1)) for row in rows])
@@ -72,15 +72,15 @@ class Case(NamedTuple):
     algorithm: laconic.Algorithm
     participants: int
     rounds: int
-    """Enough to be within 1e-8 of the optimum, where the method goes there."""
+    """Enough rounds to come within 1e-8 of the optimum, for methods that converge to it."""
 
 
 def cases() -> dict[str, Case]:
-    """What is compared."""
+    """Return the runs to compare."""
     steps: dict[str, Any] = {"local_steps": STEPS, "local_lr": RATE, "batch_size": 1}
     sparse = "top_k:0.1"
     memory, plain = laconic.Compressed(sparse, memory=True), laconic.Compressed(sparse)
-    # A smaller rate than the others': the memories hold ten rounds of every client's way.
+    # A smaller rate than the others, because error memories contain the sum of about ten rounds of updates.
     careful = steps | {"local_lr": RATE / 2}
     anchors = steps | {"probability": 0.7}
     return {
@@ -99,7 +99,7 @@ def cases() -> dict[str, Case]:
 
 
 def main() -> None:
-    """Print and draw."""
+    """Print the distances and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--figure", type=Path)
@@ -113,7 +113,7 @@ def main() -> None:
 
 
 def draw(curves: dict[str, list[float]], path: Path) -> None:
-    """Distance to the optimum, round by round."""
+    """Draw the distance to the optimum against the round."""
     import matplotlib.pyplot as plot
 
     figure, axes = plot.subplots(figsize=(10, 4.8), layout="constrained")

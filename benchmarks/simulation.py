@@ -1,16 +1,15 @@
-"""How fast the simulation is, as a ratio to a plain PyTorch loop measured in the same run, round by round in turn.
+"""Measure the simulation's speed relative to a plain PyTorch loop. Rounds of the two alternate in the same run.
 
     python benchmarks/simulation.py [--json] [--rounds 15] [--works W1 W2 W3] [--no-peers]
 
-W2 has a third contender in the same turns, the MLP written by hand for the processor and for nothing else: it is the limit.
+For W2 a third implementation alternates with them: a hand-written MLP for this workload only, as an upper bound of speed.
 
-The workloads W1, W2 and W3 are in workloads.py. Other frameworks that are installed (peers.py) run the same work after that,
-each in processes of its own: `pip install laconic[bench]` brings those that can be had.
+The workloads W1, W2 and W3 are in workloads.py. Other frameworks, if installed, run the same workloads afterward, each in
+its own processes (peers.py). `pip install laconic[bench]` installs those that are on PyPI.
 
-`overhead_fraction` is the part of a round's processor time, of all threads, that is not spent inside gradient calls:
-gathering batches, local steps, packets, checksums, aggregation, the optimizer. `wall_outside_gradients` is stricter: the
-part of threads x wall time outside gradient calls, so it also counts a thread that has nothing to do while the other
-finishes the last client of the round.
+`overhead_fraction` is the fraction of a round's CPU time, over all threads, outside gradient calls: gathering batches, local
+steps, packets, checksums, aggregation, the optimizer. `wall_outside_gradients` is stricter: the fraction of threads x wall
+time outside gradient calls. It also counts a thread that waits while another finishes the last client of the round.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from laconic.gradients.strategies import Gradients
 
 
 class Timed:
-    """A gradient function that adds up the time spent inside."""
+    """Wraps a gradient function and adds up the time spent in it."""
 
     wall = 0.0
     processor = 0.0
@@ -60,7 +59,7 @@ def seconds(action: Callable[[], Any]) -> float:
 
 
 def measure(work: Work, rounds: int) -> dict[str, float]:
-    """Laconic and the bare loop, a round each in turn."""
+    """Run Laconic and the plain loop, one round of each in turn."""
     data = load_data(work)
     torch.set_num_threads(THREADS)
     bare = BareLoop(work, data, work.build())
@@ -106,9 +105,9 @@ def _median_ratio(slow: list[float], fast: list[float]) -> float:
 
 
 def beside_peers(name: str, ours: dict[str, float], rounds: int) -> dict[str, Any]:
-    """How long each peer takes for a round, as a multiple of ours and of the plain loop's in the same run.
+    """Return each framework's time per round divided by ours, and divided by the plain loop's in the same run.
 
-    Ours is measured once more for this as they are, in a process of its own that nothing else runs in.
+    For this comparison Laconic is measured again, like the others in a process of its own.
     """
     result: dict[str, Any] = {}
     for peer in peers.PEERS:

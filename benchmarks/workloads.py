@@ -1,9 +1,9 @@
-"""The workloads of benchmarks/simulation.py, their data, and the plain PyTorch loop that everything is measured against.
+"""The workloads of benchmarks/simulation.py, their data, and the plain PyTorch loop that is the baseline.
 
 W1 is FedAMD's setting: LeNet-5 on Fashion-MNIST, 100 clients x 600 samples, 20 per round, 10 steps of 64. W2 is an MLP of
 784-200-200-10, 1000 clients x 60 samples, 100 per round, 5 steps of 32. W3 is Fed-EF's CNN, 200 clients x 300 samples, 20
-per round, 10 steps of 32. Where the data set is not at hand, random images of the same shape take its place: the work is
-the same.
+per round, 10 steps of 32. If a data set is missing, random images of the same shape replace it: the computation is the
+same.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class Work:
         return self.participants * self.steps * self.batch
 
     def build(self) -> nn.Module:
-        """The model as every contender starts with it."""
+        """Return the initial model, the same for all implementations."""
         return initial_module(lambda: models.build(self.model, (1, 28, 28), 10), 0)
 
     def draw(self, generator: np.random.Generator) -> np.ndarray:
-        """A round's clients."""
+        """Return the clients of a round."""
         return generator.choice(self.clients, self.participants, replace=False)
 
     def order(self, indices: Tensor) -> Tensor:
-        """A client's examples, shuffled and repeated, as many as its local steps need."""
+        """Return the indices of a client's batches: its examples, shuffled, then repeated as often as needed."""
         needed = self.steps * self.batch
         return indices[torch.randperm(len(indices))].repeat(1 + needed // len(indices))[:needed]
 
@@ -76,9 +76,9 @@ def load_data(work: Work) -> FederatedData:
 
 
 def make_simulation(work: Work, data: FederatedData, rounds: int) -> Simulation:
-    """Laconic on a workload."""
+    """Return a Laconic simulation of a workload."""
     algorithm = laconic.fed_avg(local_lr=work.local_lr, local_steps=work.steps, batch_size=work.batch)
-    # An evaluation every `rounds` + 1 rounds is none: the bare loop does not evaluate either.
+    # The plain loop does not evaluate, so evaluate after more rounds than the run has.
     settings = laconic.Settings(
         rounds=rounds + 1, participants=work.participants, eval_every=rounds + 1, threads=THREADS
     )
@@ -86,7 +86,7 @@ def make_simulation(work: Work, data: FederatedData, rounds: int) -> Simulation:
 
 
 def train(work: Work, model: nn.Module, inputs: Tensor, targets: Tensor, order: Tensor) -> None:
-    """Local steps as anybody would write them."""
+    """Local steps in plain PyTorch."""
     optimizer = torch.optim.SGD(model.parameters(), lr=work.local_lr)
     for batch in order.split(work.batch):
         optimizer.zero_grad()
@@ -95,7 +95,7 @@ def train(work: Work, model: nn.Module, inputs: Tensor, targets: Tensor, order: 
 
 
 class BareLoop:
-    """What a person writes without a framework: deepcopy, torch.optim.SGD, index batches, average of state dicts."""
+    """FedAvg without a framework: deepcopy, torch.optim.SGD, batches by index, the average of state dicts."""
 
     def __init__(self, work: Work, data: FederatedData, model: nn.Module) -> None:
         self.phase, self.model = work, model
@@ -115,15 +115,15 @@ class BareLoop:
 
 
 class HandWritten:
-    """What the processor allows for W2: its MLP batched over clients by hand, weights moved in place, and nothing else.
+    """An upper bound of speed for W2: its MLP, batched over clients by hand, with weights updated in place.
 
-    No autograd, no packets, no checksums, no state, and no shuffling: the first batches of every client, taken together
-    beforehand.
+    It has no autograd, packets, checksums, state or shuffling: it uses the first batches of every client, gathered in
+    advance.
     """
 
     SIZES = (784, 200, 200, 10)
     CHUNK = 4
-    """As many clients as fit a core's caches."""
+    """The number of clients whose data fit into a core's caches."""
 
     def __init__(self, work: Work, data: FederatedData, model: nn.Module) -> None:
         self.phase = work

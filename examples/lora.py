@@ -1,12 +1,12 @@
-"""Federated fine-tuning with LoRA: only the adapter travels.
+"""Federated fine-tuning with LoRA: only the adapter is sent.
 
     pip install -e '.[lora]'
     python examples/lora.py
 
-A tiny Llama that reads the shipped digits pixel by pixel, as a sequence of 64 tokens. It is made from a config, so nothing
-is downloaded, and its weights are random: what it learns, it learns in the adapter and in the layer on top. With weights of
-your own, put `from_pretrained` in the place of the config; nothing else changes. Laconic needs no special case: what has
-requires_grad=True is the model, and the rest stays where it is.
+A tiny Llama reads the shipped digits pixel by pixel, as a sequence of 64 tokens. It is created from a config, so nothing is
+downloaded. Its weights are random and frozen; only the adapter and the layer on top are trained. To use pretrained weights,
+replace the config by `from_pretrained`; nothing else changes. Laconic needs no special case: it trains and sends the
+parameters with requires_grad=True, and the others stay on the client.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def metrics(module: nn.Module, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
 
 
 def tokens(clients: int) -> FederatedData:
-    """The digits as sequences of 64 tokens from 0 to 16, split over clients with unlike labels."""
+    """Return the digits as sequences of 64 tokens from 0 to 16, with a different mix of labels for each client."""
     digits = laconic.data.load("digits", clients=clients, partition="dirichlet:0.5")
     assert isinstance(digits, FederatedData) and digits.test is not None
 

@@ -1,6 +1,6 @@
-"""What the symbols in the formulas of docs/algorithms mean: one table, from which each page takes those that it uses."""
+"""The meanings of the symbols in the formulas of docs/algorithms. Each page lists the symbols that it uses."""
 
-# ruff: noqa: RUF001 (Greek letters that look like Latin ones are what this is about)
+# ruff: noqa: RUF001 (the formulas contain Greek letters that look like Latin ones)
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ THRESHOLD = (
 
 @dataclass(frozen=True)
 class Symbol:
-    """A symbol, what it stands for, and the recipes where that is so (everywhere, unless others are named)."""
+    """A symbol, its meaning, and the recipes in which it has this meaning (all recipes if empty)."""
 
     spelled: str
     meaning: str
@@ -84,13 +84,15 @@ _LETTER = re.compile(r"[^\W\d_][ᵢ₁₂]?[\u0300-\u036f]?[⁺⁻]?")
 
 
 def symbols(recipe: str, formula: str) -> str:
-    """The list for a page. A letter that has no meaning fails: somebody would look for it in vain."""
+    """Return the table of symbols for a page. A symbol without a meaning is an error."""
     used = {word for word in _WORD.findall(formula.replace("Σ", " ")) if _LETTER.fullmatch(word)}
     known: dict[str, str] = {}
     for symbol in SYMBOLS:
         if symbol.spelled in used and (not symbol.recipes or recipe in symbol.recipes):
             known.setdefault(symbol.spelled, symbol.meaning)
     if unknown := used - known.keys():
-        raise SystemExit(f"{recipe}: the formula has {', '.join(sorted(unknown))}; tools/algorithm_symbols.py has not")
+        raise SystemExit(
+            f"{recipe}: the formula has {', '.join(sorted(unknown))}, without a meaning in tools/algorithm_symbols.py"
+        )
     rows = [f"| {spelled} | {meaning} |" for spelled, meaning in known.items()]
     return "\n".join(["| symbol | what it is |", "|---|---|", *rows])

@@ -35,6 +35,7 @@ app = typer.Typer(
 )
 TRAIN, LOOK, LIST, DEPLOY = "Train", "Look at runs", "List what is available", "Deploy with Flower"
 
+_labels = partial(typer.Argument, autocompletion=completing(algorithms))
 Config = Annotated[Path | None, typer.Argument(help="A TOML file, or the directory of an earlier run.")]
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run directories, or folders that contain some.")]
 Show = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
@@ -71,12 +72,7 @@ def run(
 @implemented_in("training")
 def compare(
     algorithms: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="ALGORITHM…",
-            help="Algorithms, each as NAME or NAME:key=value,key=value.",
-            autocompletion=completing(algorithms),
-        ),
+        list[str], _labels(metavar="ALGORITHM…", help="Algorithms, each as NAME or NAME:key=value,key=value.")
     ],
     config: Annotated[Path | None, typer.Option("--config", help="A TOML file with settings for all runs.")] = None,
     target: Target = None,
@@ -143,10 +139,9 @@ _ADVISE_DEFAULTS = {
 def advise(
     algorithms: Annotated[
         list[str] | None,
-        typer.Argument(
+        _labels(
             metavar="[ALGORITHM…]",
             help="Algorithms to try, each as NAME or NAME:key=value,key=value. Default: a selection of good ones.",
-            autocompletion=completing(algorithms),
         ),
     ] = None,
     target: Target = None,
@@ -176,8 +171,7 @@ def tune(
 @implemented_in("reproductions")
 def reproduce(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME…", help="Names from --list, names of single studies, or all."),
+        list[str] | None, typer.Argument(metavar="NAME…", help="Names from --list, names of single studies, or all.")
     ] = None,
     show: Annotated[bool, typer.Option("--list", help="List the tables and figures.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Smoke test: a few rounds on digits.")] = False,
@@ -255,13 +249,7 @@ def plot(
 @app.command("algorithms", rich_help_panel=LIST)
 @implemented_in("listings")
 def list_algorithms(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="Show one algorithm in detail: NAME or NAME:key=value,key=value.",
-            autocompletion=completing(algorithms),
-        ),
-    ] = None,
+    name: Annotated[str | None, _labels(help="Show one algorithm in detail: NAME or NAME:key=value,key=value.")] = None,
 ) -> None:
     """List the algorithms with their papers, parts and defaults."""
 

@@ -22,19 +22,8 @@ def list_algorithms(name: str | None) -> None:
     """Print all algorithms, or one in detail."""
     if name is None:
         stdout.print(_algorithms())
-        return
-    for table in _algorithm(load_config(None, split_label(name)).build_algorithm()):
-        stdout.print(table)
-
-
-def list_datasets() -> None:
-    """Print all data sets."""
-    stdout.print(_datasets(stdout.width))
-
-
-def list_models() -> None:
-    """Print all models."""
-    stdout.print(_models())
+    else:
+        stdout.print(*_algorithm(load_config(None, split_label(name)).build_algorithm()), sep="\n")
 
 
 def _algorithms() -> Table:
@@ -70,10 +59,10 @@ def _algorithm(chosen: Algorithm) -> list[Table]:
     return [formulas, settings]
 
 
-def _datasets(width: int) -> Table:
-    """Every data set by name; a narrow terminal shows fewer columns."""
+def list_datasets() -> None:
+    """Print all data sets. A narrow terminal shows fewer columns."""
     columns = ["data set", "description", "train / test", "clients", "partition", "license and source"]
-    shown = len(columns) if width >= 110 else 4
+    shown = len(columns) if stdout.width >= 110 else 4
     table = new_table(*columns[:shown])
     for info in data.datasets():
         row = [
@@ -85,12 +74,13 @@ def _datasets(width: int) -> Table:
             f"{info.license}; {info.citation}",
         ]
         table.add_row(*row[:shown])
-    return table
+    stdout.print(table)
 
 
-def _models() -> Table:
+def list_models() -> None:
+    """Print all models."""
     table = new_table("model", "description", "parameters", "settings", "source")
     for info in models.models():
         sizes = ", ".join(f"{name}={default}" for name, default in info.parameters.items())
         table.add_row(info.name, info.description, f"{info.parameter_count:,}", sizes, info.citation)
-    return table
+    stdout.print(table)

@@ -34,14 +34,8 @@ PANELS = {
     "Data": ("dataset", "partition", "clients", "data_dir"),
     "Model": ("model", "dtype"),
     "Training": (
-        "rounds",
-        "participants",
-        "local_steps",
-        "local_epochs",
-        "batch_size",
-        "batch_order",
-        "local_lr",
-        "seed",
+        *("rounds", "participants", "local_steps", "local_epochs"),
+        *("batch_size", "batch_order", "local_lr", "seed"),
     ),
     "Links": ("compressor", "granularity", "memory", "downlink"),
     "Server": ("server_lr", "sampling", "weighting"),
@@ -113,53 +107,28 @@ Algorithm = Annotated[
     str | None,
     typer.Option("--algorithm", help=f"{ALGORITHM_HELP} Default: fed_avg.", autocompletion=completing(algorithms)),
 ]
-Target = Annotated[
-    float | None,
-    typer.Option(
-        "--target",
-        callback=as_fraction,
-        help="Accuracy in %; report the costs until the mean accuracy of 5 evaluations reaches it.",
-        rich_help_panel=OUTPUT,
-    ),
-]
+_output = functools.partial(typer.Option, rich_help_panel=OUTPUT)
+_TARGET_HELP = "Accuracy in %; report the costs until the mean accuracy of 5 evaluations reaches it."
+_MLFLOW_HELP = "Also log to MLflow, at MLFLOW_TRACKING_URI if it is set, otherwise to mlflow.db in --out."
+Target = Annotated[float | None, _output("--target", callback=as_fraction, help=_TARGET_HELP)]
 Ranking = Annotated[
     str,
-    typer.Option(
+    _output(
         "--rank-by",
         metavar="|".join(RANK_BY),
         callback=_known_ranking,
         autocompletion=completing(RANK_BY),
         help="Rank runs by this cost of reaching the --target; time is simulated.",
-        rich_help_panel=OUTPUT,
     ),
 ]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", help="Directory to write to. Default: a new one in runs/.", rich_help_panel=OUTPUT),
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue what was interrupted in --out.", rich_help_panel=OUTPUT)
-]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.", rich_help_panel=OUTPUT)
-]
-Report = Annotated[
-    bool, typer.Option("--report/--no-report", help="Write report.html at the end.", rich_help_panel=OUTPUT)
-]
+Out = Annotated[Path | None, _output("--out", help="Directory to write to. Default: a new one in runs/.")]
+Resume = Annotated[bool, _output("--resume", help="Continue what was interrupted in --out.")]
+Json = Annotated[bool, _output("--json", help="Print one JSON object as the last line of stdout.")]
+Report = Annotated[bool, _output("--report/--no-report", help="Write report.html at the end.")]
 TensorBoard = Annotated[
-    bool,
-    typer.Option(
-        "--tensorboard", help="Also write TensorBoard event files to the run's directory.", rich_help_panel=OUTPUT
-    ),
+    bool, _output("--tensorboard", help="Also write TensorBoard event files to the run's directory.")
 ]
-MLflow = Annotated[
-    bool,
-    typer.Option(
-        "--mlflow",
-        help="Also log to MLflow, at MLFLOW_TRACKING_URI if it is set, otherwise to mlflow.db in --out.",
-        rich_help_panel=OUTPUT,
-    ),
-]
+MLflow = Annotated[bool, _output("--mlflow", help=_MLFLOW_HELP)]
 
 
 def implemented_in(module: str) -> Callable[[Command], Command]:

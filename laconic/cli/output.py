@@ -1,13 +1,17 @@
-"""Default output directories, and JSON output for scripts."""
+"""Where commands write their output, and JSON output for scripts."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+from collections.abc import Collection, Mapping
 from datetime import datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from laconic.core.errors import ConfigError
 from laconic.run.directory import plain
 
 
@@ -16,11 +20,29 @@ def new_directory(what: str, dataset: str) -> Path:
     source = Path(dataset.partition(":")[0]).stem if ".py" in dataset else dataset
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     base = Path("runs") / f"{stamp}-{what}-{source}"
-    number = 2
-    path = base
-    while path.exists():
-        path, number = base.with_name(f"{base.name}-{number}"), number + 1
-    return path
+    others = (base.with_name(f"{base.name}-{number}") for number in count(2))
+    return next(path for path in chain([base], others) if not path.exists())
+
+
+def check_file(out: Path) -> None:
+    """Raise if `--out` cannot be written as a file."""
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out '{out}': there is no folder '{out.parent}'")
+    if out.is_dir():
+        raise ConfigError(f"--out '{out}': is a directory; a file is needed")
+
+
+def resume_command(out: Path | None, directory: Path) -> str:
+    """The current command with `--resume`, and with the directory as `--out` unless the user gave one."""
+    words = [word for word in sys.argv[1:] if word != "--resume"]
+    return shlex.join(["laconic", *words, *([] if out else ["--out", str(directory)]), "--resume"])
+
+
+def check_same(what: str, stored: Mapping[str, Any], given: Mapping[str, Any], free: Collection[str]) -> None:
+    """Raise if a resumed command is given other settings than it was started with. Keys in `free` may change."""
+    for key, value in given.items():
+        if value not in (None, []) and key not in free and str(stored.get(key)) != str(value):
+            raise ConfigError(f"resume: {key} = {value!r}, but the {what} was started with {stored.get(key)!r}")
 
 
 def print_json(table: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from laconic.cli.console import say
 from laconic.cli.options import RankBy
+from laconic.cli.output import check_file
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.report.gather import COSTS as RUN_COSTS
 from laconic.report.gather import Table, find_runs, gather
@@ -18,7 +19,7 @@ from laconic.report.plot import plot as draw_curves
 
 def report(runs: list[Path], out: Path, target: float | None, rank_by: RankBy, show: bool) -> None:
     """Write an HTML report about runs."""
-    _check_out(out)
+    check_file(out)
     for path, reason in write_report(runs, out, target, rank_by).items():
         say(f"skipped '{path}', which cannot be read: {reason}")
     say(f"The report is {out}")
@@ -57,7 +58,7 @@ def plot(
     """Plot runs to an image file."""
     _check_axes(chart, metric, cost, linear)
     out, metric, cost = out or Path(f"{chart}.svg"), metric or "accuracy", cost or "bytes"
-    _check_out(out)
+    check_file(out)
     if out.suffix[1:] not in FORMATS:
         raise ConfigError(f"--out '{out}': a file that ends in {', '.join('.' + name for name in FORMATS)} is allowed")
     gathered = gather(find_runs(runs), course=RUN_COSTS)["runs"]
@@ -91,10 +92,3 @@ def _with_metric(metric: str, runs: list[Table]) -> list[Table]:
     if metric not in known:
         raise unknown_name("metric", metric, known)
     return [run for run in runs if metric in metrics[id(run)]]
-
-
-def _check_out(out: Path) -> None:
-    if not out.parent.is_dir():
-        raise ConfigError(f"--out '{out}': there is no folder '{out.parent}'")
-    if out.is_dir():
-        raise ConfigError(f"--out '{out}': is a directory; a file is needed")

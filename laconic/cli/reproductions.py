@@ -84,9 +84,9 @@ def _show(study: Study, data: Data) -> None:
         say("This only checks that the study runs; its numbers say nothing about the paper.")
         return
     colors = {True: "green", False: "red", None: "dim"}
-    for claim, verdict in verdicts(study, data):
+    for text, verdict in verdicts(study, data).items():
         word = f"[{colors[verdict.holds]}]{verdict.word}[/]"
-        stdout.print(f"  {word}: {escape(claim.text)} ({escape(verdict.evidence)})", highlight=False, soft_wrap=True)
+        stdout.print(f"  {word}: {escape(text)} ({escape(verdict.evidence)})", highlight=False, soft_wrap=True)
 
 
 def _list() -> object:

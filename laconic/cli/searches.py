@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from rich.markup import escape
 from laconic.cli.app import CHOSEN_BY_ADVISE
 from laconic.cli.console import note, say, stderr, stdout
 from laconic.cli.options import RANK_BY, RankBy
-from laconic.cli.output import new_directory, print_json
+from laconic.cli.output import check_same, new_directory, print_json, resume_command
 from laconic.cli.tables import new_table
 from laconic.cli.view import LiveView, SearchView, duration, size
 from laconic.core.errors import ConfigError, Interrupted
@@ -27,12 +26,11 @@ from laconic.run.target import WINDOW
 from laconic.search.advise import ARMS, Advice, candidates
 from laconic.search.advise import advise as find_advice
 from laconic.search.score import Score, mean_of, spread
-from laconic.search.space import Range, space_of
+from laconic.search.space import Range, grid, space_of
 from laconic.search.sweep import Sweep, Tried
 
 REQUEST = "search.json"
 """The arguments of a sweep or of advise, stored in the folder of its runs."""
-MakeConfig = Callable[[dict[str, Any]], RunConfig]
 
 
 def sweep(
@@ -66,7 +64,7 @@ def sweep(
     try:
         ranked = search.run_optuna(request["optuna"], base.seed) if request["optuna"] else search.run_grid()
     except Interrupted as stop:
-        stop.again = _resume_command(out, directory)
+        stop.again = resume_command(out, directory)
         raise
     best = search.write_best()
     runs = [path for tried in ranked for path in tried.directories if RunDirectory(path).has_results()]
@@ -92,7 +90,8 @@ def _sweep_of(request: dict[str, Any], directory: Path) -> Sweep:
         return load_config(path, request["options"], settings)
 
     search = Sweep(make, space, directory, [LiveView(stderr)], request["target"], RANK_BY[request["rank_by"]], repeats)
-    _check(make, space, request["optuna"])
+    lowest = {key: choices.low if isinstance(choices, Range) else choices[0] for key, choices in space.items()}
+    make(lowest if request["optuna"] else next(grid(space))).build_algorithm()
     return search
 
 
@@ -130,7 +129,7 @@ def advise(
     try:
         advice = find_advice(make, tried, directory, view, target=request["target"])
     except Interrupted as stop:
-        stop.again = _resume_command(out, directory)
+        stop.again = resume_command(out, directory)
         raise
     finally:
         view.end()
@@ -207,7 +206,8 @@ def _resumed(directory: Path, request: dict[str, Any], resume: bool) -> dict[str
     if not path.exists():
         raise ConfigError("--resume: give the --out of the search to continue")
     stored: dict[str, Any] = json.loads(path.read_text())
-    _check_same(stored, request)
+    check_same("search", stored["options"], request["options"], {"rounds"})
+    check_same("search", stored, request, {"options", "rank_by", "optuna", "seeds"})
     # A resumed search may have more trials, more seeds, longer trials and another ranking.
     stored |= {key: request[key] for key in ("optuna", "seeds") if request.get(key)}
     if "try" in request and "rounds" in request["options"]:
@@ -217,25 +217,6 @@ def _resumed(directory: Path, request: dict[str, Any], resume: bool) -> dict[str
     return stored
 
 
-def _check_same(stored: dict[str, Any], request: dict[str, Any]) -> None:
-    """Refuse to resume a search with other settings than it was started with."""
-    tables = [key for key, value in request.items() if isinstance(value, dict)]
-    pairs = [
-        (name, value, stored[key].get(name))
-        for key in tables
-        for name, value in request[key].items()
-        if name != "rounds"
-    ]
-    pairs += [
-        (key, value, stored[key])
-        for key, value in request.items()
-        if key not in ("rank_by", "optuna", "seeds", *tables) and value not in (None, [])
-    ]
-    for name, value, old in pairs:
-        if value != old:
-            raise ConfigError(f"resume: {name} = {value!r}, but the search was started with {old!r}")
-
-
 def _start(directory: Path, request: dict[str, Any]) -> None:
     """Store the arguments, and print where the runs are."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -243,20 +224,6 @@ def _start(directory: Path, request: dict[str, Any]) -> None:
         write_atomically(directory / "base.toml", request["config"].encode())
     write_atomically(directory / REQUEST, json.dumps(request).encode())
     note(f"runs are written to {directory}; `laconic watch {directory}` shows them")
-
-
-def _resume_command(out: Path | None, directory: Path) -> str:
-    words = [word for word in sys.argv[1:] if word != "--resume"]
-    return shlex.join(["laconic", *words, *([] if out else ["--out", str(directory)]), "--resume"])
-
-
-def _check(make: MakeConfig, space: dict[str, Any], optuna: int | None) -> None:
-    """Build the first setting. Refuse ranges without Optuna."""
-    if optuna is None:
-        for key, choices in space.items():
-            if isinstance(choices, Range):
-                raise ConfigError(f"--try {key}={choices.spelling()}: a range needs --optuna; write a list for a grid")
-    make({key: c.low if isinstance(c, Range) else c[0] for key, c in space.items()}).build_algorithm()
 
 
 def _numbers(score: Score) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import inf
 
 from rich import box
 from rich.table import Table
@@ -20,15 +21,9 @@ def ranked(runs: Sequence[Finished], by: RankBy = "bytes") -> list[Finished]:
     """The runs, best first: by cost to reach the target, then by accuracy, then by loss."""
 
     def order(run: Finished) -> tuple[float, float, float]:
-        at = run.reached
-        accuracy = run.result.accuracy
+        cost = None if run.reached is None else getattr(run.reached, RANK_BY[by])
         loss = run.result.loss
-        cost = None if at is None else getattr(at, RANK_BY[by])
-        return (
-            float("inf") if cost is None else cost,
-            -(accuracy or 0.0),
-            float("inf") if loss is None else loss,
-        )
+        return inf if cost is None else cost, -(run.result.accuracy or 0.0), inf if loss is None else loss
 
     return sorted(runs, key=order)
 
@@ -81,7 +76,7 @@ def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) ->
 def _captions(runs: Sequence[Finished], target: float | None, simulated: bool) -> Iterator[str]:
     if target is not None:
         yield f"both: bytes up and down until the mean of {WINDOW} evaluations reached {100 * target:g} %"
-        if any(_evaluations(run) < WINDOW for run in runs):
+        if any(sum("accuracy" in record for record in run.result.history) < WINDOW for run in runs):
             yield f"a target needs at least {WINDOW} evaluations: lower --eval-every"
     if simulated:
         computing = any(run.config.network.compute for run in runs)
@@ -94,10 +89,6 @@ def _count(trouble: str, run: Finished) -> str:
 
 def _number(value: float | None, factor: float, digits: str, unit: str = "") -> str:
     return "" if value is None else f"{factor * value:{digits}}{unit}"
-
-
-def _evaluations(run: Finished) -> int:
-    return sum("accuracy" in record for record in run.result.history)
 
 
 def timings(measured: Sequence[Timing]) -> Table:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +15,7 @@ from rich.markup import escape
 from laconic.cli import tables
 from laconic.cli.console import note, say, stderr, stdout
 from laconic.cli.options import RankBy
-from laconic.cli.output import new_directory, print_json
+from laconic.cli.output import check_file, check_same, new_directory, print_json, resume_command
 from laconic.cli.view import LiveView
 from laconic.core.errors import ConfigError, Interrupted
 from laconic.data.federated import ClientData
@@ -162,8 +160,7 @@ def compare(
     try:
         finished, failed = comparison.train(data, callbacks)
     except Interrupted as stop:
-        words = [word for word in sys.argv[1:] if word != "--resume"]
-        stop.again = shlex.join(["laconic", *words, *([] if out else ["--out", str(directory)]), "--resume"])
+        stop.again = resume_command(out, directory)
         raise
     page = _report([*comparison.folders.values()], directory, target, rank_by) if report else None
     if as_json:
@@ -201,9 +198,7 @@ def _stored_options(out: Path | None, given: dict[str, Any]) -> dict[str, Any]:
     if not path.exists():
         raise ConfigError(f"--resume: there is no comparison in '{out}'")
     stored: dict[str, Any] = json.loads(path.read_text())
-    for key, value in given.items():
-        if value is not None and key not in FREE_TO_CHANGE and str(stored.get(key)) != str(value):
-            raise ConfigError(f"resume: {key} = {value!r}, but the comparison was started with {stored.get(key)!r}")
+    check_same("comparison", stored, given, FREE_TO_CHANGE)
     return stored | {key: value for key, value in given.items() if value is not None}
 
 
@@ -236,8 +231,7 @@ def tune(config: Path | None, algorithm: str | None, out: Path, options: dict[st
     """Measure the fastest gradient strategy on this machine, and write it to a config."""
     config, _ = _earlier_run(config, None, resume=False)
     wanted = load_config(config, options, split_label(algorithm) if algorithm else {})
-    if not out.parent.is_dir():
-        raise ConfigError(f"--out '{out}': there is no folder '{out.parent}'")
+    check_file(out)
     note("measuring the time per round of each gradient strategy")
     timings = measure_strategies(wanted, lambda timing: note(f"  {timing}"))
     stdout.print(tables.timings(timings))

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from laconic.run.callbacks import Callback, Outcome, Run
@@ -51,14 +51,17 @@ def duration(seconds: float | None) -> str:
         return ""
     if seconds < 60:
         return f"{seconds:.3g} s"
-    for unit, length, part, share in (("min", 60, "s", 1), ("h", 3600, "min", 60), ("d", 86400, "h", 3600)):
-        if seconds < {"min": 3600, "h": 86400}.get(unit, seconds + 1):
-            return f"{seconds // length:.0f} {unit} {seconds % length // share:.0f} {part}"
-    raise AssertionError
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60 // 1:.0f} s"
+    if seconds < 86400:
+        return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+    return f"{seconds // 86400:.0f} d {seconds % 86400 // 3600:.0f} h"
 
 
 class LiveView(Callback):
     """Shows the progress of runs on a console."""
+
+    full_width = False
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -90,18 +93,16 @@ class LiveView(Callback):
         """Show the progress bar. Call this directly if another process runs the rounds."""
         self.rounds, self.first, self.began = rounds, done, time.perf_counter()
         self.shown = {}
+        bar = [BarColumn(bar_width=20)] if self.console.width >= 110 else []
+        columns = [TextColumn("round {task.completed}/{task.total}"), *bar, TextColumn("{task.fields[line]}")]
+        self._start(columns, rounds, completed=done, line="starting")
+
+    def _start(self, columns: list[ProgressColumn], rounds: int, completed: int = 0, line: str = "") -> None:
         if self.console.is_terminal:
-            bar = [BarColumn(bar_width=20)] if self.console.width >= 110 else []
-            self.progress = Progress(
-                TextColumn("round {task.completed}/{task.total}"),
-                *bar,
-                TextColumn("{task.fields[line]}"),
-                TimeRemainingColumn(compact=True),
-                console=self.console,
-                transient=True,
-            )
+            columns.append(TimeRemainingColumn(compact=True))
+            self.progress = Progress(*columns, console=self.console, transient=True, expand=self.full_width)
             self.progress.start()
-            self.task = self.progress.add_task("", total=self.rounds, completed=done, line="starting")
+            self.task = self.progress.add_task("", total=rounds, completed=completed, line=line)
 
     def on_round_end(self, run: Run, record: Record) -> None:
         self.show(record)
@@ -143,24 +144,15 @@ class SearchView(LiveView, SearchCallback):
     """Shows many short runs: in a terminal one progress bar over the rounds of all, otherwise one line per run."""
 
     label = ""
+    full_width = True
 
     def on_message(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def on_search_start(self, rounds: int) -> None:
-        if self.console.is_terminal:
-            self.progress = Progress(
-                TextColumn("trial"),
-                TextColumn("{task.fields[line]}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
-                *([BarColumn(bar_width=20)] if self.console.width >= 80 else []),
-                TextColumn("{task.percentage:.0f} %"),
-                TimeRemainingColumn(compact=True),
-                console=self.console,
-                transient=True,
-                expand=True,
-            )
-            self.progress.start()
-            self.task = self.progress.add_task("", total=rounds, line="")
+        line = TextColumn("{task.fields[line]}", markup=False, table_column=Column(ratio=1, no_wrap=True))
+        bar = [BarColumn(bar_width=20)] if self.console.width >= 80 else []
+        self._start([TextColumn("trial"), line, *bar, TextColumn("{task.percentage:.0f} %")], rounds)
 
     def on_trial_start(self, label: str, ended: int, own: int) -> None:
         self.label, self.before, self.shown = label, ended - own, {}

@@ -58,8 +58,8 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
-def unknown_name(kind: str, name: str, allowed: Iterable[str], of: str = "") -> ConfigError:
-    """The error for an unknown name, with a suggestion.
+def unknown_name(kind: str, name: str, allowed: Iterable[str], of: str = "", importable: bool = False) -> ConfigError:
+    """The error for an unknown name, with a suggestion. Users can register more names if it is `importable`.
 
     >>> print(unknown_name("algorithm", "fed_agv", ["fed_avg", "fed_ams"]))
     unknown algorithm 'fed_agv': did you mean 'fed_avg'? allowed: fed_ams, fed_avg
@@ -69,4 +69,5 @@ def unknown_name(kind: str, name: str, allowed: Iterable[str], of: str = "") -> 
     hint = f"{near} " if near else ""
     owner = f" of {of}" if of else ""
     known = f"allowed: {', '.join(names)}" if names else "none is allowed: it has none"
-    return ConfigError(f"unknown {kind} '{name}'{owner}: {hint}{known}")
+    own = "; import your own with --import FILE" if importable else ""
+    return ConfigError(f"unknown {kind} '{name}'{owner}: {hint}{known}{own}")

@@ -83,7 +83,7 @@ def find_part(slot: str, name: str) -> type[Part]:
     try:
         return SLOTS[slot][name]
     except KeyError:
-        raise unknown_name(slot, name, SLOTS[slot]) from None
+        raise unknown_name(slot, name, SLOTS[slot], importable=True) from None
 
 
 def parameter_names(cls: type[Part], required: bool = False) -> list[str]:

@@ -36,10 +36,6 @@ __all__ = [
 ]
 
 
-DEFAULT_CLIENTS = 100
-"""Number of clients if neither the caller nor the data set specifies one."""
-
-
 def datasets() -> list[DatasetInfo]:
     """Every data set that `load` knows by name."""
     return [source.info for source in SOURCES.values()]
@@ -61,6 +57,8 @@ def load(
         clients: Defaults to 100 (digits: 20), or to all natural clients.
     """
     if is_file(name):
+        if data_dir is not None:
+            raise ConfigError(f"data_dir '{data_dir}': {name} reads its own files; leave data_dir out")
         return from_file(name, seed, clients, partition)
     if name not in SOURCES:
         if Path(name).suffix:
@@ -77,7 +75,7 @@ def load(
     pool = source.read(Finder(None if data_dir is None else Path(data_dir), download, source.files))
     if clients is None:
         natural = chosen.name == "natural" and pool.groups is not None
-        clients = len(pool.groups or ()) if natural else source.info.default_clients or DEFAULT_CLIENTS
+        clients = len(pool.groups or ()) if natural else source.info.default_clients
     generator = Randomness(seed).numpy(Draw.PARTITION)
     split = chosen.split(pool.train.targets.numpy(), clients, generator, pool.groups)
     return FederatedData(name, pool.kind, pool.train, split, pool.test, pool.classes)

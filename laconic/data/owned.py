@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.data.federated import ClientData, Examples, FederatedData, GeneratedData, Indices, Kind
+from laconic.data.federated import ClientData, FederatedData, GeneratedData, Indices
 
 
 class OwnData:
@@ -22,26 +22,7 @@ class OwnData:
 
     def __init__(self, data: ClientData, population: int, local_index: Mapping[int, int]) -> None:
         self._part, self._population, self._local_index = data, population, local_index
-
-    @property
-    def kind(self) -> Kind:
-        """The kind of task."""
-        return self._part.kind
-
-    @property
-    def classes(self) -> int | None:
-        """Number of classes or tokens."""
-        return self._part.classes
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
-        return self._part.input_shape
-
-    @property
-    def test(self) -> Examples | None:
-        """The local test set."""
-        return self._part.test
+        self.kind, self.classes, self.input_shape, self.test = data.kind, data.classes, data.input_shape, data.test
 
     def __len__(self) -> int:
         return self._population

@@ -61,7 +61,8 @@ def from_arrays(
     test_pair = None if test is None else _tensors(f"{name} (test)", test)
     kind = kind or ("regression" if targets.is_floating_point() else "classification")
     if kind != "regression" and classes is None:
-        classes = len(class_names) if class_names else _count_classes(targets, test_pair)
+        both = [targets] if test_pair is None else [targets, test_pair[1]]
+        classes = len(class_names or ()) or 1 + max(int(part.max()) for part in both if part.numel())
     test_set = None if test_pair is None else Examples(*test_pair, normalize)
     examples = Examples(inputs, targets, normalize)
     labels_found = bool(class_names and not labels)
@@ -78,11 +79,6 @@ def _check_shapes(name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
             )
         if len(inputs) != len(targets):
             raise DataError(f"{name}: client {client} has {len(inputs)} inputs but {len(targets)} targets")
-
-
-def _count_classes(targets: Tensor, test: tuple[Tensor, Tensor] | None) -> int:
-    both = [targets] if test is None else [targets, test[1]]
-    return 1 + max(int(part.max()) for part in both if part.numel())
 
 
 def from_datasets(

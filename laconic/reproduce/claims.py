@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -38,13 +38,12 @@ class Claim:
     A run that did not reach a target has the worst value. Numbers that are equal as printed are neither more nor less.
     """
 
-    text: str
-    """The paper's statement and its location in the paper."""
     measure: Measure
     relation: Relation
-    ones: tuple[str, ...]
-    others: tuple[str, ...] | float
-    """Labels of runs, or a constant."""
+    ones: str | tuple[str, ...]
+    """The label of a run, or several."""
+    others: str | tuple[str, ...] | float
+    """The same, or a constant."""
     margin: float = 0.0
     """The minimum difference; for "near", the maximum."""
     factor: float = 1.0
@@ -54,7 +53,7 @@ class Claim:
         """Compare the numbers.
 
         >>> from laconic.reproduce.measures import FINAL
-        >>> claim = Claim("a beats b", FINAL, "more", ("a",), ("b",))
+        >>> claim = Claim(FINAL, "more", "a", "b")
         >>> claim.judge({"a": {FINAL.name: 80.0}, "b": {FINAL.name: 78.5}})
         Verdict(holds=True, evidence='a 80.0; b 78.5')
         >>> claim.judge({"a": {FINAL.name: 80.01}, "b": {FINAL.name: 80.0}}).word
@@ -64,17 +63,17 @@ class Claim:
         >>> claim.judge({"a": {FINAL.name: None}, "b": {FINAL.name: None}}).word
         'not judged'
         """
-        others = () if isinstance(self.others, float) else self.others
-        missing = [label for label in (*self.ones, *others) if label not in rows]
+        ones, others = labels_of(self.ones), labels_of(self.others)
+        missing = [label for label in (*ones, *others) if label not in rows]
         if missing:
             return Verdict(None, f"{', '.join(missing)}: not run")
-        numbers = {label: rows[label].get(self.measure.name) for label in (*self.ones, *others)}
-        one = [numbers[label] for label in self.ones]
+        numbers = {label: rows[label].get(self.measure.name) for label in (*ones, *others)}
+        one = [numbers[label] for label in ones]
         other = [self.others] if isinstance(self.others, float) else [numbers[label] for label in others]
         evidence = self._evidence(numbers)
         if all(value is None for value in (*one, *other)):
             return Verdict(None, f"{evidence}: nothing to compare")
-        holds = all(self._compare()(a, None if b is None else self.factor * b) for a in one for b in other)
+        holds = all(self._compare(a, None if b is None else self.factor * b) for a in one for b in other)
         return Verdict(holds, evidence)
 
     def _evidence(self, numbers: Mapping[str, float | None]) -> str:
@@ -84,24 +83,22 @@ class Claim:
             return f"from {self.measure.text(min(known))} to {self.measure.text(max(known))}"
         return "; ".join(f"{label} {self.measure.text(value)}" for label, value in numbers.items())
 
-    def _compare(self) -> Callable[[float | None, float | None], bool]:
+    def _compare(self, a: float | None, b: float | None) -> bool:
         if self.relation == "near":
-            return lambda a, b: a is not None and b is not None and abs(a - b) <= self.margin
-        worst = WORST[self.relation]
-        sign = 1 if self.relation == "more" else -1
-
-        def compare(a: float | None, b: float | None) -> bool:
-            first, second = (worst if value is None else value for value in (a, b))
-            if first == second or self.measure.text(first) == self.measure.text(second):
-                return False
-            return sign * (first - second) > 0 and sign * (first - second) >= self.margin
-
-        return compare
+            return a is not None and b is not None and abs(a - b) <= self.margin
+        first, second = (WORST[self.relation] if value is None else value for value in (a, b))
+        if first == second or self.measure.text(first) == self.measure.text(second):
+            return False
+        difference = first - second if self.relation == "more" else second - first
+        return difference > 0 and difference >= self.margin
 
 
-def in_order(
-    text: str, measure: Measure, relation: Relation, label: str, values: Sequence[object]
-) -> tuple[Claim, ...]:
+def labels_of(runs: str | tuple[str, ...] | float) -> tuple[str, ...]:
+    """Return the labels of runs that a claim compares; a constant has none."""
+    return (runs,) if isinstance(runs, str) else () if isinstance(runs, float) else runs
+
+
+def in_order(text: str, measure: Measure, relation: Relation, label: str, values: Sequence[object]) -> dict[str, Claim]:
     """Return a claim for each pair of neighboring values: the later has more (or less) of the measure.
 
     Args:
@@ -109,16 +106,10 @@ def in_order(
         label: The label of a run, with `{}` for the value.
 
     >>> from laconic.reproduce.measures import LOSS
-    >>> [claim.text for claim in in_order("{later} beats {earlier}", LOSS, "less", "tau = {}", (5, 10, 20))]
+    >>> [*in_order("{later} beats {earlier}", LOSS, "less", "tau = {}", (5, 10, 20))]
     ['10 beats 5', '20 beats 10']
     """
-    return tuple(
-        Claim(
-            text.format(later=later, earlier=earlier),
-            measure,
-            relation,
-            (label.format(later),),
-            (label.format(earlier),),
-        )
+    return {
+        text.format(later=later, earlier=earlier): Claim(measure, relation, label.format(later), label.format(earlier))
         for earlier, later in pairwise(values)
-    )
+    }

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from laconic import Layout, Randomness, data, models
+from laconic import Layout, Randomness, data, fed_avg, models
 from laconic.compression import HEADER_BYTES, GroupedCompressor, decode_body
 from laconic.data import ClientData
 from laconic.reproduce.study import Mode
@@ -111,8 +111,6 @@ def gradient_similarity(mode: Mode) -> Numbers:
 
 def client_cosines(clients: ClientData, model: str) -> np.ndarray:
     """Return the cosines of the clients' full gradients at the initial model: [n, n]."""
-    from laconic import fed_avg
-
     outputs = clients.classes or 1
     module = initial_module(lambda: models.build(model, clients.input_shape, outputs), 0)
     simulation = Simulation(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 from laconic.reproduce.catalog import REPRODUCTIONS
-from laconic.reproduce.findings import FINDINGS
 from laconic.reproduce.runner import Data
 from laconic.reproduce.study import Reproduction, Study
 from laconic.reproduce.tables import BRACKETS, about, draw, grid, verdicts
@@ -61,10 +61,7 @@ def page(docs: Path) -> str:
         "as the paper did, `--quick` checks in seconds that they work. In a clone, a run replaces this page's data and",
         "figures; `--docs FOLDER` writes them elsewhere. `laconic reproduce --render` renders the page from existing data.",
         "",
-        "Summary (one seed each, so small differences may be noise):",
-        "",
-        *(f"- **{paper}.** {text}" for paper, text in FINDINGS.items()),
-        "",
+        *_findings(docs),
         "| name | what | claims that hold |",
         "|---|---|---|",
     ]
@@ -85,9 +82,21 @@ def page(docs: Path) -> str:
     return "\n".join([*head, *sections]) + "\n"
 
 
+def _findings(docs: Path) -> list[str]:
+    lines = [f"- **{paper}.** {text}" for paper, text in _discussion(docs, "findings").items()]
+    return ["Summary (one seed each, so small differences may be noise):", "", *lines, ""] if lines else []
+
+
+def _discussion(docs: Path, table: str) -> dict[str, str]:
+    """Return what we wrote about the stored results, by paper or by study; empty for results of other runs."""
+    path = docs / "data" / "notes.toml"
+    notes: dict[str, str] = tomllib.loads(path.read_text()).get(table, {}) if path.exists() else {}
+    return notes
+
+
 def _score(reproduction: Reproduction, docs: Path) -> str:
     results = [(study, load(name, docs)) for name, study in reproduction.studies.items()]
-    judged = [v.holds for study, data in results if data for _, v in verdicts(study, data) if v.holds is not None]
+    judged = [v.holds for study, data in results if data for v in verdicts(study, data).values() if v.holds is not None]
     if not any(data for _, data in results):
         return "not run yet"
     return f"{sum(judged)} of {len(judged)}" if judged else "none made"
@@ -105,8 +114,8 @@ def _section(name: str, study: Study, docs: Path) -> list[str]:
         lines += [f"Made by `laconic reproduce {name} --full --seeds {seeds}`.", ""]
     lines += [about(study, data) + (f" {BRACKETS}" if study.paper else ""), "", grid(study, data).markdown()]
     lines += _claims(study, data)
-    if study.note:
-        lines += ["", study.note]
+    if note := _discussion(docs, "notes").get(name):
+        lines += ["", note]
     if (docs / "figures" / f"{name}.svg").exists():
         lines += ["", f"![{study.title}](figures/{name}.svg)"]
     return lines
@@ -122,7 +131,7 @@ def _claims(study: Study, data: Data) -> list[str]:
     """Format one line per claim. The verdict of a shortened run is marked "so far"."""
     shortened = study.experiment is not None and (data.get("rounds") or 0) < study.experiment.rounds
     lines = []
-    for claim, verdict in verdicts(study, data):
+    for text, verdict in verdicts(study, data).items():
         part = " so far" if shortened and verdict.holds is not None else ""
-        lines.append(f"- **{verdict.word}{part}**: {claim.text} ({verdict.evidence})")
+        lines.append(f"- **{verdict.word}{part}**: {text} ({verdict.evidence})")
     return ["", *lines] if lines else []

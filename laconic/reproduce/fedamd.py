@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from laconic.reproduce.claims import Claim
-from laconic.reproduce.experiments import (
-    FED_AMD_FIXED,
-    FED_AMD_PAPER,
-    FED_AMD_RATES,
-    FED_AMD_SHUFFLED,
-    Experiment,
-)
+from laconic.reproduce.experiments import FED_AMD_FIXED, FED_AMD_RATES, FED_AMD_RUNS, FED_AMD_SHUFFLED, Experiment
 from laconic.reproduce.measures import FINAL, LAST_FIVE, TRAINING_LOSS, to_accuracy
 from laconic.reproduce.study import Reproduction, Short, Study
 
@@ -20,23 +14,33 @@ GRADIENTS, BITS, ROUNDS = (to_accuracy(0.75, what) for what in ("gradients", "bi
 MEASURES = (GRADIENTS, BITS, to_accuracy(0.75, "megabytes"), ROUNDS, FINAL, LAST_FIVE)
 BASELINES = ("fed_avg", "scaffold", "bvr_l_sgd", "fed_page")
 CONSTANT, SEQUENTIAL = "fed_amd constant", "fed_amd sequential"
-PAPER_40 = {
-    "bvr_l_sgd": (177.4, 1492.3, 275, 78.6),
-    "fed_avg": (78.3, 1087.5, 305, 76.7),
-    "fed_page": (164.3, 1622.4, 203, 80.6),
-    "scaffold": (91.4, 2537.8, 356, 76.0),
-    CONSTANT: (55.0, 776.3, 209, 82.3),
-    SEQUENTIAL: (80.4, 904.5, 190, 80.8),
+_PAPER_TABLES = {
+    20: {
+        "bvr_l_sgd": (101.9, 853.9, 310, 77.0),
+        "fed_avg": (40.8, 566.9, 318, 76.4),
+        "fed_page": (148.6, 1670.4, 271, 79.2),
+        "scaffold": (47.5, 1318.6, 370, 75.9),
+        CONSTANT: (35.5, 489.8, 259, 80.6),
+        SEQUENTIAL: (40.2, 475.3, 213, 79.5),
+    },
+    40: {
+        "bvr_l_sgd": (177.4, 1492.3, 275, 78.6),
+        "fed_avg": (78.3, 1087.5, 305, 76.7),
+        "fed_page": (164.3, 1622.4, 203, 80.6),
+        "scaffold": (91.4, 2537.8, 356, 76.0),
+        CONSTANT: (55.0, 776.3, 209, 82.3),
+        SEQUENTIAL: (80.4, 904.5, 190, 80.8),
+    },
+    100: {
+        "bvr_l_sgd": (463.8, 3908.7, 291, 78.0),
+        "fed_avg": (186.9, 2594.5, 291, 77.0),
+        "fed_page": (525.5, 4540.3, 339, 77.1),
+        "scaffold": (250.9, 6966.0, 391, 75.1),
+        CONSTANT: (153.9, 2147.8, 229, 83.4),
+        SEQUENTIAL: (253.8, 2998.8, 269, 78.7),
+    },
 }
-PAPER_100 = {
-    "bvr_l_sgd": (463.8, 3908.7, 291, 78.0),
-    "fed_avg": (186.9, 2594.5, 291, 77.0),
-    "fed_page": (525.5, 4540.3, 339, 77.1),
-    "scaffold": (250.9, 6966.0, 391, 75.1),
-    CONSTANT: (153.9, 2147.8, 229, 83.4),
-    SEQUENTIAL: (253.8, 2998.8, 269, 78.7),
-}
-"""Table 2, A = 40 and A = 100."""
+"""Table 2 by the number of participants A: 1e5 gradients, 32 Mbit and rounds to 75 %, final accuracy in %."""
 
 
 def _paper(table: dict[str, tuple[float, float, int, float]]) -> dict[str, dict[str, float]]:
@@ -44,63 +48,52 @@ def _paper(table: dict[str, tuple[float, float, int, float]]) -> dict[str, dict[
     return {label: dict(zip(names, values, strict=True)) for label, values in table.items()}
 
 
-def _table(participants: int) -> tuple[Claim, ...]:
-    best = (CONSTANT,) if participants == 100 else (CONSTANT, SEQUENTIAL)
-    claims = (
-        Claim("FedAMD reaches 75 % in fewer rounds than every baseline (Table 2)", ROUNDS, "less", best, BASELINES),
-        Claim("its best form, with fewer bits (Table 2)", BITS, "less", (CONSTANT,), BASELINES),
-        Claim("and with fewer gradients (Table 2)", GRADIENTS, "less", (CONSTANT,), BASELINES),
-        Claim("FedAMD ends more accurate than every baseline (Table 2)", FINAL, "more", best, BASELINES),
-        Claim("SCAFFOLD ends below FedAvg (Table 2)", FINAL, "less", ("scaffold",), ("fed_avg",)),
-    )
-    if participants == 20:
-        return claims
-    return (*claims, Claim("constant p ends above sequential (section 5)", FINAL, "more", (CONSTANT,), (SEQUENTIAL,)))
+def _claims(participants: int) -> dict[str, Claim]:
+    best = CONSTANT if participants == 100 else (CONSTANT, SEQUENTIAL)
+    claims = {
+        "FedAMD reaches 75 % in fewer rounds than every baseline (Table 2)": Claim(ROUNDS, "less", best, BASELINES),
+        "its best form, with fewer bits (Table 2)": Claim(BITS, "less", CONSTANT, BASELINES),
+        "and with fewer gradients (Table 2)": Claim(GRADIENTS, "less", CONSTANT, BASELINES),
+        "FedAMD ends more accurate than every baseline (Table 2)": Claim(FINAL, "more", best, BASELINES),
+        "SCAFFOLD ends below FedAvg (Table 2)": Claim(FINAL, "less", "scaffold", "fed_avg"),
+    }
+    if participants != 20:
+        claims["constant p ends above sequential (section 5)"] = Claim(FINAL, "more", CONSTANT, SEQUENTIAL)
+    return claims
 
 
-def _with(experiment: Experiment, participants: int) -> Experiment:
-    return replace(experiment, common=experiment.common.replace("--participants 20", f"--participants {participants}"))
-
-
-_SHORT = Short(rounds=150, rates=("0.03", "0.01"), trial=20)
 _FULL_ONLY = Short(left_out=True)
+
+
+def _table_2(participants: int, quick: tuple[str, ...], order: str = "", short: Short = _FULL_ONLY) -> Study:
+    experiment = FED_AMD_FIXED if order else FED_AMD_SHUFFLED
+    common = experiment.common.replace("--participants 20", f"--participants {participants}")
+    return Study(
+        f"A = {participants}, {order or 'batches shuffled anew every round'}",
+        replace(experiment, common=common),
+        measures=MEASURES,
+        paper=_paper(_PAPER_TABLES[participants]),
+        claims=_claims(participants),
+        seeds=3,
+        short=short,
+        quick=quick,
+    )
+
+
 TABLE_2 = Reproduction(
     "Table 2: costs to 75 % and final accuracy, six algorithms, 20, 40 and 100 of 100 clients",
     PAPER,
     {
-        "fed-amd-table2-shuffled": Study(
-            "A = 20, batches shuffled anew every round",
-            FED_AMD_SHUFFLED,
-            measures=MEASURES,
-            paper=_paper(FED_AMD_PAPER),
-            claims=_table(20),
-            seeds=3,
-            short=_SHORT,
-            quick=(CONSTANT, SEQUENTIAL, "fed_avg"),
+        "fed-amd-table2-shuffled": _table_2(
+            20, (CONSTANT, SEQUENTIAL, "fed_avg"), short=Short(rounds=150, rates=("0.03", "0.01"), trial=20)
         ),
-        "fed-amd-table2-fixed": Study(
-            "A = 20, the same batches every round, label by label, as the published loader would read unshuffled data",
-            FED_AMD_FIXED,
-            measures=MEASURES,
-            paper=_paper(FED_AMD_PAPER),
-            claims=_table(20),
-            seeds=3,
-            short=_FULL_ONLY,
-            quick=(CONSTANT,),
+        "fed-amd-table2-fixed": _table_2(
+            20,
+            (CONSTANT,),
+            "the same batches every round, label by label, as the published loader would read unshuffled data",
         ),
-        **{
-            f"fed-amd-table2-{participants}": Study(
-                f"A = {participants}, batches shuffled anew every round",
-                _with(FED_AMD_SHUFFLED, participants),
-                measures=MEASURES,
-                paper=_paper(paper),
-                claims=_table(participants),
-                seeds=3,
-                short=_FULL_ONLY,
-                quick=("bvr_l_sgd",),
-            )
-            for participants, paper in ((40, PAPER_40), (100, PAPER_100))
-        },
+        "fed-amd-table2-40": _table_2(40, ("bvr_l_sgd",)),
+        "fed-amd-table2-100": _table_2(100, ("bvr_l_sgd",)),
     },
 )
 
@@ -116,13 +109,11 @@ _PATTERNS = {
     "{0,1}": "--set method.period=2",
     "{0,0,1}": "--set method.period=3",
 }
-_SEQUENCES = Claim(
-    "the pattern {0,0,1} is much worse than {0,1} (section 5)", LAST_FIVE, "less", ("{0,0,1}",), ("{0,1}",)
-)
+_SEQUENCES = {"the pattern {0,0,1} is much worse than {0,1} (section 5)": Claim(LAST_FIVE, "less", "{0,0,1}", "{0,1}")}
 
 
-def _optimal(*others: str) -> Claim:
-    return Claim("constant p is best at, or near, the optimum (section 5)", LAST_FIVE, "more", ("p optimal",), others)
+def _optimal(*others: str) -> dict[str, Claim]:
+    return {"constant p is best at, or near, the optimum (section 5)": Claim(LAST_FIVE, "more", "p optimal", others)}
 
 
 def _patterns(participants: int, steps: int) -> Experiment:
@@ -134,31 +125,22 @@ def _patterns(participants: int, steps: int) -> Experiment:
 _SHORT_PATTERNS = Short(rounds=400, rates=("0.01",), trial=1)
 
 
-_LUCK = (
-    "One rate, 0.01, taken because larger ones had failed for constant p. Even here luck has a part: p = 0.9, the nearest "
-    "to the optimum of 0.887, falls to 10 % in round 200 and stays there (results.md, what limits FedAMD). It is not among "
-    'the claims\' evidence; with it, "best near the optimum" would not hold. p = 0.7 is 0.3 points behind, which one seed '
-    "cannot tell from none."
-)
-
-
 def _figure_1(participants: int) -> Study:
-    claims = [_SEQUENCES, _optimal("p = 0.5", "p = 0.7")]
+    claims = _SEQUENCES | _optimal("p = 0.5", "p = 0.7")
     if participants == 20:
         text = "at A = 20 both forms are best, and about equal (Figure 1a)"
-        claims.append(Claim(text, LAST_FIVE, "near", ("p optimal",), ("{0,1}",), margin=2))
+        claims[text] = Claim(LAST_FIVE, "near", "p optimal", "{0,1}", margin=2)
     else:
         text = f"at A = {participants} constant p is above sequential (Figure 1b, 1c)"
-        claims.append(Claim(text, LAST_FIVE, "more", ("p optimal",), ("{0,1}", "{0,0,1}")))
+        claims[text] = Claim(LAST_FIVE, "more", "p optimal", ("{0,1}", "{0,0,1}"))
     return Study(
         f"A = {participants}",
         _patterns(participants, 10),
         measures=(ROUNDS, FINAL, LAST_FIVE),
-        claims=tuple(claims),
+        claims=claims,
         seeds=3,
         short=_SHORT_PATTERNS if participants == 20 else _FULL_ONLY,
         quick=("p optimal", "{0,1}", "{0,0,1}") if participants == 20 else ("{0,1}",),
-        note=_LUCK if participants == 20 else "",
     )
 
 
@@ -172,6 +154,8 @@ _BATCHES = ("64", "256", "full")
 _FORMS = {"p = 0.9": "probability=0.9", "p optimal": "probability=optimal", "{0,1}": "period=2"}
 _SHORT_BATCHES = tuple(f"{form}, b = {batch}" for form in ("p optimal", "{0,1}") for batch in _BATCHES)
 """Without p = 0.9, which nearly equals the optimum of 0.887."""
+
+
 FIGURES_2_4 = Reproduction(
     "Figures 2 to 4: the anchors' batch b, in three forms of the probability",
     PAPER,
@@ -190,31 +174,20 @@ FIGURES_2_4 = Reproduction(
                 long_trials=tuple(f"{form}, b = {batch}" for form in _FORMS for batch in _BATCHES),
             ),
             measures=(FINAL, LAST_FIVE, TRAINING_LOSS),
-            claims=tuple(
-                Claim(
-                    f"b = full is above 256 and 64, {form} (Figures 2 to 4, appendix F.2.1)",
-                    LAST_FIVE,
-                    "more",
-                    (f"{form}, b = full",),
-                    (f"{form}, b = 256", f"{form}, b = 64"),
+            claims={
+                f"b = full is above 256 and 64, {form} (Figures 2 to 4, appendix F.2.1)": Claim(
+                    LAST_FIVE, "more", f"{form}, b = full", (f"{form}, b = 256", f"{form}, b = 64")
                 )
                 for form in _FORMS
-            )
-            + tuple(
-                Claim(
-                    f"b = 256 and b = 64 end alike, {form} (appendix F.2.1)",
-                    LAST_FIVE,
-                    "near",
-                    (f"{form}, b = 256",),
-                    (f"{form}, b = 64",),
-                    margin=2,
+            }
+            | {
+                f"b = 256 and b = 64 end alike, {form} (appendix F.2.1)": Claim(
+                    LAST_FIVE, "near", f"{form}, b = 256", f"{form}, b = 64", margin=2
                 )
                 for form in _FORMS
-            ),
+            },
             seeds=3,
             short=Short(rounds=400, labels=_SHORT_BATCHES, rates=("0.01",), trial=1),
-            note="All six are within two points of each other: one seed cannot tell their order. p = 0.9 is so near "
-            "to the optimum, 0.887, that it was left out; in Figure 1 its run collapsed.",
             quick=("p optimal, b = full", "p optimal, b = 64", "{0,1}, b = 256"),
         )
     },
@@ -224,31 +197,25 @@ FIGURES_2_4 = Reproduction(
 def _figure_5_7(steps: int, participants: int) -> Study:
     full = participants == 100
     text = f"with K = {steps} and everybody, {{0,0,1}} beats {{0,1}} (appendix F.2.1)"
-    exception = Claim(text, LAST_FIVE, "more", ("{0,0,1}",), ("{0,1}",))
+    exception = {text: Claim(LAST_FIVE, "more", "{0,0,1}", "{0,1}")}
     compared = ("p = 0.5", "p = 0.7") if full or steps == 10 else ("p = 0.5",)
     return Study(
         f"K = {steps}, A = {participants}",
         _patterns(participants, steps),
         measures=(FINAL, LAST_FIVE, TRAINING_LOSS),
-        claims=(_optimal(*compared), exception if full and steps != 10 else _SEQUENCES),
+        claims=_optimal(*compared) | (exception if full and steps != 10 else _SEQUENCES),
         seeds=3,
         short=_FULL_ONLY
         if full
         else Short(rounds=_SHORT_ROUNDS[steps], labels=() if steps == 10 else _SHORT_LABELS, rates=("0.01",), trial=1),
         quick=("{0,1}",) if full else ("p optimal", "{0,1}"),
         folder=f"fedamd-figure1-{participants}" if steps == 10 else "",
-        note="" if full else _STEPS_NOTES[steps],
     )
 
 
 _SHORT_ROUNDS = {5: 400, 10: 400, 20: 120}
 """Twenty steps cost twice as much as ten."""
 _SHORT_LABELS = ("p = 0.5", "p optimal", "{0,1}", "{0,0,1}")
-_STEPS_NOTES = {
-    5: "Five steps a round are slower than ten, and constant p is ahead of both patterns. Which pattern is better changes.",
-    10: "These are Figure 1's runs.",
-    20: "Twenty steps of the rate that ten stand are too far: nobody learns, one run diverges, the verdicts mean little.",
-}
 FIGURES_5_7 = Reproduction(
     "Figures 5 to 7: the number of local steps K",
     PAPER,
@@ -259,14 +226,9 @@ _DIGITS = (
     "--partition pairs --clients 100 --participants 20 --model mlp:100 --local-steps 10 --batch-size 64 --eval-every 5 "
     "--set method.local_schedule=step:100:0.5"
 )
-_DIGITS_RUNS = {
-    "fed_avg": "--algorithm fed_avg --local-lr {rate}",
-    "scaffold": "--algorithm scaffold --set method.warm_start=true --local-lr {rate}",
-    CONSTANT: "--algorithm fed_amd --set method.probability=optimal --local-lr {rate}",
-    SEQUENTIAL: "--algorithm fed_amd --set method.period=2 --local-lr {rate}",
+_DIGITS_RUNS = FED_AMD_RUNS | {
     "fed_amd {0,0,1}": "--algorithm fed_amd --set method.period=3 --local-lr {rate}",
     "fed_amd p = 0.5": "--algorithm fed_amd --set method.probability=0.5 --local-lr {rate}",
-    "bvr_l_sgd": "--algorithm bvr_l_sgd --local-lr {rate}",
     "fed_page": "--algorithm fed_page --set method.probability=0.2 --local-lr {rate}",
 }
 
@@ -278,11 +240,11 @@ def _emnist(dataset: str) -> Study:
         f"{dataset}, MLP of 784-100-10, A = 20",
         Experiment(f"--dataset {dataset} {_DIGITS}", _DIGITS_RUNS, rounds=400, rates=FED_AMD_RATES),
         measures=(gradients, to_accuracy(target, "rounds"), FINAL, LAST_FIVE),
-        claims=(
-            Claim("FedAMD needs fewer gradients than every baseline (F.3)", gradients, "less", (CONSTANT,), BASELINES),
-            Claim("{0,1} is above {0,0,1} (F.3)", LAST_FIVE, "more", (SEQUENTIAL,), ("fed_amd {0,0,1}",)),
-            Claim("p optimal is above p = 0.5 (F.3)", LAST_FIVE, "more", (CONSTANT,), ("fed_amd p = 0.5",)),
-        ),
+        claims={
+            "FedAMD needs fewer gradients than every baseline (F.3)": Claim(gradients, "less", CONSTANT, BASELINES),
+            "{0,1} is above {0,0,1} (F.3)": Claim(LAST_FIVE, "more", SEQUENTIAL, "fed_amd {0,0,1}"),
+            "p optimal is above p = 0.5 (F.3)": Claim(LAST_FIVE, "more", CONSTANT, "fed_amd p = 0.5"),
+        },
         seeds=3,
         short=Short(rounds=100, rates=("0.1", "0.02"), trial=20),
         quick=("fed_avg", CONSTANT, "fed_page"),

@@ -27,48 +27,27 @@ _RUNS = {
 }
 _BASELINES = ("fed_avg", "fed_adam", "fed_ams")
 _ACCELERATED = ("fed_aca", "fed_baca")
-_NOTES = {
-    "iid": "What holds is the saving: FedBNLACA is within three points of FedAMS with a seventh of its bytes. Who is ahead "
-    "is a matter of server rates, of which the paper gives none: 1 for FedAvg, 0.03 for FedAdam, and 0.1 for all with "
-    "AMS, which was ahead of 0.03 and 0.3 after six rounds of FedAMS (66, 50, 65 %); the others' "
-    "were not searched. With top-k hardly any update is near the last one, so that FedCAMS, FedNLACA and "
-    "FedACA are the same here.",
-    "shards:2": "As above: FedBNLACA and FedBACA are within two points of FedAMS with a seventh of its bytes. Skipping "
-    "whole updates (FedNLAA, a quarter of them) or counting them double (FedAA) costs five points where data are unlike.",
-}
 
 
 def _figures(partition: str, figures: str) -> Study:
-    claims = [
-        Claim(
-            f"FedNLAA takes fewer bytes than the baselines (Figure {figures[0]})",
-            MEGABYTES,
-            "less",
-            ("fed_nlaa",),
-            _BASELINES,
+    claims = {
+        f"FedNLAA takes fewer bytes than the baselines (Figure {figures[0]})": Claim(
+            MEGABYTES, "less", "fed_nlaa", _BASELINES
         ),
-        Claim(f"and is more accurate (Figure {figures[0]})", LAST_FIVE, "more", ("fed_nlaa",), _BASELINES),
-        Claim(
-            f"FedNLACA takes fewer still, FedBNLACA the fewest (Figure {figures[0]})",
-            MEGABYTES,
-            "less",
-            ("fed_bnlaca",),
-            ("fed_nlaca", "fed_nlaa", "fed_cams"),
+        f"and is more accurate (Figure {figures[0]})": Claim(LAST_FIVE, "more", "fed_nlaa", _BASELINES),
+        f"FedNLACA takes fewer still, FedBNLACA the fewest (Figure {figures[0]})": Claim(
+            MEGABYTES, "less", "fed_bnlaca", ("fed_nlaca", "fed_nlaa", "fed_cams")
         ),
-        Claim(
-            f"FedAA is faster than the baselines (Figure {figures[1]})", accuracy_at(5), "more", ("fed_aa",), _BASELINES
+        f"FedAA is faster than the baselines (Figure {figures[1]})": Claim(
+            accuracy_at(5), "more", "fed_aa", _BASELINES
         ),
-        Claim(
-            f"FedACA and FedBACA end more accurate than the baselines (Figure {figures[1]})",
-            LAST_FIVE,
-            "more",
-            _ACCELERATED,
-            _BASELINES,
+        f"FedACA and FedBACA end more accurate than the baselines (Figure {figures[1]})": Claim(
+            LAST_FIVE, "more", _ACCELERATED, _BASELINES
         ),
-    ]
+    }
     if partition != "iid":
-        text = "FedAvg is worst where data are unlike (Figure 3)"
-        claims.append(Claim(text, LAST_FIVE, "less", ("fed_avg",), tuple(_RUNS)[1:]))
+        others = tuple(_RUNS)[1:]
+        claims["FedAvg is worst where data are unlike (Figure 3)"] = Claim(LAST_FIVE, "less", "fed_avg", others)
     return Study(
         f"Figures {figures[0]} and {figures[1]}: Fashion-MNIST, CNN, {partition}",
         Experiment(
@@ -78,10 +57,9 @@ def _figures(partition: str, figures: str) -> Study:
             rounds=100,
         ),
         measures=(accuracy_at(5), FINAL, LAST_FIVE, MEGABYTES, SKIP_RATE),
-        claims=tuple(claims),
+        claims=claims,
         against="bytes",
         short=Short(rounds=20),
-        note=_NOTES[partition],
         quick=("fed_ams", "fed_nlaa", "fed_bnlaca", "fed_baca") if partition == "iid" else ("fed_nlaca",),
     )
 
@@ -89,10 +67,7 @@ def _figures(partition: str, figures: str) -> Study:
 FIGURES_1_4 = Reproduction(
     "Figures 1 to 4: accuracy against bytes, lazy (NLA) and accelerated (AA)",
     f"{PAPER}. The CNN is LeNet-5, the threshold 0.5, top-k 1/8",
-    {
-        "fedbnlaca-figures1-2": _figures("iid", "12"),
-        "fedbnlaca-figures3-4": _figures("shards:2", "34"),
-    },
+    {"fedbnlaca-figures1-2": _figures("iid", "12"), "fedbnlaca-figures3-4": _figures("shards:2", "34")},
 )
 
 _THRESHOLDS = ("0", "0.1", "0.3", "0.5", "0.7", "1")
@@ -111,29 +86,17 @@ def _sweep(name: str, title: str, options: str) -> Study:
             rounds=100,
         ),
         measures=(SKIP_RATE, FINAL, LAST_FIVE, MEGABYTES, to_accuracy(0.85, "megabytes")),
-        claims=(
-            Claim(
-                "C and D that are too small do not help: at 0.1 hardly anything is skipped (section 5)",
-                SKIP_RATE,
-                "less",
-                ("threshold 0.1",),
-                5.0,
+        claims={
+            "C and D that are too small do not help: at 0.1 hardly anything is skipped (section 5)": Claim(
+                SKIP_RATE, "less", "threshold 0.1", 5.0
             ),
-            Claim(
-                "the larger they are, the larger the errors: 1 ends below 0 (section 5)",
-                LAST_FIVE,
-                "less",
-                ("threshold 1",),
-                ("threshold 0",),
+            "the larger they are, the larger the errors: 1 ends below 0 (section 5)": Claim(
+                LAST_FIVE, "less", "threshold 1", "threshold 0"
             ),
-            Claim(
-                "in between, bytes are saved on the way: 0.5 needs fewer to 85 % than 0",
-                to_accuracy(0.85, "megabytes"),
-                "less",
-                ("threshold 0.5",),
-                ("threshold 0",),
+            "in between, bytes are saved on the way: 0.5 needs fewer to 85 % than 0": Claim(
+                to_accuracy(0.85, "megabytes"), "less", "threshold 0.5", "threshold 0"
             ),
-        ),
+        },
         against="bytes",
         short=Short(rounds=60),
         quick=("threshold 0", "threshold 0.7", "threshold 1"),

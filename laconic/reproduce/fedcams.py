@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from laconic.compression import HEADER_BYTES
 from laconic.reproduce.claims import Claim
 from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.experiments import Experiment
@@ -22,23 +21,16 @@ _COMPRESSED = {
     "top_k:1/128": f"--algorithm fed_cams --compressor top_k:1/128@model {_AMS}",
     "top_k:1/256": f"--algorithm fed_cams --compressor top_k:1/256@model {_AMS}",
 }
-_COMPRESSED_CLAIMS = (
-    Claim("FedAMS has the lowest training loss", TRAINING_LOSS, "less", ("fed_ams",), tuple(_COMPRESSED)[1:]),
-    Claim("sign and top_k:1/64 are alike in accuracy", LAST_FIVE, "near", ("sign",), ("top_k:1/64",), margin=1.5),
-    Claim("top_k:1/64 is above 1/128", LAST_FIVE, "more", ("top_k:1/64",), ("top_k:1/128",)),
-    Claim("top_k:1/128 is above 1/256", LAST_FIVE, "more", ("top_k:1/128",), ("top_k:1/256",)),
-    Claim(
-        "sign costs at most a tenth more bits than top_k:1/64",
-        PAPER_BITS_UP,
-        "less",
-        ("sign",),
-        ("top_k:1/64",),
-        factor=1.1,
+_COMPRESSED_CLAIMS = {
+    "FedAMS has the lowest training loss": Claim(TRAINING_LOSS, "less", "fed_ams", tuple(_COMPRESSED)[1:]),
+    "sign and top_k:1/64 are alike in accuracy": Claim(LAST_FIVE, "near", "sign", "top_k:1/64", margin=1.5),
+    "top_k:1/64 is above 1/128": Claim(LAST_FIVE, "more", "top_k:1/64", "top_k:1/128"),
+    "top_k:1/128 is above 1/256": Claim(LAST_FIVE, "more", "top_k:1/128", "top_k:1/256"),
+    "sign costs at most a tenth more bits than top_k:1/64": Claim(
+        PAPER_BITS_UP, "less", "sign", "top_k:1/64", factor=1.1
     ),
-    Claim(
-        "and top_k:1/64 at most a tenth more than sign", PAPER_BITS_UP, "less", ("top_k:1/64",), ("sign",), factor=1.1
-    ),
-)
+    "and top_k:1/64 at most a tenth more than sign": Claim(PAPER_BITS_UP, "less", "top_k:1/64", "sign", factor=1.1),
+}
 
 
 def _figure_4(setting: str, title: str, gpu: bool) -> Study:
@@ -86,20 +78,13 @@ TABLES_1_2 = Reproduction(
                 label: dict(zip((_UNCOMPRESSED.name, _ONE_WAY.name, _TWO_WAY.name), values, strict=True))
                 for label, values in _BITS.items()
             },
-            claims=tuple(
-                Claim(
-                    f"{label}: {measure.name} as printed, within half of the last printed digit (Table 2)",
-                    measure,
-                    "near",
-                    (label,),
-                    value,
-                    margin=0.5 * 10.0 ** (len(str(int(value))) - 3),
+            claims={
+                f"{label}: {measure.name} as printed, within half of the last printed digit (Table 2)": Claim(
+                    measure, "near", label, value, margin=0.5 * 10.0 ** (len(str(int(value))) - 3)
                 )
                 for label, values in _BITS.items()
                 for measure, value in zip((_UNCOMPRESSED, _ONE_WAY, _TWO_WAY), values, strict=True)
-            ),
-            note=f"The last column is what the packets of a Gaussian vector take, headers of {HEADER_BYTES} bytes included: "
-            "positions of top-k cost 7 to 10 bits each instead of 32.",
+            },
         )
     },
 )
@@ -121,26 +106,22 @@ EPSILON = Reproduction(
                 f"epsilon {value}": {FINAL.name: accuracy}
                 for value, accuracy in zip(_EPSILONS, (90.45, 90.51, 90.94, 90.72, 90.49, 90.30), strict=True)
             },
-            claims=(
-                Claim(
-                    "epsilon = 1e-3 is best (Table 3)",
+            claims={
+                "epsilon = 1e-3 is best (Table 3)": Claim(
                     LAST_FIVE,
                     "more",
-                    ("epsilon 1e-3",),
+                    "epsilon 1e-3",
                     tuple(f"epsilon {value}" for value in _EPSILONS if value != "1e-3"),
                 ),
-                Claim(
-                    "no epsilon is more than a point away from 1e-3 (Table 3)",
+                "no epsilon is more than a point away from 1e-3 (Table 3)": Claim(
                     LAST_FIVE,
                     "near",
-                    ("epsilon 1e-3",),
+                    "epsilon 1e-3",
                     tuple(f"epsilon {value}" for value in _EPSILONS if value != "1e-3"),
                     margin=1,
                 ),
-            ),
+            },
             short=Short(rounds=25),
-            note="At a server rate of 1 LeNet-5 does not stand an epsilon of 1e-4 or less: a weight that hardly moves "
-            "then steps nearly as far as any other. ResNet-18 in the paper does; it has batch norm, LeNet-5 has none.",
         )
     },
 )
@@ -162,17 +143,15 @@ FIGURES_1_3 = Reproduction(
             "Figure 1: baselines",
             Experiment(_FASHION, _ADAPTIVE, rounds=500),
             measures=(FINAL, LAST_FIVE, TRAINING_LOSS),
-            claims=(
-                Claim("FedAMS ends with the lowest training loss", TRAINING_LOSS, "less", ("fed_ams",), _OTHERS),
-                Claim("FedAMS ends with the highest accuracy", LAST_FIVE, "more", ("fed_ams",), _OTHERS),
-                Claim("FedYogi is near FedAMS", LAST_FIVE, "near", ("fed_yogi",), ("fed_ams",), margin=1),
-                Claim("FedAdam and FedAMSGrad are alike", LAST_FIVE, "near", ("fed_adam",), ("fed_amsgrad",), margin=1),
-                Claim("FedAvg is above both", LAST_FIVE, "more", ("fed_avg",), ("fed_adam", "fed_amsgrad")),
-            ),
+            claims={
+                "FedAMS ends with the lowest training loss": Claim(TRAINING_LOSS, "less", "fed_ams", _OTHERS),
+                "FedAMS ends with the highest accuracy": Claim(LAST_FIVE, "more", "fed_ams", _OTHERS),
+                "FedYogi is near FedAMS": Claim(LAST_FIVE, "near", "fed_yogi", "fed_ams", margin=1),
+                "FedAdam and FedAMSGrad are alike": Claim(LAST_FIVE, "near", "fed_adam", "fed_amsgrad", margin=1),
+                "FedAvg is above both": Claim(LAST_FIVE, "more", "fed_avg", ("fed_adam", "fed_amsgrad")),
+            },
             short=Short(rounds=100),
             quick=tuple(_ADAPTIVE),
-            note="The rates are those that the paper found for ResNet-18. For LeNet-5 the server rate of 1 is large, and "
-            "the curve of FedAMS jumps; a run of it at 0.1 is beside it.",
         ),
         "fedcams-figure2": Study(
             "Figure 2: participants n",
@@ -182,10 +161,10 @@ FIGURES_1_3 = Reproduction(
                 rounds=500,
             ),
             measures=(accuracy_at(20), to_accuracy(0.85, "rounds"), FINAL, LAST_FIVE),
-            claims=(
-                Claim("n = 20 is faster than 10", accuracy_at(20), "more", ("n = 20",), ("n = 10",)),
-                Claim("n = 10 is faster than 5", accuracy_at(20), "more", ("n = 10",), ("n = 5",)),
-            ),
+            claims={
+                "n = 20 is faster than 10": Claim(accuracy_at(20), "more", "n = 20", "n = 10"),
+                "n = 10 is faster than 5": Claim(accuracy_at(20), "more", "n = 10", "n = 5"),
+            },
             short=Short(rounds=30),
             quick=("n = 5", "n = 20"),
         ),
@@ -197,14 +176,13 @@ FIGURES_1_3 = Reproduction(
                 rounds=500,
             ),
             measures=(accuracy_at(20), FINAL, LAST_FIVE),
-            claims=(
-                Claim("E = 10 is faster than 3", accuracy_at(20), "more", ("E = 10",), ("E = 3",)),
-                Claim("E = 30 is faster than 10", accuracy_at(20), "more", ("E = 30",), ("E = 10",)),
-                Claim("a larger E ends no better", LAST_FIVE, "near", ("E = 30",), ("E = 3", "E = 10"), margin=1.5),
-            ),
+            claims={
+                "E = 10 is faster than 3": Claim(accuracy_at(20), "more", "E = 10", "E = 3"),
+                "E = 30 is faster than 10": Claim(accuracy_at(20), "more", "E = 30", "E = 10"),
+                "a larger E ends no better": Claim(LAST_FIVE, "near", "E = 30", ("E = 3", "E = 10"), margin=1.5),
+            },
             short=Short(rounds=20, labels=("E = 3", "E = 10")),
             quick=("E = 3", "E = 10"),
-            note="More local epochs make longer steps, which at a server rate of 1 are too long for LeNet-5.",
         ),
     },
 )

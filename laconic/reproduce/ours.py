@@ -31,23 +31,15 @@ BYTES_TO_ACCURACY = Reproduction(
             "Fashion-MNIST, LeNet-5, 20 of 100 clients with two shards each",
             BYTES,
             measures=(_USUAL, _BEST, FINAL, LAST_FIVE, MEGABYTES),
-            claims=(
-                Claim(
-                    "fed_laconic needs at most a fiftieth of fed_ams's 1422 MB at the usual rate",
-                    _USUAL,
-                    "less",
-                    ("fed_laconic",),
-                    28.4,
+            claims={
+                "fed_laconic needs at most a fiftieth of fed_ams's 1422 MB at the usual rate": Claim(
+                    _USUAL, "less", "fed_laconic", 28.4
                 ),
-                Claim("and at most a fortieth where fed_ams has its best rate", _BEST, "less", ("fed_laconic",), 35.6),
-                Claim(
-                    "two-way Fed-EF and FedBNLACA at the usual rates need more",
-                    _USUAL,
-                    "more",
-                    ("fed_ef_ams-two-way", "fed_bnlaca-same-rates"),
-                    ("fed_laconic",),
+                "and at most a fortieth where fed_ams has its best rate": Claim(_BEST, "less", "fed_laconic", 35.6),
+                "two-way Fed-EF and FedBNLACA at the usual rates need more": Claim(
+                    _USUAL, "more", ("fed_ef_ams-two-way", "fed_bnlaca-same-rates"), "fed_laconic"
                 ),
-            ),
+            },
             against="bytes",
             short=Short(labels=("fed_ams", "fed_ams-rate-0.1", "fed_laconic")),
             quick=("fed_ams", "fed_laconic", "fed_ef_ams-two-way"),
@@ -80,16 +72,11 @@ FED_AMD_IN_FEW_BYTES = Reproduction(
             "A = 20, 400 rounds",
             FED_AMD_LINKS,
             measures=(_TO_75, to_accuracy(0.75, "megabytes_up"), _ROUNDS, FINAL, LAST_FIVE),
-            claims=(
-                Claim(
-                    "with top_k:1/16 a fifth of plain FedAMD's bytes are enough",
-                    _TO_75,
-                    "less",
-                    ("top_k:1/16 both ways",),
-                    ("plain",),
-                    factor=0.2,
-                ),
-            ),
+            claims={
+                "with top_k:1/16 a fifth of plain FedAMD's bytes are enough": Claim(
+                    _TO_75, "less", "top_k:1/16 both ways", "plain", factor=0.2
+                )
+            },
             against="bytes",
             short=Short(rounds=100),
             quick=("top_k:1/16 both ways",),

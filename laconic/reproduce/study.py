@@ -38,7 +38,8 @@ class Study:
     measures: tuple[Measure, ...] = ()
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The paper's numbers by label and measure."""
-    claims: tuple[Claim, ...] = ()
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+    """Claims by the paper's statement, with its location in the paper."""
     against: Literal["round", "bytes", "bytes_up"] = "round"
     """The figure's horizontal axis."""
     drawn: str = "accuracy"
@@ -51,8 +52,6 @@ class Study:
     folder: str = ""
     """The name of the study whose run directories this one shares, if any."""
     needs_gpu: bool = False
-    note: str = ""
-    """Discussion of the results."""
 
 
 @dataclass(frozen=True)

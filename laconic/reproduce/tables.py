@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from laconic.report import COSTS, STYLES, beside
-from laconic.reproduce.claims import Claim, Rows, Verdict
+from laconic.reproduce.claims import Rows, Verdict
 from laconic.reproduce.measures import Curve, both, mean
 from laconic.reproduce.runner import Data, curves
 from laconic.reproduce.study import Study
@@ -66,10 +66,10 @@ def _entitled(label: str, data: Data) -> str:
     return f"{label} ({', '.join(details)})" if details else label
 
 
-def verdicts(study: Study, data: Data) -> list[tuple[Claim, Verdict]]:
-    """Judge every claim."""
+def verdicts(study: Study, data: Data) -> dict[str, Verdict]:
+    """Judge every claim. Return the verdicts by the paper's statement."""
     numbers = rows(study, data)
-    return [(claim, claim.judge(numbers)) for claim in study.claims]
+    return {text: claim.judge(numbers) for text, claim in study.claims.items()}
 
 
 def about(study: Study, data: Data) -> str:

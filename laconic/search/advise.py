@@ -102,12 +102,7 @@ class Advice:
 
 
 def advise(
-    make: Make,
-    settings: list[dict[str, Any]],
-    directory: Path,
-    callback: SearchCallback,
-    *,
-    target: float | None,
+    make: Make, settings: list[dict[str, Any]], directory: Path, callback: SearchCallback, *, target: float | None
 ) -> Advice:
     """Run successive halving: each rung runs three times as long and keeps the best third.
 

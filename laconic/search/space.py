@@ -18,10 +18,7 @@ PRESETS: dict[str, tuple[str, dict[str, tuple[Any, ...]]]] = {
         "Wu et al. 2023, appendix F.1",
         {"local_lr": (0.1, 0.03, 0.02, 0.01, 0.008, 0.005), "server_lr": (1.0, 0.8, 0.1)},
     ),
-    "fedcams": (
-        "Wang, Lin and Chen 2022, appendix E.1",
-        {"local_lr": _LOCAL, "server_lr": (1e-3, 1e-2, 1e-1, 1.0)},
-    ),
+    "fedcams": ("Wang, Lin and Chen 2022, appendix E.1", {"local_lr": _LOCAL, "server_lr": (1e-3, 1e-2, 1e-1, 1.0)}),
     "fedcams-adaptive": (
         "the same with the epsilon of adaptive optimizers",
         {
@@ -49,10 +46,6 @@ class Range:
     def logarithmic(self) -> bool:
         """Whether to sample on a logarithmic scale."""
         return self.low > 0 and self.high / self.low > 10
-
-    def spelling(self) -> str:
-        """The interval as written in `--try`."""
-        return f"{self.low:g}..{self.high:g}"
 
 
 Choices = tuple[Any, ...] | Range
@@ -102,7 +95,8 @@ def grid(space: Mapping[str, Choices]) -> Iterator[dict[str, Any]]:
     """Iterate over all combinations. The last key changes fastest."""
     for key, choices in space.items():
         if isinstance(choices, Range):
-            raise ConfigError(f"--try {key}={choices.spelling()}: a range needs --optuna; write a list for a grid")
+            shown = f"--try {key}={choices.low:g}..{choices.high:g}"
+            raise ConfigError(f"{shown}: a range needs --optuna; write a list for a grid")
     for values in itertools.product(*(choices for choices in space.values() if not isinstance(choices, Range))):
         yield dict(zip(space, values, strict=True))
 

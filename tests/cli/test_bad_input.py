@@ -77,6 +77,11 @@ SETTINGS = {
     "a model's function that is not there": (["--model", "nets.py:net"], ["nets.py:net", "there is no file 'nets.py'"]),
     "a data file that is not there": (["--dataset", "own.py"], ["own.py", "no such file"]),
     "a folder of data that is not there": (["--dataset", "mnist", "--data-dir", "nowhere"], ["data_dir 'nowhere'"]),
+    "a folder of data for a file of one's own": (
+        ["--dataset", "own.py", "--data-dir", "data"],
+        ["data_dir 'data'", "own.py reads its own files", "leave data_dir out"],
+    ),
+    "an unknown compressor": (["--compressor", "ternary"], ["unknown compressor 'ternary'", "--import FILE"]),
     "data that is not there": (["--dataset", "mnist"], ["mnist/train-images", "not on this machine", "switched off"]),
     "a config that is not there": (["absent.toml"], ["config 'absent.toml'", "no such file"]),
     "a training function that is not there": (

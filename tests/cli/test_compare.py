@@ -180,3 +180,9 @@ def test_the_help_has_the_defaults(forked) -> None:
 def test_json_of_a_comparison_is_the_last_line(forked, small) -> None:
     done = forked("compare", "fed_avg", *small, "--rounds", 1, "--out", "all", "--json")
     assert [*json.loads(done.stdout)] == ["runs"]
+
+
+def test_the_help_explains_positional_arguments(forked) -> None:
+    """click 8.5 drops this text, so pyproject.toml requires click<8.5."""
+    shown = " ".join(forked("run", "--help", COLUMNS="200").stdout.replace("│", " ").split())
+    assert "A TOML file, or the directory of an earlier run." in shown

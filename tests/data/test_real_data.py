@@ -40,9 +40,7 @@ def assert_as_described(data: FederatedData, train: int | None = None) -> None:
     assert len(data.examples) == (train or info.train_size)
     assert data.test is not None and len(data.test) == (info.test_size or len(data.test))
     assert (data.input_shape, data.classes) == (info.shape, info.classes)
-    if info.default_partition == "natural":
-        assert info.default_clients is None
-    else:
+    if info.default_partition != "natural":
         assert len(data) == info.default_clients
 
 

@@ -116,12 +116,12 @@ ROUNDS = to_accuracy(0.75, "rounds")
     ],
 )
 def test_a_claim_holds_or_does_not(relation, one, other, margin, holds) -> None:
-    claim = Claim("a and b", ROUNDS, relation, ("a",), ("b",), margin)
+    claim = Claim(ROUNDS, relation, "a", "b", margin)
     assert claim.judge({"a": {ROUNDS.name: one}, "b": {ROUNDS.name: other}}).holds is holds
 
 
 def test_a_claim_about_several_needs_all_of_them() -> None:
-    claim = Claim("a beats all", FINAL, "more", ("a",), ("b", "c"), factor=0.5)
+    claim = Claim(FINAL, "more", "a", ("b", "c"), factor=0.5)
     numbers = {label: {FINAL.name: value} for label, value in {"a": 50.0, "b": 90.0, "c": 99.0}.items()}
     assert claim.judge(numbers).holds is True
     assert claim.judge(numbers | {"c": {FINAL.name: 101.0}}).holds is False

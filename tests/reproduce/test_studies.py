@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from rich.console import Console
 from laconic.cli.view import LiveView
 from laconic.reproduce import document
 from laconic.reproduce.catalog import REPRODUCTIONS
+from laconic.reproduce.claims import labels_of
 from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.options import options
 from laconic.reproduce.runner import collect
@@ -68,10 +70,9 @@ def test_claims_and_numbers_are_about_runs_that_exist(name: str) -> None:
         set(study.experiment.runs) if study.experiment else {*rows(study, document.load(name, DOCS) or {"rows": {}})}
     )
     measured = {measure.name for measure in study.measures}
-    for claim in study.claims:
-        others = () if isinstance(claim.others, float) else claim.others
-        assert {*claim.ones, *others} <= known, claim.text
-        assert claim.measure.name in measured, claim.text
+    for text, claim in study.claims.items():
+        assert {*labels_of(claim.ones), *labels_of(claim.others)} <= known, text
+        assert claim.measure.name in measured, text
     for label, numbers in study.paper.items():
         assert label in known and set(numbers) <= measured
     for labels in (study.quick, study.short.labels if study.short else ()):
@@ -89,6 +90,12 @@ def test_bits_are_exact() -> None:
         assert bits[f"top_k:1/{ratio}"]["one-way, bits"] == 32 * (2 * k + d) * rounds
         # Positions are entropy-coded: far below the 32 bits that the paper counts for each.
         assert bits[f"top_k:1/{ratio}"]["two-way, bits of our packets"] < 0.7 * 32 * 2 * k * 2 * rounds
+
+
+def test_our_discussion_is_about_our_results_only(tmp_path: Path) -> None:
+    notes = tomllib.loads((DOCS / "data/notes.toml").read_text())["notes"]
+    assert notes.keys() <= STUDIES.keys()
+    assert "Summary" in document.page(DOCS) and "Summary" not in document.page(tmp_path)
 
 
 def test_the_page_is_made_of_the_data_beside_it() -> None:

@@ -127,7 +127,7 @@ def _piece(text: str, chained: bool = False) -> Compressor:
     # Looked up on every call, since user files may register compressors.
     known = {key: cls for key, cls in COMPRESSORS.items() if cls is not Chain}
     if name not in known:
-        raise unknown_name("compressor", name, known)
+        raise unknown_name("compressor", name, known, importable=True)
     cls = known[name]
     parameters = dict(cls.in_chain) if chained else {}
     if len(arguments) > (cls.argument is not None):

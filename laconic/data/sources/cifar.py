@@ -22,9 +22,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from laconic.core.errors import DataError
+from laconic.data.federated import Normalize
 from laconic.data.files import Checksum, DataFile, Finder
 from laconic.data.sources import idx
-from laconic.data.sources.pool import DatasetInfo, Pool, Source, images
+from laconic.data.sources.pool import DatasetInfo, Pool, Source, image_pool
 
 PIXELS = 3 * 32 * 32
 HOME = "https://www.cs.toronto.edu/~kriz/"
@@ -71,11 +72,11 @@ def read_cifar10(finder: Finder) -> Pool:
 def read_cifar100(finder: Finder) -> Pool:
     """Read CIFAR-100 with its 100 fine labels."""
     archive = finder.find(CIFAR100_ARCHIVE)
-    parts = []
-    for name, count in CIFAR100_COUNTS.items():
-        records = _records(_member(archive, f"cifar-100-binary/{name}.bin"), f"{name}.bin", 2, count)
-        parts.append(images(records[:, 2:].reshape(-1, 3, 32, 32), records[:, 1], CIFAR100_NORMALIZE))
-    return Pool(parts[0], parts[1], "classification", classes=100)
+    train, test = (
+        _records(_member(archive, f"cifar-100-binary/{name}.bin"), f"{name}.bin", 2, count)
+        for name, count in CIFAR100_COUNTS.items()
+    )
+    return _pool(train, test, 100, CIFAR100_NORMALIZE)
 
 
 def _cifar10(batches: dict[str, bytes]) -> Pool:
@@ -86,11 +87,14 @@ def _cifar10(batches: dict[str, bytes]) -> Pool:
             raise DataError(f"cifar10: {name} is damaged: sha256 {actual}, expected {CIFAR10_SUMS[name]}")
     records = {name: _records(content, name, 1, BATCH_SIZE) for name, content in batches.items()}
     train = np.concatenate([records[name] for name in TRAIN_BATCHES if name in records])
-    train_part, test_part = (
-        images(part[:, 1:].reshape(-1, 3, 32, 32), part[:, 0], CIFAR10_NORMALIZE)
-        for part in (train, records["test_batch"])
-    )
-    return Pool(train_part, test_part, "classification", classes=10)
+    return _pool(train, records["test_batch"], 10, CIFAR10_NORMALIZE)
+
+
+def _pool(train: Bytes, test: Bytes, classes: int, normalize: Normalize) -> Pool:
+    """Split records into images and labels. The last byte before the image is the label."""
+    train_images, test_images = (part[:, -PIXELS:].reshape(-1, 3, 32, 32) for part in (train, test))
+    label = -PIXELS - 1
+    return image_pool(train_images, train[:, label], test_images, test[:, label], classes, normalize)
 
 
 def _records(content: bytes, name: str, label_bytes: int, count: int) -> Bytes:
@@ -160,9 +164,6 @@ def _info(name: str, description: str, classes: int, address: str) -> DatasetInf
         test_size=10_000,
         shape=(3, 32, 32),
         classes=classes,
-        natural_clients=None,
-        default_partition="iid",
-        default_clients=100,
         license="none stated; the authors ask to be cited",
         citation="Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
         address=address,

@@ -12,21 +12,15 @@ from importlib import resources
 import numpy as np
 
 from laconic.data.files import Finder
-from laconic.data.sources.pool import DatasetInfo, Pool, Source, images, moments
+from laconic.data.sources.pool import DatasetInfo, Pool, Source, image_pool
 
 
 def read(finder: Finder) -> Pool:
     """Read the file that ships with the package."""
     shipped = resources.files("laconic.data") / "shipped" / "digits.npz"
     with shipped.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    normalize = moments(arrays["train_images"])
-    return Pool(
-        images(arrays["train_images"], arrays["train_labels"], normalize),
-        images(arrays["test_images"], arrays["test_labels"], normalize),
-        "classification",
-        classes=10,
-    )
+        arrays = [stored[name] for name in ("train_images", "train_labels", "test_images", "test_labels")]
+    return image_pool(*arrays)
 
 
 DIGITS = Source(
@@ -37,8 +31,6 @@ DIGITS = Source(
         test_size=359,
         shape=(1, 8, 8),
         classes=10,
-        natural_clients=None,
-        default_partition="iid",
         default_clients=20,
         license="CC BY 4.0",
         citation="Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998",

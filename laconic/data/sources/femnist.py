@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from laconic.core.errors import DataError
 from laconic.data.files import DataFile, Finder
-from laconic.data.sources.pool import DatasetInfo, Pool, Source, group_by, images, moments
+from laconic.data.sources.pool import DatasetInfo, Pool, Source, group_by, image_pool
 
 SAMPLE = DataFile("femnist", "femnist_leaf_sample.npz")
 HOME = "https://github.com/TalwalkarLab/leaf"
@@ -43,15 +43,7 @@ def read(finder: Finder) -> Pool:
 
 
 def _pool(train: Bytes, labels: Bytes, writers: npt.NDArray[np.integer], test: Bytes, test_labels: Bytes) -> Pool:
-    train, test = 255 - train, 255 - test
-    normalize = moments(train)
-    return Pool(
-        images(train, labels, normalize),
-        images(test, test_labels, normalize),
-        "classification",
-        classes=62,
-        groups=group_by(writers),
-    )
+    return image_pool(255 - train, labels, 255 - test, test_labels, 62, groups=group_by(writers))
 
 
 def _read_sample(path: Path) -> tuple[Bytes, Bytes, npt.NDArray[np.integer], Bytes, Bytes]:
@@ -107,8 +99,6 @@ FEMNIST = Source(
         shape=(1, 28, 28),
         classes=62,
         natural_clients=3_597,
-        default_partition="natural",
-        default_clients=None,
         license="US government work (NIST Special Database 19); LEAF BSD 2-Clause",
         citation="Caldas et al., LEAF: a benchmark for federated settings, 2018",
         address=HOME,

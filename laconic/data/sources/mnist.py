@@ -12,7 +12,9 @@ import hashlib
 import zipfile
 import zlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +22,13 @@ import numpy.typing as npt
 from laconic.core.errors import DataError
 from laconic.data.files import Checksum, DataFile, Finder
 from laconic.data.sources import idx
-from laconic.data.sources.pool import DatasetInfo, Pool, Source, group_by, images, moments
+from laconic.data.sources.pool import DatasetInfo, Pool, Source, group_by, image_pool
 
 MNIST_MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
 FASHION_MIRRORS = ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",)
-QMNIST_MIRRORS = ("https://raw.githubusercontent.com/facebookresearch/qmnist/master/",)
 PARTS = (
     ("train-images-idx3-ubyte.gz", (60_000, 28, 28)),
     ("train-labels-idx1-ubyte.gz", (60_000,)),
@@ -66,7 +67,7 @@ FASHION_FILES = _files(
 WRITERS_FILE = DataFile(
     "mnist",
     "qmnist-train-labels-idx2-int.gz",
-    tuple(mirror + "qmnist-train-labels-idx2-int.gz" for mirror in QMNIST_MIRRORS),
+    ("https://raw.githubusercontent.com/facebookresearch/qmnist/master/qmnist-train-labels-idx2-int.gz",),
     Checksum("sha256", "bb1b6e1ec7b04fd5696f1ed50b5f58f8ef195118edd5c93c81783df9740b8ac5"),
 )
 EMNIST_ARCHIVE = DataFile(
@@ -99,11 +100,6 @@ def read_mnist(finder: Finder) -> Pool:
     return _read(finder, MNIST_FILES, 0.1307, 0.3081)
 
 
-def read_fashion(finder: Finder) -> Pool:
-    """Read Fashion-MNIST, normalized with its own mean and standard deviation."""
-    return _read(finder, FASHION_FILES, 0.2860, 0.3530)
-
-
 def read_mnist_by_writer(finder: Finder) -> Pool:
     """Read MNIST with one natural client per writer, from QMNIST's extended labels (column 2 is the writer)."""
     pool = read_mnist(finder)
@@ -122,25 +118,13 @@ def read_emnist_digits(finder: Finder) -> Pool:
         count = EMNIST_COUNTS[position // 2]
         arrays.append(idx.parse(content, file.name, (count, 28, 28) if position % 2 == 0 else (count,)))
     train, train_labels, test, test_labels = arrays
-    train, test = (_bytes(part).transpose(0, 2, 1) for part in (train, test))
-    normalize = moments(train)
-    return Pool(
-        images(train, train_labels, normalize),
-        images(test, test_labels, normalize),
-        "classification",
-        classes=10,
-    )
+    return image_pool(_bytes(train).transpose(0, 2, 1), train_labels, _bytes(test).transpose(0, 2, 1), test_labels)
 
 
 def _read(finder: Finder, files: tuple[DataFile, ...], mean: float, deviation: float) -> Pool:
     arrays = [idx.parse(finder.read(file), file.name, shape) for file, (_, shape) in zip(files, PARTS, strict=True)]
-    normalize = (mean,), (deviation,)
-    return Pool(
-        images(_bytes(arrays[0]), arrays[1], normalize),
-        images(_bytes(arrays[2]), arrays[3], normalize),
-        "classification",
-        classes=10,
-    )
+    train, train_labels, test, test_labels = arrays
+    return image_pool(_bytes(train), train_labels, _bytes(test), test_labels, normalize=((mean,), (deviation,)))
 
 
 def _bytes(array: npt.NDArray[np.integer]) -> npt.NDArray[np.uint8]:
@@ -161,21 +145,9 @@ def _member(archive: Path, file: DataFile) -> bytes:
     return content
 
 
-def _info(name: str, description: str, license: str, citation: str, address: str) -> DatasetInfo:
-    return DatasetInfo(
-        name=name,
-        description=description,
-        train_size=60_000,
-        test_size=10_000,
-        shape=(1, 28, 28),
-        classes=10,
-        natural_clients=None,
-        default_partition="iid",
-        default_clients=100,
-        license=license,
-        citation=citation,
-        address=address,
-    )
+def _info(name: str, description: str, license: str, citation: str, address: str, **others: Any) -> DatasetInfo:
+    sizes: dict[str, Any] = {"train_size": 60_000, "test_size": 10_000, "shape": (1, 28, 28), "classes": 10}
+    return DatasetInfo(name, description, license=license, citation=citation, address=address, **(sizes | others))
 
 
 MNIST_LICENSE = "none stated (often given as CC BY-SA 3.0)"
@@ -183,35 +155,29 @@ MNIST = Source(
     _info("mnist", "handwritten digits", MNIST_LICENSE, "LeCun et al., 1998", MNIST_MIRRORS[0]), read_mnist, MNIST_FILES
 )
 MNIST_BY_WRITER = Source(
-    replace(
-        _info(
-            "mnist-by-writer",
-            "MNIST, one client per writer (19 to 131 images each)",
-            f"MNIST: {MNIST_LICENSE}; writer labels: BSD",
-            "LeCun et al., 1998; Yadav and Bottou, 2019",
-            "https://github.com/facebookresearch/qmnist",
-        ),
+    _info(
+        "mnist-by-writer",
+        "MNIST, one client per writer (19 to 131 images each)",
+        f"MNIST: {MNIST_LICENSE}; writer labels: BSD",
+        "LeCun et al., 1998; Yadav and Bottou, 2019",
+        "https://github.com/facebookresearch/qmnist",
         natural_clients=539,
-        default_partition="natural",
-        default_clients=None,
     ),
     read_mnist_by_writer,
     (*MNIST_FILES, WRITERS_FILE),
 )
 FASHION_MNIST = Source(
     _info("fashion-mnist", "pictures of clothing", "MIT", "Xiao, Rasul and Vollgraf, 2017", FASHION_MIRRORS[0]),
-    read_fashion,
+    partial(_read, files=FASHION_FILES, mean=0.2860, deviation=0.3530),
     FASHION_FILES,
 )
 EMNIST_DIGITS = Source(
-    replace(
-        _info(
-            "emnist-digits",
-            "handwritten digits, four times as many as MNIST",
-            "US government work",
-            "Cohen, Afshar, Tapson and van Schaik, 2017",
-            EMNIST_ARCHIVE.addresses[0],
-        ),
+    _info(
+        "emnist-digits",
+        "handwritten digits, four times as many as MNIST",
+        "US government work",
+        "Cohen, Afshar, Tapson and van Schaik, 2017",
+        EMNIST_ARCHIVE.addresses[0],
         train_size=240_000,
         test_size=40_000,
     ),

@@ -29,11 +29,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """The description of a data set.
-
-    Sizes are None if they depend on how the user prepared the files. `natural_clients` is None if there are none.
-    `default_clients` is None if the default is all natural clients.
-    """
+    """The description of a data set. Sizes are None if they depend on how the user prepared the files."""
 
     name: str
     description: str
@@ -41,12 +37,18 @@ class DatasetInfo:
     test_size: int | None
     shape: tuple[int, ...]
     classes: int
-    natural_clients: int | None
-    default_partition: str
-    default_clients: int | None
     license: str
     citation: str
     address: str
+    natural_clients: int | None = None
+    """Number of natural clients, such as writers, if the data set has any."""
+    default_clients: int = 100
+    """Number of clients of a partition other than `natural`."""
+
+    @property
+    def default_partition(self) -> str:
+        """`natural` if the data set has natural clients, else `iid`."""
+        return "natural" if self.natural_clients else "iid"
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,21 @@ def images(pixels: Array, labels: npt.NDArray[np.integer], normalize: Normalize)
     """Build examples of uint8 images (NHW or NCHW) and labels."""
     pixels = pixels[:, None] if pixels.ndim == 3 else pixels
     return Examples(_tensor(pixels), _tensor(labels.astype(np.uint8)), normalize)
+
+
+def image_pool(
+    train: Array,
+    train_labels: npt.NDArray[np.integer],
+    test: Array,
+    test_labels: npt.NDArray[np.integer],
+    classes: int = 10,
+    normalize: Normalize | None = None,
+    groups: Sequence[Indices] | None = None,
+) -> Pool:
+    """Build a data set of images. They are normalized with the moments of the training images unless given."""
+    normalize = normalize or moments(train)
+    examples = images(train, train_labels, normalize), images(test, test_labels, normalize)
+    return Pool(*examples, "classification", classes, groups)
 
 
 def _tensor(values: Array) -> torch.Tensor:
