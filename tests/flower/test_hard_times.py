@@ -256,6 +256,20 @@ def test_updates_far_longer_than_others_are_refused_without_being_asked_for(tmp_
     assert "client 1 (node 101) is blocked after 2 refused replies" in caplog.text
 
 
+@pytest.mark.parametrize("factor", [-1e6, 3e38])
+def test_an_attack_in_the_first_round_does_no_harm(tmp_path, factor):
+    """Nothing is known of earlier rounds: the replies of the round are compared with each other."""
+    grid = federation(tmp_path)
+
+    def spoil(node: int, reply: Message) -> Message:
+        return longer(reply, factor) if node == 101 and trained(reply) and reply.metadata.group_id == "1" else reply
+
+    grid.spoil = spoil
+    result = run(grid, tmp_path, "fed_avg", rounds=8)
+    assert [record.get("refused") for record in result.history] == [{"exploding": 1}] + [None] * 7
+    assert result.accuracy > 0.5
+
+
 def test_who_wants_long_updates_says_so(tmp_path):
     grid = federation(tmp_path)
     grid.spoil = lambda node, reply: longer(reply, 1000.0) if node == 101 and trained(reply) else reply
