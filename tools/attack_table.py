@@ -229,7 +229,8 @@ def table(done: dict[str, Any]) -> str:
     for algorithm in {case[1]: None for case, _ in ratios if case[0] == "ratio"}:
         found = [value for case, value in ratios if case[:2] == ["ratio", algorithm]]
         update, other, clipped = (max(values) for values in zip(*found, strict=True))
-        lines.append(f"| `{algorithm}` | {update:.1f} | {f'{other:.1f}' if other else ''} | {100 * clipped:.1f} % |")
+        shown = [f"{ratio:.3g}" if ratio else "" for ratio in (update, other)]
+        lines.append(f"| `{algorithm}` | {' | '.join(shown)} | {100 * clipped:.1f} % |")
     return "\n".join(lines)
 
 
