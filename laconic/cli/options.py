@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +25,7 @@ from laconic.cli.completion import (
     completing,
 )
 from laconic.core.errors import ConfigError, unknown_name
-from laconic.core.user_code import load_parts
+from laconic.core.user_code import UntrustedCode, load_parts, trust
 from laconic.run.keys import SHORT_NAMES, ConfigKeys, PartParameters, parse_setting
 
 Command = Callable[..., None]
@@ -162,6 +163,8 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
     help_text = "Set any other key, such as optimizer.beta2=0.9; repeatable."
     details: dict[str, Any] = {"metavar": "SLOT.PARAMETER=VALUE", "help": help_text, "rich_help_panel": panel}
     shared.append(_parameter("set", list[str] | None, "--set", **details))
+    help_text = "Run the code that an earlier run or another person's config names, without asking."
+    shared.append(_parameter("trusting", bool | None, "--trust", help=help_text, rich_help_panel=panel))
 
     @functools.wraps(declaration)
     def command(**arguments: Any) -> None:
@@ -171,7 +174,15 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
             raise ConfigError("--local-steps and --local-epochs: only one of the two is allowed")
         load_parts(options["imports"] or [])  # first, because labels may name the user's parts
         settings = dict(parse_setting(text) for text in arguments.pop("set") or [])
-        declaration(**arguments, options=options | settings)
+        trusting = arguments.pop("trusting")
+        while True:
+            try:
+                return declaration(**arguments, options=options | settings)
+            except UntrustedCode as error:
+                if not (trusting or _allowed(error)):
+                    raise
+                # Commands read all files before they do anything else, so they can simply start again.
+                trust(error.names)
 
     # The help shows panels in the order of their first option.
     order = [None, *PANELS]
@@ -180,6 +191,13 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def _allowed(error: UntrustedCode) -> bool:
+    """Ask the user whether to run code. Without a terminal the answer is no."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    return typer.confirm(f"{error.what}. Run it?", err=True)
 
 
 def _panel(parameter: inspect.Parameter) -> str | None:

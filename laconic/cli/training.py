@@ -15,14 +15,15 @@ from rich.markup import escape
 from laconic.cli import tables
 from laconic.cli.console import note, say, stderr, stdout
 from laconic.cli.options import RankBy
-from laconic.cli.output import check_file, check_same, new_directory, print_json, resume_command
+from laconic.cli.output import check_file, check_same, new_directory, print_json, resume_command, stored
 from laconic.cli.view import LiveView
 from laconic.core.errors import ConfigError, Interrupted
+from laconic.core.user_code import check_trusted, trust
 from laconic.data.federated import ClientData
 from laconic.report.page import report as write_report
 from laconic.report.trackers import trackers
 from laconic.run.callbacks import Callback
-from laconic.run.config import RunConfig, load_config
+from laconic.run.config import RunConfig, code_in, load_config
 from laconic.run.directory import RunDirectory, write_atomically
 from laconic.run.driver import Finished, run_config
 from laconic.run.labels import split_label
@@ -197,9 +198,11 @@ def _stored_options(out: Path | None, given: dict[str, Any]) -> dict[str, Any]:
     path = out / COMPARISON
     if not path.exists():
         raise ConfigError(f"--resume: there is no comparison in '{out}'")
-    stored: dict[str, Any] = json.loads(path.read_text())
-    check_same("comparison", stored, given, FREE_TO_CHANGE)
-    return stored | {key: value for key, value in given.items() if value is not None}
+    old = stored(path)
+    check_same("comparison", old, given, FREE_TO_CHANGE)
+    trust(code_in(given))
+    check_trusted(path, code_in(old))
+    return old | {key: value for key, value in given.items() if value is not None}
 
 
 def _failure(label: str, error: str, target: float | None) -> dict[str, Any]:
