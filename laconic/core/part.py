@@ -20,6 +20,15 @@ from laconic.core.validation import explain
 State = dict[str, Tensor]
 """The state of one part: tensors by name."""
 
+BOUNDED = "bounded"
+"""A client's vector depends only on its data, the model and public settings."""
+STATEFUL = "stateful"
+"""A client's vector also depends on the rounds in which the client took part before."""
+UNSTATED = (
+    'its class does not say what one client can change: write sensitivity = "bounded" in it if what a client sends depends '
+    'only on its own data, the model and public settings, or "stateful" if also on its own earlier rounds'
+)
+
 P = TypeVar("P", bound="Part")
 V = TypeVar("V")
 
@@ -43,6 +52,17 @@ class Part:
     """Parameters of similar parts that this part does not have, and why."""
     named: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Names of the part, and the parameters that each name sets."""
+
+    @property
+    def sensitivity(self) -> str:
+        """Whether the part keeps the bound that differential privacy needs: `BOUNDED`, `STATEFUL`, or why it does not.
+
+        The bound: given the models so far, adding one client changes a round's sum by at most that client's clipped vector.
+        It holds if nothing that a client sends depends on who else takes part, except through the models.
+
+        A subclass of a registered part does not inherit the statement, since it may compute something else.
+        """
+        return UNSTATED
 
     def parameters(self) -> dict[str, Any]:
         """The values of the parameters, by name."""
@@ -76,6 +96,13 @@ def part(slot: str, name: str) -> Callable[[type[P]], type[P]]:
         return registered
 
     return register
+
+
+def stated_sensitivity(part: Part) -> str:
+    """`Part.sensitivity`, unless another registered part has stated it."""
+    author = next(kind for kind in type(part).__mro__ if "sensitivity" in vars(kind))
+    inherited = author is not type(part) and "slot" in vars(author)
+    return UNSTATED if inherited else part.sensitivity
 
 
 def find_part(slot: str, name: str) -> type[Part]:

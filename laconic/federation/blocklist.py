@@ -8,6 +8,9 @@ from logging import Logger, getLogger
 from laconic.core.errors import PacketError
 from laconic.core.state_dict import StateDict
 
+EXCUSED = ("stale", "failed")
+"""Reasons that are no violation: the client was slow, or its process failed."""
+
 
 class Blocklist:
     """The number of violations of each client."""
@@ -21,9 +24,10 @@ class Blocklist:
         """By client: its violations that were outliers, since its last accepted reply."""
 
     def record_violation(self, client: int, error: PacketError) -> None:
-        """Log and count a refused reply. A late reply is logged only."""
-        if error.reason == "stale":
-            self._log.info("laconic: %s answered late: %s", self._name(client), error)
+        """Log and count a refused reply. Late replies and failures are logged only."""
+        if error.reason in EXCUSED:
+            late = "answered late" if error.reason == "stale" else "did not answer"
+            self._log.info("laconic: %s %s: %s", self._name(client), late, error)
             return
         self.counts[client] = self.counts.get(client, 0) + 1
         if error.reason == "outlier":

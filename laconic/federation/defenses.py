@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from laconic.algorithms.algorithm import Algorithm
-from laconic.compression import Payload
+from laconic.compression import DensePayload, Payload, SumPayload
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.federation.aggregation import RunningMean
-from laconic.federation.settings import Defenses, Sampling, Weighting
+from laconic.federation.settings import Defenses, Weighting
 
 AUTO_CLIP = "median:2"
 """`clip = "auto"`. docs/defenses.md has the measurements."""
@@ -36,7 +36,6 @@ def check_defenses(
     *,
     participants: int,
     weighting: Weighting,
-    sampling: Sampling,
     send_buffers: bool,
 ) -> None:
     """Raise `ConfigError` for defenses that the rest of the config makes impossible or ineffective."""
@@ -54,8 +53,6 @@ def check_defenses(
     if send_buffers and defenses.any() and defenses.aggregate == "mean":
         reason = "batch-norm statistics are sent with the update and would be undefended"
         raise ConfigError(f"{_named(defenses)}: {reason}; use buffers = 'frozen', or aggregate = 'median'")
-    if defenses.noise:
-        _check_noise(defenses, weighting, sampling)
 
 
 def _needs_exact_means(algorithm: Algorithm) -> str | None:
@@ -83,23 +80,6 @@ def _check_coordinates(defenses: Defenses, algorithm: Algorithm, weighting: Weig
         raise ConfigError(f"defense.aggregate = '{defenses.aggregate}': {reason}; use clip, or another compressor")
 
 
-def _check_noise(defenses: Defenses, weighting: Weighting, sampling: Sampling) -> None:
-    setting = f"defense.noise = {defenses.noise:g}"
-    if not isinstance(defenses.clip, float):
-        raise ConfigError(f"{setting}: noise needs updates of bounded norm: set clip, as in --clip-updates 1")
-    if defenses.refuse == "auto":
-        reason = "one client's update would decide whether another's is refused, which the noise does not hide"
-        raise ConfigError(f"{setting}: refuse = 'auto' is not allowed: {reason}; give a norm")
-    if defenses.aggregate != "mean":
-        reason = "the noise is calibrated for the mean"
-        raise ConfigError(f"{setting}: aggregate = '{defenses.aggregate}' is not allowed: {reason}")
-    if weighting != "uniform":
-        raise ConfigError(f"{setting}: weighting = '{weighting}' gives some clients more weight; uniform is allowed")
-    if sampling == "weighted":
-        reason = "draws some clients more often"
-        raise ConfigError(f"{setting}: sampling = 'weighted' {reason}; uniform or poisson is allowed")
-
-
 def _named(defenses: Defenses) -> str:
     """The first setting that is not the default, for a message."""
     for name, default in (("aggregate", "mean"), ("clip", None), ("noise", 0.0)):
@@ -124,6 +104,13 @@ class NoisyMean(RunningMean):
         super().__init__(size, dtype, device)
         self._noise = torch.from_numpy(noise.standard_normal(size) * deviation).to(dtype).to(device)
         self._expected = expected
+
+    def add(self, payload: Payload, weight: float, factor: float = 1.0) -> None:
+        """Add one update."""
+        if isinstance(payload, SumPayload):
+            # Its terms may be far longer than the clip even if their sum is not, and rounding would then change the others.
+            payload = DensePayload(torch.nan_to_num(payload.dense()))
+        super().add(payload, weight, factor)
 
     def mean(self) -> Tensor:
         """The noisy mean, also without any update."""

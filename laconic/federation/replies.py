@@ -15,6 +15,12 @@ from laconic.core.layout import Layout
 from laconic.core.part import State
 from laconic.federation.messages import Reply
 
+MOST_SKIPPED = 2**21
+"""The largest step between the sequence numbers of two updates. A client without a store skips up to 2^20 numbers, and every
+reply that was lost on the way takes one."""
+MOST_PASSES = 1000
+"""The most gradients that a client may compute in an exchange, as a multiple of its examples or of the papers' count."""
+
 
 @dataclass(frozen=True)
 class SentInstruction:
@@ -95,6 +101,16 @@ def check_labels(reply: Reply, packets: dict[str, Packet], now: tuple[int, int, 
     if len(numbers) > 1 or min(numbers) <= last:
         number = next(iter(packets.values())).sequence
         raise PacketError("stale", f"update {number} of client {reply.client} does not follow update {last}")
+    if max(numbers) > last + MOST_SKIPPED:
+        raise PacketError("sequence", f"update {max(numbers)} of client {reply.client} is too far after update {last}")
+
+
+def check_counts(reply: Reply, phase: Phase) -> None:
+    """Refuse counts of gradients that are too large for the client's number of examples. They go into the metrics."""
+    most = phase.gradients(reply.examples)
+    if reply.gradients > most or reply.samples > MOST_PASSES * max(reply.examples, most):
+        counts = f"{reply.gradients} gradients ({reply.samples} computed) on {reply.examples} examples"
+        raise PacketError("count", f"client {reply.client} reports {counts}")
 
 
 def coded_vectors(

@@ -27,6 +27,7 @@ from laconic.federation.replies import (
     CodedVector,
     SentInstruction,
     ValidReply,
+    check_counts,
     check_labels,
     coded_vectors,
     parse_packets,
@@ -188,6 +189,7 @@ class Round:
         if Flag.LOST in flags:
             return None
         phase = self._sent[reply.client].phase
+        check_counts(reply, phase)
         expected = {stream.name for stream in phase.up} or {CONFIRM}
         if self.server.send_buffers and MODEL in expected:
             expected.add(BUFFERS)
@@ -209,12 +211,13 @@ class Round:
 
     def _refuse(self, reply: Reply | MalformedReply, error: PacketError) -> None:
         self.costs.refuse(error.reason, reply.client)
-        self.costs.count("up", "refused", sum(map(len, reply.packets)), 0)
+        if reply.packets:
+            self.costs.count("up", "refused", sum(map(len, reply.packets)), 0)
         self._refusals.append(Refusal(reply.client, error))
 
     def _use(self, reply: Reply, sent: SentInstruction, valid: ValidReply, factor: float) -> None:
         """Aggregate a valid reply, with its update scaled by `factor`."""
-        weight = 1.0 if self.server.weighting == "uniform" else float(reply.examples)
+        weight = self.server.weight(reply.client)
         for stream, vector in valid.vectors.items():
             payload = vector.decode() if isinstance(vector, CodedVector) else vector
             self.received.add(stream, payload, weight, factor if stream == MODEL else 1.0)
@@ -291,8 +294,9 @@ class Round:
                 self._refuse(reply, error)
             else:
                 self._use(reply, sent, valid, factor)
-        report = ExchangeReport(self.server.round, self._number, self.participants, self.answered, self._refusals)
-        self.outcome = self.server.policy.judge(report)
+        unanswered = () if self.has_quorum() else self.unanswered()
+        replies = (self.participants, self.answered, self._refusals, unanswered)
+        self.outcome = self.server.policy.judge(ExchangeReport(self.server.round, self._number, *replies))
         self.server.blocklist.accept(self.answered)
         if self.outcome is not Outcome.PROCEED:
             return self.outcome
@@ -316,7 +320,9 @@ class Round:
         return sum(loss * count for loss, count in known) / samples if samples else math.nan
 
     def _context(self, client: int = GLOBAL) -> RoundContext:
-        server, invited = self.server, len(self.participants)
+        server = self.server
+        # With noise, no client's answer may depend on who else takes part, and none may learn it.
+        invited = server.count if server.defenses.noise else len(self.participants)
         return RoundContext(self.layout, server.randomness, server.round, client, invited, len(server.data))
 
     def _aggregate(self, stream: str) -> Aggregate:

@@ -12,12 +12,15 @@ class DeploymentKeywords(TypedDict, total=False):
     """The settings that only a real federation has: see `laconic.flower.deployment.Deployment`."""
 
     out: str | None
+    from_round: int | None
     deadline: float
+    adaptive_deadline: bool
     quorum: float
     first: int | None
     minimum: int
     replace_nodes: bool
-    most_examples: int | None
+    most_examples: int
+    largest_weight: float
     client_eval_every: int
 
 

@@ -156,7 +156,7 @@ class Simulation(Training):
         """The state needed to resume, without client states that are in a database."""
         if self.workers is not None:
             # The checkpoint refers to the workers' files, so they must be durable first.
-            self.workers.flush()
+            self.workers.flush(self.server.round)
         state = super().state_dict() | {"blocklist": self.policy.blocklist.state_dict()}
         if isinstance(self.store, MemoryStore):
             state |= prefixed("clients", self.store.state_dict())
@@ -176,7 +176,7 @@ class Simulation(Training):
         if self.faulty is not None:
             self.faulty.load_state_dict(section(state, "faults"))
         if self.workers is not None:
-            self.workers.resume(state["places"])
+            self.workers.resume(state["places"], self.server.round)
         if self.network is not None:
             self.network.seconds = state["simulated_seconds"]
 

@@ -129,6 +129,7 @@ class Training:
         policy: ReplyPolicy,
         links: DiskClientLinkState | None = None,
         quorum: float | None = None,
+        weight_limit: float | None = None,
     ) -> None:
         participants = settings.participants or len(data)
         if participants > len(data):
@@ -152,6 +153,7 @@ class Training:
             links=links,
             policy=policy,
             quorum=quorum,
+            weight_limit=weight_limit,
         )
         self.privacy = self._account()
         """The accountant, where noise protects clients."""

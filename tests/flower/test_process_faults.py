@@ -20,7 +20,8 @@ import laconic
 from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import Instruction, Reply
 from laconic.federation.store import Question
-from laconic.run.directory import RunDirectory, load_tensors, read_metrics
+from laconic.run.directory import RunDirectory, read_metrics
+from laconic.run.files import load_tensors
 from laconic.run.simulation import Simulation, initial_module, make_task
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")

@@ -9,12 +9,14 @@ from laconic.algorithms.downlinks.base import BroadcastModel, ClientModelVersion
 from laconic.compression import DENSE, decode_body
 from laconic.compression.packet import Body
 from laconic.core.layout import Layout
-from laconic.core.part import State, part
+from laconic.core.part import BOUNDED, State, part
 
 
 @part("downlink", "dense")
 class DenseDownlink(Downlink):
     """The whole model, 32 d bits per participant."""
+
+    sensitivity = BOUNDED
 
     def send(self, broadcast: BroadcastModel, client: ClientModelVersion, context: RoundContext) -> Body:
         return broadcast.whole

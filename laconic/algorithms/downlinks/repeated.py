@@ -16,7 +16,7 @@ from laconic.compression import DENSE, Codec, decode_body
 from laconic.compression.packet import Body
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
-from laconic.core.part import State, part
+from laconic.core.part import BOUNDED, State, part
 
 
 @part("downlink", "repeated")
@@ -25,6 +25,7 @@ class Repeated(Downlink):
 
     server_lr: float | None = None
     """b; by default that of the server's SGD."""
+    sensitivity = BOUNDED
 
     def resolve(self, optimizer: Optimizer, sends_mean: bool) -> Repeated:
         if not optimizer.linear:

@@ -54,6 +54,7 @@ class AnchorSampling(LocalMethod):
     mean_compressor: AnyGroupedCompressor | None = None
     """Compresses vbar for miners; dense by default. Without memory it should be unbiased, such as qsgd:8@layer."""
     equal_weights: ClassVar[bool] = True
+    sensitivity = "its stream 'anchor' has neither clip nor noise"
 
     def __post_init__(self) -> None:
         super().__post_init__()

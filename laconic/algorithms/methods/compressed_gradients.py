@@ -39,6 +39,7 @@ class CompressedGradients(Method):
     """Gradients with a larger norm are scaled to this norm."""
     absent: ClassVar[Mapping[str, str]] = ONE_STEP
     equal_weights: ClassVar[bool] = True
+    sensitivity = "its stream 'gradient' has neither clip nor noise"
 
     def local(self, cohort: Cohort) -> Answer:
         gradients = cohort.large_gradients([cohort.models], self.batch_size, self.clip_norm)[0]

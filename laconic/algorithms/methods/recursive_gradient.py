@@ -41,6 +41,7 @@ class EstimatedGradient(Method):
     """b, the number of examples in a large batch."""
     clip_norm: ClipNorm = None
     """Gradients with a larger norm are scaled to this norm, before differences are taken."""
+    sensitivity = "its stream 'gradient' has neither clip nor noise"
 
     @property
     def order(self) -> BatchOrder:

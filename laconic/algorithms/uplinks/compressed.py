@@ -18,7 +18,7 @@ from laconic.algorithms.uplinks.base import Encoded, Uplink
 from laconic.compression import Payload, decode_body
 from laconic.compression.packet import Body
 from laconic.core.layout import Layout
-from laconic.core.part import State, checked, part
+from laconic.core.part import BOUNDED, STATEFUL, State, checked, part
 from laconic.core.randomness import Draw
 
 
@@ -84,6 +84,10 @@ class Compressed(CompressedUplink):
         "compressed": {"memory": False},
         "error_feedback": {"memory": True},
     }
+
+    @property
+    def sensitivity(self) -> str:
+        return STATEFUL if self.has_memory else BOUNDED
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         target = self.target(update, state, context)

@@ -9,7 +9,7 @@ from laconic.algorithms.uplinks.base import Encoded, Uplink
 from laconic.compression import DENSE, DensePayload, encode_dense
 from laconic.compression.packet import Body
 from laconic.core.layout import Layout
-from laconic.core.part import State, part
+from laconic.core.part import BOUNDED, State, part
 
 
 @part("uplink", "dense")
@@ -18,6 +18,7 @@ class DenseUplink(Uplink):
 
     memory: bool | None = None
     """Accepted for uniformity with other uplinks. It has no effect, since there is no compression error."""
+    sensitivity = BOUNDED
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         return Encoded(encode_dense(update, lent=True), state, DensePayload(update))

@@ -20,7 +20,7 @@ from laconic.compression import AnyCompressor, Codec, Dense, Payload, SumPayload
 from laconic.compression.packet import Body, Flag
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
-from laconic.core.part import State, checked, part
+from laconic.core.part import STATEFUL, State, checked, part
 
 SKIP = Body(Codec.SKIP)
 _SLACK = 1.001
@@ -32,7 +32,7 @@ class ThresholdUplink(CompressedUplink):
     """The base of lazy and accelerated uplinks, which test ||y - r|| <= threshold ||r||.
 
     The threshold is a number, or C / (alpha n) [B, equation (3)] with n participants; `constant="suggested"` is
-    C = sqrt(alpha ln N) / N.
+    C = sqrt(alpha ln N) / N. With privacy noise, n is the expected number of participants.
     """
 
     compressor: AnyCompressor = Dense()
@@ -77,6 +77,8 @@ class Lazy(ThresholdUplink):
     Error feedback subtracts the update that the server used, so a skip loses nothing.
     """
 
+    sensitivity = STATEFUL
+
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         target = self.target(update, state, context)
         body = self.compress(target, context)
@@ -105,6 +107,7 @@ class Accelerated(ThresholdUplink):
     """
 
     feedback: Literal["sent", "used"] = "sent"
+    sensitivity = STATEFUL
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         target = self.target(update, state, context)
