@@ -291,11 +291,11 @@ def test_a_server_returns_to_a_round_before_one_that_was_poisoned(tmp_path, capl
     grid.spoil = lambda node, reply: (
         huge(reply) if node == 101 and trained(reply) and rounds_done(tmp_path) >= 2 else reply
     )
-    poisoned = run(grid, tmp_path, "fed_ef_sgd", rounds=4, refuse_updates="none")
+    poisoned = run(grid, tmp_path, "fed_ef_sgd", rounds=4, refuse_updates="none", clip_updates="none")
     assert float(poisoned.model.state_dict()["1.weight"].abs().max()) > 1e3
     grid.spoil = lambda node, reply: reply
     caplog.set_level(logging.INFO, logger="flwr.laconic")
-    healed = run(grid, tmp_path, "fed_ef_sgd", rounds=5, refuse_updates="none", from_round=2)
+    healed = run(grid, tmp_path, "fed_ef_sgd", rounds=5, refuse_updates="none", clip_updates="none", from_round=2)
     assert [record["round"] for record in healed.history] == [1, 2, 3, 4, 5]
     assert float(healed.model.state_dict()["1.weight"].abs().max()) < 1e2
     # The nodes are ahead of the server: they start over, which is counted, and nobody is refused.
@@ -306,7 +306,7 @@ def test_a_server_returns_to_a_round_before_one_that_was_poisoned(tmp_path, capl
     with pytest.raises(
         laconic.ConfigError, match="from_round = 1: no such checkpoint; there are those of rounds: 5 and 4 and 3"
     ):
-        run(grid, tmp_path, "fed_ef_sgd", rounds=5, refuse_updates="none", from_round=1)
+        run(grid, tmp_path, "fed_ef_sgd", rounds=5, refuse_updates="none", clip_updates="none", from_round=1)
 
 
 def test_a_damaged_checkpoint_of_a_server_names_the_setting_that_helps(tmp_path):
