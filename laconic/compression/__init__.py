@@ -15,11 +15,11 @@ from laconic.compression.compressors.quantized import QSGD, Uniform
 from laconic.compression.compressors.sign import HeavySign, Sign
 from laconic.compression.compressors.sparse import RandomK, TopK, encode_exactly, encode_sparse
 from laconic.compression.compressors.spelling import AnyCompressor, parse_compressor, split_granularity
-from laconic.compression.decoding import decode_body, decode_dense
+from laconic.compression.decoding import body_norm, decode_body, decode_dense
 from laconic.compression.forms import Form, Kept, Levels, Signs, Values
 from laconic.compression.groups import Granularity
 from laconic.compression.packet import HEADER_BYTES
-from laconic.compression.payload import DensePayload, Payload, SparsePayload, SumPayload
+from laconic.compression.payload import DensePayload, Payload, SparsePayload, SumPayload, sum_norm
 
 __all__ = [
     "COMPRESSORS",
@@ -49,6 +49,7 @@ __all__ = [
     "TopK",
     "Uniform",
     "Values",
+    "body_norm",
     "compressor",
     "decode",
     "decode_body",
@@ -59,4 +60,5 @@ __all__ = [
     "encode_sparse",
     "parse_compressor",
     "split_granularity",
+    "sum_norm",
 ]

@@ -33,7 +33,7 @@ class ServerKeywords(SettingsKeywords, DeploymentKeywords, Changes, total=False)
     strategy: Literal["auto", "stacked", "vmap", "loop"]
     vmap_width: int
     aggregate: str
-    clip_updates: float | Literal["median"] | None
+    clip_updates: float | str | None
     refuse_updates: float | Literal["auto", "none"] | None
     dp_noise: float
     dp_delta: float

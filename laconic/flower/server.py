@@ -18,6 +18,7 @@ from laconic.core.errors import ConfigError, LaconicError, unknown_name
 from laconic.core.part import SLOTS
 from laconic.core.validation import explain
 from laconic.data.federated import ClientData
+from laconic.federation.settings import Defenses
 from laconic.flower.deployment import Deployment
 from laconic.flower.keywords import ServerKeywords
 from laconic.flower.plan import Model
@@ -187,9 +188,9 @@ def _configured(
             table = value.model_dump(exclude_defaults=True) if isinstance(value, BaseModel) else None
             given = f"{key} = {value!r}" if table is None else ", ".join(f"{key}.{k} = {v!r}" for k, v in table.items())
             raise ConfigError(f"{given}: does not apply on Flower: {why}")
-    if not config.defense.noise and "refuse" not in config.defense.model_fields_set:
+    if not config.defense.noise:
         # Unlike simulated clients, nodes are not trusted.
-        defense = config.defense.model_copy(update={"refuse": "auto"})
+        defense = Defenses(**{"clip": "auto", "refuse": "auto"} | config.defense.model_dump(exclude_unset=True))
         config = config.model_copy(update={"defense": defense})
     return config, built, config.load_data() if isinstance(data, str) else data
 
