@@ -124,6 +124,15 @@ Ranking = Annotated[
 ]
 Out = Annotated[Path | None, _output("--out", help="Directory to write to. Default: a new one in runs/.")]
 Resume = Annotated[bool, _output("--resume", help="Continue what was interrupted in --out.")]
+FromRound = Annotated[
+    int | None,
+    _output(
+        "--from-round",
+        metavar="NUMBER",
+        min=0,
+        help="With --resume: go back to the checkpoint of this round, one of the last three.",
+    ),
+]
 Json = Annotated[bool, _output("--json", help="Print one JSON object as the last line of stdout.")]
 Report = Annotated[bool, _output("--report/--no-report", help="Write report.html at the end.")]
 TensorBoard = Annotated[

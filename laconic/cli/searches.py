@@ -21,7 +21,8 @@ from laconic.core.user_code import check_trusted
 from laconic.engine.settings import Network, Spread
 from laconic.report.page import report as write_report
 from laconic.run.config import RunConfig, code_in, load_config
-from laconic.run.directory import RunDirectory, write_atomically
+from laconic.run.directory import RunDirectory
+from laconic.run.files import write_atomically
 from laconic.run.labels import split_label
 from laconic.run.target import WINDOW
 from laconic.search.advise import ARMS, Advice, candidates

@@ -64,6 +64,13 @@ def own_modules() -> list[ModuleType]:
     return [module for name, module in sys.modules.items() if name.startswith(_PREFIX)]
 
 
+def display_name(item: type | Callable[..., Any]) -> str:
+    """A class or function in messages: `file.py:Name` from a user's file, otherwise `package.module.Name`."""
+    if item.__module__.startswith(_PREFIX):
+        return f"{Path(str(sys.modules[item.__module__].__file__)).name}:{item.__qualname__}"
+    return f"{item.__module__}.{item.__qualname__}"
+
+
 def is_own(spelling: str) -> bool:
     """Whether a text has the form of a user function.
 

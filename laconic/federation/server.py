@@ -17,8 +17,9 @@ from laconic.data.federated import ClientData, sizes_of
 from laconic.federation.blocklist import Blocklist
 from laconic.federation.client_links import ClientLinkState, DiskClientLinkState
 from laconic.federation.client_table import ClientTable
-from laconic.federation.defenses import check_defenses
+from laconic.federation.defenses import check_defenses, resolve_clip
 from laconic.federation.policy import ReplyPolicy
+from laconic.federation.privacy import check_noise
 from laconic.federation.sampling import limited, participants
 from laconic.federation.settings import Defenses, Sampling, Weighting
 from laconic.federation.update_norms import UpdateNormFilter
@@ -49,16 +50,18 @@ class Server:
         self.algorithm, self.layout, self.data, self.randomness = algorithm, layout, data, randomness
         self.count, self.sampling, self.weighting = participants, sampling, weighting
         self.send_buffers = send_buffers and layout.buffer_size > 0
-        self.defenses = defenses or Defenses()
+        self.defenses = resolve_clip(defenses or Defenses(), algorithm, self.send_buffers)
         check_defenses(
             self.defenses,
             algorithm,
             layout,
             participants=participants,
             weighting=weighting,
-            sampling=sampling,
             send_buffers=self.send_buffers,
         )
+        if self.defenses.noise:
+            fixed_number = sampling == "uniform" and participants < len(data)
+            check_noise(self.defenses, algorithm, sampling, weighting, fixed_number=fixed_number, quorum=quorum)
         self.policy = policy or ReplyPolicy(Blocklist())
         self.quorum = quorum
         """An exchange ends when this share of its clients has sent valid replies; None waits for all."""
@@ -79,7 +82,7 @@ class Server:
         self.optimizer_state = algorithm.optimizer.init(model)
         self.downlink_state = algorithm.downlink.init(model)
         self.clients = ClientTable(layout, len(data), links)
-        self.norms = UpdateNormFilter()
+        self.norms = UpdateNormFilter(self.defenses)
         self._sizes: tuple[int, np.ndarray] | None = None
         self._weights: tuple[np.ndarray, np.ndarray] | None = None
 

@@ -12,6 +12,7 @@ class DeploymentKeywords(TypedDict, total=False):
     """The settings that only a real federation has: see `laconic.flower.deployment.Deployment`."""
 
     out: str | None
+    from_round: int | None
     deadline: float
     adaptive_deadline: bool
     quorum: float
@@ -32,7 +33,7 @@ class ServerKeywords(SettingsKeywords, DeploymentKeywords, Changes, total=False)
     strategy: Literal["auto", "stacked", "vmap", "loop"]
     vmap_width: int
     aggregate: str
-    clip_updates: float | Literal["median"] | None
+    clip_updates: float | str | None
     refuse_updates: float | Literal["auto", "none"] | None
     dp_noise: float
     dp_delta: float

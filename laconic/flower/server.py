@@ -18,6 +18,7 @@ from laconic.core.errors import ConfigError, LaconicError, unknown_name
 from laconic.core.part import SLOTS
 from laconic.core.validation import explain
 from laconic.data.federated import ClientData
+from laconic.federation.settings import Defenses
 from laconic.flower.deployment import Deployment
 from laconic.flower.keywords import ServerKeywords
 from laconic.flower.plan import Model
@@ -29,7 +30,7 @@ from laconic.run.keys import SHORT_NAMES
 from laconic.run.labels import split_label
 from laconic.run.loop import run
 from laconic.run.resume import FREE_TO_CHANGE, check_same
-from laconic.run.training import Record, Result
+from laconic.run.training import TROUBLES, Record, Result, troubles
 
 LOG = getLogger("flwr.laconic")
 MAY_CHANGE = FREE_TO_CHANGE | {"max_violations", "defense.refuse"}
@@ -99,11 +100,15 @@ def serve(
     )
     path = Path(deployment.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{algorithm.name}-flower")
     # Every round is saved before the next one starts, because the next instructions acknowledge its updates.
-    directory = RunDirectory(path, resume=True, every_round=True)
+    directory = RunDirectory(path, resume=True, every_round=True, from_round=deployment.from_round)
+    if deployment.from_round is not None and config.defense.noise:
+        # The later models were sent, so their rounds count for epsilon, and the same noise must not be added twice.
+        raise ConfigError("from_round: not with defense.noise: the privacy of the discarded rounds is spent")
     training = FederatedTraining(grid, algorithm, model, loaded, config, deployment, directory.save_checkpoint)
     resolved = config.resolved(training)
     training.roster.plan = training.roster.plan.model_copy(update={"partition": resolved.partition})
     if directory.exists():
+        directory.check_config()
         stored = RunConfig.model_validate(tomllib.loads(directory.config.read_text()))
         check_same(resolved.model_dump(), stored, path, MAY_CHANGE)
     builtin = [ClientEvaluation(training, directory), RoundLog()]
@@ -183,9 +188,9 @@ def _configured(
             table = value.model_dump(exclude_defaults=True) if isinstance(value, BaseModel) else None
             given = f"{key} = {value!r}" if table is None else ", ".join(f"{key}.{k} = {v!r}" for k, v in table.items())
             raise ConfigError(f"{given}: does not apply on Flower: {why}")
-    if not config.defense.noise and "refuse" not in config.defense.model_fields_set:
+    if not config.defense.noise:
         # Unlike simulated clients, nodes are not trusted.
-        defense = config.defense.model_copy(update={"refuse": "auto"})
+        defense = Defenses(**{"clip": "auto", "refuse": "auto"} | config.defense.model_dump(exclude_unset=True))
         config = config.model_copy(update={"defense": defense})
     return config, built, config.load_data() if isinstance(data, str) else data
 
@@ -213,7 +218,6 @@ def _line(record: Record) -> str:
     items += [f"{name} {record[name]:.4f}" for name in ("accuracy", "loss") if isinstance(record.get(name), float)]
     if record.get("epsilon") is not None:
         items.append(f"epsilon {record['epsilon']:.4g}")
-    if record.get("refused"):
-        items.append(f"{sum(record['refused'].values())} refused")
+    items += [f"{count} {TROUBLES[name]}" for name, count in troubles([record]).items()]
     items += [f"up {record['bytes_up']:,} B", f"down {record['bytes_down']:,} B"]
     return ", ".join(items)

@@ -114,6 +114,9 @@ class FederatedTraining(Training):
             # Nodes know the run's seed, so the noise must not depend on it.
             self._set_secret(int.from_bytes(os.urandom(16), "little"))
         self.presence = Presence(self.roster, self.population, self.server, deployment)
+        if config.defense.noise:
+            # A slow client could otherwise shorten or extend the deadline of others, which the noise does not hide.
+            deployment = deployment.model_copy(update={"adaptive_deadline": False})
         self.engine = GridEngine(grid, self.presence, deployment)
         self.transport = self.engine
         self.mapper = map

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from laconic.report.gather import find_runs, gather
 from laconic.report.reading import Table
-from laconic.run.directory import plain, write_atomically
+from laconic.run.directory import plain
+from laconic.run.files import write_atomically
 
 SHARP_PIXELS = "".join(
     f"image-rendering: {value}; "

@@ -99,9 +99,9 @@ def test_a_client_that_claims_to_be_huge_does_not_own_the_model(tmp_path, monkey
     weights: list[float] = []
     add_weighted = Received.add
 
-    def record(self, stream, payload, weight):
+    def record(self, stream, payload, weight, factor):
         weights.append(weight)
-        add_weighted(self, stream, payload, weight)
+        add_weighted(self, stream, payload, weight, factor)
 
     monkeypatch.setattr(Received, "add", record)
     run(grid, tmp_path, "fed_avg", rounds=1, weighting="size")
