@@ -11,7 +11,7 @@ from laconic.data.federated import ClientData
 from laconic.run.callbacks import Callback
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, read_metrics
-from laconic.run.loop import run
+from laconic.run.loop import run_training
 from laconic.run.resume import with_changes
 from laconic.run.target import Reached, reached
 from laconic.run.training import TROUBLES, Diverged, Record, Result, troubles
@@ -96,7 +96,7 @@ def run_config(
         config = with_changes(config, load_config(folder.config, {}), directory)
     label = label or config.algorithm
     simulation = config.build(data)
-    result = run(simulation, config, folder, callbacks, label=label, more=more)
+    result = run_training(simulation, config, folder, callbacks, label=label, more=more)
     return Finished(label, config.resolved(simulation), result, directory, target)
 
 

@@ -14,7 +14,7 @@ from laconic.run.directory import RunDirectory
 from laconic.run.training import Diverged, Result, Training
 
 
-def run(
+def run_training(
     training: Training,
     config: RunConfig,
     directory: RunDirectory | None = None,

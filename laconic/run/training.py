@@ -115,7 +115,7 @@ class Result:
 class Training:
     """A server and an engine that run the rounds of a training. Subclasses provide the engine."""
 
-    transport: Engine
+    engine: Engine
     """Runs the clients."""
     mapper: Mapper
     """Runs the evaluation."""
@@ -194,7 +194,7 @@ class Training:
 
     def _round(self) -> Round:
         try:
-            finished = run_round(self.server, self.transport)
+            finished = run_round(self.server, self.engine)
         except PacketError as error:
             # A compressor, on a client or on the server, refused values that are not finite.
             if error.reason != "not finite":
