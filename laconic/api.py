@@ -83,9 +83,7 @@ def simulate(
     directory = None if out is None else RunDirectory(Path(out))
     builtin = [ProgressBar(shown=progress), EachRound(_warn_of_collapse), *([EachRound(on_round)] if on_round else [])]
     try:
-        return run_training(
-            simulation, RunConfig(**names), directory, [*builtin, *callbacks], label=recipe.name, more=True
-        )
+        return run_training(simulation, RunConfig(**names), directory, [*builtin, *callbacks], more=True)
     except Interrupted as stop:
         # KeyboardInterrupt, as without `out`: a script that catches `Exception` must stop, too.
         raise KeyboardInterrupt(f"stopped after round {stop.done}; saved in '{out}'") from None

@@ -109,7 +109,7 @@ class Result:
         costs = self.ledger.totals()
         metrics = " ".join(f"{name}={value:.4f}" for name, value in self.metrics.items())
         traffic = f"up={costs['bytes_up']:,}B down={costs['bytes_down']:,}B"
-        return f"<{self.algorithm.name}: {len(self.history)} rounds, {metrics}, {traffic}, {self.seconds:.1f} s>"
+        return f"<{self.algorithm.title}: {len(self.history)} rounds, {metrics}, {traffic}, {self.seconds:.1f} s>"
 
 
 class Training:

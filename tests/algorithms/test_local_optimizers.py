@@ -139,7 +139,7 @@ def test_misuse_is_explained() -> None:
         laconic.fed_avg(local_optimizer="adan")
     with pytest.raises(ConfigError, match="beta1"):
         laconic.fed_avg(local_optimizer="adam:beta1=2")
-    with pytest.raises(ConfigError, match="local_optimizer: .*it takes plain SGD steps"):
+    with pytest.raises(ConfigError, match=r"local_optimizer: .*it takes plain SGD steps"):
         laconic.scaffold(local_optimizer="adam")
     algorithm = laconic.fed_avg(local_optimizer="adam", local_optimizer_state="averaged")
     with pytest.raises(ConfigError, match="'first_moment' is sent with the updates and would be undefended"):
