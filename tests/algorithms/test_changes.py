@@ -250,7 +250,7 @@ def test_every_part_that_has_a_name_is_exported() -> None:
 
 def test_a_name_stays_only_while_the_parts_are_its_own() -> None:
     assert laconic.scaffold(local_lr=0.1, local_steps=3).title == "scaffold"
-    own = laconic.scaffold(method={"name": "own_training", "function": "json:dumps"})
+    own = laconic.scaffold(method={"name": "own_training", "function": "operator:add"})
     assert own.title == "scaffold (method own_training)"
     assert laconic.fed_avg().replace(optimizer="ams", downlink="broadcast", compressor="sign").title == (
         "fed_avg (uplink compressed, optimizer ams, downlink broadcast)"
