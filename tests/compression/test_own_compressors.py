@@ -84,7 +84,7 @@ def test_a_sparsifier_of_ones_own_is_treated_as_ours() -> None:
     assert decode(encode(vector, "own+sign"), 4).tolist() == [1.25, 0, 1.25, 0]
     algorithm = laconic.fed_cams(compressor="own")
     with pytest.raises(laconic.ConfigError, match="with 'own' most entries of an update are zero"):
-        settings = {"participants": 3, "weighting": "uniform", "sampling": "uniform", "send_buffers": False}
+        settings = {"participants": 3, "weighting": "uniform", "send_buffers": False}
         check_defenses(Defenses(aggregate="median"), algorithm, layout_of(4), **settings)
     assert laconic.fed_gate(compressor="own").resolve().method.tracker_rate == 0.1
     returning(lambda x: laconic.Kept(np.array([0]), x[:1]), sparse=True, kept_fraction=0.25)

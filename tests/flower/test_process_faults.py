@@ -87,7 +87,7 @@ class Federation:
         """A node's error memory, once it hears that the server has its update `number`."""
         file = NodeFile(self.folder / "nodes" / f"node-{node}.sqlite")
         with closing(sqlite3.connect(file.path)) as connection:
-            ((run,),) = connection.execute("SELECT run FROM documents WHERE name = 'plan'").fetchall()
+            ((run,),) = connection.execute("SELECT DISTINCT run FROM entries WHERE owner = 'plan'").fetchall()
         settled = file.store(run).settle(node, Question(99, 10**6, 0, number))
         assert settled.state is not None
         assert not settled.lost
