@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -48,10 +48,14 @@ class Examples:
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def batch(self, indices: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-        """Return the examples at `indices`, normalized and converted for a model."""
+    def batch(
+        self, indices: Tensor, dtype: torch.dtype = torch.float32, change: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the examples at `indices`, normalized and converted for a model. `change` gets compact inputs first."""
         indices = indices.to(self.inputs.device)
         inputs = self.inputs.index_select(0, indices)
+        if change is not None:
+            inputs = change(inputs)
         targets = self.targets.index_select(0, indices)
         return self._model_inputs(inputs, dtype), targets.to(dtype if targets.is_floating_point() else torch.int64)
 
@@ -117,9 +121,33 @@ class ClientData(Protocol):
         """A client's examples at `positions` (0..size-1, in the client's own order)."""
 
 
+@runtime_checkable
+class AugmentedData(Protocol):
+    """The capability of data whose training batches are random, such as randomly cropped images."""
+
+    def augmented(self, client: int, positions: Indices, dtype: torch.dtype, seed: int) -> tuple[Tensor, Tensor]:
+        """The batch for training at `positions`. All of its randomness comes from the seed."""
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """The capability to list all clients' sizes at once."""
+
+    def sizes(self) -> Indices:
+        """Number of examples of every client."""
+
+
+@runtime_checkable
+class Fingerprinted(Protocol):
+    """The capability to tell whether data is the same as in an earlier process."""
+
+    def fingerprint(self) -> str:
+        """A hash of examples and clients."""
+
+
 def sizes_of(data: ClientData) -> Indices:
     """Number of examples of every client."""
-    if isinstance(data, FederatedData | GeneratedData):
+    if isinstance(data, Sized):
         return data.sizes()
     return np.fromiter((data.size(client) for client in range(len(data))), np.int64, len(data))
 
@@ -177,11 +205,23 @@ class FederatedData:
         """A client's examples at `positions` (0..size-1, in the client's own order)."""
         return self.examples.batch(torch.from_numpy(self.clients[client][positions]), dtype)
 
+    def targets(self) -> np.ndarray[Any, Any]:
+        """The targets of all examples, numbered as in `clients`."""
+        return self.examples.targets.cpu().numpy()
+
+    def divided(self, split: Sequence[Indices]) -> Self:
+        """The same examples with other clients."""
+        return replace(self, clients=split)
+
+    def part(self, clients: Sequence[int]) -> Self:
+        """The same data with some of the clients only."""
+        return replace(self, clients=[self.clients[client] for client in clients])
+
     def label_counts(self) -> Indices:
         """Count every client's examples (or tokens) of every class: [clients, classes]."""
         if self.classes is None:
             raise DataError(f"{self.name}: {self.kind} data has no classes to count")
-        targets = self.examples.targets.cpu().numpy()
+        targets = self.targets()
         counts = [np.bincount(targets[indices].ravel(), minlength=self.classes) for indices in self.clients]
         return np.stack(counts).astype(np.int64)
 
@@ -215,6 +255,8 @@ Array = Any
 """Anything that torch.as_tensor accepts: NumPy arrays, tensors, lists of numbers."""
 Make = Callable[[int], tuple[Array, Array]]
 Size = Callable[[int], int]
+Augment = Callable[[Tensor, int], Tensor]
+"""A function of compact inputs and a seed."""
 
 
 class GeneratedData:
@@ -249,6 +291,9 @@ class GeneratedData:
         self.name, self.kind, self.classes, self.test = name, kind, classes, test
         self._clients, self._size, self._make = clients, size, make
         self._normalize = normalize
+        self._augmentation: Augment
+        self.augmented: Callable[[int, Indices, torch.dtype, int], tuple[Tensor, Tensor]]
+        """Only with augmentation: see `AugmentedData`."""
         self._cache: LRUCache[int, Examples] = LRUCache(cache)
         if test is not None:
             check_examples(f"{name} (test)", test.inputs, test.targets, kind, classes)
@@ -280,6 +325,16 @@ class GeneratedData:
     def fingerprint(self) -> str:
         """Return the sha256 of the first and the last client, which detects a different seed but not every difference."""
         return self._fingerprint
+
+    def with_augmentation(self, augmentation: Augment) -> GeneratedData:
+        """Return the same data with augmented training batches: `augmentation(compact inputs, seed)` changes them."""
+        other = copy.copy(self)
+        other._augmentation, other.augmented = augmentation, other._augmented
+        return other
+
+    def _augmented(self, client: int, positions: Indices, dtype: torch.dtype, seed: int) -> tuple[Tensor, Tensor]:
+        indices = torch.from_numpy(np.ascontiguousarray(positions))
+        return self._examples(client).batch(indices, dtype, lambda inputs: self._augmentation(inputs, seed))
 
     def without_cache(self) -> GeneratedData:
         """Return a copy without cached clients and test set, to send to another process."""

@@ -178,7 +178,8 @@ class Node:
             raise ConfigError(f"partition-id = {client}: 0 to {plan.clients - 1} is allowed")
         if isinstance(self._data, str):
             name = str(context.run_config.get("dataset", self._data))
-            data = data_sets.load(name, clients=plan.clients, partition=plan.partition, seed=plan.seed)
+            keys = ("clients", "partition", "seed", "augment", "skip_empty")
+            data = data_sets.load(name, **{key: getattr(plan, key) for key in keys})
         else:
             data = self._data if isinstance(self._data, ClientData) else self._data(context)
         if len(data) == plan.clients:

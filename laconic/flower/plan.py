@@ -52,6 +52,8 @@ class Plan(BaseModel):
     clients: int
     """The number of clients of the run."""
     partition: str | None
+    augment: str | None = None
+    skip_empty: bool = False
     numerics: Numerics
     buffers: Literal["mean", "frozen"]
     shape: Shape | None

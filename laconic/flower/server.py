@@ -91,7 +91,8 @@ def serve(
     )
     training = FederatedTraining(grid, algorithm, model, loaded, config, deployment)
     resolved = config.resolved(training)
-    training.roster.plan = training.roster.plan.model_copy(update={"partition": resolved.partition})
+    data_keys = {key: getattr(resolved, key) for key in ("partition", "augment", "skip_empty")}
+    training.roster.plan = training.roster.plan.model_copy(update=data_keys)
     path = Path(deployment.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{algorithm.name}-flower")
     # Every round is saved before the next one starts, because the next instructions acknowledge its updates.
     directory = RunDirectory(path, resume=True, every_round=True)

@@ -12,7 +12,6 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from threading import Lock
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +20,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
+from laconic.core.randomness import GLOBAL_GENERATORS
 from laconic.core.task import Batch, Task
 from laconic.gradients.named_rng import NamedDraws, Stochastic, forked
 from laconic.gradients.numerics import Numerics
@@ -28,7 +28,6 @@ from laconic.gradients.perceptron import PerceptronGradients, is_perceptron
 from laconic.gradients.pooled_convolution import fuse
 from laconic.gradients.stacked import StackedGradients, can_be_stacked
 
-_SERIAL = Lock()
 Seed = Callable[[int], int]
 """Returns the seed of a row's random draws. It is a function because few models need the seed."""
 
@@ -226,13 +225,13 @@ class _SeededAlone:
         self.fork = forked(device)
 
     def __enter__(self) -> None:
-        _SERIAL.acquire()
+        GLOBAL_GENERATORS.acquire()
         self.fork.__enter__()
         torch.manual_seed(self.seed)
 
     def __exit__(self, *details: Any) -> None:
         self.fork.__exit__(*details)
-        _SERIAL.release()
+        GLOBAL_GENERATORS.release()
 
 
 def _channels_last(tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from laconic.core.part import section
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import StateDict, prefixed
 from laconic.core.task import TASKS, Task
-from laconic.data.federated import ClientData, FederatedData, GeneratedData, sizes_of
+from laconic.data.federated import ClientData, Fingerprinted, sizes_of
 from laconic.engine.client_spec import ClientSpec
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.network import NetworkEngine
@@ -149,7 +149,7 @@ class Simulation(Training):
         return {} if similarity is None else {"gradient_similarity": similarity}
 
     def fingerprints(self) -> dict[str, Any]:
-        data = self.data.fingerprint() if isinstance(self.data, FederatedData | GeneratedData) else None
+        data = self.data.fingerprint() if isinstance(self.data, Fingerprinted) else None
         return super().fingerprints() | {"data": data}
 
     def state_dict(self) -> StateDict:
