@@ -20,17 +20,23 @@ class Divisible(Protocol):
     """Data whose examples can be given to other clients."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The data set's name."""
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Number of clients."""
 
-    def sizes(self) -> Indices: ...
+    def sizes(self) -> Indices:
+        """Number of examples of every client."""
 
-    def targets(self) -> np.ndarray[Any, Any]: ...
+    def targets(self) -> np.ndarray[Any, Any]:
+        """The targets of all examples, in the order in which `divided` numbers them."""
 
-    def divided(self, split: Sequence[Indices]) -> Self: ...
+    def divided(self, split: Sequence[Indices]) -> Self:
+        """The same examples with other clients."""
 
-    def part(self, clients: Sequence[int]) -> Self: ...
+    def part(self, clients: Sequence[int]) -> Self:
+        """The same data with some of the clients only."""
 
 
 Data = TypeVar("Data", bound=Divisible)

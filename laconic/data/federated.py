@@ -340,7 +340,7 @@ class GeneratedData:
         """Return a copy without cached clients and test set, to send to another process."""
         other = copy.copy(self)
         other.test, other._cache = None, LRUCache(self._cache.limit)
-        return other
+        return other.with_augmentation(self._augmentation) if hasattr(self, "_augmentation") else other
 
     def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
         """A client's examples at `positions`, generated unless the client is cached."""

@@ -125,8 +125,8 @@ class LazyData:
         where = f"{self.name}, client {client}"
         return stacked(where, self._datasets[client], positions, self._columns, seed)
 
-    def _examples(self, where: str, inputs: Tensor, targets: Any, numbers: Sequence[int] | None = None) -> Examples:
-        examples = Examples(compact(inputs), self._encoded(targets), self._normalize)
+    def _examples(self, where: str, inputs: Any, targets: Any, numbers: Sequence[int] | None = None) -> Examples:
+        examples = Examples(compact(torch.as_tensor(inputs)), self._encoded(targets), self._normalize)
         check_examples(where, examples.inputs, examples.targets, self.kind, self.classes, numbers)
         if examples.inputs.shape[1:] != self.input_shape:
             shape = tuple(examples.inputs.shape[1:])

@@ -119,8 +119,8 @@ def _renamed(
     algorithm = named.pop("algorithm", algorithm) if isinstance(algorithm, str) else algorithm
     if isinstance(data, str):
         data = named.pop("dataset", data)
-    elif "partition" in settings:
-        named["partition"] = settings.pop("partition")
+    else:
+        named |= {key: settings.pop(key) for key in ("partition", "augment", "skip_empty") if key in settings}
     for key, value in named.items():
         LOG.info("laconic: %s = %r is ignored: the app passes an object", key, value)
     return algorithm, model, data, settings

@@ -76,7 +76,11 @@ def test_wrappers_pass_augmentation_on():
     plain = GeneratedData(3, 4, make, kind="classification", classes=2, normalize=((0.5,) * 3, (0.5,) * 3))
     generated = augment(plain, "flip")
     assert isinstance(generated, AugmentedData) and not isinstance(plain, AugmentedData)
-    assert not torch.equal(generated.augmented(1, positions, torch.float32, 1)[0], plain.batch(1, positions)[0])
+    expected = generated.augmented(1, positions, torch.float32, 1)[0]
+    assert not torch.equal(expected, plain.batch(1, positions)[0])
+    sent = part_of(generated, [1])
+    assert sent.augmented.__self__ is sent, "no cache of the sender"
+    assert torch.equal(sent.augmented(1, positions, torch.float32, 1)[0], expected)
 
 
 def test_a_run_repeats_with_any_number_of_threads_and_chunks_and_on_disk():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 
 import numpy as np
@@ -64,6 +65,8 @@ def test_given_classes_save_the_pass_over_all_examples():
     lazy = clients()
     assert from_datasets(lazy, classes=2).classes == 2
     assert sum(dataset.reads for dataset in lazy) <= 1
+    held_out = (np.zeros((2, 3)), np.array([0, 1]))
+    assert from_datasets(clients(), test=held_out, classes=2).test.inputs.dtype == torch.float32
     assert from_datasets(clients(), in_memory=True).examples.inputs.shape == (25, 3)
 
 
@@ -181,7 +184,7 @@ def test_lazy_examples_without_clients_are_divided(tmp_path):
 
 def test_workers_and_nodes_get_their_part():
     data = from_datasets(clients(), test=Noisy(4))
-    part = part_of(data, [1, 3])
+    part = pickle.loads(pickle.dumps(part_of(data, [1, 3])))
     assert isinstance(part, AugmentedData) and len(part) == 4 and part.test is None and data.test is not None
     one, other = (d.augmented(3, np.array([0]), torch.float32, 5)[0] for d in (part, data))
     assert torch.equal(one, other)
