@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -31,6 +31,8 @@ def from_arrays(
 ) -> FederatedData:
     """Build federated data from one (inputs, targets) pair per client.
 
+    Inputs are an array, or a dict of arrays: the names of parameters of the model's `forward`.
+
     Args:
         kind: Defaults to classification for integer or text targets, regression for floating-point targets.
         labels: The class names, if targets are text: class i is labels[i]. Defaults to all names in the data in
@@ -49,6 +51,10 @@ def from_arrays(
             f"{name}: one (inputs, targets) pair; give a list with a pair per client, [(inputs, targets), …]"
         )
     clients = without_empty(name, clients, lambda pair: len(pair[1]), skip_empty)
+    extra, input_name = _extra_inputs([pair[0] for pair in clients if is_pair(pair)])
+    test_extra, _ = _extra_inputs([] if test is None else [test[0]])
+    clients = [_main_input(pair) for pair in clients]
+    test = None if test is None else _main_input(test)
     clients, test, class_names = _encode_labels(name, clients, test, labels)
     pairs = [_tensors(f"{name}, client {client}", pair) for client, pair in enumerate(clients)]
     _check_shapes(name, pairs)
@@ -59,11 +65,27 @@ def from_arrays(
     kind = kind or ("regression" if targets.is_floating_point() else "classification")
     if kind != "regression" and classes is None:
         both = [targets] if test_pair is None else [targets, test_pair[1]]
+        both += [inputs] if kind == "next_token" else []
         classes = len(class_names or ()) or 1 + max(int(part.max()) for part in both if part.numel())
-    test_set = None if test_pair is None else Examples(*test_pair, normalize)
-    examples = Examples(inputs, targets, normalize)
+    test_set = None if test_pair is None else Examples(*test_pair, normalize, test_extra, input_name)
+    examples = Examples(inputs, targets, normalize, extra, input_name)
     labels_found = bool(class_names and not labels)
     return FederatedData(name, kind, examples, split, test_set, classes, class_names, labels_found)
+
+
+def _main_input(pair: Pair) -> Pair:
+    """The pair with the first input only, if inputs are a dict."""
+    if is_pair(pair) and isinstance(pair[0], Mapping):
+        return next(iter(pair[0].values())), pair[1]
+    return pair
+
+
+def _extra_inputs(inputs: Sequence[Any]) -> tuple[dict[str, Tensor], str | None]:
+    """All inputs but the first, over all clients, and the name of the first, if inputs are dicts."""
+    if not inputs or not all(isinstance(part, Mapping) for part in inputs):
+        return {}, None
+    first, *others = inputs[0]
+    return {key: torch.cat([compact(torch.as_tensor(part[key])) for part in inputs]) for key in others}, first
 
 
 def without_empty(

@@ -92,7 +92,7 @@ class AugmentedImages(FederatedData):
 
     augmentation: Augmentation = Augmentation(())
 
-    def augmented(self, client: int, positions: Indices, dtype: torch.dtype, seed: int) -> tuple[Tensor, Tensor]:
+    def augmented(self, client: int, positions: Indices, dtype: torch.dtype, seed: int) -> tuple[Tensor, ...]:
         """A client's examples at `positions`, augmented."""
         indices = torch.from_numpy(self.clients[client][positions])
         return self.examples.batch(indices, dtype, lambda images: self.augmentation(images, seed))

@@ -45,7 +45,9 @@ def check_examples(
         raise DataError(f"{where}: {kind} needs integer targets, not {targets.dtype}")
     if kind == "classification" and targets.ndim != 1:
         raise DataError(f"{where}: classification needs one label per example, not {tuple(targets.shape)}")
-    _check_range(where, "label", targets, classes, numbers)
+    # -100 marks tokens that do not count, such as padding.
+    counted = targets.clamp(min=0) if kind == "next_token" and bool((targets == -100).any()) else targets
+    _check_range(where, "label", counted, classes, numbers)
     if kind == "next_token":
         if inputs.is_floating_point():
             raise DataError(f"{where}: next_token needs integer inputs, not {inputs.dtype}")

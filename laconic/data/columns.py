@@ -13,7 +13,10 @@ from torch.utils.data import Subset, TensorDataset
 
 from laconic.core.errors import DataError
 from laconic.data.arrays import Pair
+from laconic.data.federated import Array
 
+TOKENS = ("input_ids", "attention_mask", "token_type_ids")
+"""The columns of a tokenizer."""
 TARGETS = ("label", "labels", "target")
 """Names of a target column that is not given."""
 
@@ -24,15 +27,19 @@ class Columns:
 
     inputs: str | Sequence[str] | None = None
     target: str | None = None
+    next_token: bool = False
+    """Whether the targets are the tokens after each token: those of the target column, default input_ids."""
 
     def names(self, present: Iterable[str]) -> tuple[list[str], str]:
         """The input columns and the target column, among those that are present."""
         known = list(present)
-        target = self.target or next((name for name in TARGETS if name in known), None)
+        tokens = [name for name in TOKENS if name in known]
+        found = [name for name in (*TARGETS, *(tokens[:1] if self.next_token else ())) if name in known]
+        target = self.target or next(iter(found), None)
         if target is None:
             raise DataError(f"no target among the columns {', '.join(known)}; name it: target=COLUMN")
         inputs = [self.inputs] if isinstance(self.inputs, str) else list(self.inputs or ())
-        inputs = inputs or [name for name in known if name != target]
+        inputs = inputs or tokens or [name for name in known if name != target]
         for name in (*inputs, target):
             if name not in known:
                 raise DataError(f"there is no column '{name}'; allowed: {', '.join(known)}")
@@ -45,7 +52,12 @@ class Columns:
         if isinstance(sample, Mapping):
             names, target_name = self.names(sample)
             columns = {name: as_tensor(sample[name]).unsqueeze(0) for name in names}
-            inputs, target = _joined(columns)[0], sample[target_name]
+            joined = _joined(columns)
+            target = sample[target_name]
+            if self.next_token:
+                joined, targets = _shifted(joined, as_tensor(target).unsqueeze(0))
+                target = targets[0]
+            inputs = {name: part[0] for name, part in joined.items()} if isinstance(joined, dict) else joined[0]
         else:
             first, target = sample
             inputs = as_tensor(first)
@@ -71,7 +83,8 @@ class Columns:
         targets = table[target]
         if isinstance(targets, Tensor) and targets.dtype == torch.bool:
             targets = targets.to(torch.int64)
-        return _joined({name: table[name] for name in names}), targets
+        joined = _joined({name: table[name] for name in names})
+        return _shifted(joined, targets) if self.next_token else (joined, targets)
 
 
 def is_hugging_face(dataset: object) -> bool:
@@ -87,8 +100,20 @@ def as_tensor(value: Any) -> Tensor:
     return torch.as_tensor(value)
 
 
-def _joined(columns: Mapping[str, Tensor]) -> Tensor:
-    """[N, …]: one column, or several columns of numbers side by side."""
+def _shifted(inputs: Array, targets: Tensor) -> Pair:
+    """Sequences without their last token, and the token after each. Padding does not count."""
+    parts = inputs if isinstance(inputs, dict) else {"input_ids": inputs}
+    targets = targets[:, 1:].clone()
+    if "attention_mask" in parts:
+        targets[parts["attention_mask"][:, 1:] == 0] = -100
+    shorter = {name: part[:, :-1] for name, part in parts.items()}
+    return (shorter if isinstance(inputs, dict) else shorter["input_ids"]), targets
+
+
+def _joined(columns: Mapping[str, Tensor]) -> Array:
+    """[N, …]: one column, or several columns of numbers side by side; a dict of several columns of arrays."""
+    if len(columns) > 1 and all(column.ndim > 1 for column in columns.values()):
+        return dict(columns)
     for name, column in columns.items():
         if len(columns) > 1 and column.ndim != 1:
             raise DataError(
@@ -102,9 +127,10 @@ def _joined(columns: Mapping[str, Tensor]) -> Tensor:
 
 def _rows(pair: Pair, indices: Tensor) -> Pair:
     inputs, targets = pair
+    chosen = {name: part[indices] for name, part in inputs.items()} if isinstance(inputs, dict) else inputs[indices]
     if isinstance(targets, Tensor):
-        return inputs[indices], targets[indices]
-    return inputs[indices], [targets[index] for index in indices.tolist()]
+        return chosen, targets[indices]
+    return chosen, [targets[index] for index in indices.tolist()]
 
 
 def _fault(values: Sequence[Any]) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
@@ -44,28 +44,50 @@ class Examples:
     inputs: Tensor
     targets: Tensor
     normalize: Normalize | None = None
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+    """Further inputs by name, such as attention masks. A batch has them between inputs and targets."""
+    input_name: str | None = None
+    """The name of `inputs`, such as input_ids, if inputs have names."""
+
+    def __post_init__(self) -> None:
+        for name, tensor in self.extra.items():
+            if len(tensor) != len(self.inputs):
+                raise DataError(f"input '{name}' has {len(tensor)} examples, but '{self.input_name}' has {len(self)}")
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def batch(
         self, indices: Tensor, dtype: torch.dtype = torch.float32, change: Callable[[Tensor], Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         """Return the examples at `indices`, normalized and converted for a model. `change` gets compact inputs first."""
         indices = indices.to(self.inputs.device)
         inputs = self.inputs.index_select(0, indices)
         if change is not None:
             inputs = change(inputs)
         targets = self.targets.index_select(0, indices)
-        return self._model_inputs(inputs, dtype), targets.to(dtype if targets.is_floating_point() else torch.int64)
+        extra = [_converted(tensor.index_select(0, indices), dtype) for tensor in self.extra.values()]
+        return self._model_inputs(inputs, dtype), *extra, _converted(targets, dtype)
+
+    def rows(self, indices: Tensor) -> Examples:
+        """Return some of the examples in their compact form."""
+        return self._with(lambda tensor: tensor[indices])
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors: inputs, further inputs and targets."""
+        return [self.inputs, *self.extra.values(), self.targets]
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Examples:
+        extra = {name: change(tensor) for name, tensor in self.extra.items()}
+        return replace(self, inputs=change(self.inputs), targets=change(self.targets), extra=extra)
 
     def to(self, device: str | torch.device) -> Examples:
         """Return the same examples on another device."""
-        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+        return self._with(lambda tensor: tensor.to(device))
 
     def _model_inputs(self, inputs: Tensor, dtype: torch.dtype) -> Tensor:
         if self.normalize is None:
-            return inputs.to(dtype if inputs.is_floating_point() else torch.int64)
+            return _converted(inputs, dtype)
         # Half precision has too few bits for two steps: compute in float32 and round once at the end.
         working = dtype if dtype.itemsize >= 4 else torch.float32
         if working not in self._affine:
@@ -84,6 +106,10 @@ class Examples:
         scale, shift = 1 / (255 * deviation), -mean / deviation
         device = self.inputs.device
         return scale.view(shape).to(device, dtype), shift.view(shape).to(device, dtype)
+
+
+def _converted(values: Tensor, dtype: torch.dtype) -> Tensor:
+    return values.to(dtype if values.is_floating_point() else torch.int64)
 
 
 def compact(values: Tensor) -> Tensor:
@@ -117,7 +143,7 @@ class ClientData(Protocol):
     def size(self, client: int) -> int:
         """Number of examples of a client."""
 
-    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
         """A client's examples at `positions` (0..size-1, in the client's own order)."""
 
 
@@ -125,8 +151,22 @@ class ClientData(Protocol):
 class AugmentedData(Protocol):
     """The capability of data whose training batches are random, such as randomly cropped images."""
 
-    def augmented(self, client: int, positions: Indices, dtype: torch.dtype, seed: int) -> tuple[Tensor, Tensor]:
+    def augmented(self, client: int, positions: Indices, dtype: torch.dtype, seed: int) -> tuple[Tensor, ...]:
         """The batch for training at `positions`. All of its randomness comes from the seed."""
+
+
+@runtime_checkable
+class NamedInputs(Protocol):
+    """The capability of data whose inputs have names, by which a module's `forward` gets them."""
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of a batch's inputs, in order; empty if they have none."""
+
+
+def input_names(examples: Examples) -> tuple[str, ...]:
+    """The names of the inputs of examples."""
+    return () if examples.input_name is None else (examples.input_name, *examples.extra)
 
 
 @runtime_checkable
@@ -193,6 +233,11 @@ class FederatedData:
         """Shape of one input."""
         return tuple(self.examples.inputs.shape[1:])
 
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of a batch's inputs; empty if they have none."""
+        return input_names(self.examples)
+
     def size(self, client: int) -> int:
         """Number of examples of a client."""
         return len(self.clients[client])
@@ -201,7 +246,7 @@ class FederatedData:
         """Number of examples of every client."""
         return np.array([len(indices) for indices in self.clients], dtype=np.int64)
 
-    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
         """A client's examples at `positions` (0..size-1, in the client's own order)."""
         return self.examples.batch(torch.from_numpy(self.clients[client][positions]), dtype)
 
@@ -232,7 +277,7 @@ class FederatedData:
             if examples is None:
                 digest.update(b"no test")
                 continue
-            for tensor in (examples.inputs, examples.targets):
+            for tensor in examples.tensors():
                 digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
                 digest.update(tensor.cpu().contiguous().numpy().tobytes())
             digest.update(repr(examples.normalize).encode())
@@ -292,7 +337,7 @@ class GeneratedData:
         self._clients, self._size, self._make = clients, size, make
         self._normalize = normalize
         self._augmentation: Augment
-        self.augmented: Callable[[int, Indices, torch.dtype, int], tuple[Tensor, Tensor]]
+        self.augmented: Callable[[int, Indices, torch.dtype, int], tuple[Tensor, ...]]
         """Only with augmentation: see `AugmentedData`."""
         self._cache: LRUCache[int, Examples] = LRUCache(cache)
         if test is not None:
@@ -332,7 +377,7 @@ class GeneratedData:
         other._augmentation, other.augmented = augmentation, other._augmented
         return other
 
-    def _augmented(self, client: int, positions: Indices, dtype: torch.dtype, seed: int) -> tuple[Tensor, Tensor]:
+    def _augmented(self, client: int, positions: Indices, dtype: torch.dtype, seed: int) -> tuple[Tensor, ...]:
         indices = torch.from_numpy(np.ascontiguousarray(positions))
         return self._examples(client).batch(indices, dtype, lambda inputs: self._augmentation(inputs, seed))
 
@@ -342,7 +387,7 @@ class GeneratedData:
         other.test, other._cache = None, LRUCache(self._cache.limit)
         return other.with_augmentation(self._augmentation) if hasattr(self, "_augmentation") else other
 
-    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
         """A client's examples at `positions`, generated unless the client is cached."""
         return self._examples(client).batch(torch.from_numpy(np.ascontiguousarray(positions)), dtype)
 

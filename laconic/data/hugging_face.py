@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from laconic.core.errors import DataError
-from laconic.data.columns import Columns, is_hugging_face
+from laconic.data.columns import TARGETS, Columns, is_hugging_face
 from laconic.data.divide import divided
 from laconic.data.federated import FederatedData, Kind, Normalize
 from laconic.data.lazy import LazyData, from_datasets
@@ -61,8 +61,10 @@ def from_hugging_face(
         parts, test = _by_client(parts, client), _without(test, client)
     if not parts:
         raise DataError(f"{name}: there are no clients")
-    columns = Columns(inputs, target)
     features = _features(parts[0])
+    if kind is None and target is None and "input_ids" in features and not any(name in features for name in TARGETS):
+        kind = "next_token"
+    columns = Columns(inputs, target, next_token=kind == "next_token")
     labels = None
     if features:
         names, target_name = columns.names(features)

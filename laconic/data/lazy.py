@@ -46,7 +46,9 @@ class LazyData:
         self.labels = None if labels is None else tuple(labels)
         self.labels_found = False
         inputs, targets = self._stacked(0, [0], FIXED_SEED)
-        self.input_shape: tuple[int, ...] = tuple(inputs.shape[1:])
+        first = next(iter(inputs.values())) if isinstance(inputs, dict) else inputs
+        self.input_shape: tuple[int, ...] = tuple(first.shape[1:])
+        self.input_names: tuple[str, ...] = tuple(inputs) if isinstance(inputs, dict) else ()
         is_regression = isinstance(targets, Tensor) and targets.is_floating_point()
         self.kind: Kind = kind or ("regression" if is_regression else "classification")
         if self.kind != "regression" and classes is None and self.labels:
@@ -70,11 +72,11 @@ class LazyData:
         """Number of examples of every client."""
         return np.array([self.size(client) for client in range(len(self))], dtype=np.int64)
 
-    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
         """A client's examples at `positions`, read under a fixed seed."""
         return self.augmented(client, positions, dtype, FIXED_SEED)
 
-    def augmented(self, client: int, positions: Indices, dtype: torch.dtype, seed: int) -> tuple[Tensor, Tensor]:
+    def augmented(self, client: int, positions: Indices, dtype: torch.dtype, seed: int) -> tuple[Tensor, ...]:
         """A client's examples at `positions`, read with the generators of torch, NumPy and `random` seeded."""
         inputs, targets = self._stacked(client, positions.tolist(), seed)
         examples = self._examples(f"{self.name}, client {client}", inputs, targets, positions.tolist())
@@ -109,7 +111,7 @@ class LazyData:
         digest = hashlib.sha256(f"{self.kind}/{self.classes}/{self.labels}/{self.sizes().tolist()}".encode())
         ends = [self.batch(client, np.array([0, self.size(client) - 1])) for client in range(len(self))]
         if self.test is not None:
-            ends.append((self.test.inputs, self.test.targets))
+            ends.append(tuple(self.test.tensors()))
         for tensor in (tensor for pair in ends for tensor in pair):
             digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
             digest.update(tensor.contiguous().numpy().tobytes())
@@ -126,7 +128,10 @@ class LazyData:
         return stacked(where, self._datasets[client], positions, self._columns, seed)
 
     def _examples(self, where: str, inputs: Any, targets: Any, numbers: Sequence[int] | None = None) -> Examples:
-        examples = Examples(compact(torch.as_tensor(inputs)), self._encoded(targets), self._normalize)
+        main, *more = inputs.values() if isinstance(inputs, dict) else [inputs]
+        extra = dict(zip(self.input_names[1:], (compact(torch.as_tensor(part)) for part in more), strict=True))
+        name = next(iter(self.input_names), None)
+        examples = Examples(compact(torch.as_tensor(main)), self._encoded(targets), self._normalize, extra, name)
         check_examples(where, examples.inputs, examples.targets, self.kind, self.classes, numbers)
         if examples.inputs.shape[1:] != self.input_shape:
             shape = tuple(examples.inputs.shape[1:])
@@ -188,7 +193,7 @@ def from_datasets(
         target: The target's key, if samples are dicts. Default: "label", "labels" or "target".
         in_memory: Read every example once and keep it. Random augmentation is then frozen.
     """
-    columns = Columns(inputs, target)
+    columns = Columns(inputs, target, next_token=kind == "next_token")
     for client, dataset in enumerate(clients):
         _check_map_style(f"{name}, client {client}", dataset)
     clients = without_empty(name, clients, lambda dataset: len(dataset), skip_empty)  # type: ignore[arg-type]
@@ -236,7 +241,7 @@ def read(where: str, dataset: Any, columns: Columns) -> Pair:
 
 def stacked(where: str, dataset: Any, positions: Sequence[int], columns: Columns, seed: int) -> Pair:
     """The examples at `positions`, read with the global generators seeded. Text targets are an array of objects."""
-    inputs: list[Tensor] = []
+    inputs: list[Any] = []
     targets: list[Any] = []
     with seeded(seed):
         samples = _samples(where, dataset, positions)
@@ -252,9 +257,15 @@ def stacked(where: str, dataset: Any, positions: Sequence[int], columns: Columns
             targets.append(target)
     try:
         is_text = isinstance(targets[0], str)
-        return torch.stack(inputs), np.array(targets, dtype=object) if is_text else torch.stack(targets)
+        return _stack(inputs), np.array(targets, dtype=object) if is_text else torch.stack(targets)
     except (RuntimeError, TypeError) as error:
         raise DataError(f"{where}: the samples differ in shape ({first_line(error)})") from error
+
+
+def _stack(inputs: list[Any]) -> Any:
+    if isinstance(inputs[0], dict):
+        return {name: torch.stack([part[name] for part in inputs]) for name in inputs[0]}
+    return torch.stack(inputs)
 
 
 def _samples(where: str, dataset: Any, positions: Sequence[int]) -> list[Any]:

@@ -24,7 +24,7 @@ class OwnData:
     def __init__(self, data: ClientData, population: int, local_index: Mapping[int, int]) -> None:
         self._part, self._population, self._local_index = data, population, local_index
         self.kind, self.classes, self.input_shape, self.test = data.kind, data.classes, data.input_shape, data.test
-        self.augmented: Callable[[int, Indices, torch.dtype, int], tuple[Tensor, Tensor]]
+        self.augmented: Callable[[int, Indices, torch.dtype, int], tuple[Tensor, ...]]
         """Only if `data` is augmented: see `AugmentedData`."""
         if isinstance(data, AugmentedData):
             self._augments, self.augmented = data, self._augmented
@@ -36,11 +36,11 @@ class OwnData:
         """Number of examples of a client."""
         return self._part.size(self._local_index[client])
 
-    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
         """A client's examples at `positions`."""
         return self._part.batch(self._local_index[client], positions, dtype)
 
-    def _augmented(self, client: int, positions: Indices, dtype: torch.dtype, seed: int) -> tuple[Tensor, Tensor]:
+    def _augmented(self, client: int, positions: Indices, dtype: torch.dtype, seed: int) -> tuple[Tensor, ...]:
         return self._augments.augmented(self._local_index[client], positions, dtype, seed)
 
 
@@ -57,7 +57,5 @@ def part_of(data: ClientData, clients: Sequence[int]) -> ClientData:
     kept, positions = np.unique(wanted, return_inverse=True)
     split = np.split(positions.astype(np.int64), np.cumsum([data.size(client) for client in clients])[:-1])
     index = torch.from_numpy(kept)
-    pool = data.examples
-    examples = replace(pool, inputs=pool.inputs[index], targets=pool.targets[index])
-    part = replace(data, examples=examples, clients=split, test=None)
+    part = replace(data, examples=data.examples.rows(index), clients=split, test=None)
     return OwnData(part, len(data), local_index)

@@ -224,6 +224,6 @@ class OwnExamples:
     def __len__(self) -> int:
         return self.data.size(self.client)
 
-    def batch(self, indices: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def batch(self, indices: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
         """Inputs and targets at `indices`."""
         return self.data.batch(self.client, indices.numpy(), dtype)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from laconic.core.errors import DataError
 from laconic.data.federated import ClientData, Examples, Indices, Kind
-from laconic.flower.plan import Shape
+from laconic.flower.plan import shape_of
 
 
 class Population:
@@ -21,7 +21,7 @@ class Population:
         self.kind: Kind = "classification" if like is None else like.kind
         self.classes = None if like is None else like.classes
         self.input_shape = () if like is None else like.input_shape
-        self.shape = None if like is None else Shape(kind=like.kind, classes=like.classes, input_shape=like.input_shape)
+        self.shape = None if like is None else shape_of(like)
         self.sizes: dict[int, int] = {}
         """The number of examples that each node has reported."""
         self.revision = 0
@@ -40,6 +40,6 @@ class Population:
         known = self.sizes.values()
         return self.sizes.get(client) or max(1, sum(known) // max(1, len(known)))
 
-    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
         """Raise `DataError`: the server has no examples."""
         raise DataError("the examples of clients are on their nodes")
