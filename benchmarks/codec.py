@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -36,7 +37,6 @@ from torch import Tensor
 import laconic
 from laconic import models
 from laconic.compression import QSGD, Codec, GroupedCompressor, Sign, Uniform, decode_body
-from laconic.compression.bit_packing import position_bound
 from laconic.compression.codec import form_of
 from laconic.compression.groups import group_bounds, spans
 from laconic.compression.packet import Body, CoreStream, Packet
@@ -82,6 +82,11 @@ MODELS = {
 }
 ROUNDS = {"lenet5": {"local_steps": 10, "batch_size": 64}, "cnn": {"local_steps": 10, "batch_size": 32}}
 """The workload of the rounds in which the links' share is measured."""
+
+
+def position_bound(size: int, count: int) -> float:
+    """log2 C(d, k), the fewest bits that can encode an arbitrary set of k positions."""
+    return (math.lgamma(size + 1) - math.lgamma(count + 1) - math.lgamma(size - count + 1)) / math.log(2)
 
 
 def vectors(quick: bool) -> Iterator[tuple[str, Layout, Tensor]]:

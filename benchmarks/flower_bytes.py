@@ -44,7 +44,7 @@ def measure(folder: Path, nodes: int, rounds: int, model: str) -> list[dict[str,
     write_app(folder / "app", nodes)
     trial = LocalFederation(folder, nodes)
     with ExitStack() as stack:
-        proxies = [stack.enter_context(Proxy(trial.port)) for _ in range(nodes)]
+        proxies = [stack.enter_context(Proxy(trial.fleet_port)) for _ in range(nodes)]
         trial.proxy_ports = {node: proxy.port for node, proxy in enumerate(proxies)}
         stack.enter_context(trial)
 

@@ -27,7 +27,7 @@ import torch
 from workloads import THREADS, WORKS, BareLoop, HandWritten, Work, load_data, make_simulation
 
 from laconic.engine import inline
-from laconic.gradients.strategies import Gradients
+from laconic.gradients.base import Gradients
 
 
 class Timed:
@@ -38,8 +38,7 @@ class Timed:
 
     def __init__(self, inner: Gradients) -> None:
         self.inner = inner
-        if hasattr(inner, "descend"):
-            self.descend = partial(self._timed, inner.descend)
+        self.descend = partial(self._timed, inner.descend)
 
     def __call__(self, *arguments: Any) -> Any:
         return self._timed(self.inner, *arguments)

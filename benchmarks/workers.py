@@ -32,11 +32,11 @@ import numpy as np
 import laconic
 from laconic import models
 from laconic.engine import inline
-from laconic.engine.client_spec import ClientSpec
-from laconic.engine.inline import InlineEngine
+from laconic.engine.inline import ClientSpec, InlineEngine
 from laconic.engine.ray_actors import connect
 from laconic.engine.settings import RaySettings
 from laconic.federation.store import ClientStore
+from laconic.gradients.base import Gradients
 from laconic.run.simulation import Simulation, initial_module
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -58,16 +58,17 @@ class TimedWork(ClientSpec):
         def timed(*how: Any) -> Any:
             gradients = plain(*how)
 
-            def call(*arguments: Any) -> Any:
-                started, busy = time.perf_counter(), time.thread_time()
-                result = gradients(*arguments)
-                inside[0] += time.perf_counter() - started
-                inside[1] += time.thread_time() - busy
-                if next(calls) % W1.steps == 0:  # once a client, so as not to measure the writing
-                    own.write_text(json.dumps([*inside, time.process_time()]))
-                return result
+            class Timed(Gradients):
+                def __call__(self, *arguments: Any) -> Any:
+                    started, busy = time.perf_counter(), time.thread_time()
+                    result = gradients(*arguments)
+                    inside[0] += time.perf_counter() - started
+                    inside[1] += time.thread_time() - busy
+                    if next(calls) % W1.steps == 0:  # once a client, so as not to measure the writing
+                        own.write_text(json.dumps([*inside, time.process_time()]))
+                    return result
 
-            return call
+            return Timed()
 
         inline.make_gradients = timed
         return super().engine(store, threads)

@@ -186,7 +186,10 @@ CASES = [
     Case("defense/refuse-auto", "--refuse-updates auto --algorithm fed_amd"),
     Case("privacy/noise", "--clip-updates 0.5 --dp-noise 0.5"),
     Case("privacy/noise-poisson", "--clip-updates 0.5 --dp-noise 1 --dp-delta 1e-4 --sampling poisson"),
-    Case("privacy/noise-sign", "--clip-updates 0.5 --dp-noise 0.1 --algorithm fed_cams --compressor sign"),
+    Case(
+        "privacy/noise-sign",
+        "--clip-updates 0.5 --dp-noise 0.1 --algorithm fed_cams --compressor sign --sampling poisson",
+    ),
     *(Case(f"compressor/{name}", f"--algorithm fed_cams --compressor {name}") for name in COMPRESSORS.split()),
     Case("compressor/coding-range", "--algorithm fed_cams --compressor top_k:1/16,coding=range"),
     Case("compressor/without-memory", "--algorithm fed_cams --compressor sign --no-memory"),

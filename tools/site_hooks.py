@@ -16,7 +16,7 @@ with warnings.catch_warnings():
 MARK = "<!-- commands -->"
 LAST = {"reproductions.md", "decisions.md"}
 """Long pages that mention every topic and would otherwise rank before the topic's own page."""
-OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:laconic/[^)]+|CONTRIBUTING)\.(?:py|md)\)")
+OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:laconic/[^)]+|CONTRIBUTING|SECURITY)\.(?:py|md)\)")
 """Links to files that are not part of the site. They work in a clone; on the site their text is left."""
 
 

@@ -28,7 +28,7 @@ from laconic.algorithms.uplinks.compressed import Compressed
 from laconic.algorithms.uplinks.dense import DenseUplink
 from laconic.compression import Compressor, parse_compressor
 from laconic.core.errors import ConfigError, unknown_name
-from laconic.core.part import SLOTS, Part, find_part, make_part, parameter_names
+from laconic.core.part import SLOTS, Part, find_part, parameter_names
 
 LINKS = ("uplink", "downlink")
 DEFAULT_SLOTS = {"compressor": "uplink", "granularity": "uplink", "memory": "uplink", "server_lr": "optimizer"}
@@ -173,7 +173,7 @@ def _changed(slot: str, change: Part | Table, parts: Mapping[str, Part]) -> Part
         table.setdefault("memory", True)
     if kind is type(present):
         return present.replace(**table)
-    return make_part(kind, _link_table(slot, kind, table, parts) if slot in LINKS else table)
+    return kind(**(_link_table(slot, kind, table, parts) if slot in LINKS else table))
 
 
 def _link_table(slot: str, kind: type[Part], table: Table, parts: Mapping[str, Part]) -> Table:

@@ -19,7 +19,7 @@ class RoundContext:
     round: int
     client: int = GLOBAL
     invited: int = 1
-    """n, the number of participants."""
+    """n, the number of participants; with privacy noise the expected one, since the drawn one depends on who takes part."""
     population: int = 1
     """N, the number of clients."""
 

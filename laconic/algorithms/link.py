@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Self
 
 from pydantic import model_validator
@@ -34,12 +33,8 @@ class CompressedLink(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _split(cls, arguments: Any) -> Any:
-        names = [field.name for field in dataclasses.fields(cls)]
-        if not isinstance(arguments, ArgsKwargs) or len(arguments.args) > len(names):
-            return arguments
-        positional = dict(zip(names, arguments.args, strict=False))
-        return ArgsKwargs((), split_compressor(positional | (arguments.kwargs or {})))
+    def _split(cls, arguments: ArgsKwargs) -> ArgsKwargs:
+        return ArgsKwargs(arguments.args, split_compressor(arguments.kwargs or {}))
 
 
 def split_compressor(table: dict[str, Any]) -> dict[str, Any]:

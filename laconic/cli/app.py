@@ -12,6 +12,7 @@ from laconic.cli.completion import DATASETS, MODELS, PARTITIONS, algorithms, com
 from laconic.cli.options import (
     ALGORITHM_HELP,
     Algorithm,
+    FromRound,
     Json,
     MLflow,
     Out,
@@ -57,6 +58,7 @@ def run(
     target: Target = None,
     out: Out = None,
     resume: Resume = False,
+    from_round: FromRound = None,
     report: Report = True,
     tensorboard: TensorBoard = False,
     mlflow: MLflow = False,

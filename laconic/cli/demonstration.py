@@ -14,7 +14,8 @@ from laconic.core.errors import ConfigError, LaconicError
 from laconic.flower.local_federation import LocalFederation
 from laconic.report.page import report as write_report
 from laconic.run.config import RunConfig, load_config
-from laconic.run.directory import RunDirectory, load_tensors, read_metrics
+from laconic.run.directory import RunDirectory, read_metrics
+from laconic.run.files import load_tensors
 from laconic.run.labels import split_label
 from laconic.run.training import TROUBLES, metrics_of, troubles
 

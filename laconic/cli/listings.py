@@ -13,6 +13,7 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.recipes import RECIPES
 from laconic.cli.console import stdout
 from laconic.cli.tables import new_table
+from laconic.core.part import stated_sensitivity
 from laconic.run.config import load_config
 from laconic.run.keys import SHORT_NAMES
 from laconic.run.labels import split_label
@@ -44,6 +45,8 @@ def _algorithm(chosen: Algorithm) -> list[Table]:
     parts = chosen.parts()
     formulas = new_table("slot", "part", "what it does")
     formulas.title, formulas.title_justify = f"{chosen.name}: {inspect.getdoc(RECIPES[chosen.name]) or ''}", "left"
+    stated = ", ".join(f"{slot}: {stated_sensitivity(part)}" for slot, part in parts.items())
+    formulas.caption, formulas.caption_justify = f"Sensitivity, for --dp-noise: {stated}", "left"
     settings = new_table("parameter", "value", "how to set it")
     settings.caption, settings.caption_justify = f"Formulas and advice: docs/algorithms/{chosen.name}.md", "left"
     options = {key: f"--{name.replace('_', '-')}" for name, key in SHORT_NAMES.items()}

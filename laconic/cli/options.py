@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +25,7 @@ from laconic.cli.completion import (
     completing,
 )
 from laconic.core.errors import ConfigError, unknown_name
-from laconic.core.user_code import load_parts
+from laconic.core.user_code import UntrustedCode, load_parts, trust
 from laconic.run.keys import SHORT_NAMES, ConfigKeys, PartParameters, parse_setting
 
 Command = Callable[..., None]
@@ -126,6 +127,15 @@ Ranking = Annotated[
 ]
 Out = Annotated[Path | None, _output("--out", help="Directory to write to. Default: a new one in runs/.")]
 Resume = Annotated[bool, _output("--resume", help="Continue what was interrupted in --out.")]
+FromRound = Annotated[
+    int | None,
+    _output(
+        "--from-round",
+        metavar="NUMBER",
+        min=0,
+        help="With --resume: go back to the checkpoint of this round, one of the last three.",
+    ),
+]
 Json = Annotated[bool, _output("--json", help="Print one JSON object as the last line of stdout.")]
 Report = Annotated[bool, _output("--report/--no-report", help="Write report.html at the end.")]
 TensorBoard = Annotated[
@@ -165,6 +175,8 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
     help_text = "Set any other key, such as optimizer.beta2=0.9; repeatable."
     details: dict[str, Any] = {"metavar": "SLOT.PARAMETER=VALUE", "help": help_text, "rich_help_panel": panel}
     shared.append(_parameter("set", list[str] | None, "--set", **details))
+    help_text = "Run the code that an earlier run or another person's config names, without asking."
+    shared.append(_parameter("trusting", bool | None, "--trust", help=help_text, rich_help_panel=panel))
 
     @functools.wraps(declaration)
     def command(**arguments: Any) -> None:
@@ -174,7 +186,15 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
             raise ConfigError("--local-steps and --local-epochs: only one of the two is allowed")
         load_parts(options["imports"] or [])  # first, because labels may name the user's parts
         settings = dict(parse_setting(text) for text in arguments.pop("set") or [])
-        declaration(**arguments, options=options | settings)
+        trusting = arguments.pop("trusting")
+        while True:
+            try:
+                return declaration(**arguments, options=options | settings)
+            except UntrustedCode as error:
+                if not (trusting or _allowed(error)):
+                    raise
+                # Commands read all files before they do anything else, so they can simply start again.
+                trust(error.names)
 
     # The help shows panels in the order of their first option.
     order = [None, *PANELS]
@@ -183,6 +203,13 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def _allowed(error: UntrustedCode) -> bool:
+    """Ask the user whether to run code. Without a terminal the answer is no."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    return typer.confirm(f"{error.what}. Run it?", err=True)
 
 
 def _panel(parameter: inspect.Parameter) -> str | None:

@@ -45,6 +45,17 @@ def check_same(what: str, stored: Mapping[str, Any], given: Mapping[str, Any], f
             raise ConfigError(f"resume: {key} = {value!r}, but the {what} was started with {stored.get(key)!r}")
 
 
+def stored(path: Path) -> dict[str, Any]:
+    """Read the object that a command stored in its directory."""
+    try:
+        table = json.loads(path.read_text())
+    except (ValueError, RecursionError):
+        table = None
+    if not isinstance(table, dict):
+        raise ConfigError(f"'{path}' is damaged: not a JSON object")
+    return table
+
+
 def print_json(table: dict[str, Any]) -> None:
     """Print one object on one line of stdout."""
     sys.stdout.write(json.dumps(plain(table), allow_nan=False) + "\n")

@@ -9,22 +9,27 @@ from laconic.cli.console import say
 from laconic.cli.options import RankBy
 from laconic.cli.output import check_file
 from laconic.core.errors import ConfigError, unknown_name
-from laconic.report.gather import COSTS as RUN_COSTS
-from laconic.report.gather import Table, find_runs, gather
+from laconic.report.gather import find_runs, gather
 from laconic.report.live import serve
 from laconic.report.page import report as write_report
 from laconic.report.plot import CHARTS, COSTS, FORMATS, Scale, pareto, traffic
 from laconic.report.plot import plot as draw_curves
+from laconic.report.reading import COSTS as RUN_COSTS
+from laconic.report.reading import Table
 
 
 def report(runs: list[Path], out: Path, target: float | None, rank_by: RankBy, show: bool) -> None:
     """Write an HTML report about runs."""
     check_file(out)
-    for path, reason in write_report(runs, out, target, rank_by).items():
-        say(f"skipped '{path}', which cannot be read: {reason}")
+    _say_skipped(write_report(runs, out, target, rank_by))
     say(f"The report is {out}")
     if show:
         webbrowser.open(out.resolve().as_uri())
+
+
+def _say_skipped(unreadable: dict[str, str]) -> None:
+    for path, reason in unreadable.items():
+        say(f"skipped '{path}', which cannot be read: {reason}")
 
 
 def watch(folder: Path, port: int, host: str, show: bool) -> None:
@@ -34,11 +39,10 @@ def watch(folder: Path, port: int, host: str, show: bool) -> None:
     if not 0 <= port < 2**16:
         raise ConfigError(f"--port {port}: a number from 0 to 65535 is allowed")
     server = serve(folder, host, port)
-    address = f"http://{host}:{server.server_address[1]}/"
     missing = "" if folder.is_dir() else ", which does not exist yet,"
-    say(f"Watching {folder}{missing} at {address} (Ctrl-C ends it)")
+    say(f"Watching {folder}{missing} at {server.address} (Ctrl-C ends it)")
     if show:
-        webbrowser.open(address)
+        webbrowser.open(server.address)
     try:
         server.serve_forever()
     except KeyboardInterrupt:
@@ -61,7 +65,9 @@ def plot(
     check_file(out)
     if out.suffix[1:] not in FORMATS:
         raise ConfigError(f"--out '{out}': a file that ends in {', '.join('.' + name for name in FORMATS)} is allowed")
-    gathered = gather(find_runs(runs), course=RUN_COSTS)["runs"]
+    found = gather(find_runs(runs), course=RUN_COSTS)
+    _say_skipped(found["unreadable"])
+    gathered: list[Table] = found["runs"]
     scale: Scale = "linear" if linear else "log"
     if chart == "bytes":
         traffic(gathered, out)

@@ -13,14 +13,16 @@ from rich.markup import escape
 from laconic.cli.app import CHOSEN_BY_ADVISE
 from laconic.cli.console import note, say, stderr, stdout
 from laconic.cli.options import RANK_BY, RankBy
-from laconic.cli.output import check_same, new_directory, print_json, resume_command
+from laconic.cli.output import check_same, new_directory, print_json, resume_command, stored
 from laconic.cli.tables import new_table
 from laconic.cli.view import LiveView, SearchView, duration, size
 from laconic.core.errors import ConfigError, Interrupted
+from laconic.core.user_code import check_trusted
 from laconic.engine.settings import Network, Spread
 from laconic.report.page import report as write_report
-from laconic.run.config import RunConfig, load_config
-from laconic.run.directory import RunDirectory, write_atomically
+from laconic.run.config import RunConfig, code_in, load_config
+from laconic.run.directory import RunDirectory
+from laconic.run.files import write_atomically
 from laconic.run.labels import split_label
 from laconic.run.target import WINDOW
 from laconic.search.advise import ARMS, Advice, candidates
@@ -59,7 +61,8 @@ def sweep(
     base = load_config(config, options, label)
     directory = out or new_directory("sweep", base.dataset)
     request = _resumed(directory, request, resume)
-    search = _sweep_of(request, directory)
+    # A resumed sweep uses its own copy of the config.
+    search = _sweep_of(request, directory, directory / "base.toml" if resume and request["config"] else config)
     _start(directory, request)
     try:
         ranked = search.run_optuna(request["optuna"], base.seed) if request["optuna"] else search.run_grid()
@@ -78,16 +81,15 @@ def sweep(
     say(f"Runs are in {directory}, the report is {page}")
 
 
-def _sweep_of(request: dict[str, Any], directory: Path) -> Sweep:
+def _sweep_of(request: dict[str, Any], directory: Path, config: Path | None) -> Sweep:
     """The sweep. Its first setting is checked before anything is written."""
     space = space_of(request["try"], request["preset"])
-    path = directory / "base.toml" if request["config"] else None
     repeats = request.get("seeds") or 1
     if "seed" in space and repeats > 1:
         raise ConfigError("--seeds and --try seed=…: only one of the two is allowed")
 
     def make(settings: dict[str, Any]) -> RunConfig:
-        return load_config(path, request["options"], settings)
+        return load_config(config, request["options"], settings)
 
     search = Sweep(make, space, directory, [LiveView(stderr)], request["target"], RANK_BY[request["rank_by"]], repeats)
     lowest = {key: choices.low if isinstance(choices, Range) else choices[0] for key, choices in space.items()}
@@ -205,16 +207,20 @@ def _resumed(directory: Path, request: dict[str, Any], resume: bool) -> dict[str
         return request
     if not path.exists():
         raise ConfigError("--resume: give the --out of the search to continue")
-    stored: dict[str, Any] = json.loads(path.read_text())
-    check_same("search", stored["options"], request["options"], {"rounds"})
-    check_same("search", stored, request, {"options", "rank_by", "optuna", "seeds"})
+    old = stored(path)
+    if request.keys() != old.keys():
+        raise ConfigError(f"'{path}' is not of this command: it has {', '.join(old)}, expected {', '.join(request)}")
+    tried = space_of(old["try"], None) if old.get("try") else {}
+    check_trusted(path, (name for table in (old["options"], tried, *old.get("arms", [])) for name in code_in(table)))
+    check_same("search", old["options"], request["options"], {"rounds"})
+    check_same("search", old, request, {"options", "rank_by", "optuna", "seeds"})
     # A resumed search may have more trials, more seeds, longer trials and another ranking.
-    stored |= {key: request[key] for key in ("optuna", "seeds") if request.get(key)}
+    old |= {key: request[key] for key in ("optuna", "seeds") if request.get(key)}
     if "try" in request and "rounds" in request["options"]:
-        stored["options"]["rounds"] = request["options"]["rounds"]
+        old["options"]["rounds"] = request["options"]["rounds"]
     if request.get("rank_by", "bytes") != "bytes":  # bytes is the default
-        stored["rank_by"] = request["rank_by"]
-    return stored
+        old["rank_by"] = request["rank_by"]
+    return old
 
 
 def _start(directory: Path, request: dict[str, Any]) -> None:

@@ -15,16 +15,18 @@ from rich.markup import escape
 from laconic.cli import tables
 from laconic.cli.console import note, say, stderr, stdout
 from laconic.cli.options import RankBy
-from laconic.cli.output import check_file, check_same, new_directory, print_json, resume_command
+from laconic.cli.output import check_file, check_same, new_directory, print_json, resume_command, stored
 from laconic.cli.view import LiveView
 from laconic.core.errors import ConfigError, Interrupted
+from laconic.core.user_code import check_trusted, trust
 from laconic.data.federated import ClientData
 from laconic.report.page import report as write_report
 from laconic.report.trackers import trackers
 from laconic.run.callbacks import Callback
-from laconic.run.config import RunConfig, load_config
-from laconic.run.directory import RunDirectory, write_atomically
+from laconic.run.config import RunConfig, code_in, load_config
+from laconic.run.directory import RunDirectory
 from laconic.run.driver import Finished, run_config
+from laconic.run.files import write_atomically
 from laconic.run.labels import split_label
 from laconic.run.resume import FREE_TO_CHANGE
 from laconic.run.target import WINDOW
@@ -41,6 +43,7 @@ def run(
     target: float | None,
     out: Path | None,
     resume: bool,
+    from_round: int | None,
     report: bool,
     tensorboard: bool,
     mlflow: bool,
@@ -48,13 +51,15 @@ def run(
     options: dict[str, Any],
 ) -> None:
     """Train with one algorithm."""
+    if from_round is not None and not resume:
+        raise ConfigError("--from-round: only with --resume")
     config, out = _earlier_run(config, out, resume)
     wanted = load_config(config, options, split_label(algorithm) if algorithm else {})
     directory = out or new_directory(wanted.algorithm, wanted.dataset)
     _check_target(target, wanted)
     callbacks = [LiveView(stderr), *trackers(tensorboard=tensorboard, mlflow=mlflow)]
     try:
-        finished = run_config(wanted, directory, callbacks, resume=resume, target=target)
+        finished = run_config(wanted, directory, callbacks, resume=resume, from_round=from_round, target=target)
     except Diverged:
         # The report shows the rounds before the divergence.
         if report:
@@ -79,8 +84,9 @@ def _earlier_run(config: Path | None, out: Path | None, resume: bool) -> tuple[P
         raise ConfigError(f"--resume: there is no run '{config}'")
     if out is None:
         raise ConfigError("--resume: name the run, as in `laconic run runs/NAME --resume`, or give its --out")
-    if config is None and RunDirectory(out).exists():
-        config = RunDirectory(out).config
+    if RunDirectory(out).exists():
+        RunDirectory(out).check_config()
+        config = config or RunDirectory(out).config
     return config, out
 
 
@@ -197,9 +203,11 @@ def _stored_options(out: Path | None, given: dict[str, Any]) -> dict[str, Any]:
     path = out / COMPARISON
     if not path.exists():
         raise ConfigError(f"--resume: there is no comparison in '{out}'")
-    stored: dict[str, Any] = json.loads(path.read_text())
-    check_same("comparison", stored, given, FREE_TO_CHANGE)
-    return stored | {key: value for key, value in given.items() if value is not None}
+    old = stored(path)
+    check_same("comparison", old, given, FREE_TO_CHANGE)
+    trust(code_in(given))
+    check_trusted(path, code_in(old))
+    return old | {key: value for key, value in given.items() if value is not None}
 
 
 def _failure(label: str, error: str, target: float | None) -> dict[str, Any]:

@@ -10,22 +10,16 @@ from laconic.compression.codec import Codec
 from laconic.compression.compressors.base import COMPRESSORS, Compressor, compressor
 from laconic.compression.compressors.chain import Chain
 from laconic.compression.compressors.dense import Cast, Dense, encode_dense
+from laconic.compression.compressors.grouped import DENSE, AnyGroupedCompressor, GroupedCompressor
 from laconic.compression.compressors.quantized import QSGD, Uniform
 from laconic.compression.compressors.sign import HeavySign, Sign
 from laconic.compression.compressors.sparse import RandomK, TopK, encode_exactly, encode_sparse
-from laconic.compression.compressors.spelling import (
-    DENSE,
-    AnyCompressor,
-    AnyGroupedCompressor,
-    GroupedCompressor,
-    parse_compressor,
-    split_granularity,
-)
-from laconic.compression.decoding import decode_body, decode_dense
+from laconic.compression.compressors.spelling import AnyCompressor, parse_compressor, split_granularity
+from laconic.compression.decoding import body_norm, decode_body, decode_dense
 from laconic.compression.forms import Form, Kept, Levels, Signs, Values
 from laconic.compression.groups import Granularity
 from laconic.compression.packet import HEADER_BYTES
-from laconic.compression.payload import DensePayload, Payload, SparsePayload, SumPayload
+from laconic.compression.payload import DensePayload, Payload, SparsePayload, SumPayload, sum_norm
 
 __all__ = [
     "COMPRESSORS",
@@ -55,6 +49,7 @@ __all__ = [
     "TopK",
     "Uniform",
     "Values",
+    "body_norm",
     "compressor",
     "decode",
     "decode_body",
@@ -65,4 +60,5 @@ __all__ = [
     "encode_sparse",
     "parse_compressor",
     "split_granularity",
+    "sum_norm",
 ]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from laconic.compression.compressors.base import Compressor
-from laconic.compression.compressors.spelling import GroupedCompressor
+from laconic.compression.compressors.grouped import GroupedCompressor
 from laconic.compression.decoding import decode_body
 from laconic.compression.packet import Buffer, CoreStream, Packet
 from laconic.core.errors import PacketError

@@ -1,8 +1,7 @@
-"""Packing of integers of few bits, and the lower bound for codes of positions."""
+"""Packing of integers of few bits."""
 
 from __future__ import annotations
 
-import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -60,13 +59,3 @@ def unpack(words: HalfWords, width: int, start: int, end: int) -> NDArray[np.uin
     numbers = np.empty(end - start, dtype=np.uint32)
     kernels.unpack(words, width, start, numbers)
     return numbers
-
-
-def position_bound(size: int, count: int) -> float:
-    """log2 C(d, k), the fewest bits that can encode an arbitrary set of k positions.
-
-    >>> round(position_bound(10, 3), 6) == round(math.log2(120), 6)
-    True
-    """
-    logarithm = math.lgamma(size + 1) - math.lgamma(count + 1) - math.lgamma(size - count + 1)
-    return logarithm / math.log(2)

@@ -22,22 +22,23 @@ from laconic.core.layout import Layout
 Floats: TypeAlias = NDArray[Any]
 """A vector of a floating-point type that packets support."""
 
-_FLOATS = {torch.float32: "<f4", torch.float64: "<f8"}
+DENSE_CODECS = {torch.float32: Codec.FLOAT32, torch.float64: Codec.FLOAT64}
+"""The types of models, and the codecs of vectors in the model's own type."""
 _LONGEST_NUMBER = 5
 
 
 def float_type(layout: Layout) -> np.dtype[Any]:
     """The type of values and scales, which is the model's."""
-    if layout.dtype not in _FLOATS:
+    if layout.dtype not in DENSE_CODECS:
         raise ConfigError(f"model of type {layout.dtype}: links carry torch.float32 and torch.float64")
-    return np.dtype(_FLOATS[layout.dtype])
+    return np.dtype(f"<f{layout.dtype.itemsize}")
 
 
 class BodyWriter:
     """Collects the fixed fields of a body in order, and its symbols."""
 
     def __init__(self, layout: Layout) -> None:
-        self.floats = float_type(layout)
+        self.floats, self.exact = float_type(layout), DENSE_CODECS[layout.dtype]
         self._fields: list[Buffer] = []
         self.symbols = SymbolWriter()
 
@@ -75,15 +76,20 @@ class BodyReader:
     """Reads the fields of a body and checks that each fits into the remaining bytes."""
 
     def __init__(self, data: Buffer, layout: Layout) -> None:
-        self.floats = float_type(layout)
+        self.floats, self.exact = float_type(layout), DENSE_CODECS[layout.dtype]
         self._most_coded = 2 * layout.size + 4096
         self._data = memoryview(data)
         self._at = 0
 
+    @property
+    def left(self) -> int:
+        """The number of bytes that have not been read."""
+        return len(self._data) - self._at
+
     def take(self, size: int) -> memoryview:
         """The next `size` bytes, without a copy."""
-        if size > len(self._data) - self._at:
-            raise PacketError("truncated", f"{size} bytes expected, {len(self._data) - self._at} are left")
+        if size > self.left:
+            raise PacketError("truncated", f"{size} bytes expected, {self.left} are left")
         self._at += size
         return self._data[self._at - size : self._at]
 
@@ -107,10 +113,9 @@ class BodyReader:
 
     def symbols(self) -> SymbolReader:
         """The remaining bytes, as words of the entropy coder. A valid body has little more than one byte per entry."""
-        rest = len(self._data) - self._at
-        if rest > self._most_coded:
-            raise PacketError("size", f"{rest} bytes are left over")
-        return SymbolReader(self.take(rest))
+        if self.left > self._most_coded:
+            raise PacketError("size", f"{self.left} bytes are left over")
+        return SymbolReader(self.take(self.left))
 
 
 def refuse_not_finite(values: Floats) -> None:

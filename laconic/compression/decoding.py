@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 
-from laconic.compression.body import BodyReader
+from laconic.compression.body import DENSE_CODECS, BodyReader, float_type
 from laconic.compression.codec import BY_LAYER, Codec, form_of
+from laconic.compression.entropy import SymbolReader, blocks
 from laconic.compression.groups import LARGEST_CHUNK, SMALLEST_CHUNK, chunk_bounds, group_bounds
 from laconic.compression.packet import Body
 from laconic.compression.payload import DensePayload, SentPayload
-from laconic.compression.positions import read_positions
-from laconic.compression.values import read_values
+from laconic.compression.positions import Placement, read_positions
+from laconic.compression.values import ValueReader, read_values
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 
-_DENSE_TYPES: dict[int, torch.dtype] = {Codec.FLOAT32: torch.float32, Codec.FLOAT64: torch.float64}
-_DENSE_CODECS = {dtype: codec for codec, dtype in _DENSE_TYPES.items()}
+_DENSE_TYPES: dict[int, torch.dtype] = {codec: dtype for dtype, codec in DENSE_CODECS.items()}
 
 
 def decode_body(body: Body, layout: Layout) -> SentPayload:
@@ -25,8 +27,31 @@ def decode_body(body: Body, layout: Layout) -> SentPayload:
     Error feedback and aggregation use this result, never the encoder's intermediate values. For any input, memory use stays
     below twice the dense vector.
     """
-    if body.codec == _DENSE_CODECS.get(layout.dtype):
+    if body.codec == DENSE_CODECS.get(layout.dtype):
         return decode_dense(body, layout.size, layout.dtype)
+    placement, values, symbols, _ = _open(body, layout)
+    payload = placement.payload(values, float_type(layout).newbyteorder("="))
+    symbols.finish()
+    return payload
+
+
+def body_norm(body: Body, layout: Layout) -> float:
+    """The 2-norm of the vector of a body, without the vector: values are read in blocks, positions only where coded.
+
+    It checks a body as `decode_body` does: a body that has a norm can be decoded.
+    """
+    _, values, symbols, count = _open(body, layout)
+    squares, floats = 0.0, float_type(layout).newbyteorder("=")
+    for start, end in blocks(count):
+        block = np.empty(end - start, dtype=floats)
+        values.read(block)
+        squares += float(np.square(block, dtype=np.float64).sum())
+    symbols.finish()
+    return math.sqrt(squares)
+
+
+def _open(body: Body, layout: Layout) -> tuple[Placement, ValueReader, SymbolReader, int]:
+    """The positions of a body's values, the reader of the values, the symbols, and the number of values."""
     codec, reader = body.codec, BodyReader(body.data, layout)
     if codec == Codec.CHUNKED:
         chunk = reader.number(LARGEST_CHUNK)
@@ -38,14 +63,12 @@ def decode_body(body: Body, layout: Layout) -> SentPayload:
     else:
         groups = group_bounds(layout, "layer" if codec & BY_LAYER else "model")
     form = form_of(codec)
-    positions = read_positions(codec, layout.size, groups, reader)
-    values = read_values(form, positions.count, len(groups) - 1, reader)
+    count, locate = read_positions(codec, layout.size, groups, reader)
+    values = read_values(form, count, len(groups) - 1, reader)
     symbols = reader.symbols()
-    placement = positions.locate(symbols)
+    placement = locate(symbols)
     values.begin(placement.bounds(groups), symbols)
-    payload = placement.payload(values, reader.floats.newbyteorder("="))
-    symbols.finish()
-    return payload
+    return placement, values, symbols, count
 
 
 def decode_dense(body: Body, size: int, dtype: torch.dtype) -> SentPayload:

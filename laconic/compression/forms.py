@@ -43,7 +43,7 @@ class Values:
         values, kind = _joined([form.values for form in forms]), forms[0].kind
         if kind is None:
             writer.values(values)
-            return Codec.FLOAT32 if writer.floats.itemsize == 4 else Codec.FLOAT64
+            return writer.exact
         peak(values)  # rejects NaN and infinity
         half, codec = _HALVES[kind]
         most = torch.finfo(half).max
@@ -67,8 +67,11 @@ class Signs:
     @classmethod
     def write(cls, forms: Sequence[Self], writer: BodyWriter) -> Codec:
         """Write a scale per group and a bit per value."""
+        negative = _joined([form.negative for form in forms])
+        if negative.dtype != np.bool_:
+            raise ConfigError("Signs.negative must be a vector of booleans, as in x < 0")
         _write_numbers([form.scale for form in forms], writer)
-        writer.put(np.packbits(_joined([form.negative for form in forms])).tobytes())
+        writer.put(np.packbits(negative).tobytes())
         return Codec.SIGN
 
 
@@ -162,19 +165,26 @@ def _write_positions(forms: Sequence[Kept], groups: Bounds, writer: BodyWriter) 
     counts = np.cumsum([0, *map(len, forms)])
     starts = np.repeat(groups[:-1], np.diff(counts))
     positions = starts + _joined([form.positions for form in forms])
-    if (np.diff(positions) < 1).any() or not np.array_equal(np.searchsorted(positions, groups), counts):
-        raise ConfigError("Kept.positions must be sorted, different, and within the group")
+    if (
+        positions.dtype.kind != "i"
+        or (np.diff(positions) < 1).any()
+        or not np.array_equal(np.searchsorted(positions, groups), counts)
+    ):
+        raise ConfigError("Kept.positions must be sorted, different integers within the group")
     return write_positions(positions, int(groups[-1]), forms[0].coding, writer)
 
 
-def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+def _joined(arrays: Sequence[Any]) -> NDArray[Any]:
+    """One NumPy vector; a compressor may also use lists or tensors."""
+    return np.asarray(arrays[0]) if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _write_numbers(numbers: Sequence[float], writer: BodyWriter) -> None:
     """Write one number per group, in the vector's type."""
     with np.errstate(over="ignore"):
         values = np.array(numbers, dtype=np.float64).astype(writer.floats)
+    if values.ndim != 1:
+        raise ConfigError("a scale or an offset must be one number for the group")
     if not np.isfinite(values).all():
         raise PacketError("not finite", "the vector to send has NaN or infinity")
     writer.values(values)

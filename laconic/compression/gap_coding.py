@@ -2,17 +2,16 @@
 
 Random positions take less than 1 % more than log2 C(d, k) bits, clustered ones far less. There are two forms:
 
-- `SplitGaps` (Golomb, 1966; Rice, 1979) splits each gap at bit `width`. The low bits are nearly random and stored directly.
+- `split` (Golomb, 1966; Rice, 1979) splits each gap at bit `width`. The low bits are nearly random and stored directly.
   The high part is written in unary, as zeros followed by a one, into a second bit stream, which `coding="rice"` stores
   directly and `coding="ans"` entropy-codes.
-- `ClassedGaps` assigns each gap to a class, two per octave. The class is entropy-coded; the bits within the class are stored
+- `classify` assigns each gap to a class, two per octave. The class is entropy-coded; the bits within the class are stored
   directly. This adapts to any distribution: positions of real updates are clustered and take about half the bits of random
   ones.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -45,24 +44,18 @@ def gaps_of(positions: Positions) -> NDArray[np.int64]:
     return np.diff(positions, prepend=-1) - 1
 
 
-@dataclass(frozen=True)
-class SplitGaps:
-    """The low bits and unary high parts of gaps, with one width per run."""
+def split(gaps: NDArray[np.int64], size: int, coding: Coding) -> tuple[Widths, bytes, Bytes]:
+    """The width of each run, the low bits of the gaps, and their high parts in unary.
 
-    widths: Widths
-    low: bytes
-    unary: Bytes
-
-    @classmethod
-    def of(cls, gaps: NDArray[np.int64], size: int, coding: Coding) -> SplitGaps:
-        """Split gaps. Only Rice codes vary the width: with entropy coding `ClassedGaps` is better for varying gaps."""
-        widths = own_widths(gaps, size) if coding == "rice" else common_widths(len(gaps), size, coding)
-        shifts = np.repeat(widths, RUN)[: len(gaps)]
-        ends = np.cumsum(gaps >> shifts) + np.arange(len(gaps))
-        unary = np.zeros(int(ends[-1]) + 1 if len(ends) else 0, dtype=np.uint8)
-        unary[ends] = 1
-        low = pack(gaps & ((1 << shifts.astype(np.int64)) - 1), shifts)
-        return cls(widths, low, np.packbits(unary, bitorder="little"))
+    Only Rice codes vary the width: with entropy coding classes are better for varying gaps.
+    """
+    widths = own_widths(gaps, size) if coding == "rice" else common_widths(len(gaps), size, coding)
+    shifts = np.repeat(widths, RUN)[: len(gaps)]
+    ends = np.cumsum(gaps >> shifts) + np.arange(len(gaps))
+    unary = np.zeros(int(ends[-1]) + 1 if len(ends) else 0, dtype=np.uint8)
+    unary[ends] = 1
+    low = pack(gaps & ((1 << shifts.astype(np.int64)) - 1), shifts)
+    return widths, low, np.packbits(unary, bitorder="little")
 
 
 def common_widths(count: int, size: int, coding: Coding) -> Widths:
@@ -109,18 +102,10 @@ def join_split(widths: Widths, low: memoryview, unary: Bytes, count: int, size: 
     return positions
 
 
-@dataclass(frozen=True)
-class ClassedGaps:
+def classify(gaps: NDArray[np.int64]) -> tuple[Bytes, bytes]:
     """The class of each gap, and its bits within the class."""
-
-    classes: Bytes
-    low: bytes
-
-    @classmethod
-    def of(cls, gaps: NDArray[np.int64]) -> ClassedGaps:
-        """Classify gaps."""
-        classes = (np.searchsorted(_CLASS_STARTS, gaps, side="right") - 1).astype(np.uint8)
-        return cls(classes, pack(gaps - _CLASS_STARTS[classes], classes // 2))
+    classes = (np.searchsorted(_CLASS_STARTS, gaps, side="right") - 1).astype(np.uint8)
+    return classes, pack(gaps - _CLASS_STARTS[classes], classes // 2)
 
 
 def join_classes(classes: NDArray[np.uint16], low: memoryview, size: int) -> Positions:

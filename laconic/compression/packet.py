@@ -154,28 +154,18 @@ class Packet:
         return cls(body, stream & 15, fingerprint, sequence, round_, Flag(flags), incarnation, stream >> 4)
 
 
+@dataclass(frozen=True, slots=True)
 class Frame:
     """A packet within one process: the header, and a body that frames share. `bytes(frame)` is the packet."""
 
-    __slots__ = ("body", "head")
-
-    def __init__(self, head: bytes, body: Body) -> None:
-        self.head, self.body = head, body
+    head: bytes
+    body: Body
 
     def __len__(self) -> int:
         return len(self.head) + len(self.body.data)
 
     def __bytes__(self) -> bytes:
         return b"".join((self.head, self.body.data))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Frame) and bytes(self) == bytes(other)
-
-    def __hash__(self) -> int:
-        return hash(self.head)
-
-    def __reduce__(self) -> tuple[type[Frame], tuple[bytes, Body]]:
-        return Frame, (self.head, self.body)
 
 
 Wire = bytes | Frame

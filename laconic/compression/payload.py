@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,10 @@ class Payload(Protocol):
     def dense(self) -> Tensor:
         """The whole vector."""
         ...
+
+    def norm(self) -> float:
+        """The 2-norm in double precision, since squares may overflow in single precision."""
+        return float(torch.linalg.vector_norm(self.dense(), dtype=torch.float64))
 
     def add_to(self, accumulator: Tensor, weight: float) -> None:
         """accumulator += weight * vector, in place."""
@@ -88,6 +93,9 @@ class SparsePayload(Payload):
         vector[self.positions.numpy()] = values
         return torch.from_numpy(vector)
 
+    def norm(self) -> float:
+        return float(torch.linalg.vector_norm(self.values, dtype=torch.float64))
+
     def add_to(self, accumulator: Tensor, weight: float) -> None:
         for piece in self.pieces(accumulator, weight):
             piece()
@@ -111,6 +119,18 @@ class SparsePayload(Payload):
         vector[self.positions.to(vector.device)] = self.values.to(vector)
 
 
+def sum_norm(first: Payload, second: Payload, factor: float = 1.0) -> float:
+    """||first + factor second|| in double precision. The sum of two sparse vectors is not made dense."""
+    if isinstance(first, SparsePayload) and isinstance(second, SparsePayload):
+        places = torch.searchsorted(first.positions, second.positions).clamp_(max=max(0, len(first.positions) - 1))
+        common = first.positions[places] == second.positions if len(first.positions) else places < 0
+        total = first.values.double()
+        total[places[common]] += factor * second.values[common]
+        alone = factor * torch.linalg.vector_norm(second.values[~common], dtype=torch.float64)
+        return math.hypot(torch.linalg.vector_norm(total), alone)
+    return float(torch.linalg.vector_norm(first.dense().double() + factor * second.dense().double()))
+
+
 @dataclass(frozen=True, slots=True)
 class SumPayload(Payload):
     """The sum of two payloads."""
@@ -120,6 +140,9 @@ class SumPayload(Payload):
 
     def dense(self) -> Tensor:
         return self.first.dense() + self.second.dense()
+
+    def norm(self) -> float:
+        return sum_norm(self.first, self.second)
 
     def add_to(self, accumulator: Tensor, weight: float) -> None:
         self.first.add_to(accumulator, weight)

@@ -6,22 +6,24 @@ Listed positions are coded as gaps. Above one eighth of all entries they are cod
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from laconic.compression import gap_coding as gaps
-from laconic.compression.bit_packing import Widths, half_words_of, pack, packed_size, unpack
-from laconic.compression.body import BodyReader, BodyWriter, Floats
+from laconic.compression.bit_packing import half_words_of, pack, packed_size, unpack
+from laconic.compression.body import BodyReader, BodyWriter
 from laconic.compression.codec import RICE, PositionKind, position_kind
 from laconic.compression.entropy import BLOCK, Run, SymbolReader, bit_weights, blocks
-from laconic.compression.gap_coding import ClassedGaps, Coding, Positions, SplitGaps
+from laconic.compression.gap_coding import Coding, Positions
 from laconic.compression.groups import Bounds, kept_bounds, spans
 from laconic.compression.payload import DensePayload, SentPayload, SparsePayload
+from laconic.compression.values import ValueReader
 from laconic.core.errors import PacketError
 
 BITMAP_ABOVE = 1 / 8
@@ -41,14 +43,6 @@ class Form(IntEnum):
     CLASSED = 3
 
 
-class ValueSource(Protocol):
-    """Reads the values of a packet in order."""
-
-    def read(self, out: Floats) -> None:
-        """Fill `out` with the next values."""
-        ...
-
-
 class Placement(Protocol):
     """The decoded positions of a packet."""
 
@@ -56,20 +50,13 @@ class Placement(Protocol):
         """The bounds of each group's values in the vector of all values."""
         ...
 
-    def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
+    def payload(self, values: ValueReader, floats: np.dtype[np.floating]) -> SentPayload:
         """The values at their positions."""
         ...
 
 
-@dataclass(frozen=True)
-class UnlocatedPositions:
-    """Positions whose fixed fields have been read."""
-
-    count: int
-
-    def locate(self, symbols: SymbolReader) -> Placement:
-        """Decode the entropy-coded part of the positions."""
-        raise NotImplementedError
+Locate: TypeAlias = Callable[[SymbolReader], Placement]
+"""Decodes the entropy-coded part of the positions, after all fixed fields of the body have been read."""
 
 
 def write_positions(positions: Positions, size: int, coding: Coding, writer: BodyWriter) -> int:
@@ -82,26 +69,26 @@ def write_positions(positions: Positions, size: int, coding: Coding, writer: Bod
         writer.number(writer.symbols.put(Run.smaller(np.packbits(mask), bit_weights(count, size))))
         return PositionKind.LISTED
     between = gaps.gaps_of(positions)
-    split = SplitGaps.of(between, size, coding)
+    widths, low, unary = gaps.split(between, size, coding)
     if coding == "rice":
-        varied = not np.array_equal(split.widths, gaps.common_widths(count, size, coding))
-        _write_head(len(split.unary), Form.VARIED if varied else Form.SPLIT, writer)
+        varied = not np.array_equal(widths, gaps.common_widths(count, size, coding))
+        _write_head(len(unary), Form.VARIED if varied else Form.SPLIT, writer)
         if varied:
-            writer.put(pack(split.widths, gaps.WIDTH_BITS))
-        writer.put(split.low)
-        writer.put(split.unary.tobytes())
+            writer.put(pack(widths, gaps.WIDTH_BITS))
+        writer.put(low)
+        writer.put(unary.tobytes())
         return PositionKind.LISTED | RICE
-    unary = Run.smaller(split.unary, bit_weights(count, 8 * len(split.unary)))
-    classed = ClassedGaps.of(between)
-    classes = Run.with_table(classed.classes, gaps.CLASSES)
-    if classes.bits + 8 * len(classed.low) < _WORTHWHILE * (unary.bits + 8 * len(split.low)):
-        writer.symbols.put(classes)
-        _write_head(len(classed.low), Form.CLASSED, writer)
-        writer.put(classed.low)
+    split = Run.smaller(unary, bit_weights(count, 8 * len(unary)))
+    classes, class_bits = gaps.classify(between)
+    classed = Run.with_table(classes, gaps.CLASSES)
+    if classed.bits + 8 * len(class_bits) < _WORTHWHILE * (split.bits + 8 * len(low)):
+        writer.symbols.put(classed)
+        _write_head(len(class_bits), Form.CLASSED, writer)
+        writer.put(class_bits)
     else:
-        with_table = writer.symbols.put(unary)
-        _write_head(len(split.unary), Form.SPLIT_WITH_TABLE if with_table else Form.SPLIT, writer)
-        writer.put(split.low)
+        with_table = writer.symbols.put(split)
+        _write_head(len(unary), Form.SPLIT_WITH_TABLE if with_table else Form.SPLIT, writer)
+        writer.put(low)
     return PositionKind.LISTED
 
 
@@ -110,50 +97,15 @@ def _write_head(size: int, form: Form, writer: BodyWriter) -> None:
 
 
 @dataclass(frozen=True)
-class Seed:
-    """The source of random positions: the fraction of each group that is kept, and the key of the generator."""
-
-    ratio: float
-    key: int
-
-    def positions(self, groups: Bounds) -> Positions:
-        """Draw the positions, the same on both sides."""
-        return np.flatnonzero(_seeded_mask(self.key, self.ratio, groups))
-
-    def write(self, writer: BodyWriter) -> int:
-        """Write ratio and key; return the flags for the codec number."""
-        writer.put(_SEED.pack(self.ratio, self.key))
-        return PositionKind.SEEDED
-
-
-def _seeded_mask(seed: int, ratio: float, groups: Bounds) -> NDArray[np.bool_]:
-    # The raw draws of a bit generator are the same in all versions of NumPy; those of a Generator may change.
-    draws = np.random.Philox(key=seed)
-    mask = np.zeros(int(groups[-1]), dtype=bool)
-    for (start, end), (first, last) in zip(spans(groups), spans(kept_bounds(ratio, groups)), strict=True):
-        group, count = mask[start:end], last - first
-        size = end - start
-        # Draw until enough positions are distinct. Above one half, draw the excluded ones, which takes fewer draws.
-        left = min(count, size - count)
-        while left:
-            group[draws.random_raw(min(left, BLOCK)) % np.uint64(size)] = True
-            left = min(count, size - count) - int(np.count_nonzero(group))
-        if count > size - count:
-            np.logical_not(group, out=group)
-    return mask
-
-
-@dataclass(frozen=True)
-class Everywhere(UnlocatedPositions, Placement):
+class Everywhere(Placement):
     """A value for every entry."""
 
-    def locate(self, symbols: SymbolReader) -> Placement:
-        return self
+    count: int
 
     def bounds(self, groups: Bounds) -> Bounds:
         return groups
 
-    def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
+    def payload(self, values: ValueReader, floats: np.dtype[np.floating]) -> SentPayload:
         vector = np.empty(self.count, dtype=floats)
         for start, end in blocks(self.count):
             values.read(vector[start:end])
@@ -170,7 +122,7 @@ class AtPositions(Placement):
     def bounds(self, groups: Bounds) -> Bounds:
         return np.searchsorted(self.positions, groups)
 
-    def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
+    def payload(self, values: ValueReader, floats: np.dtype[np.floating]) -> SentPayload:
         kept = np.empty(len(self.positions), dtype=floats)
         values.read(kept)
         return SparsePayload(torch.from_numpy(self.positions), torch.from_numpy(kept), self.size)
@@ -185,7 +137,7 @@ class UnderMask(Placement):
     def bounds(self, groups: Bounds) -> Bounds:
         return np.cumsum([0, *(np.count_nonzero(self.mask[start:end]) for start, end in spans(groups))])
 
-    def payload(self, values: ValueSource, floats: np.dtype[np.floating]) -> SentPayload:
+    def payload(self, values: ValueReader, floats: np.dtype[np.floating]) -> SentPayload:
         vector = np.zeros(len(self.mask), dtype=floats)
         for start, end in blocks(len(vector)):
             mask = self.mask[start:end]
@@ -195,100 +147,88 @@ class UnderMask(Placement):
         return DensePayload(torch.from_numpy(vector), torch.from_numpy(self.mask))
 
 
-def _placement(mask: NDArray[np.bool_], count: int) -> Placement:
-    if count > BITMAP_ABOVE * len(mask):
-        return UnderMask(mask)
-    return AtPositions(np.flatnonzero(mask), len(mask))
-
-
 @dataclass(frozen=True)
-class FromSeed(UnlocatedPositions):
-    """Positions drawn from a seed."""
+class Seed:
+    """The source of random positions: the fraction of each group that is kept, and the key of the generator."""
 
-    seed: int
     ratio: float
-    groups: Bounds
+    key: int
 
-    def locate(self, symbols: SymbolReader) -> Placement:
-        return _placement(_seeded_mask(self.seed, self.ratio, self.groups), self.count)
+    def positions(self, groups: Bounds) -> Positions:
+        """Draw the positions, the same on both sides."""
+        return np.flatnonzero(self._mask(groups))
 
+    def placement(self, groups: Bounds) -> Placement:
+        """The positions as a list or, if there are many, as a mask."""
+        mask = self._mask(groups)
+        if np.count_nonzero(mask) > BITMAP_ABOVE * len(mask):
+            return UnderMask(mask)
+        return AtPositions(np.flatnonzero(mask), len(mask))
 
-@dataclass(frozen=True)
-class FromBits(UnlocatedPositions):
-    """An entropy-coded bitmap."""
+    def write(self, writer: BodyWriter) -> int:
+        """Write ratio and key; return the flags for the codec number."""
+        writer.put(_SEED.pack(self.ratio, self.key))
+        return PositionKind.SEEDED
 
-    size: int
-    with_table: bool
-
-    def locate(self, symbols: SymbolReader) -> Placement:
-        weights = symbols.own_weights(256) if self.with_table else bit_weights(self.count, self.size)
-        bitmap = symbols.take(-(-self.size // 8), weights).astype(np.uint8)
-        mask = np.unpackbits(bitmap).view(bool)
-        if np.count_nonzero(mask[: self.size]) != self.count or mask[self.size :].any():
-            raise PacketError("positions", f"not {self.count} of {self.size}")
-        return UnderMask(mask[: self.size])
-
-
-@dataclass(frozen=True)
-class FromSplitGaps(UnlocatedPositions):
-    """Split gaps; if `unary` is None, the unary stream is entropy-coded."""
-
-    size: int
-    widths: Widths
-    low: memoryview
-    unary_size: int
-    unary: memoryview | None
-    with_table: bool
-
-    def locate(self, symbols: SymbolReader) -> Placement:
-        if self.unary is not None:
-            unary = np.frombuffer(self.unary, dtype=np.uint8)
-        else:
-            expected = bit_weights(self.count, 8 * self.unary_size)
-            weights = symbols.own_weights(256) if self.with_table else expected
-            unary = symbols.take(self.unary_size, weights).astype(np.uint8)
-        return AtPositions(gaps.join_split(self.widths, self.low, unary, self.count, self.size), self.size)
+    def _mask(self, groups: Bounds) -> NDArray[np.bool_]:
+        # The raw draws of a bit generator are the same in all versions of NumPy; those of a Generator may change.
+        draws = np.random.Philox(key=self.key)
+        mask = np.zeros(int(groups[-1]), dtype=bool)
+        for (start, end), (first, last) in zip(spans(groups), spans(kept_bounds(self.ratio, groups)), strict=True):
+            group, count = mask[start:end], last - first
+            size = end - start
+            # Draw until enough positions are distinct. Above one half, draw the excluded ones, which takes fewer draws.
+            left = min(count, size - count)
+            while left:
+                group[draws.random_raw(min(left, BLOCK)) % np.uint64(size)] = True
+                left = min(count, size - count) - int(np.count_nonzero(group))
+            if count > size - count:
+                np.logical_not(group, out=group)
+        return mask
 
 
-@dataclass(frozen=True)
-class FromClassedGaps(UnlocatedPositions):
-    """Classed gaps, whose classes are entropy-coded."""
-
-    size: int
-    low: memoryview
-
-    def locate(self, symbols: SymbolReader) -> Placement:
-        classes = symbols.take(self.count, symbols.own_weights(gaps.CLASSES))
-        return AtPositions(gaps.join_classes(classes, self.low, self.size), self.size)
-
-
-def read_positions(codec: int, size: int, groups: Bounds, reader: BodyReader) -> UnlocatedPositions:
-    """Read the fixed fields of the positions."""
+def read_positions(codec: int, size: int, groups: Bounds, reader: BodyReader) -> tuple[int, Locate]:
+    """Read the fixed fields of the positions; returns their number, and a function that reads the rest."""
     kind = position_kind(codec)
     if codec & RICE and kind is not PositionKind.LISTED:
         raise PacketError("codec", f"number {codec} is not known")
     if kind is PositionKind.ALL:
-        return Everywhere(size)
+        return size, lambda symbols: Everywhere(size)
     if kind is PositionKind.SEEDED:
-        ratio, seed = _SEED.unpack(reader.take(_SEED.size))
+        ratio, key = _SEED.unpack(reader.take(_SEED.size))
         if not 0 < ratio <= 1:
             raise PacketError("ratio", f"{ratio} is not above 0 and at most 1")
-        return FromSeed(int(kept_bounds(ratio, groups)[-1]), seed, ratio, groups)
+        return int(kept_bounds(ratio, groups)[-1]), lambda symbols: Seed(ratio, key).placement(groups)
     count = reader.number(size)
     if count <= BITMAP_ABOVE * size:
-        return _read_gaps(count, size, bool(codec & RICE), reader)
+        return count, _read_gaps(count, size, bool(codec & RICE), reader)
     if codec & RICE:
         raise PacketError("positions", f"{count} of {size} as gaps")
-    return FromBits(count, size, bool(reader.number(1)))
+    with_table = bool(reader.number(1))
+    return count, lambda symbols: _bitmap(count, size, with_table, symbols)
 
 
-def _read_gaps(count: int, size: int, rice: bool, reader: BodyReader) -> FromSplitGaps | FromClassedGaps:
+def _bitmap(count: int, size: int, with_table: bool, symbols: SymbolReader) -> Placement:
+    weights = symbols.own_weights(256) if with_table else bit_weights(count, size)
+    mask = np.unpackbits(symbols.take(-(-size // 8), weights).astype(np.uint8)).view(bool)
+    if np.count_nonzero(mask[:size]) != count or mask[size:].any():
+        raise PacketError("positions", f"not {count} of {size}")
+    return UnderMask(mask[:size])
+
+
+def _read_gaps(count: int, size: int, rice: bool, reader: BodyReader) -> Locate:
     head = reader.number(4 * max(gaps.unary_limit(count, size), 4 * count) + 3)
     length, form = head // 4, Form(head % 4)
     if form not in ((Form.SPLIT, Form.VARIED) if rice else (Form.SPLIT, Form.SPLIT_WITH_TABLE, Form.CLASSED)):
         raise PacketError("positions", f"form {form.name} with this codec")
     if form is Form.CLASSED:
-        return FromClassedGaps(count, size, reader.take(length))
+        class_bits = reader.take(length)
+
+        def locate_classed(symbols: SymbolReader) -> Placement:
+            classes = symbols.take(count, symbols.own_weights(gaps.CLASSES))
+            return AtPositions(gaps.join_classes(classes, class_bits, size), size)
+
+        return locate_classed
     if length > gaps.unary_limit(count, size):
         raise PacketError("positions", f"{length} bytes of unary numbers")
     runs = -(-count // gaps.RUN)
@@ -298,5 +238,13 @@ def _read_gaps(count: int, size: int, rice: bool, reader: BodyReader) -> FromSpl
     else:
         widths = gaps.common_widths(count, size, "rice" if rice else "ans")
     low = reader.take(gaps.low_size(widths, count))
-    unary = reader.take(length) if rice else None
-    return FromSplitGaps(count, size, widths, low, length, unary, form is Form.SPLIT_WITH_TABLE)
+    stored = np.frombuffer(reader.take(length), dtype=np.uint8) if rice else None
+
+    def locate_split(symbols: SymbolReader) -> Placement:
+        unary = stored
+        if unary is None:
+            weights = symbols.own_weights(256) if form is Form.SPLIT_WITH_TABLE else bit_weights(count, 8 * length)
+            unary = symbols.take(length, weights).astype(np.uint8)
+        return AtPositions(gaps.join_split(widths, low, unary, count, size), size)
+
+    return locate_split

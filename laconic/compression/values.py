@@ -41,7 +41,7 @@ class ExactReader(ValueReader):
     """Floating-point numbers."""
 
     def __init__(self, form: Codec, count: int, reader: BodyReader) -> None:
-        own = Codec.FLOAT32 if reader.floats.itemsize == 4 else Codec.FLOAT64
+        own = reader.exact
         if form not in (own, *_HALF_EXPONENTS):
             raise PacketError("dtype", f"{form.name} for a model of {own.name}")
         self._form = form

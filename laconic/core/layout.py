@@ -102,20 +102,16 @@ class Layout:
         """The parameters by name, as views of `vector`, or of every row of a matrix `[C, d]`."""
         return {slot.name: slot.view(vector) for slot in self.parameters}
 
-    def buffer_views(self, vector: Tensor) -> dict[str, Tensor]:
-        """The floating-point buffers by name, as views of `vector`."""
-        return {slot.name: slot.view(vector) for slot in self.buffers}
-
     @torch.no_grad()
     def write(self, module: nn.Module, vector: Tensor, buffers: Tensor | None = None) -> None:
         """Copy a vector, and optionally buffers, into the module's tensors."""
         targets = dict(module.named_parameters())
-        for name, value in self.views(vector).items():
-            targets[name].copy_(value)
+        for slot in self.parameters:
+            targets[slot.name].copy_(slot.view(vector))
         if buffers is not None:
             statistics = dict(module.named_buffers())
-            for name, value in self.buffer_views(buffers).items():
-                statistics[name].copy_(value)
+            for slot in self.buffers:
+                statistics[slot.name].copy_(slot.view(buffers))
 
     def adopt(self, module: nn.Module, vector: Tensor, buffers: Tensor) -> list[nn.Parameter]:
         """Make the module's tensors views of `vector` and `buffers`; return the parameters in layout order.

@@ -7,6 +7,7 @@ return, so that it can be checkpointed, hashed, compared and sent.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -19,6 +20,15 @@ from laconic.core.validation import explain
 
 State = dict[str, Tensor]
 """The state of one part: tensors by name."""
+
+BOUNDED = "bounded"
+"""A client's vector depends only on its data, the model and public settings."""
+STATEFUL = "stateful"
+"""A client's vector also depends on the rounds in which the client took part before."""
+UNSTATED = (
+    'its class does not say what one client can change: write sensitivity = "bounded" in it if what a client sends depends '
+    'only on its own data, the model and public settings, or "stateful" if also on its own earlier rounds'
+)
 
 P = TypeVar("P", bound="Part")
 V = TypeVar("V")
@@ -44,13 +54,24 @@ class Part:
     named: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Names of the part, and the parameters that each name sets."""
 
+    @property
+    def sensitivity(self) -> str:
+        """Whether the part keeps the bound that differential privacy needs: `BOUNDED`, `STATEFUL`, or why it does not.
+
+        The bound: given the models so far, adding one client changes a round's sum by at most that client's clipped vector.
+        It holds if nothing that a client sends depends on who else takes part, except through the models.
+
+        A subclass of a registered part does not inherit the statement, since it may compute something else.
+        """
+        return UNSTATED
+
     def parameters(self) -> dict[str, Any]:
         """The values of the parameters, by name."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
 
     def replace(self: P, **changes: Any) -> P:
         """Return a copy with other parameters; an unknown name is a `ConfigError` with a suggestion."""
-        return make_part(type(self), {**self.parameters(), **changes})
+        return type(self)(**{**self.parameters(), **changes})
 
     def table(self) -> dict[str, Any]:
         """The part as a config table: its name, and all parameters that are not None."""
@@ -60,9 +81,36 @@ class Part:
 
 @dataclass_transform(frozen_default=True)
 def checked(cls: type[P]) -> type[P]:
-    """Class decorator: a frozen dataclass that validates its values against their types."""
+    """Class decorator: a frozen dataclass that validates its values against their types.
+
+    Every invalid parameter is a `ConfigError` of one line that names key, value and what is allowed.
+    """
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-    return checked_dataclass(frozen=True, config=config)(cls)  # type: ignore[return-value]
+    made: Any = checked_dataclass(frozen=True, config=config)(cls)
+    validate = made.__init__
+
+    @functools.wraps(validate)
+    def initialize(self: Part, *arguments: Any, **parameters: Any) -> None:
+        known = parameter_names(type(self))
+        _refuse_unknown(type(self), known, parameters)
+        positional = dict(zip(known, arguments, strict=False))
+        if len(positional) == len(arguments) and not positional.keys() & parameters.keys():
+            # By name, so that an error names the parameter.
+            arguments, parameters = (), positional | parameters
+        try:
+            validate(self, *arguments, **parameters)
+        except ValidationError as error:
+            raise ConfigError(explain(error, f"{self.slot}.")) from None
+
+    made.__init__ = initialize
+    return made  # type: ignore[no-any-return]
+
+
+def _refuse_unknown(cls: type[Part], known: list[str], parameters: Mapping[str, Any]) -> None:
+    for key in [key for key in parameters if key not in known]:
+        if key in cls.absent:
+            raise ConfigError(f"{cls.slot}.{key}: {cls.slot} '{cls.name}' has none: {cls.absent[key]}")
+        raise unknown_name("parameter", key, known, of=f"{cls.slot} '{cls.name}'")
 
 
 @dataclass_transform(frozen_default=True)
@@ -78,6 +126,13 @@ def part(slot: str, name: str) -> Callable[[type[P]], type[P]]:
     return register
 
 
+def stated_sensitivity(part: Part) -> str:
+    """`Part.sensitivity`, unless another registered part has stated it."""
+    author = next(kind for kind in type(part).__mro__ if "sensitivity" in vars(kind))
+    inherited = author is not type(part) and "slot" in vars(author)
+    return UNSTATED if inherited else part.sensitivity
+
+
 def find_part(slot: str, name: str) -> type[Part]:
     """The class of the part with this name; an unknown name is a `ConfigError` with a suggestion."""
     try:
@@ -90,17 +145,3 @@ def parameter_names(cls: type[Part], required: bool = False) -> list[str]:
     """The names of a part's parameters, or only of the required ones."""
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     return [field.name for field in fields if not required or field.default is dataclasses.MISSING]
-
-
-def make_part(cls: type[P], parameters: Mapping[str, Any]) -> P:
-    """Build a part; every problem is a `ConfigError` of one line that names key, value and what is allowed."""
-    known = parameter_names(cls)
-    for key in parameters:
-        if key not in known and key in cls.absent:
-            raise ConfigError(f"{cls.slot}.{key}: {cls.slot} '{cls.name}' has none: {cls.absent[key]}")
-        if key not in known:
-            raise unknown_name("parameter", key, known, of=f"{cls.slot} '{cls.name}'")
-    try:
-        return cls(**parameters)
-    except ValidationError as error:
-        raise ConfigError(explain(error, f"{cls.slot}.")) from None

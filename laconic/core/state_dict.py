@@ -5,9 +5,12 @@ A state dict is flat. Its values are tensors or JSON values. Entries of a compon
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+import torch
+import xxhash
 from torch import Tensor
 
 StateDict = dict[str, Any]
@@ -27,3 +30,27 @@ def split(state: StateDict) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Split a state dict into tensors and JSON values, which are stored separately."""
     tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}
     return tensors, {key: value for key, value in state.items() if key not in tensors}
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU, without a copy."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def tensor_of(kind: str, shape: str, content: bytes) -> Tensor:
+    """The tensor of a dtype and a JSON shape with these bytes, copied."""
+    dtype: torch.dtype = getattr(torch, kind)
+    # torch.frombuffer does not accept an empty buffer.
+    flat = torch.frombuffer(bytearray(content), dtype=dtype) if content else torch.empty(0, dtype=dtype)
+    return flat.reshape(json.loads(shape))
+
+
+def own_copy(tensor: Tensor) -> Tensor:
+    """The tensor on the CPU. A view is cloned, since it would keep its whole base tensor alive."""
+    tensor = tensor.detach().cpu().contiguous()
+    return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
+
+
+def checksum(content: bytes | memoryview) -> int:
+    """A checksum against damage on disk. It has 63 bits, because SQLite's integers have a sign."""
+    return xxhash.xxh3_64_intdigest(content) & (2**63 - 1)

@@ -25,9 +25,50 @@ _FOLDERS: set[Path] = set()
 """The folders of user files. Modules imported from there are user code, too."""
 
 
+_TRUSTED: set[str] = set()
+"""Code that the user of this process has named or allowed: absolute spellings."""
+
+
+class UntrustedCode(ConfigError):
+    """A file names code that the user has neither named nor allowed."""
+
+    def __init__(self, source: Path, names: list[str]) -> None:
+        # repr: a name must not contain control characters that hide what is asked for.
+        what = f"'{source}' runs code of its author: {', '.join(map(repr, names))}"
+        super().__init__(f"{what}; if you trust it, add --trust")
+        self.what, self.names = what, names
+
+
+def absolute(name: str) -> str:
+    """Make the path of a user's Python file absolute, so that the name is valid in any folder."""
+    path, colon, function = name.partition(".py:")
+    if colon:
+        return f"{Path(f'{path}.py').resolve()}:{function}"
+    return str(Path(name).resolve()) if name.endswith(".py") else name
+
+
+def trust(names: Iterable[str]) -> None:
+    """Allow files to name this code, in this process."""
+    _TRUSTED.update(map(absolute, names))
+
+
+def check_trusted(source: Path, names: Iterable[str]) -> None:
+    """Raise `UntrustedCode` if a file names code that is not allowed. Call it before any of the code runs."""
+    unknown = [name for name in dict.fromkeys(names) if absolute(name) not in _TRUSTED]
+    if unknown:
+        raise UntrustedCode(source, unknown)
+
+
 def own_modules() -> list[ModuleType]:
     """The modules loaded from user files."""
     return [module for name, module in sys.modules.items() if name.startswith(_PREFIX)]
+
+
+def display_name(item: type | Callable[..., Any]) -> str:
+    """A class or function in messages: `file.py:Name` from a user's file, otherwise `package.module.Name`."""
+    if item.__module__.startswith(_PREFIX):
+        return f"{Path(str(sys.modules[item.__module__].__file__)).name}:{item.__qualname__}"
+    return f"{item.__module__}.{item.__qualname__}"
 
 
 def is_own(spelling: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from laconic.core.errors import DataError
 
@@ -31,12 +31,13 @@ class Download:
     """Download one file to `target` from the first address whose file passes `verify`.
 
     Bytes go to `<target>.part`, which a later attempt or a later run resumes. A complete, verified file is renamed
-    to the target atomically.
+    to the target atomically. A file of more than `most` bytes is not downloaded any further.
     """
 
     addresses: tuple[str, ...]
     target: Path
     verify: Callable[[Path], None]
+    most: int
 
     @property
     def part(self) -> Path:
@@ -112,26 +113,54 @@ class Download:
         # If the server compressed the response, byte ranges would refer to the compressed bytes.
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
         with self.part.open("ab") as stream:
+            bounded = Bounded(stream, self.most)
 
             def begin(response: requests.Response, **_: Any) -> None:
                 if response.status_code == 200:  # the server ignored the range and sends the whole file
-                    stream.truncate(0)
+                    stream.truncate(stream.seek(0))
                 elif response.status_code == 206:
                     if not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
                         stream.truncate(0)
                         raise requests.ConnectionError("the server refused to continue a broken transfer")
                 else:
                     return
+                if address.startswith("https:") and not str(response.url).startswith("https:"):
+                    raise AddressError(f"it leads to {response.url}, without https")
                 length = response.headers.get("Content-Length", "")
+                if length.isdigit():
+                    bounded.check(int(length))
                 size = f" ({int(length) / 1e6:.1f} MB)" if length.isdigit() else ""
                 print(f"downloading {self.target.name}{size} from {address}", file=sys.stderr)
 
             options: dict[str, Any] = {"timeout": TIMEOUTS, "headers": headers, "hooks": {"response": begin}}
             # requests applies the proxies and certificates of the environment.
-            pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=BLOCK, **options)(address, stream, None)
+            pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=BLOCK, **options)(address, bounded, None)
 
     def _size(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A file that refuses to become longer than `most` bytes."""
+
+    stream: BinaryIO
+    most: int
+
+    def write(self, block: bytes) -> None:
+        """Append bytes."""
+        self.check(len(block))
+        self.stream.write(block)
+
+    def flush(self) -> None:
+        """Flush the file."""
+        self.stream.flush()
+
+    def check(self, more: int) -> None:
+        """Raise and empty the file if it would become too long."""
+        if self.stream.tell() + more > self.most:
+            self.stream.truncate(0)
+            raise AddressError(f"the file has more than {self.most} bytes")
 
 
 def _reason(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import BinaryIO, Literal
 
 import platformdirs
 
@@ -19,6 +19,7 @@ from laconic.data.download import Download
 SYSTEM_FOLDER = Path("/usr/share/datasets")
 """Install location of Debian's data packages, such as dataset-fashion-mnist."""
 BLOCK = 1 << 20
+Stream = BinaryIO | gzip.GzipFile
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,18 @@ class DataFile:
     name: str
     addresses: tuple[str, ...] = ()
     checksum: Checksum | None = None
+    size: int | None = None
+    """The most bytes that the file may have, uncompressed. A file that is downloaded needs one."""
 
     @property
     def compressed(self) -> bool:
         """Whether this is a single compressed file, as opposed to an archive of several files."""
         return self.name.endswith(".gz") and not self.name.endswith(".tar.gz")
+
+    @property
+    def most(self) -> int:
+        """The most bytes of the stored file. Compression adds very little to what cannot be compressed."""
+        return (self.size or 0) + ((self.size or 0) // 1000 + 1000 if self.compressed else 0)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,7 +104,7 @@ class Finder:
         if file.checksum is not None and file.checksum.stored:
             verify(path, file)
         with opened(path, file) as stream:
-            content = b"".join(blocks(path, stream))
+            content = b"".join(blocks(path, stream, file.size))
         if file.checksum is not None and not file.checksum.stored:
             _compare(path, file.checksum, hashlib.new(file.checksum.algorithm, content).hexdigest())
         return content
@@ -112,7 +120,7 @@ class Finder:
             raise DataError(f"{missing} and downloads are switched off; {self._manual_copy(file)}")
         target = cache() / file.folder / file.name
         try:
-            Download(file.addresses, target, lambda part: verify(part, file)).run()
+            Download(file.addresses, target, lambda part: verify(part, file), file.most).run()
         except DataError as error:
             raise DataError(f"{error}; {self._manual_copy(file)}") from error
         return target
@@ -133,24 +141,28 @@ def verify(path: Path, file: DataFile) -> None:
         return
     digest = hashlib.new(file.checksum.algorithm)
     with path.open("rb") if file.checksum.stored else opened(path, file) as stream:
-        for block in blocks(path, stream):
+        for block in blocks(path, stream, None if file.checksum.stored else file.size):
             digest.update(block)
     _compare(path, file.checksum, digest.hexdigest())
 
 
-def opened(path: Path, file: DataFile) -> BinaryIO:
+def opened(path: Path, file: DataFile) -> Stream:
     """Open the file's content as a stream, decompressed if it is gzip."""
     with path.open("rb") as stream:
         is_gzip = stream.read(2) == b"\x1f\x8b"
     if file.compressed and is_gzip:
-        return cast(BinaryIO, gzip.open(path, "rb"))
+        return gzip.open(path, "rb")
     return path.open("rb")
 
 
-def blocks(path: Path, stream: BinaryIO) -> Iterator[bytes]:
-    """Iterate over the stream in blocks. Report corrupt compression with the path."""
+def blocks(path: Path, stream: Stream, most: int | None) -> Iterator[bytes]:
+    """Iterate over the stream in blocks. Report corrupt compression, and content of more than `most` bytes."""
+    total = 0
     try:
         while block := stream.read(BLOCK):
+            total += len(block)
+            if most is not None and total > most:
+                raise DataError(f"{path} has more than the expected {most} bytes")
             yield block
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}") from error

@@ -1,21 +1,23 @@
-"""Simulated faults of clients and messages.
+"""Simulated faults of clients and messages, and attackers, for tests of defenses.
 
 Faults are drawn per client and round from named randomness, so the same seed gives the same faults on every engine.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
 
-from laconic.compression.packet import sequence_of
+from laconic.compression import Codec, decode_body, decode_dense, encode_dense
+from laconic.compression.packet import Body, CoreStream, Packet, sequence_of
+from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.part import State
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import StateDict
-from laconic.engine.attacks import Attacks
 from laconic.engine.settings import Faults
 from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import FaultInjection, Instruction, Reply
@@ -30,8 +32,7 @@ class FaultyEngine(SimulatedEngine):
         self, engine: SimulatedEngine, faults: Faults, randomness: Randomness, *, clients: int, layout: Layout
     ) -> None:
         self.engine, self.faults, self.randomness = engine, faults, randomness
-        counts = (faults.not_finite, faults.boosted, faults.boost, clients)
-        self.attacks = Attacks(*counts, layout, randomness)
+        self.attacks = Attacks(faults, clients, layout, randomness)
         self.late: list[Reply] = []
         """Replies that arrive in the next exchange."""
         self.without_state: dict[int, int] = {}
@@ -106,3 +107,35 @@ class FaultyEngine(SimulatedEngine):
 
     def _draw(self, purpose: Draw, message: Instruction | Reply) -> float:
         return float(self.randomness.numpy(purpose, message.round, message.client).random())
+
+
+class Attacks:
+    """A fixed set of attackers, whose vectors are multiplied by NaN or by a factor."""
+
+    def __init__(self, faults: Faults, clients: int, layout: Layout, randomness: Randomness) -> None:
+        not_finite, boosted = faults.not_finite, faults.boosted
+        if not_finite + boosted > clients:
+            raise ConfigError(
+                f"faults.boosted = {boosted}: with {not_finite} not_finite, attackers outnumber the {clients} clients"
+            )
+        chosen = randomness.numpy(Draw.ATTACKERS).choice(clients, not_finite + boosted, replace=False).tolist()
+        self.factors = dict.fromkeys(chosen[:not_finite], math.nan) | dict.fromkeys(chosen[not_finite:], faults.boost)
+        """The factor of each attacker, by client."""
+        self._layout = layout
+
+    def apply(self, reply: Reply) -> Reply:
+        """Replace the vectors of an attacker's reply. Other replies are returned unchanged."""
+        factor = self.factors.get(reply.client)
+        if factor is None:
+            return reply
+        parsed = [Packet.parse(packet, self._layout) for packet in reply.packets]
+        packets = [replace(p, body=self._scaled(p, factor)).to_bytes() for p in parsed if p.body.codec != Codec.SKIP]
+        return replace(reply, packets=tuple(packets) or reply.packets)
+
+    def _scaled(self, packet: Packet, factor: float) -> Body:
+        if packet.stream == CoreStream.BUFFERS:
+            vector = decode_dense(packet.body, self._layout.buffer_size, self._layout.dtype).dense() * factor
+        else:
+            vector = decode_body(packet.body, self._layout).dense() * factor
+        most = torch.finfo(vector.dtype).max
+        return encode_dense(vector.clamp(-most, most))

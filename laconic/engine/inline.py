@@ -13,18 +13,23 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
 import torch
 
+from laconic.algorithms.algorithm import Algorithm
+from laconic.core.randomness import Randomness
 from laconic.core.task import Batch
+from laconic.data.federated import ClientData
+from laconic.engine.prepared import PreparedTask
 from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.client import ClientRuntime
 from laconic.federation.messages import Instruction, Reply
-from laconic.gradients.named_rng import Stochastic
-from laconic.gradients.numerics import Numerics
-from laconic.gradients.strategies import Gradients, check_numerics, make_gradients
+from laconic.federation.store import ClientStore
+from laconic.gradients.base import Gradients
+from laconic.gradients.strategies import check_numerics, make_gradients
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -38,27 +43,50 @@ LARGE_BYTES = 16_000_000
 """Chunks with larger instructions are not queued: encoding the next one takes little time, but storing it much memory."""
 
 
-class InlineEngine(SimulatedEngine):
-    """Runs clients on threads. `threads` and `chunk` change the speed, not the results."""
+@dataclass(frozen=True)
+class ClientSpec:
+    """Everything that an engine needs to run clients, in this process, in a Ray worker or on a node, except their states."""
 
-    def __init__(
-        self,
-        runtime: ClientRuntime,
-        numerics: Numerics,
-        stochastic: Stochastic,
-        *,
-        frozen_buffers: bool = False,
-        threads: int | None = None,
-        chunk: int | None = None,
-        participants: int | None = None,
-    ) -> None:
-        check_numerics(runtime.task.module, numerics, stochastic, frozen_buffers)
-        self.runtime = runtime
-        self.threads = 1 if runtime.algorithm.method.one_at_a_time else threads or os.cpu_count() or 1
-        self.chunk = chunk or {"loop": 1, "vmap": numerics.vmap_width}.get(numerics.strategy, self._share(participants))
-        if runtime.algorithm.method.one_at_a_time:
+    algorithm: Algorithm
+    prepared: PreparedTask
+    data: ClientData
+    seed: int
+    frozen_buffers: bool = False
+    probing: bool = False
+    chunk: int | None = None
+    participants: int | None = None
+    """The number of participants per round that this engine runs."""
+
+    def engine(self, store: ClientStore, threads: int | None) -> InlineEngine:
+        """An inline engine for these clients."""
+        return InlineEngine(self, store, threads)
+
+
+class InlineEngine(SimulatedEngine):
+    """Runs clients on threads. `threads` and the spec's `chunk` change the speed, not the results."""
+
+    def __init__(self, spec: ClientSpec, store: ClientStore, threads: int | None) -> None:
+        prepared, method = spec.prepared, spec.algorithm.method
+        numerics = prepared.numerics
+        check_numerics(prepared.task.module, numerics, prepared.stochastic, spec.frozen_buffers)
+        self.runtime = ClientRuntime(
+            spec.algorithm,
+            prepared.task,
+            prepared.layout,
+            prepared.initial_model.cpu(),
+            prepared.initial_buffers.cpu(),
+            spec.data,
+            Randomness(spec.seed),
+            store,
+            prepared.device,
+            probing=spec.probing,
+        )
+        self.threads = 1 if method.one_at_a_time else threads or os.cpu_count() or 1
+        widths = {"loop": 1, "vmap": numerics.vmap_width}
+        self.chunk = spec.chunk or widths.get(numerics.strategy, self._share(spec.participants))
+        if method.one_at_a_time:
             self.chunk = 1
-        self._gradient_arguments = (runtime.task, runtime.layout, numerics, stochastic, frozen_buffers)
+        self._gradient_arguments = prepared.task, prepared.layout, numerics, prepared.stochastic, spec.frozen_buffers
         self._local = threading.local()
         self._operator_threads = torch.get_num_threads()
         # A thread that returns from an operator waits up to this interval for the GIL.

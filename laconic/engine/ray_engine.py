@@ -25,8 +25,7 @@ from laconic.core.errors import LaconicError
 from laconic.core.user_code import own_modules
 from laconic.data.owned import part_of
 from laconic.engine import ray_actors
-from laconic.engine.client_spec import ClientSpec
-from laconic.engine.inline import MOST_STACKED
+from laconic.engine.inline import MOST_STACKED, ClientSpec
 from laconic.engine.settings import RaySettings
 from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import FaultInjection, Instruction, Reply
@@ -80,6 +79,8 @@ class RayEngine(SimulatedEngine):
         self._clients_per_call = max(CLIENTS_PER_CALL, threads * (spec.chunk or strategy_width))
         self._workers: list[_Worker] = []
         self._fresh = True
+        self._restore: int | None = None
+        """The round of the checkpoint to return to when the workers start."""
         self._kept = False
         self._folder = Path(settings.folder or tempfile.gettempdir()) / f"laconic-{uuid4().hex[:12]}"
         self.addresses: list[str] = []
@@ -91,9 +92,9 @@ class RayEngine(SimulatedEngine):
         name = f"{folder.name}-shards" if self._settings.folder else "shards"
         self._folder = (Path(self._settings.folder) if self._settings.folder else folder).resolve() / name
 
-    def resume(self, addresses: list[str]) -> None:
-        """Continue with the stores of an earlier engine on these machines."""
-        self._fresh, self.addresses = False, addresses
+    def resume(self, addresses: list[str], round: int) -> None:
+        """Continue with the stores of an earlier engine on these machines, from the checkpoint of that round."""
+        self._fresh, self.addresses, self._restore = False, addresses, round
 
     def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
         """Replies in the order of the instructions, with a bounded number of bytes in flight."""
@@ -184,25 +185,26 @@ class RayEngine(SimulatedEngine):
             worker = _Worker(ray.put(part))
             self._workers.append(worker)
             worker.actor = ray_actors.take(self._threads, self.addresses[shard] if self.addresses else None)
-            futures.append(self._open(shard, self._fresh))
+            futures.append(self._open(shard))
         for shard, future in enumerate(futures):
             self._opened(shard, future)
         self.addresses = [self._actor(shard).address for shard in range(self._shards)]
-        self._fresh = False
+        self._fresh, self._restore = False, None
 
     def _actor(self, shard: int) -> ray_actors.PooledActor:
         actor = self._workers[shard].actor
         assert actor is not None
         return actor
 
-    def _open(self, shard: int, fresh: bool) -> Any:
+    def _open(self, shard: int) -> Any:
         return self._actor(shard).handle.open.remote(
             self._workers[shard].spec,
             self._folder / f"{shard}.sqlite",
             threads=self._threads,
             operator_threads=self._operator_threads,
             cache=self._cache,
-            fresh=fresh,
+            fresh=self._fresh,
+            restore=self._restore,
         )
 
     def _opened(self, shard: int, future: Any) -> None:
@@ -223,16 +225,16 @@ class RayEngine(SimulatedEngine):
         ray_actors.stop(before)
         worker.actor = ray_actors.take(self._threads, before.address)
         worker.generation += 1
-        self._opened(shard, self._open(shard, self._fresh))
+        self._opened(shard, self._open(shard))
 
-    def flush(self) -> None:
-        """Make all states of the workers survive a power failure."""
-        futures = [self._actor(shard).handle.flush.remote() for shard in range(len(self._workers))]
+    def flush(self, round: int) -> None:
+        """Make all states of the workers survive a power failure, as part of the checkpoint of that round."""
+        futures = [self._actor(shard).handle.flush.remote(round) for shard in range(len(self._workers))]
         for shard, future in enumerate(futures):
             result = self._result(future)
             while isinstance(result, Exception):
                 self._restart(shard, result)
-                result = self._result(self._actor(shard).handle.flush.remote())
+                result = self._result(self._actor(shard).handle.flush.remote(round))
 
     def close(self) -> None:
         """Return the actors to the pool. The stores are deleted unless `keep_in` was called."""

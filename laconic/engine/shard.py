@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from laconic.core.errors import ConfigError
-from laconic.engine.client_spec import ClientSpec
+from laconic.engine.inline import ClientSpec
 from laconic.federation.database import SHARD, Database
 from laconic.federation.disk_store import DiskStore
 from laconic.federation.messages import Instruction, Reply
@@ -34,8 +34,13 @@ class Shard:
         operator_threads: int,
         cache: int,
         fresh: bool,
+        restore: int | None = None,
     ) -> None:
-        """Start a run with the states in the file at `path`, or with none if `fresh`."""
+        """Start a run with the states in the file at `path`, or with none if `fresh`.
+
+        With `restore` the states first return to the checkpoint of that round. A store without that checkpoint stays as it
+        is; its clients then find that the server is behind, and start over.
+        """
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,6 +51,9 @@ class Shard:
         if fresh:
             # Clear the file instead of deleting it: a worker of an earlier run may still have it open.
             self._database.clear()
+        elif restore is not None and restore in self._database.marks:
+            self._database.restore(restore)
+            self._database.commit()
         # A user's own training loop may use as many torch threads as without workers.
         torch.set_num_threads(operator_threads)
         self._engine = spec.engine(DiskStore(self._database), threads)
@@ -62,9 +70,9 @@ class Shard:
             raise
         return replies
 
-    def flush(self) -> None:
-        """Make all committed states survive a power failure."""
-        self._database.flush()
+    def flush(self, round: int) -> None:
+        """Make all states survive a power failure, as part of the checkpoint of that round."""
+        self._database.flush(round)
 
     def close(self, remove: bool) -> None:
         """End the run, and delete the store if `remove`."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from logging import Logger, getLogger
 
 from laconic.core.errors import PacketError
+from laconic.core.state_dict import StateDict
+
+EXCUSED = ("stale", "failed")
+"""Reasons that are no violation: the client was slow, or its process failed."""
 
 
 class Blocklist:
@@ -16,16 +20,26 @@ class Blocklist:
     ) -> None:
         self.limit, self._log, self._name = limit, log or getLogger("laconic"), name
         self.counts: dict[int, int] = {}
+        self._outliers: dict[int, int] = {}
+        """By client: its violations that were outliers, since its last accepted reply."""
 
     def record_violation(self, client: int, error: PacketError) -> None:
-        """Log and count a refused reply. A late reply is logged only."""
-        if error.reason == "stale":
-            self._log.info("laconic: %s answered late: %s", self._name(client), error)
+        """Log and count a refused reply. Late replies and failures are logged only."""
+        if error.reason in EXCUSED:
+            late = "answered late" if error.reason == "stale" else "did not answer"
+            self._log.info("laconic: %s %s: %s", self._name(client), late, error)
             return
         self.counts[client] = self.counts.get(client, 0) + 1
+        if error.reason == "outlier":
+            self._outliers[client] = self._outliers.get(client, 0) + 1
         self._log.warning("laconic: the reply of %s was refused: %s", self._name(client), error)
         if self.counts[client] == self.limit:
             self._log.warning("laconic: %s is blocked after %d refused replies", self._name(client), self.limit)
+
+    def accept(self, clients: Iterable[int]) -> None:
+        """Note accepted replies. An honest client may be an outlier now and then, so they clear its outliers."""
+        for client in {*clients} & self._outliers.keys():
+            self.clear(client, self._outliers.pop(client))
 
     def clear(self, client: int, count: int) -> None:
         """Remove `count` violations that were not the client's fault."""
@@ -39,10 +53,13 @@ class Blocklist:
         """The number of blocked clients."""
         return sum(self.is_blocked(client) for client in self.counts)
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> StateDict:
         """The counts, with keys that JSON can hold."""
-        return {str(client): count for client, count in self.counts.items()}
+        counts = {"violations": self.counts, "outliers": self._outliers}
+        return {name: {str(client): count for client, count in table.items()} for name, table in counts.items()}
 
-    def load_state_dict(self, counts: dict[str, int]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Restore a `state_dict`."""
-        self.counts = {int(client): count for client, count in counts.items()}
+        self.counts, self._outliers = (
+            {int(client): count for client, count in state[name].items()} for name in ("violations", "outliers")
+        )

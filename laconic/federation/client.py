@@ -32,7 +32,7 @@ from laconic.core.task import Task
 from laconic.data.federated import ClientData
 from laconic.federation.messages import FaultInjection, Instruction, Probe, Reply
 from laconic.federation.store import ClientStore, Question, Settled
-from laconic.gradients.strategies import Gradients
+from laconic.gradients.base import Gradients
 
 
 @dataclass(frozen=True)

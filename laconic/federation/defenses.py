@@ -6,8 +6,8 @@ honest majority. Central differential privacy (McMahan, Ramage, Talwar and Zhang
 language models", ICLR 2018, Algorithm 1) clips updates, adds Gaussian noise to their sum, and divides by the expected number
 of participants.
 
-Clipping to a fixed norm works with a running sum. The other defenses need all updates of a round in memory, which
-`Defenses.memory` limits. They process the updates in blocks of coordinates.
+Clipping needs norms only (update_norms.py) and works with a running sum. Medians and trimmed means need all updates of a
+round in memory, which `Defenses.memory` limits. They process the updates in blocks of coordinates.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import torch
 from torch import Tensor
 
 from laconic.algorithms.algorithm import Algorithm
-from laconic.compression import Payload, SparsePayload
-from laconic.core.errors import ConfigError, PacketError
+from laconic.compression import DensePayload, Payload, SumPayload
+from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.federation.aggregation import RunningMean
-from laconic.federation.settings import Defenses, Sampling, Weighting, share
+from laconic.federation.settings import Defenses, Weighting
 
+AUTO_CLIP = "median:2"
+"""`clip = "auto"`. docs/defenses.md has the measurements."""
 _BLOCK = 1 << 22
 """The number of entries, over all updates, that are sorted at a time."""
 
@@ -34,19 +36,16 @@ def check_defenses(
     *,
     participants: int,
     weighting: Weighting,
-    sampling: Sampling,
     send_buffers: bool,
 ) -> None:
     """Raise `ConfigError` for defenses that the rest of the config makes impossible or ineffective."""
     # `refuse` works with every method: a refused reply is handled as a lost one.
-    reason = algorithm.method.exact_sums
-    for stream in algorithm.phases.extra_streams:
-        reason = reason or f"its stream '{stream}' is sent with the updates and would be undefended"
+    reason = _needs_exact_means(algorithm)
     if defenses.any() and reason is not None:
         raise ConfigError(f"{_named(defenses)}: not possible with method '{algorithm.method.name}': {reason}")
     if defenses.aggregate != "mean":
         _check_coordinates(defenses, algorithm, weighting)
-    if defenses.keeps_all():
+    if defenses.aggregate != "mean":
         need = participants * layout.size * torch.empty(0, dtype=layout.dtype).element_size()
         if need > defenses.memory:
             total = f"{participants} updates of {layout.size:,} parameters take {need / 1e9:.3g} GB"
@@ -54,8 +53,22 @@ def check_defenses(
     if send_buffers and defenses.any() and defenses.aggregate == "mean":
         reason = "batch-norm statistics are sent with the update and would be undefended"
         raise ConfigError(f"{_named(defenses)}: {reason}; use buffers = 'frozen', or aggregate = 'median'")
-    if defenses.noise:
-        _check_noise(defenses, weighting, sampling)
+
+
+def _needs_exact_means(algorithm: Algorithm) -> str | None:
+    """Why updates must be averaged as they are; None if a defense may change them."""
+    reason = algorithm.method.exact_sums
+    for stream in algorithm.phases.extra_streams:
+        reason = reason or f"its stream '{stream}' is sent with the updates and would be undefended"
+    return reason
+
+
+def resolve_clip(defenses: Defenses, algorithm: Algorithm, send_buffers: bool) -> Defenses:
+    """Replace `clip = "auto"` by `AUTO_CLIP`, or by none where clipping is not possible or a median is taken anyway."""
+    if defenses.clip != "auto":
+        return defenses
+    possible = defenses.aggregate == "mean" and not send_buffers and _needs_exact_means(algorithm) is None
+    return defenses.model_copy(update={"clip": AUTO_CLIP if possible else None})
 
 
 def _check_coordinates(defenses: Defenses, algorithm: Algorithm, weighting: Weighting) -> None:
@@ -67,23 +80,6 @@ def _check_coordinates(defenses: Defenses, algorithm: Algorithm, weighting: Weig
         raise ConfigError(f"defense.aggregate = '{defenses.aggregate}': {reason}; use clip, or another compressor")
 
 
-def _check_noise(defenses: Defenses, weighting: Weighting, sampling: Sampling) -> None:
-    setting = f"defense.noise = {defenses.noise:g}"
-    if not isinstance(defenses.clip, float):
-        raise ConfigError(f"{setting}: noise needs updates of bounded norm: set clip, as in --clip-updates 1")
-    if defenses.refuse == "auto":
-        reason = "one client's update would decide whether another's is refused, which the noise does not hide"
-        raise ConfigError(f"{setting}: refuse = 'auto' is not allowed: {reason}; give a norm")
-    if defenses.aggregate != "mean":
-        reason = "the noise is calibrated for the mean"
-        raise ConfigError(f"{setting}: aggregate = '{defenses.aggregate}' is not allowed: {reason}")
-    if weighting != "uniform":
-        raise ConfigError(f"{setting}: weighting = '{weighting}' gives some clients more weight; uniform is allowed")
-    if sampling == "weighted":
-        reason = "draws some clients more often"
-        raise ConfigError(f"{setting}: sampling = 'weighted' {reason}; uniform or poisson is allowed")
-
-
 def _named(defenses: Defenses) -> str:
     """The first setting that is not the default, for a message."""
     for name, default in (("aggregate", "mean"), ("clip", None), ("noise", 0.0)):
@@ -93,102 +89,60 @@ def _named(defenses: Defenses) -> str:
     return "defense"
 
 
-def check_norm(defenses: Defenses, payload: Payload, client: int) -> None:
-    """Refuse an update whose norm exceeds a fixed `refuse`."""
-    if isinstance(defenses.refuse, float) and (update_norm := norm(payload)) > defenses.refuse:
-        raise PacketError(
-            "exploding", f"the update of client {client} has norm {update_norm:.3g}, above {defenses.refuse:g}"
-        )
-
-
-def norm(payload: Payload) -> float:
-    """||u|| in double precision, since squares may overflow in single precision."""
-    values = payload.values if isinstance(payload, SparsePayload) else payload.dense()
-    return float(torch.linalg.vector_norm(values, dtype=torch.float64))
-
-
-class DefendedMean:
-    """The aggregate of one stream in one round with defenses, in place of `RunningMean`."""
+class NoisyMean(RunningMean):
+    """The sum of clipped updates with Gaussian noise, divided by the expected number of updates."""
 
     def __init__(
         self,
-        defenses: Defenses,
         size: int,
         dtype: torch.dtype,
         device: torch.device,
+        noise: np.random.Generator,
+        deviation: float,
         expected: int,
-        noise: np.random.Generator | None,
     ) -> None:
-        self._defenses, self._expected, self._noise = defenses, expected, noise
-        self._like = (size, dtype, device)
-        self._running = RunningMean(*self._like)
-        self._kept: list[tuple[Payload, float]] = []
-        self._added: Tensor | None = None
+        super().__init__(size, dtype, device)
+        self._noise = torch.from_numpy(noise.standard_normal(size) * deviation).to(dtype).to(device)
+        self._expected = expected
 
-    def add(self, payload: Payload, weight: float) -> None:
+    def add(self, payload: Payload, weight: float, factor: float = 1.0) -> None:
         """Add one update."""
-        if self._defenses.keeps_all():
-            self._kept.append((payload, weight))
-        else:
-            clip = self._defenses.clip
-            assert clip != "median"
-            self._running.add(payload, weight, 1.0 if clip is None else _factor(payload, clip))
+        if isinstance(payload, SumPayload):
+            # Its terms may be far longer than the clip even if their sum is not, and rounding would then change the others.
+            payload = DensePayload(torch.nan_to_num(payload.dense()))
+        super().add(payload, weight, factor)
+
+    def mean(self) -> Tensor:
+        """The noisy mean, also without any update."""
+        return (self.total() + self._noise) / self._expected
+
+
+class CoordinateMean:
+    """The coordinate-wise trimmed mean of updates, of which it keeps all; the median for a share of 0.5."""
+
+    def __init__(self, size: int, dtype: torch.dtype, device: torch.device, share: float) -> None:
+        self._result = torch.empty(size, dtype=dtype, device=device)
+        self._share = share
+        self._rows: list[Tensor] = []
+
+    def add(self, payload: Payload, weight: float, factor: float = 1.0) -> None:
+        """Add one update. `check_defenses` refuses weights."""
+        row = payload.dense().to(self._result)
+        self._rows.append(row if factor == 1 else row * factor)
 
     def total(self) -> Tensor:
         """Not available: `check_defenses` refuses methods that need sums (`Method.exact_sums`)."""
         raise NotImplementedError
 
     def mean(self) -> Tensor | None:
-        """The defended mean; None without updates, unless there is noise."""
-        if self._kept:
-            return self._robust_mean()
-        if not self._defenses.noise:
-            return self._running.mean()
-        return (self._running.total() + self._drawn_noise()) / self._expected
-
-    def _drawn_noise(self) -> Tensor:
-        """The round's noise, drawn once."""
-        size, dtype, device = self._like
-        if self._added is None:
-            assert self._noise is not None
-            clip = self._defenses.clip
-            assert isinstance(clip, float)
-            drawn = self._noise.standard_normal(size) * (self._defenses.noise * clip)
-            self._added = torch.from_numpy(drawn).to(dtype).to(device)
-        return self._added
-
-    def _robust_mean(self) -> Tensor:
-        factors = self._factors()
-        trim = share(self._defenses.aggregate)
-        if trim is None:
-            running = RunningMean(*self._like)
-            for (payload, weight), factor in zip(self._kept, factors, strict=True):
-                running.add(payload, weight, factor)
-            mean = running.mean()
-            assert mean is not None
-            return mean
-        size, dtype, device = self._like
-        rows = [payload.dense().to(device=device, dtype=dtype) for payload, _ in self._kept]
-        result = torch.empty(size, dtype=dtype, device=device)
-        width = max(1, _BLOCK // len(rows))
-        scale = torch.tensor(factors, dtype=dtype, device=device)
-        for start in range(0, size, width):
-            block = torch.stack([row[start : start + width] for row in rows], dim=1)
-            result[start : start + width] = trimmed(block.mul_(scale), trim)
-        return result
-
-    def _factors(self) -> list[float]:
-        clip = self._defenses.clip
-        if clip is None:
-            return [1.0] * len(self._kept)
-        limit = float(np.median([norm(payload) for payload, _ in self._kept])) if clip == "median" else clip
-        return [_factor(payload, limit) for payload, _ in self._kept]
-
-
-def _factor(payload: Payload, limit: float) -> float:
-    """min(1, limit / ||u||)."""
-    update_norm = norm(payload)
-    return limit / update_norm if update_norm > limit else 1.0
+        """The robust mean; None without updates."""
+        if not self._rows:
+            return None
+        width = max(1, _BLOCK // len(self._rows))
+        for start in range(0, len(self._result), width):
+            block = torch.stack([row[start : start + width] for row in self._rows], dim=1)
+            self._result[start : start + width] = trimmed(block, self._share)
+        return self._result
 
 
 def trimmed(values: Tensor, share: float) -> Tensor:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from typing import Any
 
 from laconic.core.errors import PacketError
@@ -37,14 +37,11 @@ class DiskStore(RecordStore):
             return super().propose(client, known, state)
 
     def clients(self) -> Iterable[int]:
-        statement = "SELECT client FROM records WHERE run = ? ORDER BY client"
-        return [client for (client,) in self.database.execute(statement, (self.database.run,))]
+        return list(self.database.clients("record"))
 
     def record(self, client: int) -> Record | None:
-        statement = "SELECT number, committed, pending, last FROM records WHERE run = ? AND client = ?"
-        for number, committed, pending, last in self.database.execute(statement, (self.database.run, client)):
-            return Record(number, committed, json.loads(pending), None if last is None else tuple(json.loads(last)))
-        return None
+        fields = self.database.value(("record", client, 0))
+        return None if fields is None else Record.of(fields)
 
     def state(self, client: int, number: int) -> State:
         return self.database.get(("client", client, number))
@@ -54,16 +51,14 @@ class DiskStore(RecordStore):
             record = self.record(client) or Record()
             for number in record.state_numbers():
                 self.database.drop(("client", client, number))
-            self.database.execute("DELETE FROM records WHERE run = ? AND client = ?", (self.database.run, client))
+            self.database.drop(("record", client, 0))
 
     def _write(self, client: int, record: Record, added: dict[int, State], dropped: Iterable[int]) -> None:
         for number in dropped:
             self.database.drop(("client", client, number))
         for number, state in added.items():
             self.database.put(("client", client, number), state)
-        last = None if record.last is None else json.dumps(record.last)
-        row = (self.database.run, client, record.number, record.committed, json.dumps(record.pending), last)
-        self.database.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?)", row)
+        self.database.put_value(("record", client, 0), asdict(record))
 
 
 class SharedStore(DiskStore):

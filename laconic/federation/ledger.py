@@ -9,7 +9,10 @@ from laconic.compression.packet import HEADER_BYTES
 from laconic.core.state_dict import StateDict
 
 Direction = Literal["up", "down"]
-_COUNTS = ("gradients", "samples", "invited", "folded", "updates", "skipped", "skipped_down", "accelerated", "lost")
+_COUNTS = (
+    *("gradients", "samples", "invited", "folded", "updates"),
+    *("skipped", "skipped_down", "accelerated", "lost", "clipped"),
+)
 
 
 @dataclass
@@ -55,6 +58,8 @@ class RoundCosts:
     """Updates that were aggregated together with the client's previous update."""
     lost: int = 0
     """Clients that had lost their state."""
+    clipped: int = 0
+    """Updates that a defense has scaled down."""
     refused: dict[str, int] = field(default_factory=dict)
     """Refused replies by reason."""
     refused_clients: list[int] = field(default_factory=list)

@@ -29,7 +29,7 @@ class Instruction:
     round: int
     client: int
     invited: int
-    """The number of participants in this round."""
+    """The number of participants in this round; with privacy noise the expected number."""
     exchange: int
     """The index of this exchange in the round."""
     phase: str

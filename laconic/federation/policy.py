@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -37,6 +37,8 @@ class ExchangeReport:
     answered: Sequence[int]
     """Clients whose reply was used."""
     refusals: Sequence[Refusal]
+    unanswered: Collection[int] = ()
+    """Clients that were asked and sent no valid reply, unless a quorum ended the exchange before they could."""
 
 
 class ReplyPolicy:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+from laconic.algorithms.context import RoundContext
 from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MODEL, Exchange, Phase, PhaseTable
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import Payload, decode_body, decode_dense
+from laconic.compression import Payload, SumPayload, body_norm, decode_body, decode_dense
 from laconic.compression.packet import Body, Flag, Packet
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import State
 from laconic.federation.messages import Reply
+
+MOST_SKIPPED = 2**21
+"""The largest step between the sequence numbers of two updates. A client without a store skips up to 2^20 numbers, and every
+reply that was lost on the way takes one."""
+MOST_PASSES = 1000
+"""The most gradients that a client may compute in an exchange, as a multiple of its examples or of the papers' count."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +33,40 @@ class SentInstruction:
 
 
 @dataclass(frozen=True)
+class CodedVector:
+    """A vector as it was sent: the sum of some bodies. It takes as much memory as on the network."""
+
+    bodies: tuple[Body, ...]
+    stream: str
+    layout: Layout
+
+    def decode(self) -> Payload:
+        """The vector; `PacketError` if a body is invalid."""
+        if self.stream == BUFFERS:
+            return decode_dense(self.bodies[0], self.layout.buffer_size, self.layout.dtype)
+        payload: Payload = decode_body(self.bodies[0], self.layout)
+        for body in self.bodies[1:]:
+            payload = SumPayload(payload, decode_body(body, self.layout))
+        return payload
+
+    def norm(self) -> float:
+        """The 2-norm, from the coded form where possible; `PacketError` if a body is invalid."""
+        if self.stream == BUFFERS or len(self.bodies) > 1:
+            return self.decode().norm()
+        return body_norm(self.bodies[0], self.layout)
+
+
+@dataclass(frozen=True)
 class ValidReply:
     """A reply that passed every check and may be used."""
 
     packets: dict[str, Packet]
-    payloads: dict[str, Payload]
+    vectors: Mapping[str, CodedVector | Payload]
+    """Its vectors by stream: coded while the reply waits, decoded if it is used at once."""
     uplink_state: State
     """The server's new uplink state for the client."""
-    norms: dict[str, float] = field(default_factory=dict)
-    """The norms of its vectors by "phase/stream", if `UpdateNormFilter` checks them."""
+    norms: Mapping[str, float]
+    """The norms of its vectors by "phase/stream", if a defense needs them."""
 
     @property
     def sequence(self) -> int:
@@ -68,20 +101,29 @@ def check_labels(reply: Reply, packets: dict[str, Packet], now: tuple[int, int, 
     if len(numbers) > 1 or min(numbers) <= last:
         number = next(iter(packets.values())).sequence
         raise PacketError("stale", f"update {number} of client {reply.client} does not follow update {last}")
+    if max(numbers) > last + MOST_SKIPPED:
+        raise PacketError("sequence", f"update {max(numbers)} of client {reply.client} is too far after update {last}")
 
 
-def decode_packets(
-    packets: dict[str, Packet], expected: set[str], uplink: Uplink, uplink_state: State, layout: Layout
-) -> ValidReply:
-    """Decode the vectors of a reply. `uplink_state` is the server's uplink state for the client."""
+def check_counts(reply: Reply, phase: Phase) -> None:
+    """Refuse counts of gradients that are too large for the client's number of examples. They go into the metrics."""
+    most = phase.gradients(reply.examples)
+    if reply.gradients > most or reply.samples > MOST_PASSES * max(reply.examples, most):
+        counts = f"{reply.gradients} gradients ({reply.samples} computed) on {reply.examples} examples"
+        raise PacketError("count", f"client {reply.client} reports {counts}")
+
+
+def coded_vectors(
+    packets: dict[str, Packet], expected: set[str], uplink: Uplink, uplink_state: State, context: RoundContext
+) -> tuple[dict[str, CodedVector], State]:
+    """The vectors of a reply, and the server's new uplink state for the client. `uplink_state` is the one before."""
     if set(packets) != expected:
         raise PacketError("stream", f"got streams {sorted(packets)}, expected {sorted(expected)}")
-    payloads: dict[str, Payload] = {}
+    vectors: dict[str, CodedVector] = {}
     for stream, packet in packets.items():
+        bodies: tuple[Body, ...] = (packet.body,)
         if stream == MODEL:
-            payloads[stream], uplink_state = uplink.decode(packet.body, packet.flags, uplink_state, layout)
-        elif stream == BUFFERS:
-            payloads[stream] = decode_dense(packet.body, layout.buffer_size, layout.dtype)
-        elif stream != CONFIRM:
-            payloads[stream] = decode_body(packet.body, layout)
-    return ValidReply(packets, payloads, uplink_state)
+            bodies, uplink_state = uplink.receive(packet.body, packet.flags, uplink_state, context)
+        if stream != CONFIRM:
+            vectors[stream] = CodedVector(bodies, stream, context.layout)
+    return vectors, uplink_state

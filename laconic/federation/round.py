@@ -7,25 +7,34 @@ engine delivers the messages.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import BroadcastModel
 from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MEAN, MODEL, UPDATE, Exchange, Phase, Stream
 from laconic.algorithms.methods.received import Aggregate, Received
-from laconic.compression import DENSE, Codec, encode_dense, encode_exactly
+from laconic.compression import DENSE, Codec, Payload, encode_dense, encode_exactly
 from laconic.compression.packet import Body, Flag, Packet
 from laconic.core.errors import PacketError
 from laconic.core.randomness import GLOBAL, Draw
 from laconic.federation.aggregation import RunningMean
-from laconic.federation.defenses import DefendedMean, check_norm, norm
+from laconic.federation.defenses import CoordinateMean, NoisyMean
 from laconic.federation.engine import Engine
 from laconic.federation.ledger import RoundCosts
 from laconic.federation.messages import Instruction, MalformedReply, Probe, Reply
 from laconic.federation.policy import ExchangeReport, Outcome, Refusal
-from laconic.federation.replies import SentInstruction, ValidReply, check_labels, decode_packets, parse_packets
+from laconic.federation.replies import (
+    CodedVector,
+    SentInstruction,
+    ValidReply,
+    check_counts,
+    check_labels,
+    coded_vectors,
+    parse_packets,
+)
 from laconic.federation.server import Server
+from laconic.federation.settings import share
+from laconic.federation.update_norms import kind_of
 
 
 def run_round(server: Server, engine: Engine) -> Round:
@@ -64,7 +73,9 @@ class Round:
         """The instructions of the current exchange without a valid reply, by client."""
         self._sent_count = 0
         self._waiting: dict[int, tuple[Reply, SentInstruction, ValidReply]] = {}
-        """Valid replies of the current exchange that wait to be sorted by client."""
+        """Valid replies of the current exchange that wait, coded, until the exchange is over."""
+        self._waits = not engine.in_order or server.defenses.compares_norms()
+        """Whether replies wait: to be sorted by client, or because a defense compares their norms."""
         self.answered: list[int] = []
         """Clients whose reply to the current exchange was used."""
         self._counted: set[int] = set()
@@ -152,19 +163,19 @@ class Round:
         try:
             if isinstance(reply, MalformedReply):
                 raise reply.error
-            valid = self.validate(reply)
-            if valid is not None and self.engine.in_order:
-                self.server.norms.check(valid.norms, reply.client)
+            valid, factor = self.validate(reply), 1.0
+            if valid is not None and not self._waits:
+                factor = self.server.norms.limits([valid.norms]).factor(valid.norms, reply.client)
         except PacketError as error:
             self._refuse(reply, error)
             return False
         sent = self._sent.pop(reply.client)
         if valid is None:
             self._forget_state(reply)
-        elif self.engine.in_order:
-            self._use(reply, sent, valid)
-        else:
+        elif self._waits:
             self._waiting[reply.client] = reply, sent, valid
+        else:
+            self._use(reply, sent, valid, factor)
         return True
 
     def validate(self, reply: Reply) -> ValidReply | None:
@@ -178,31 +189,39 @@ class Round:
         if Flag.LOST in flags:
             return None
         phase = self._sent[reply.client].phase
+        check_counts(reply, phase)
         expected = {stream.name for stream in phase.up} or {CONFIRM}
         if self.server.send_buffers and MODEL in expected:
             expected.add(BUFFERS)
         uplink_state = {} if Flag.RESET in flags else self.server.clients.uplink_state(reply.client)
-        valid = decode_packets(packets, expected, self.server.algorithm.uplink, uplink_state, self.layout)
-        if MODEL in valid.payloads:
-            check_norm(self.server.defenses, valid.payloads[MODEL], reply.client)
+        uplink, context = self.server.algorithm.uplink, self._context(reply.client)
+        coded, uplink_state = coded_vectors(packets, expected, uplink, uplink_state, context)
         size = self.server.data.size(reply.client)
         if self.server.weighting == "size" and reply.examples != size:
             raise PacketError("examples", f"client {reply.client} has {size} examples, but reports {reply.examples}")
-        if self.server.defenses.refuse != "auto":
-            return valid
-        norms = {f"{phase.name}/{name}": norm(payload) for name, payload in valid.payloads.items()}
-        return replace(valid, norms=norms)
+        # Either branch reads the vectors to the end, so invalid ones are refused here.
+        vectors: Mapping[str, CodedVector | Payload] = coded
+        if not self._waits:
+            vectors = {name: vector.decode() for name, vector in coded.items()}
+        norms: dict[str, float] = {}
+        if self._waits or self.server.defenses.needs_norms():
+            first = not self.server.clients.sequences[reply.client] or Flag.RESET in flags
+            norms = {kind_of(phase.name, name, first=first): vector.norm() for name, vector in vectors.items()}
+        return ValidReply(packets, vectors, uplink_state, norms)
 
     def _refuse(self, reply: Reply | MalformedReply, error: PacketError) -> None:
         self.costs.refuse(error.reason, reply.client)
-        self.costs.count("up", "refused", sum(map(len, reply.packets)), 0)
+        if reply.packets:
+            self.costs.count("up", "refused", sum(map(len, reply.packets)), 0)
         self._refusals.append(Refusal(reply.client, error))
 
-    def _use(self, reply: Reply, sent: SentInstruction, valid: ValidReply) -> None:
-        """Aggregate a valid reply."""
-        weight = 1.0 if self.server.weighting == "uniform" else float(reply.examples)
-        for stream, payload in valid.payloads.items():
-            self.received.add(stream, payload, weight)
+    def _use(self, reply: Reply, sent: SentInstruction, valid: ValidReply, factor: float) -> None:
+        """Aggregate a valid reply, with its update scaled by `factor`."""
+        weight = self.server.weight(reply.client)
+        for stream, vector in valid.vectors.items():
+            payload = vector.decode() if isinstance(vector, CodedVector) else vector
+            self.received.add(stream, payload, weight, factor if stream == MODEL else 1.0)
+        self.costs.clipped += factor < 1
         self.server.norms.add(valid.norms)
         self._count(reply, sent, valid)
         self._advance(reply.client, sent, valid)
@@ -265,17 +284,20 @@ class Round:
 
     def finish(self, exchange: Exchange) -> Outcome:
         """End an exchange: the method processes the replies if the reply policy lets the round proceed."""
+        limits = self.server.norms.limits([valid.norms for _, _, valid in self._waiting.values()])
         for client in sorted(self._waiting):
             # Replies are summed in client order, not in order of arrival, so that results are reproducible.
             reply, sent, valid = self._waiting.pop(client)
             try:
-                self.server.norms.check(valid.norms, client)
+                factor = limits.factor(valid.norms, client)
             except PacketError as error:
                 self._refuse(reply, error)
             else:
-                self._use(reply, sent, valid)
-        report = ExchangeReport(self.server.round, self._number, self.participants, self.answered, self._refusals)
-        self.outcome = self.server.policy.judge(report)
+                self._use(reply, sent, valid, factor)
+        unanswered = () if self.has_quorum() else self.unanswered()
+        replies = (self.participants, self.answered, self._refusals, unanswered)
+        self.outcome = self.server.policy.judge(ExchangeReport(self.server.round, self._number, *replies))
+        self.server.blocklist.accept(self.answered)
         if self.outcome is not Outcome.PROCEED:
             return self.outcome
         server = self.server
@@ -298,7 +320,9 @@ class Round:
         return sum(loss * count for loss, count in known) / samples if samples else math.nan
 
     def _context(self, client: int = GLOBAL) -> RoundContext:
-        server, invited = self.server, len(self.participants)
+        server = self.server
+        # With noise, no client's answer may depend on who else takes part, and none may learn it.
+        invited = server.count if server.defenses.noise else len(self.participants)
         return RoundContext(self.layout, server.randomness, server.round, client, invited, len(server.data))
 
     def _aggregate(self, stream: str) -> Aggregate:
@@ -306,10 +330,11 @@ class Round:
         size = self.layout.buffer_size if stream == BUFFERS else self.layout.size
         like = (size, self.layout.dtype, server.model.device)
         defenses = server.defenses
-        if stream == BUFFERS:
-            # Buffers are statistics, not updates: their norm has no meaning.
-            defenses = defenses.model_copy(update={"clip": None})
-        if not defenses.any() or stream not in (MODEL, BUFFERS):
-            return RunningMean(*like)
-        noise = server.secret.numpy(Draw.PRIVACY_NOISE, server.round) if defenses.noise else None
-        return DefendedMean(defenses, *like, server.count, noise)
+        trim = share(defenses.aggregate)
+        if trim is not None:
+            return CoordinateMean(*like, trim)
+        if defenses.noise:
+            assert isinstance(defenses.clip, float)
+            noise = server.secret.numpy(Draw.PRIVACY_NOISE, server.round)
+            return NoisyMean(*like, noise, defenses.noise * defenses.clip, server.count)
+        return RunningMean(*like)

@@ -10,6 +10,25 @@ from laconic.core.randomness import Draw, Randomness
 from laconic.federation.settings import Sampling
 
 
+def of_attempt(purpose: str, attempt: int) -> str:
+    """The name of a round's draw. A round that is repeated is drawn anew: every attempt but the first has its own name.
+
+    >>> of_attempt("participants", 0), of_attempt("participants", 2)
+    ('participants', 'participants/attempt 2')
+    """
+    return f"{purpose}/attempt {attempt}" if attempt else purpose
+
+
+def limited(sizes: np.ndarray, limit: float | None) -> np.ndarray:
+    """The clients' sizes as weights, each at most `limit` times their median, so that no client decides alone.
+
+    >>> limited(np.array([10, 20, 2**52]), 5).tolist()
+    [10.0, 20.0, 100.0]
+    """
+    weights = np.asarray(sizes, dtype=np.float64)
+    return weights if limit is None or not len(weights) else np.minimum(weights, limit * np.median(weights))
+
+
 def participants(
     kind: Sampling,
     clients: int,
@@ -17,6 +36,7 @@ def participants(
     round: int,
     randomness: Randomness,
     sizes: Callable[[], np.ndarray],
+    attempt: int = 0,
 ) -> list[int]:
     """Sample `count` distinct clients, in ascending order (the order in which updates are summed).
 
@@ -30,7 +50,7 @@ def participants(
     """
     if count == clients:
         return list(range(clients))
-    generator = randomness.numpy(Draw.PARTICIPANTS, round)
+    generator = randomness.numpy(of_attempt(Draw.PARTICIPANTS, attempt), round)
     if kind == "poisson":
         return np.flatnonzero(generator.random(clients) < count / clients).tolist()
     if kind == "uniform":

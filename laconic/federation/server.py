@@ -17,9 +17,10 @@ from laconic.data.federated import ClientData, sizes_of
 from laconic.federation.blocklist import Blocklist
 from laconic.federation.client_links import ClientLinkState, DiskClientLinkState
 from laconic.federation.client_table import ClientTable
-from laconic.federation.defenses import check_defenses
+from laconic.federation.defenses import check_defenses, resolve_clip
 from laconic.federation.policy import ReplyPolicy
-from laconic.federation.sampling import participants
+from laconic.federation.privacy import check_noise
+from laconic.federation.sampling import limited, participants
 from laconic.federation.settings import Defenses, Sampling, Weighting
 from laconic.federation.update_norms import UpdateNormFilter
 
@@ -44,23 +45,28 @@ class Server:
         links: ClientLinkState | DiskClientLinkState | None = None,
         policy: ReplyPolicy | None = None,
         quorum: float | None = None,
+        weight_limit: float | None = None,
     ) -> None:
         self.algorithm, self.layout, self.data, self.randomness = algorithm, layout, data, randomness
         self.count, self.sampling, self.weighting = participants, sampling, weighting
         self.send_buffers = send_buffers and layout.buffer_size > 0
-        self.defenses = defenses or Defenses()
+        self.defenses = resolve_clip(defenses or Defenses(), algorithm, self.send_buffers)
         check_defenses(
             self.defenses,
             algorithm,
             layout,
             participants=participants,
             weighting=weighting,
-            sampling=sampling,
             send_buffers=self.send_buffers,
         )
+        if self.defenses.noise:
+            fixed_number = sampling == "uniform" and participants < len(data)
+            check_noise(self.defenses, algorithm, sampling, weighting, fixed_number=fixed_number, quorum=quorum)
         self.policy = policy or ReplyPolicy(Blocklist())
         self.quorum = quorum
         """An exchange ends when this share of its clients has sent valid replies; None waits for all."""
+        self.weight_limit = weight_limit
+        """The largest weight of a client, as a multiple of the median client's. None: nodes are trusted with their sizes."""
         self.secret = randomness
         """Draws the participants and the privacy noise. With differential privacy clients must not know its seed."""
         self.incarnation = 0
@@ -68,14 +74,17 @@ class Server:
         self.rounds_are_durable = True
         """Whether a finished round counts as durable. If not, call `acknowledge` after each checkpoint."""
         self.round = 0
+        self.attempt = 0
+        """How often the current round was repeated because nobody answered."""
         self.model = model.clone()
         self.buffers = buffers.clone()
         self.method_state = algorithm.method.init(model)
         self.optimizer_state = algorithm.optimizer.init(model)
         self.downlink_state = algorithm.downlink.init(model)
         self.clients = ClientTable(layout, len(data), links)
-        self.norms = UpdateNormFilter()
+        self.norms = UpdateNormFilter(self.defenses)
         self._sizes: tuple[int, np.ndarray] | None = None
+        self._weights: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def blocklist(self) -> Blocklist:
@@ -84,7 +93,8 @@ class Server:
 
     def draw_participants(self) -> list[int]:
         """Sample the participants of the current round."""
-        return participants(self.sampling, len(self.data), self.count, self.round, self.secret, self.client_sizes)
+        draw = (self.round, self.secret, self.client_weights, self.attempt)
+        return participants(self.sampling, len(self.data), self.count, *draw)
 
     def client_sizes(self) -> np.ndarray:
         """The number of examples of each client, cached per revision of the data."""
@@ -92,6 +102,19 @@ class Server:
         if self._sizes is None or self._sizes[0] != revision:
             self._sizes = revision, sizes_of(self.data)
         return self._sizes[1]
+
+    def client_weights(self) -> np.ndarray:
+        """The weight of each client with `weighting = "size"` or `sampling = "weighted"`."""
+        sizes = self.client_sizes()
+        if self._weights is None or self._weights[0] is not sizes:
+            self._weights = sizes, limited(sizes, self.weight_limit)
+        return self._weights[1]
+
+    def weight(self, client: int) -> float:
+        """The weight of a client's update."""
+        if self.weighting == "uniform":
+            return 1.0
+        return float(self.data.size(client) if self.weight_limit is None else self.client_weights()[client])
 
     def begin_round(self) -> None:
         """Acknowledge the previous rounds if they are durable."""
@@ -116,6 +139,7 @@ class Server:
                 self.buffers = statistics
         self.method_state = algorithm.method.close(self.method_state, before)
         self.round += 1
+        self.attempt = 0
 
     def state_dict(self) -> State:
         """Everything that the next round depends on, as a flat dict of tensors."""

@@ -38,8 +38,28 @@ def share(aggregate: str) -> float | None:
         raise ValueError(allowed) from None
 
 
+def median_multiple(clip: float | str) -> float | None:
+    """The multiple of the median norm to which updates are clipped; None for a fixed norm.
+
+    >>> median_multiple("median"), median_multiple("median:3"), median_multiple(2.0)
+    (1.0, 3.0, None)
+    """
+    if not isinstance(clip, str):
+        return None
+    spelling = parse(clip)
+    (number,) = (spelling.positional() or ("1",)) if spelling.name == "median" else ()
+    return _norm(number, "a multiple above 0 is allowed")
+
+
 def _clip(value: Any) -> Any:
-    return value if value is None or value == "median" else _norm(value, "a norm above 0, or median, is allowed")
+    if value is None or value in ("auto", "none"):
+        return None if value == "none" else value
+    try:
+        if median_multiple(value) is not None:
+            return value
+    except ValueError:
+        pass  # a number as text, or misspelled
+    return _norm(value, "a norm above 0, median, median:MULTIPLE, auto or none is allowed")
 
 
 def _refuse(value: Any) -> Any:
@@ -65,10 +85,10 @@ class Defenses(BaseModel):
 
     aggregate: Annotated[str, AfterValidator(_valid_aggregate)] = "mean"
     """How updates are aggregated: mean, or coordinate-wise median or trimmed_mean:SHARE."""
-    clip: Annotated[float | Literal["median"] | None, BeforeValidator(_clip)] = None
-    """Scale updates down to at most this norm; median: the median norm of the round."""
+    clip: Annotated[float | Literal["median", "auto"] | str | None, BeforeValidator(_clip)] = None
+    """Scale updates down to at most this norm; median:2: twice the round's median norm; auto: that, if possible."""
     refuse: Annotated[float | Literal["auto"] | None, BeforeValidator(_refuse)] = None
-    """Refuse updates with a larger norm; auto: 100 times the median norm of recently accepted updates."""
+    """Refuse replies with a larger norm; auto: 5 times the round's median, or 100 times the median of recent rounds."""
     noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Central differential privacy: standard deviation of the noise on the sum, as a multiple of the clipping norm."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
@@ -80,6 +100,10 @@ class Defenses(BaseModel):
         """Whether aggregation differs from the plain mean."""
         return self.aggregate != "mean" or self.clip is not None or self.noise > 0
 
-    def keeps_all(self) -> bool:
-        """Whether aggregation needs all updates of a round in memory at once."""
-        return self.aggregate != "mean" or self.clip == "median"
+    def needs_norms(self) -> bool:
+        """Whether a norm decides what happens with a reply."""
+        return self.clip is not None or self.refuse is not None
+
+    def compares_norms(self) -> bool:
+        """Whether the norms of a round are compared with each other, for which replies wait until all are there."""
+        return self.refuse == "auto" or isinstance(self.clip, str)

@@ -9,7 +9,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from laconic.core.errors import PacketError
 from laconic.core.part import State
@@ -84,6 +84,12 @@ class Record:
     """The numbers of the pending states: updates that the server may still acknowledge."""
     last: tuple[int, int, int] | None = None
     """Incarnation, round and exchange of the last question."""
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Record:
+        """A record of JSON values, which have no tuples."""
+        last = fields["last"]
+        return cls(**fields | {"last": last and tuple(last)})
 
     def state_numbers(self) -> set[int]:
         """The numbers of all stored states."""
@@ -218,9 +224,7 @@ class MemoryStore(RecordStore):
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore a `state_dict`."""
-        records = {int(client): Record(**fields) for client, fields in state["records"].items()}
-        for record in records.values():
-            record.last = record.last and (record.last[0], record.last[1], record.last[2])
+        records = {int(client): Record.of(fields) for client, fields in state["records"].items()}
         self._records = records
         self._states = {client: {number: {} for number in record.state_numbers()} for client, record in records.items()}
         for key, value in state.items():

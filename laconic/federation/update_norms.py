@@ -1,56 +1,141 @@
-"""A filter that refuses updates whose norm is far above the median norm of recently accepted updates.
+"""Limits on the norms of clients' vectors: replies above one limit are refused, updates above another are clipped.
 
-The median is robust to a few malicious updates, and it follows training as updates become smaller.
+Limits are numbers, or multiples of a median: that of the round, and that of recently accepted vectors. A median is robust to
+a few malicious clients, and it follows training as updates become smaller.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 import torch
 
+from laconic.algorithms.methods.exchange import BUFFERS, MODEL
 from laconic.core.errors import PacketError
 from laconic.core.part import State
+from laconic.federation.settings import Defenses, median_multiple
 
-FACTOR = 100.0
-"""An update is refused if its norm exceeds this multiple of the median. The norms of honest clients vary far less."""
+OUTLIER = 5.0
+"""`refuse = "auto"` refuses updates above this multiple of the round's median. docs/defenses.md has the measurements."""
+OTHER_OUTLIER = 20.0
+"""The same for other vectors. Most are differences to a shared state, which are large if a client was away for long."""
+EXPLODING = 100.0
+"""Above this multiple, of the round's median or that of recent norms, an update is no mere outlier."""
 ENOUGH = 5
-"""The number of accepted norms below which no update is refused."""
+"""The number of norms that make a median. A round with fewer is completed with the latest norms of earlier rounds."""
+FEWEST = 3
+"""The number of norms below which no reply is compared with a median."""
 KEPT = 100
 """The number of recent norms whose median is taken."""
 
 
-class UpdateNormFilter:
-    """The norms of recently accepted updates by kind: the phases and streams of a method have different norms."""
+class Limit(NamedTuple):
+    """A norm above which a reply is refused."""
 
-    def __init__(self) -> None:
-        self._norms: dict[str, deque[float]] = {}
+    norm: float
+    reason: str
+    """An honest client may be an outlier, but its updates do not explode."""
+    origin: str = ""
+    """Where the number comes from, for the message."""
 
-    def limit(self, kind: str) -> float | None:
-        """The norm above which an update of that kind is refused; None while too few norms are known."""
-        norms = self._norms.get(kind, ())
-        return FACTOR * median(norms) if len(norms) >= ENOUGH else None
 
-    def check(self, norms: Mapping[str, float], client: int) -> None:
-        """Refuse a reply with a vector whose norm is too large."""
+@dataclass(frozen=True)
+class NormLimits:
+    """The limits of one exchange, by kind of vector ("phase/stream")."""
+
+    refuse: Mapping[str, Sequence[Limit]]
+    """Limits above which a reply is refused, the worst reason first."""
+    clip: Mapping[str, float]
+    """The norm to which an update is scaled down."""
+
+    def factor(self, norms: Mapping[str, float], client: int) -> float:
+        """The factor that clips a reply's update, 1 for most; `PacketError` if a vector is refused."""
+        factor = 1.0
         for kind, norm in norms.items():
-            limit = self.limit(kind)
-            if limit is not None and norm > limit:
-                reason = f"has norm {norm:.3g}, above {limit:.3g}, {FACTOR:g} times the median of earlier updates"
-                raise PacketError("exploding", f"the update of client {client} {reason}")
+            for limit in self.refuse.get(kind, ()):
+                if norm > limit.norm:
+                    what = "update" if _stream(kind) == MODEL else f"vector '{_stream(kind)}'"
+                    found = f"has norm {norm:.3g}, above {limit.norm:.3g}{limit.origin}"
+                    raise PacketError(limit.reason, f"the {what} of client {client} {found}")
+            if kind in self.clip and norm > self.clip[kind]:
+                factor = self.clip[kind] / norm
+        return factor
+
+
+class UpdateNormFilter:
+    """Sets the limits of each exchange, and keeps the norms of recently accepted vectors.
+
+    Norms are kept by kind, since the phases and streams of a method have different norms.
+    """
+
+    def __init__(self, defenses: Defenses) -> None:
+        self._defenses = defenses
+        self._accepted: dict[str, deque[float]] = {}
+
+    def limits(self, replies: Sequence[Mapping[str, float]]) -> NormLimits:
+        """The limits for the replies of one exchange, of which these are the norms."""
+        refuse, clip = {}, {}
+        for kind in {kind: None for norms in replies for kind in norms}:
+            found = [norms[kind] for norms in replies if kind in norms]
+            refuse[kind] = self._refused_above(kind, found)
+            if self._defenses.clip is not None and _stream(kind) == MODEL:
+                multiple = median_multiple(self._defenses.clip)
+                clip[kind] = float(self._defenses.clip) if multiple is None else multiple * self._median(kind, found)
+        return NormLimits(refuse, clip)
+
+    def _refused_above(self, kind: str, norms: Sequence[float]) -> list[Limit]:
+        setting = self._defenses.refuse
+        # Buffers are statistics, not updates: a norm given for updates has no meaning for them.
+        if setting is None or (setting != "auto" and _stream(kind) == BUFFERS):
+            return []
+        if setting != "auto":
+            return [Limit(float(setting), "exploding")]
+        # A client that was away for long, or has lost its state, sends a difference as large as the state.
+        state = OUTLIER * median(self._accepted.get(f"first/{_stream(kind)}") or [0.0])
+        limits = []
+        accepted = self._accepted.get(kind, ())
+        if len(accepted) >= ENOUGH:
+            origin = f", {EXPLODING:g} times the median of earlier rounds"
+            limits.append(Limit(EXPLODING * median(accepted), "exploding", origin))
+        if len(self._sample(kind, norms)) >= FEWEST:
+            outlier = OUTLIER if _stream(kind) == MODEL else OTHER_OUTLIER
+            for factor, reason in ((EXPLODING, "exploding"), (outlier, "outlier")):
+                origin = f", {factor:g} times the median of the round"
+                limits.append(Limit(factor * self._median(kind, norms), reason, origin))
+        return [limit._replace(norm=max(limit.norm, state)) for limit in limits]
+
+    def _sample(self, kind: str, norms: Sequence[float]) -> list[float]:
+        """The norms of the round, completed with the latest ones of earlier rounds. Zero is not compared."""
+        sample = [norm for norm in norms if norm > 0]
+        missing = max(0, ENOUGH - len(sample))
+        return sample + [*self._accepted.get(kind, ())][::-1][:missing]
+
+    def _median(self, kind: str, norms: Sequence[float]) -> float:
+        return median(self._sample(kind, norms) or [0.0])
 
     def add(self, norms: Mapping[str, float]) -> None:
-        """Add the norms of an accepted reply, except zeros: a skipped update has norm 0."""
+        """Keep the norms of an accepted reply if later rounds need them, except zeros."""
         for kind, norm in norms.items():
-            if norm > 0:
-                self._norms.setdefault(kind, deque(maxlen=KEPT)).append(norm)
+            if norm > 0 and self._defenses.compares_norms():
+                self._accepted.setdefault(kind, deque(maxlen=KEPT)).append(norm)
 
     def state_dict(self) -> State:
         """All norms as tensors."""
-        return {kind: torch.tensor([*norms], dtype=torch.float64) for kind, norms in self._norms.items()}
+        return {kind: torch.tensor([*norms], dtype=torch.float64) for kind, norms in self._accepted.items()}
 
     def load_state_dict(self, state: State) -> None:
         """Restore a `state_dict`."""
-        self._norms = {kind: deque(norms.tolist(), maxlen=KEPT) for kind, norms in state.items()}
+        self._accepted = {kind: deque(norms.tolist(), maxlen=KEPT) for kind, norms in state.items()}
+
+
+def kind_of(phase: str, stream: str, *, first: bool) -> str:
+    """The kind of a vector. A client's first difference to a shared state is the whole state, so it is another kind."""
+    return f"{'first' if first and stream not in (MODEL, BUFFERS) else phase}/{stream}"
+
+
+def _stream(kind: str) -> str:
+    return kind.rpartition("/")[2]

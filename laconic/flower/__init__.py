@@ -6,10 +6,9 @@
     # client_app.py
     app = client_app("mlp:64", "digits")
 
-Needs the extra `flower`.
+Needs the extra `flower`. Both names are imported on first use, so that SuperLink and SuperNodes do not import torch.
 """
 
-from laconic.flower.client import client_app
-from laconic.flower.server import server_app
+import lazy_loader
 
-__all__ = ["client_app", "server_app"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -24,10 +24,11 @@ from laconic.compression import decode_dense
 from laconic.compression.packet import CoreStream, Packet
 from laconic.core.errors import ConfigError, LaconicError, PacketError
 from laconic.core.layout import Layout
+from laconic.core.user_code import is_own
 from laconic.data.federated import ClientData, Examples
 from laconic.data.owned import OwnData
-from laconic.engine.client_spec import ClientSpec
-from laconic.engine.inline import InlineEngine
+from laconic.data.supplied import is_file
+from laconic.engine.inline import ClientSpec, InlineEngine
 from laconic.engine.prepared import client_example, prepare
 from laconic.federation.store import ClientStore
 from laconic.flower import wire
@@ -159,7 +160,7 @@ class Node:
         data = self._examples(plan, context, client)
         model = self._model
         if isinstance(model, str):
-            model = str(context.run_config.get("model", model))
+            model = _named(context, "model", model)
         task = make_model(model, plan.seed, plan.shape)
         prepared = prepare(task, plan.numerics, self._device, client_example(data, client), data.classes)
         layout, buffers = prepared.layout, prepared.initial_buffers.cpu()
@@ -177,7 +178,7 @@ class Node:
         if client >= plan.clients:
             raise ConfigError(f"partition-id = {client}: 0 to {plan.clients - 1} is allowed")
         if isinstance(self._data, str):
-            name = str(context.run_config.get("dataset", self._data))
+            name = _named(context, "dataset", self._data)
             keys = ("clients", "partition", "seed", "augment", "skip_empty")
             data = data_sets.load(name, **{key: getattr(plan, key) for key in keys})
         else:
@@ -194,6 +195,14 @@ class Node:
                 f"data has {len(data)} clients; all {plan.clients} of the run, or 1 (this node) is allowed"
             )
         return OwnData(data, plan.clients, {client: 0})
+
+
+def _named(context: Context, key: str, own: str) -> str:
+    """A name of the run config. The operator can change it, so it may name code only if the app names the same."""
+    name = str(context.run_config.get(key, own))
+    if name != own and (is_own(name) or is_file(name)):
+        raise ConfigError(f"{key} = '{name}': a node runs only code of its app; name it in client_app.py")
+    return name
 
 
 @dataclass(frozen=True)

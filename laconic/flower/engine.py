@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from logging import getLogger
 
@@ -16,7 +17,10 @@ from laconic.core.errors import PacketError
 from laconic.federation.engine import Engine
 from laconic.federation.messages import Instruction, MalformedReply, Reply
 from laconic.flower import wire
+from laconic.flower.deployment import Deployment
+from laconic.flower.inbox import Inbox
 from laconic.flower.presence import Presence
+from laconic.flower.reply_times import ReplyTimes
 
 LOG = getLogger("flwr.laconic")
 BATCH = 16
@@ -27,7 +31,18 @@ CONNECTION_CHECK_EVERY = 5.0
 """Seconds between two checks of which nodes are still connected."""
 MOST_METRICS, LARGEST_METRIC = 20, 1e9
 """Limits for the metrics that a client reports."""
+EVALUATION = "evaluation"
+"""The phase under which the times of evaluations are kept."""
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message that a client has not answered yet."""
+
+    client: int
+    phase: str
+    when: float
 
 
 class GridEngine(Engine):
@@ -35,12 +50,14 @@ class GridEngine(Engine):
 
     in_order = False
 
-    def __init__(self, grid: Grid, presence: Presence, *, deadline: float, quorum: float) -> None:
-        self._grid, self._presence, self._roster = grid, presence, presence.roster
-        self._deadline, self._quorum = deadline, quorum
+    def __init__(self, grid: Grid, presence: Presence, deployment: Deployment) -> None:
+        self._grid, self._inbox, self._presence, self._roster = grid, Inbox(grid), presence, presence.roster
+        self._deadline, self._quorum = deployment.deadline, deployment.quorum
+        self._adaptive = deployment.adaptive_deadline
+        self._times = ReplyTimes(deployment.deadline)
         self._enough = False
-        self._late: dict[str, tuple[int, float]] = {}
-        """Unanswered messages of closed exchanges, by id: the client, and when Flower discards the message."""
+        self._late: dict[str, Sent] = {}
+        """Unanswered messages of closed exchanges, by id. Flower discards them at the longest deadline."""
 
     def participants(self, drawn: list[int]) -> list[int]:
         """The drawn clients, or connected ones that replace them."""
@@ -56,7 +73,7 @@ class GridEngine(Engine):
     def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply | MalformedReply]:
         """Yield replies as they arrive, after late replies to closed exchanges, which the server refuses and counts."""
         unsent = iter(instructions)
-        sent: dict[str, int] = {}
+        sent: dict[str, Sent] = {}
         while batch := list(islice(unsent, BATCH)):
             sent |= self._send(batch)
         yield from self._late_replies()
@@ -66,68 +83,72 @@ class GridEngine(Engine):
             if reply is not None:
                 yield reply
 
-    def _send(self, instructions: list[Instruction]) -> dict[str, int]:
-        messages, clients = [], []
+    def _send(self, instructions: list[Instruction]) -> dict[str, Sent]:
+        messages, asked = [], []
         for instruction in instructions:
             node = self._roster.node(instruction.client)
             if node is not None:
                 content = wire.pack_instruction(instruction, self._roster.plan.run)
                 messages.append(self._message(content, node, MessageType.TRAIN, instruction.round))
-                clients.append(instruction.client)
-        return self._push(messages, clients)
+                asked.append((instruction.client, instruction.phase))
+        return self._push(messages, asked)
 
     def _message(self, content: RecordDict, node: int, kind: str, round: int) -> Message:
-        # The message expires at the deadline: a later reply would be refused anyway.
+        # The message expires at the longest deadline. A reply after an earlier one is refused, but its time counts.
         return Message(content, node, kind, ttl=self._deadline, group_id=str(round + 1))
 
-    def _push(self, messages: list[Message], clients: list[int]) -> dict[str, int]:
-        sent = zip(self._grid.push_messages(messages), clients, strict=False) if messages else ()
-        return {identifier: client for identifier, client in sent if identifier}
+    def _push(self, messages: list[Message], asked: list[tuple[int, str]]) -> dict[str, Sent]:
+        identifiers, now = self._grid.push_messages(messages) if messages else (), time.monotonic()
+        return {key: Sent(*whom, now) for key, whom in zip(identifiers, asked, strict=False) if key}
 
-    def _receive(self, sent: dict[str, int]) -> Iterator[tuple[int, Message]]:
+    def _receive(self, sent: dict[str, Sent]) -> Iterator[tuple[int, Message | PacketError]]:
         """Yield replies until all have arrived, `stop_waiting` was called, or the deadline has passed."""
-        missing = dict(sent)
+        missing, phases = dict(sent), {each.phase for each in sent.values()}
+        deadline = self._times.deadline(phases) if self._adaptive else self._deadline
         started = checked = time.monotonic()
         pause = FIRST_PAUSE
         while missing:
-            for message in self._grid.pull_messages(list(missing)):
-                client = missing.pop(message.metadata.reply_to_message_id, None)
-                if client is not None:
-                    yield client, message
+            yield from self._arrived(missing)
             now = time.monotonic()
-            if not missing or self._enough or now - started >= self._deadline:
+            if not missing or self._enough or now - started >= deadline:
                 break
             if now - checked >= CONNECTION_CHECK_EVERY:
                 checked = now
-                disconnected = self._roster.disconnected(missing.values())
-                self._expect_late({key: client for key, client in missing.items() if client in disconnected}, started)
-                missing = {key: client for key, client in missing.items() if client not in disconnected}
-            time.sleep(min(pause, max(0.0, started + self._deadline - now)))
+                disconnected = self._roster.disconnected(each.client for each in missing.values())
+                self._late |= {key: each for key, each in missing.items() if each.client in disconnected}
+                missing = {key: each for key, each in missing.items() if each.client not in disconnected}
+            time.sleep(min(pause, max(0.0, started + deadline - now)))
             pause = min(LONGEST_PAUSE, 1.5 * pause)
         if missing:
-            LOG.info("laconic: continuing without %d of %d clients", len(missing), len(sent))
-        self._expect_late(missing, started)
+            seconds = time.monotonic() - started
+            LOG.info("laconic: continuing without %d of %d clients after %.3g s", len(missing), len(sent), seconds)
+        if len(missing) == len(sent):
+            self._times.forget(phases)
+        self._late |= missing
 
-    def _expect_late(self, missing: dict[str, int], started: float) -> None:
-        self._late |= {key: (client, started + self._deadline) for key, client in missing.items()}
+    def _arrived(self, missing: dict[str, Sent]) -> Iterator[tuple[int, Message | PacketError]]:
+        """Replies to messages in `missing`, which are removed from it."""
+        for identifier, message in self._inbox.pull(list(missing)):
+            sent = missing.pop(identifier, None)
+            if sent is not None:
+                self._times.add(sent.phase, time.monotonic() - sent.when)
+                yield sent.client, message
 
     def _late_replies(self) -> Iterator[Reply | MalformedReply]:
-        now = time.monotonic()
-        self._late = {key: value for key, value in self._late.items() if value[1] > now}
-        if not self._late:
-            return
-        for message in self._grid.pull_messages(list(self._late)):
-            client, _ = self._late.pop(message.metadata.reply_to_message_id, (None, 0.0))
-            reply = None if client is None else self._reply(client, message)
+        expired = time.monotonic() - self._deadline
+        self._late = {key: sent for key, sent in self._late.items() if sent.when > expired}
+        for client, message in self._arrived(self._late) if self._late else ():
+            reply = self._reply(client, message)
             if reply is not None:
                 yield reply
 
-    def _reply(self, client: int, message: Message) -> Reply | MalformedReply | None:
-        """Unpack a node's message. None if the node failed, or if it has to join the run again first."""
-        if message.has_error():
-            LOG.warning("laconic: client %d did not answer: %s", client, wire.sanitized(message.error.reason))
-            return None
+    def _reply(self, client: int, message: Message | PacketError) -> Reply | MalformedReply | None:
+        """Unpack a node's message. None if the node has to join the run again first."""
         try:
+            if isinstance(message, PacketError):
+                raise message
+            if message.has_error():
+                raise PacketError("failed", wire.sanitized(message.error.reason))
             return wire.unpack_reply(wire.read_record(message), client)
         except PacketError as error:
             if error.reason != wire.UNKNOWN_RUN:
@@ -142,7 +163,7 @@ class GridEngine(Engine):
         Returns the number of clients asked and, for each that replied, its number, its number of examples and its metrics.
         """
         clients = self._roster.clients()
-        sent: dict[str, int] = {}
+        sent: dict[str, Sent] = {}
         for start in range(0, len(clients), BATCH):
             batch = clients[start : start + BATCH]
             messages = []
@@ -151,7 +172,7 @@ class GridEngine(Engine):
                 node = self._roster.node(client)
                 assert node is not None
                 messages.append(self._message(content, node, MessageType.EVALUATE, round))
-            sent |= self._push(messages, batch)
+            sent |= self._push(messages, [(client, EVALUATION) for client in batch])
         results: dict[int, tuple[int, dict[str, float]]] = {}
         self._enough = False
         for client, message in self._receive(sent):
@@ -163,7 +184,9 @@ class GridEngine(Engine):
         return len(sent), [(client, *results[client]) for client in sorted(results)]
 
 
-def _metrics(message: Message) -> tuple[int, dict[str, float]]:
+def _metrics(message: Message | PacketError) -> tuple[int, dict[str, float]]:
+    if isinstance(message, PacketError):
+        raise message
     if message.has_error():
         raise PacketError("node", wire.sanitized(message.error.reason))
     record = wire.read_record(message)

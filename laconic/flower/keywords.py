@@ -12,12 +12,15 @@ class DeploymentKeywords(TypedDict, total=False):
     """The settings that only a real federation has: see `laconic.flower.deployment.Deployment`."""
 
     out: str | None
+    from_round: int | None
     deadline: float
+    adaptive_deadline: bool
     quorum: float
     first: int | None
     minimum: int
     replace_nodes: bool
-    most_examples: int | None
+    most_examples: int
+    largest_weight: float
     client_eval_every: int
 
 
@@ -32,7 +35,7 @@ class ServerKeywords(SettingsKeywords, DeploymentKeywords, Changes, total=False)
     strategy: Literal["auto", "stacked", "vmap", "loop"]
     vmap_width: int
     aggregate: str
-    clip_updates: float | Literal["median"] | None
+    clip_updates: float | str | None
     refuse_updates: float | Literal["auto", "none"] | None
     dp_noise: float
     dp_delta: float

@@ -12,11 +12,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import tomli_w
+from flwr.cli.build import build_fab_from_disk
 
 from laconic.core.errors import LaconicError
 from laconic.flower.local_keys import LocalKeys, make_local_keys
@@ -43,10 +45,12 @@ class LocalFederation:
         self._started: set[int] = set()
         """The process groups of all processes that were ever started."""
         self._registered = nodes if registered is None else registered
-        self.port = free_port()
-        """The SuperLink's port."""
+        self.port, self.fleet_port = free_port(), free_port()
+        """The SuperLink's ports: for the operator, and for nodes."""
         self.proxy_ports: dict[int, int] = {}
-        """By node: the port of a proxy to connect to instead of the SuperLink."""
+        """By node: the port of a proxy to connect to instead of `fleet_port`."""
+        self.apps = self.folder / "apps"
+        """The file with the hashes of the apps that the nodes run."""
         self._node_ports = [free_port() for _ in range(nodes)]
         self.environment = os.environ | {
             "FLWR_HOME": str(self.folder / "flwr"),
@@ -79,21 +83,21 @@ class LocalFederation:
 
     def start_superlink(self) -> None:
         """Start the SuperLink. After a crash it continues from its database."""
-        command = [_command("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port)]
+        command = [*_module("superlink"), "--fleet-address", f"127.0.0.1:{self.fleet_port}", "--port", str(self.port)]
         command += ["--ssl-ca-certfile", str(self.keys.authority), "--ssl-certfile", str(self.keys.certificate)]
-        command += ["--ssl-keyfile", str(self.keys.key), "--enable-supernode-auth"]
-        command += ["--disable-runtime-dependency-installation"]
-        self._start("superlink", [*command, "--database", str(self.folder / "superlink.sqlite")])
+        command += ["--ssl-keyfile", str(self.keys.key), "--database", str(self.folder / "superlink.sqlite")]
+        self._start("superlink", command)
         self._wait_for_port()
 
     def start_node(self, number: int) -> None:
         """Start a SuperNode. After a crash it continues from its file."""
         config = f'partition-id={number} state="{self.folder / "nodes"}"'
-        port = self.proxy_ports.get(number, self.port)
-        command = [_command("flower-supernode"), "--superlink", f"127.0.0.1:{port}", "--node-config", config]
+        port = self.proxy_ports.get(number, self.fleet_port)
+        command = [*_module("supernode"), "--apps", str(self.apps), "--superlink", f"127.0.0.1:{port}"]
+        command += ["--node-config", config]
         command += ["--root-certificates", str(self.keys.authority)]
         command += ["--auth-supernode-private-key", str(self.keys.node(number))]
-        command += ["--host", "127.0.0.1", "--port", str(self._node_ports[number])]
+        command += ["--port", str(self._node_ports[number])]
         # Poll for tasks every 0.2 s instead of every second. The SuperLink does not notice: a node polls itself.
         self._start(f"node-{number}", command, {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"})
 
@@ -117,7 +121,9 @@ class LocalFederation:
         )
 
     def run(self, app: Path, settings: Mapping[str, Any] | None = None) -> int:
-        """Start a Flower app with a run config; returns Flower's id of the run."""
+        """Approve a Flower app on all nodes and start it with a run config; returns Flower's id of the run."""
+        with self.apps.open("a") as apps:
+            apps.write(f"{sha256(build_fab_from_disk(app)).hexdigest()}  {app}\n")
         run_config = " ".join(f"{key}={json.dumps(value)}" for key, value in (settings or {}).items())
         overrides = ["--run-config", run_config] if run_config else []
         output = self.flwr("run", str(app), CONNECTION, *overrides, "--format", "json")
@@ -190,6 +196,7 @@ class LocalFederation:
     def _configure(self) -> None:
         folder = Path(self.environment["FLWR_HOME"])
         folder.mkdir(parents=True, exist_ok=True)
+        self.apps.touch()
         link = {"address": f"127.0.0.1:{self.port}", "root-certificates": str(self.keys.authority)}
         table = {"superlink": {"default": CONNECTION, CONNECTION: link}}
         (folder / "config.toml").write_text(tomli_w.dumps(table))
@@ -215,7 +222,7 @@ class LocalFederation:
     def _wait_for_port(self) -> None:
         ends = time.monotonic() + START_SECONDS
         while time.monotonic() < ends and self.processes["superlink"].poll() is None:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.fleet_port), timeout=1):
                 return
             time.sleep(0.1)
         raise LocalFederationError(f"the SuperLink did not start; its log is {self.folder / 'superlink.log'}")
@@ -241,6 +248,10 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _module(name: str) -> list[str]:
+    return [sys.executable, "-m", f"laconic.flower.{name}"]
 
 
 def _command(name: str) -> str:

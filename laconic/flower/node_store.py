@@ -33,17 +33,17 @@ class NodeFile:
         """The node's unique name, by which the server recognizes a node without a number of its own."""
         database = self._database()
         with database.transaction():
-            name = database.document("node")
+            name = database.value(("node", 0, 0))
             if name is None:
                 name = uuid4().hex
-                database.put_document("node", name)
+                database.put_value(("node", 0, 0), name)
             return str(name)
 
     def plan(self, run: str) -> Plan | None:
         """The stored plan of a run; None if the node has not joined it."""
         database = self._database(run)
         with database.transaction():
-            plan = database.document("plan")
+            plan = database.value(("plan", 0, 0))
         return None if plan is None else Plan.model_validate(plan)
 
     def enter(self, plan: Plan, keep_days: float = KEEP_DAYS) -> None:
@@ -53,7 +53,8 @@ class NodeFile:
         """
         database = self._database(plan.run)
         with database.transaction():
-            database.put_document("plan", plan.model_dump(mode="json"))
+            database.put_value(("plan", 0, 0), plan.model_dump(mode="json"))
+            database.touch()
             database.prune(before=time.time() - keep_days * 86400)
 
     def store(self, run: str, unseen: Callable[[], int] = unseen) -> SharedStore:

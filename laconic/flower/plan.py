@@ -18,7 +18,7 @@ from laconic import models
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.methods.own_training import OwnTraining
 from laconic.core.errors import ConfigError
-from laconic.core.part import SLOTS, find_part, make_part
+from laconic.core.part import SLOTS, find_part
 from laconic.core.task import Task
 from laconic.data.federated import ClientData, Kind, NamedInputs
 from laconic.gradients.numerics import Numerics
@@ -76,7 +76,7 @@ class Plan(BaseModel):
         made: dict[str, Any] = {}
         for slot in SLOTS:
             table = dict(self.parts.get(slot, {}))
-            made[slot] = make_part(find_part(slot, str(table.pop("name", ""))), table)
+            made[slot] = find_part(slot, str(table.pop("name", "")))(**table)
         return Algorithm(**made, name=self.name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from logging import getLogger
 
+from laconic.federation.blocklist import EXCUSED
 from laconic.federation.policy import ExchangeReport, Outcome, Refusal, ReplyPolicy
 from laconic.flower.roster import Roster
 from laconic.run.training import DIVERGENCE_HINT, Diverged
@@ -32,6 +33,8 @@ class NodePolicy(ReplyPolicy):
         elif unstable:
             self._stop_if_diverged(report.round, unstable)
         super().judge(report)
+        refused = {refusal.client for refusal in report.refusals if refusal.error.reason not in EXCUSED}
+        self.roster.record_answers(report.answered, {*report.unanswered} - refused)
         # Clients have already answered the first exchange and cannot repeat it, so later exchanges are not repeated.
         unanswered = not report.answered and report.exchange == 0 and report.participants
         return Outcome.RETRY if self._repeat and unanswered else Outcome.PROCEED

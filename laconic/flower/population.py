@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import median_low
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ class Population:
         self.classes = None if like is None else like.classes
         self.input_shape = () if like is None else like.input_shape
         self.shape = None if like is None else shape_of(like)
+        self._typical = 1
+        """The median of the reported sizes."""
         self.sizes: dict[int, int] = {}
         """The number of examples that each node has reported."""
         self.revision = 0
@@ -31,14 +34,14 @@ class Population:
         """Store the sizes that nodes have reported."""
         if sizes != self.sizes:
             self.sizes, self.revision = dict(sizes), self.revision + 1
+            self._typical = median_low(sizes.values())
 
     def __len__(self) -> int:
         return self._clients
 
     def size(self, client: int) -> int:
-        """The size that the client's node has reported. If it never connected, the mean size of the others."""
-        known = self.sizes.values()
-        return self.sizes.get(client) or max(1, sum(known) // max(1, len(known)))
+        """The size that the client's node has reported. If it never connected, the median size of the others."""
+        return self.sizes.get(client, self._typical)
 
     def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
         """Raise `DataError`: the server has no examples."""

@@ -1,11 +1,12 @@
-"""Start Flower's processes with torch already imported: `python -m laconic.flower.prefork flower-supernode …`.
+"""Start a SuperLink or SuperNode with torch already imported: `python -m laconic.flower.prefork supernode …`.
 
 Flower starts a process for every message to a node, and each process imports torch. That takes seconds, while a small model
 trains in milliseconds. Here one process imports everything once, and forks whenever Flower starts `flwr-clientapp` or
 `flwr-serverapp`. Flower finds these commands on PATH, where this module puts two small scripts of the same names first. The
 scripts send their arguments to the process, and run the real command if there is none. Nothing else about Flower changes.
 
-`--import MODULE` (before the command) imports more, such as the modules of your own app, or `torch._dynamo`, which torch
+`superlink` and `supernode` are `laconic.flower.superlink` and `laconic.flower.supernode`, with their options.
+`--import MODULE` (before them) imports more, such as the modules of your own app, or `torch._dynamo`, which torch
 loads at the first gradient of a model of linear layers. `--folder FOLDER` sets the folder of the scripts. With it the
 command is optional, and several SuperNodes can have the same folder first on their PATH.
 """
@@ -29,7 +30,8 @@ from pathlib import Path
 from types import FrameType
 
 COMMANDS = ("flwr-clientapp", "flwr-serverapp")
-IMPORTED = ("laconic.flower", "laconic.compression.kernels")
+PROGRAMS = ("superlink", "supernode")
+IMPORTED = ("laconic.flower.client", "laconic.flower.server", "laconic.compression.kernels")
 SOCKET = "socket"
 _SCRIPT = """#!{python} -IS
 import json, os, socket, sys
@@ -48,7 +50,7 @@ _POLL_SECONDS = 0.2
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a Flower command whose child processes are forked; returns its exit code."""
+    """Run a SuperLink or SuperNode whose child processes are forked; returns its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m laconic.flower.prefork", description=(__doc__ or "").split("\n")[0]
     )
@@ -57,7 +59,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)
     if not options.command and options.folder is None:
-        parser.error("a command is needed, or --folder")
+        parser.error("superlink or supernode is needed, or --folder")
+    if options.command and options.command[0] not in PROGRAMS:
+        parser.error(f"'{options.command[0]}': superlink or supernode is allowed")
     with contextlib.ExitStack() as stack:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="laconic-warm-")))
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -77,8 +81,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+    program, *options = command
     environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"}
-    process = subprocess.Popen(command, env=environment)
+    process = subprocess.Popen([sys.executable, "-m", f"laconic.flower.{program}", *options], env=environment)
 
     def stop(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)

@@ -7,6 +7,7 @@ import time
 from logging import getLogger
 
 from laconic.core.randomness import Draw
+from laconic.federation.sampling import of_attempt
 from laconic.federation.server import Server
 from laconic.flower.deployment import Deployment
 from laconic.flower.population import Population
@@ -31,6 +32,8 @@ class Presence:
     def refresh(self) -> None:
         """Update which nodes are connected, and how many examples they have."""
         self.roster.refresh()
+        if len(self.roster.clients()) < self._deployment.minimum:
+            self.roster.absences.end()
         self._population.update(self.roster.sizes)
         if self.roster.blocklist.blocked_count() == len(self._population):
             raise Diverged(
@@ -69,8 +72,10 @@ class Presence:
         started, logged = time.monotonic(), -math.inf
         while not any(self.roster.node(client) is not None for client in drawn):
             now = time.monotonic()
-            all_blocked = all(map(self.roster.blocklist.is_blocked, drawn))
-            if self.roster.clients() and (all_blocked or now - started >= self._deployment.deadline):
+            hopeless = all(map(self.roster.is_set_aside, drawn))
+            if self.roster.clients() and (hopeless or now - started >= self._deployment.deadline):
+                if not hopeless:
+                    self.roster.record_answers((), drawn)
                 return self._replacements(len(drawn))
             if now - logged >= MESSAGE_EVERY:
                 logged = now
@@ -83,7 +88,8 @@ class Presence:
 
     def _replacements(self, count: int) -> list[int]:
         connected = self.roster.clients()
-        generator = self._server.secret.numpy(Draw.STAND_INS, self._server.round)
+        purpose = of_attempt(Draw.STAND_INS, self._server.attempt)
+        generator = self._server.secret.numpy(purpose, self._server.round)
         chosen = generator.choice(connected, min(count, len(connected)), replace=False, shuffle=False)
         LOG.warning("laconic: no drawn client is connected; %d others replace them", len(chosen))
         return sorted(int(client) for client in chosen)

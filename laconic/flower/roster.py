@@ -4,14 +4,18 @@ A client is a number, on which a run's randomness depends. A node is identified 
 node reports its client number (`partition-id` in its config), or the server assigns one. A client number belongs to the
 first node that has it. Another node that claims the number is rejected, unless it has the same name in its file or the same
 Flower id (for authenticated nodes, the id belongs to the node's key).
+
+If a method needs clients of similar size, the median of all reported sizes decides which ones are allowed. No node does so
+by joining first.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from logging import getLogger
+from statistics import median_low
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -20,6 +24,8 @@ from laconic.core.errors import ConfigError, PacketError
 from laconic.core.state_dict import StateDict
 from laconic.federation.blocklist import Blocklist
 from laconic.flower import wire
+from laconic.flower.absences import Absences
+from laconic.flower.inbox import Inbox
 from laconic.flower.plan import Plan
 
 LOG = getLogger("flwr.laconic")
@@ -47,11 +53,12 @@ class Roster:
         max_violations: int,
         patience: float,
         replace_nodes: bool = False,
-        most_examples: int | None = None,
+        most_examples: int = wire.MOST_EXAMPLES,
         fixed_sizes: bool = False,
-        fits: Callable[[Mapping[int, int]], None] = lambda sizes: None,
+        fits: Callable[[Iterable[int]], None] = lambda sizes: None,
     ) -> None:
-        self._grid, self.plan, self._patience = grid, plan, patience
+        self._grid, self._inbox, self.plan, self._patience = grid, Inbox(grid), plan, patience
+        self.absences = Absences()
         self.blocklist = Blocklist(max_violations, LOG, self.name)
         self._nodes: dict[int, int] = {}
         """By client: its connected node."""
@@ -63,20 +70,36 @@ class Roster:
         self._replace_nodes, self._most_examples, self._fixed_sizes = replace_nodes, most_examples, fixed_sizes
         self.owners: dict[int, tuple[str, int]] = {}
         """By client: the name in its node's file, and the Flower id of its last node."""
+        self._by_name: dict[str, int] = {}
+        self._by_node: dict[int, int] = {}
+        """The client of each owner, by the name in its file and by its Flower id."""
+        self._free = 0
+        """All lower client numbers have an owner."""
+        self._unfit: dict[int, int] = {}
+        """By client: the rejected node whose size the method cannot use together with the median size."""
         self.sizes: dict[int, int] = {}
-        """The number of examples of every client that has ever connected."""
+        """The number of examples that each client has reported, including those that were rejected for it."""
 
     def name(self, client: int) -> str:
         """A client and its node, for the log."""
         return f"client {client} (node {self._nodes.get(client)})"
 
     def clients(self) -> list[int]:
-        """The clients that are connected and not blocked."""
-        return sorted(client for client in self._nodes if not self.blocklist.is_blocked(client))
+        """The clients that are connected, not blocked, and not absent."""
+        return sorted(client for client in self._nodes if not self.is_set_aside(client))
+
+    def is_set_aside(self, client: int) -> bool:
+        """Whether a client is blocked, or counts as absent because it was asked in vain."""
+        return self.blocklist.is_blocked(client) or self.absences.is_absent(client)
 
     def node(self, client: int) -> int | None:
-        """The client's node; None if it is not connected or is blocked."""
-        return None if self.blocklist.is_blocked(client) else self._nodes.get(client)
+        """The client's node; None if it is not connected or is set aside."""
+        return None if self.is_set_aside(client) else self._nodes.get(client)
+
+    def record_answers(self, answered: Iterable[int], unanswered: Iterable[int]) -> None:
+        """Record which clients answered in an exchange. One that was asked in vain several times counts as absent."""
+        for client in self.absences.record(answered, unanswered):
+            LOG.warning("laconic: %s was asked in vain; it counts as absent for a while", self.name(client))
 
     def refresh(self) -> None:
         """Update which nodes are connected, invite new ones, and read their answers, without waiting."""
@@ -85,11 +108,17 @@ class Roster:
         resting = {node for node, rejection in self._rejected.items() if now < rejection.until}
         invited = {node for node, _ in self._invited.values()}
         self._invite(sorted(connected - set(self._nodes.values()) - invited - resting), now)
-        if self._invited:
-            for message in self._grid.pull_messages(list(self._invited)):
-                invitation = self._invited.pop(message.metadata.reply_to_message_id, None)
-                if invitation is not None:
-                    self._admit(invitation[0], message)
+        admitted: list[int] = []
+        for identifier, message in self._inbox.pull(list(self._invited)) if self._invited else ():
+            invitation = self._invited.pop(identifier, None)
+            if invitation is not None:
+                admitted += self._admit(invitation[0], message)
+        if admitted:
+            self._check_sizes()
+        for client in admitted:
+            if client in self._nodes:
+                size = self.sizes[client]
+                LOG.info("laconic: client %d has joined (node %d, %d examples)", client, self._nodes[client], size)
 
     def _drop_disconnected(self, connected: set[int], now: float) -> None:
         for client, node in list(self._nodes.items()):
@@ -111,9 +140,11 @@ class Roster:
         sent = zip(self._grid.push_messages(messages), nodes, strict=False)
         self._invited |= {key: (node, now + self._patience) for key, node in sent if key}
 
-    def _admit(self, node: int, message: Message) -> None:
-        """Read a node's answer to an invitation, and admit or reject it."""
+    def _admit(self, node: int, message: Message | PacketError) -> list[int]:
+        """Read a node's answer to an invitation. Returns its client, or nothing if the node is rejected."""
         try:
+            if isinstance(message, PacketError):
+                raise message
             if message.has_error():
                 raise PacketError("node", wire.sanitized(message.error.reason))
             record = wire.read_record(message)
@@ -124,14 +155,47 @@ class Roster:
             size = self._size(client, wire.count(record, "examples", lowest=1))
         except PacketError as error:
             self._reject(node, str(error))
-            return
+            return []
         previous = self._nodes.get(client, node)
         if previous != node:
             self._reject(previous, f"number: client {client} is node {node} now")
-        self._rejected.pop(node, None)
-        self.owners[client], self.sizes[client] = (name, node), size
-        self._nodes[client] = node
-        LOG.info("laconic: client %d has joined (node %d, %d examples)", client, node, self.sizes[client])
+        self._own(client, name, node)
+        self._nodes[client], self.sizes[client] = node, size
+        if client not in self._unfit:
+            self._rejected.pop(node, None)
+        return [client]
+
+    def _own(self, client: int, name: str, node: int) -> None:
+        """Record the owner of a client number."""
+        old_name, old_node = self.owners.get(client, (name, node))
+        # A node that has moved to another number keeps its entries.
+        if self._by_name.get(old_name) == client:
+            del self._by_name[old_name]
+        if self._by_node.get(old_node) == client:
+            del self._by_node[old_node]
+        self.owners[client] = name, node
+        self._by_name[name] = self._by_node[node] = client
+
+    def _check_sizes(self) -> None:
+        """Reject the clients whose size the method cannot use together with the median size, and invite others again."""
+        unfit: dict[int, int] = {}
+        try:
+            self._fits(self.sizes.values())
+        except ConfigError:
+            typical = median_low(self.sizes.values())
+            for client, size in self.sizes.items():
+                node = self._nodes.get(client, self._unfit.get(client))
+                try:
+                    self._fits((typical, size))
+                except ConfigError as error:
+                    if node is not None:
+                        unfit[client] = node
+                    if client in self._nodes:
+                        self._reject(self._nodes.pop(client), f"examples: {size} examples: {error}")
+        for client, node in self._unfit.items():
+            if client not in unfit:
+                self._rejected.pop(node, None)
+        self._unfit = unfit
 
     def _reject(self, node: int, reason: str) -> None:
         """Reject a node, and invite it again with exponential backoff. The same reason is logged once."""
@@ -142,12 +206,12 @@ class Roster:
         self._rejected[node] = Rejection(reason, pause, time.monotonic() + pause)
 
     def _number(self, name: str, wanted: int, node: int) -> int:
-        named = {owner: client for client, (owner, _) in self.owners.items()}
-        client = wanted if wanted >= 0 else named.get(name, -1)
+        client = wanted if wanted >= 0 else self._by_name.get(name, -1)
         if client < 0:
-            taken = {*self.owners, *self._nodes}
-            client = next((number for number in range(self.plan.clients) if number not in taken), -1)
-            if client < 0:
+            while self._free in self.owners:
+                self._free += 1
+            client = self._free
+            if client >= self.plan.clients:
                 raise PacketError("full", f"all {self.plan.clients} clients of this run have a node")
         if client >= self.plan.clients:
             raise PacketError("number", f"partition-id = {client}: 0 to {self.plan.clients - 1} is allowed")
@@ -165,20 +229,16 @@ class Roster:
         owner = self.owners.get(client)
         if owner is not None and name != owner[0] and node != owner[1]:
             raise PacketError("owner", f"client {client} belongs to another node; replace-nodes = true admits this one")
-        other = next((number for number, (_, known) in self.owners.items() if known == node and number != client), None)
-        if other is not None:
+        other = self._by_node.get(node, client)
+        if other != client:
             raise PacketError("owner", f"it is client {other}, not {client}; replace-nodes = true allows the change")
 
     def _size(self, client: int, size: int) -> int:
         """Check the number of examples that a client reports. If it is the client's weight, it must not change."""
-        if self._most_examples is not None and size > self._most_examples:
+        if size > self._most_examples:
             raise PacketError("examples", f"{size} examples; most-examples = {self._most_examples}")
         if self._fixed_sizes and self.sizes.get(client, size) != size:
             raise PacketError("examples", f"client {client} had {self.sizes[client]} examples, and now reports {size}")
-        try:
-            self._fits(self.sizes | {client: size})
-        except ConfigError as error:
-            raise PacketError("examples", f"{size} examples: {error}") from None
         return size
 
     def invite_again(self, client: int) -> None:
@@ -196,10 +256,13 @@ class Roster:
             "owners": {str(client): list(owner) for client, owner in self.owners.items()},
             "sizes": {str(client): size for client, size in self.sizes.items()},
             "blocklist": self.blocklist.state_dict(),
+            "absences": self.absences.state_dict(),
         }
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore a state that `state_dict` returned."""
-        self.owners = {int(client): (name, node) for client, (name, node) in state["owners"].items()}
+        for client, (name, node) in state["owners"].items():
+            self._own(int(client), name, node)
         self.sizes = {int(client): size for client, size in state["sizes"].items()}
         self.blocklist.load_state_dict(state["blocklist"])
+        self.absences.load_state_dict(state["absences"])

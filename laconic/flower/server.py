@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import tomllib
-from functools import partial
+from collections.abc import Iterable
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Unpack
@@ -18,6 +18,7 @@ from laconic.core.errors import ConfigError, LaconicError, unknown_name
 from laconic.core.part import SLOTS
 from laconic.core.validation import explain
 from laconic.data.federated import ClientData
+from laconic.federation.settings import Defenses
 from laconic.flower.deployment import Deployment
 from laconic.flower.keywords import ServerKeywords
 from laconic.flower.plan import Model
@@ -29,7 +30,7 @@ from laconic.run.keys import SHORT_NAMES
 from laconic.run.labels import split_label
 from laconic.run.loop import run
 from laconic.run.resume import FREE_TO_CHANGE, check_same
-from laconic.run.training import Record, Result
+from laconic.run.training import TROUBLES, Record, Result, troubles
 
 LOG = getLogger("flwr.laconic")
 MAY_CHANGE = FREE_TO_CHANGE | {"max_violations", "defense.refuse"}
@@ -50,6 +51,8 @@ def server_app(
     algorithm: Algorithm | str,
     model: Model,
     data: ClientData | str | None = None,
+    *,
+    callbacks: Iterable[Callback] = (),
     **settings: Unpack[ServerKeywords],
 ) -> ServerApp:
     """Build the ServerApp of a federation.
@@ -58,6 +61,7 @@ def server_app(
         algorithm: An `Algorithm`, or a label such as "fed_cams:compressor=sign".
         model: The same model as the nodes'.
         data: The server's data or a data set's name. Its test examples and input shape are used, its clients are not.
+        callbacks: Objects that are notified of the run's progress and may stop it, as in `laconic.simulate`.
         settings: Settings of a run (`rounds`, `clients`, `seed`, …) and fields of `Deployment`. Flower's run config takes
             precedence: `flwr run . --run-config "rounds=50"`.
     """
@@ -67,7 +71,7 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         overrides = {key.replace("-", "_"): value for key, value in context.run_config.items()}
         try:
-            serve(grid, algorithm, model, data, {**settings, **overrides})
+            serve(grid, algorithm, model, data, {**settings, **overrides}, callbacks)
         except LaconicError as error:
             # Flower logs every exception with a traceback. This line has the message alone.
             LOG.error("laconic: error: %s", error)
@@ -77,7 +81,12 @@ def server_app(
 
 
 def serve(
-    grid: Grid, algorithm: Algorithm | str, model: Model, data: ClientData | str | None, settings: dict[str, Any]
+    grid: Grid,
+    algorithm: Algorithm | str,
+    model: Model,
+    data: ClientData | str | None,
+    settings: dict[str, Any],
+    callbacks: Iterable[Callback] = (),
 ) -> Result:
     """Run the server to the end. If the run directory exists, resume from its checkpoint."""
     algorithm, model, data, settings = _renamed(algorithm, model, data, dict(settings))
@@ -89,18 +98,22 @@ def serve(
     config, algorithm, loaded = _configured(
         algorithm, model, data, {key: value for key, value in settings.items() if key not in own}
     )
-    training = FederatedTraining(grid, algorithm, model, loaded, config, deployment)
+    path = Path(deployment.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{algorithm.name}-flower")
+    # Every round is saved before the next one starts, because the next instructions acknowledge its updates.
+    directory = RunDirectory(path, resume=True, every_round=True, from_round=deployment.from_round)
+    if deployment.from_round is not None and config.defense.noise:
+        # The later models were sent, so their rounds count for epsilon, and the same noise must not be added twice.
+        raise ConfigError("from_round: not with defense.noise: the privacy of the discarded rounds is spent")
+    training = FederatedTraining(grid, algorithm, model, loaded, config, deployment, directory.save_checkpoint)
     resolved = config.resolved(training)
     data_keys = {key: getattr(resolved, key) for key in ("partition", "augment", "skip_empty")}
     training.roster.plan = training.roster.plan.model_copy(update=data_keys)
-    path = Path(deployment.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{algorithm.name}-flower")
-    # Every round is saved before the next one starts, because the next instructions acknowledge its updates.
-    directory = RunDirectory(path, resume=True, every_round=True)
     if directory.exists():
+        directory.check_config()
         stored = RunConfig.model_validate(tomllib.loads(directory.config.read_text()))
         check_same(resolved.model_dump(), stored, path, MAY_CHANGE)
-    training.save = partial(directory.save_checkpoint, training)
-    result = run(training, resolved, directory, [ClientEvaluation(training, directory), RoundLog()])
+    builtin = [ClientEvaluation(training, directory), RoundLog()]
+    result = run(training, resolved, directory, [*builtin, *callbacks])
     LOG.info("laconic: finished: %s sha256=%s", result, result.model_sha256)
     return result
 
@@ -176,9 +189,9 @@ def _configured(
             table = value.model_dump(exclude_defaults=True) if isinstance(value, BaseModel) else None
             given = f"{key} = {value!r}" if table is None else ", ".join(f"{key}.{k} = {v!r}" for k, v in table.items())
             raise ConfigError(f"{given}: does not apply on Flower: {why}")
-    if not config.defense.noise and "refuse" not in config.defense.model_fields_set:
+    if not config.defense.noise:
         # Unlike simulated clients, nodes are not trusted.
-        defense = config.defense.model_copy(update={"refuse": "auto"})
+        defense = Defenses(**{"clip": "auto", "refuse": "auto"} | config.defense.model_dump(exclude_unset=True))
         config = config.model_copy(update={"defense": defense})
     return config, built, config.load_data() if isinstance(data, str) else data
 
@@ -206,7 +219,6 @@ def _line(record: Record) -> str:
     items += [f"{name} {record[name]:.4f}" for name in ("accuracy", "loss") if isinstance(record.get(name), float)]
     if record.get("epsilon") is not None:
         items.append(f"epsilon {record['epsilon']:.4g}")
-    if record.get("refused"):
-        items.append(f"{sum(record['refused'].values())} refused")
+    items += [f"{count} {TROUBLES[name]}" for name, count in troubles([record]).items()]
     items += [f"up {record['bytes_up']:,} B", f"down {record['bytes_down']:,} B"]
     return ", ".join(items)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from logging import getLogger
 from uuid import uuid4
@@ -54,7 +54,9 @@ class FederatedTraining(Training):
         data: ClientData | None,
         config: RunConfig,
         deployment: Deployment,
+        save: Callable[[Training], None] = lambda training: None,
     ) -> None:
+        """`save` writes a checkpoint. It is called when a round is repeated."""
         clients = config.clients or (0 if data is None else len(data))
         if not clients:
             raise ConfigError("clients: required: the total number of clients")
@@ -63,7 +65,7 @@ class FederatedTraining(Training):
                 raise ConfigError(f"{name}: needs data that never leaves a client; only a simulation has it")
         if config.faults.any():
             raise ConfigError("faults: only simulations inject faults")
-        self.deployment = deployment
+        self.deployment, self._save = deployment, save
         self.population = Population(clients, data)
         test = self.population.test
         example = None if test is None else partial(test.batch, torch.arange(2) % len(test))
@@ -72,7 +74,7 @@ class FederatedTraining(Training):
         resolved, weighting = algorithm.resolve(), weighting_of(algorithm, config)
         # Sizes are checked again when nodes join.
         check_sizes = partial(_check_sizes, resolved, weighting)
-        check_sizes({})
+        check_sizes(())
         plan = Plan(
             run=uuid4().hex,
             name=algorithm.name,
@@ -99,23 +101,32 @@ class FederatedTraining(Training):
         # With noise, a round without replies is not repeated: the noise is added even if no client replies.
         policy = NodePolicy(self.roster, repeat=not config.defense.noise)
         quorum = None if deployment.quorum == 1 else deployment.quorum
-        super().__init__(resolved, prepared, self.population, config.settings(), policy=policy, quorum=quorum)
+        super().__init__(
+            resolved,
+            prepared,
+            self.population,
+            config.settings(),
+            policy=policy,
+            quorum=quorum,
+            weight_limit=deployment.largest_weight,
+        )
         if self.privacy is not None:
             # Nodes know the run's seed, so the noise must not depend on it.
             self._set_secret(int.from_bytes(os.urandom(16), "little"))
         self.presence = Presence(self.roster, self.population, self.server, deployment)
-        self.engine = GridEngine(grid, self.presence, deadline=deployment.deadline, quorum=deployment.quorum)
+        if config.defense.noise:
+            # A slow client could otherwise shorten or extend the deadline of others, which the noise does not hide.
+            deployment = deployment.model_copy(update={"adaptive_deadline": False})
+        self.engine = GridEngine(grid, self.presence, deployment)
         self.transport = self.engine
         self.mapper = map
-        self.save: Callable[[], None] = lambda: None
-        """Writes a checkpoint."""
 
     def _set_secret(self, secret: int) -> None:
         self._secret = secret
         self.server.secret = Randomness(secret)
 
     def _round(self) -> Round:
-        """Run a round, and repeat it with exponential backoff until there is a valid reply."""
+        """Run a round. Without a valid reply it is drawn anew, with exponential backoff, until there is one."""
         wasted, rest = Ledger(), SHORTEST_REST
         while True:
             self.presence.wait_for_nodes()
@@ -125,7 +136,7 @@ class FederatedTraining(Training):
             except Diverged:
                 if self.server.round == before:
                     # The checkpoint must not contain the violations that were cleared.
-                    self.save()
+                    self._save(self)
                 raise
             if finished.outcome is Outcome.PROCEED:
                 break
@@ -134,10 +145,11 @@ class FederatedTraining(Training):
             LOG.warning("laconic: round %d has no valid reply; it is repeated in %g seconds", number, rest)
             # As after a crash: a late reply to this attempt must not be accepted in the next one.
             self.server.incarnation = (self.server.incarnation + 1) % 2**16
-            self.save()
+            self.server.attempt += 1
+            self._save(self)
             time.sleep(rest)
             rest = min(LONGEST_REST, 2 * rest)
-        # Count the traffic of failed attempts, but their participants, who are the same, only once.
+        # Count the traffic of failed attempts, but not their participants: a round has one set of them.
         wasted.invited = 0
         finished.costs.add(wasted)
         return finished
@@ -145,8 +157,8 @@ class FederatedTraining(Training):
     def evaluate_on_clients(self) -> Record:
         """If due, the metrics on clients' own examples, and the updated cost totals.
 
-        Metrics are averaged over examples. A client counts with at most the size that it reported when it joined. Metrics
-        that only a minority reports are left out.
+        Metrics are averaged over examples. A client counts with at most the size that it reported when it joined,
+        and with at most `largest_weight` times the median size. Metrics that only a minority reports are left out.
         """
         every = self.deployment.client_eval_every
         if not every or self.server.round % every:
@@ -160,9 +172,10 @@ class FederatedTraining(Training):
         for packet in packets * asked:
             self.ledger.count("down", "evaluation", len(packet), 0)
         means: Record = {}
+        weights = self.server.client_weights()
         for name in sorted({name for _, _, metrics in answers for name in metrics}):
             reported = [
-                (min(count, self.roster.sizes[client]), metrics[name])
+                (min(count, float(weights[client])), metrics[name])
                 for client, count, metrics in answers
                 if name in metrics
             ]
@@ -178,15 +191,16 @@ class FederatedTraining(Training):
     def state_dict(self) -> StateDict:
         """The server's state. Client states are on the nodes."""
         own = {"run": self.roster.plan.run, "roster": self.roster.state_dict(), "secret": self._secret}
-        return super().state_dict() | own
+        return super().state_dict() | own | {"attempt": self.server.attempt}
 
     def load_state_dict(self, state: StateDict) -> None:
         super().load_state_dict(state)
         self.roster.plan = self.roster.plan.model_copy(update={"run": state["run"]})
         self.roster.load_state_dict(state["roster"])
+        self.server.attempt = state["attempt"]
         if self.privacy is not None:
             self._set_secret(state["secret"])
 
 
-def _check_sizes(algorithm: Algorithm, weighting: str, sizes: Mapping[int, int]) -> None:
-    algorithm.method.check(np.array([*sizes.values()], dtype=np.int64), weighting)
+def _check_sizes(algorithm: Algorithm, weighting: str, sizes: Iterable[int]) -> None:
+    algorithm.method.check(np.fromiter(sizes, dtype=np.int64), weighting)

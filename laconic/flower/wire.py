@@ -17,7 +17,10 @@ RECORD = "laconic"
 """The name of the record in a Flower message that has all of Laconic's values."""
 UNKNOWN_RUN = "plan"
 """The reason for which a node refuses an instruction if it has not joined the run, or has lost its file."""
-_LARGEST = 2**53
+MOST_EXAMPLES = 2**32
+"""The largest number of examples that a node may report."""
+LARGEST_LOSS = 1e9
+"""A loss beyond this is recorded as unknown."""
 
 
 def content(**values: Any) -> RecordDict:
@@ -38,8 +41,9 @@ def refusal(reason: str, detail: str) -> RecordDict:
 
 
 def refusal_error(record: ConfigRecord) -> PacketError:
-    """A node's refusal as an error."""
-    return PacketError(sanitized(record.get("refused"), 40), sanitized(record.get("detail")))
+    """A node's refusal as an error. A node may say that an instruction is old or its plan lost; all else is its failure."""
+    reason, detail = record.get("refused"), sanitized(record.get("detail"))
+    return PacketError(reason, detail) if reason in ("stale", UNKNOWN_RUN) else PacketError("node", detail)
 
 
 def sanitized(text: object, limit: int = 300) -> str:
@@ -96,18 +100,18 @@ def unpack_reply(record: ConfigRecord, client: int) -> Reply:
         round=count(record, "round"),
         client=client,
         packets=packets_of(record),
-        examples=count(record, "examples"),
+        examples=count(record, "examples", highest=MOST_EXAMPLES),
         gradients=count(record, "gradients"),
         samples=count(record, "samples"),
-        loss=loss if math.isfinite(loss) else math.nan,
+        loss=loss if abs(loss) <= LARGEST_LOSS else math.nan,
     )
 
 
-def count(record: ConfigRecord, name: str, lowest: int = 0) -> int:
+def count(record: ConfigRecord, name: str, lowest: int = 0, highest: int = 2**53) -> int:
     """An integer of a record."""
     value = record.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value < _LARGEST:
-        raise PacketError("record", f"{name} is not a number from {lowest} on")
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+        raise PacketError("record", f"{name} is not a number from {lowest} to {highest}")
     return value
 
 

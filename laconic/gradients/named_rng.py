@@ -55,21 +55,15 @@ class NamedDraws(TorchFunctionMode):
         return (self.draw(torch.rand, shape, like) >= p).to(like.dtype)
 
 
-def _dropout(mode: NamedDraws, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    if not training or p == 0:
-        return input
-    return input * mode.keep(input.shape, p, input) / (1 - p) if p < 1 else input * 0
+def _dropout(dimensions: int) -> Callable[..., Tensor]:
+    """Dropout of single entries, or of whole channels, which precede `dimensions` spatial ones, with or without a batch."""
 
-
-def _feature_dropout(dimensions: int) -> Callable[..., Tensor]:
     def dropout(
         mode: NamedDraws, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
     ) -> Tensor:
         if not training or p == 0:
             return input
-        # Whole channels are dropped. The channel dimension precedes the `dimensions` spatial ones, with or without a batch.
-        lead = input.ndim - dimensions
-        mask = mode.keep([*input.shape[:lead], *([1] * dimensions)], p, input)
+        mask = mode.keep([*input.shape[: input.ndim - dimensions], *([1] * dimensions)], p, input)
         return input * mask / (1 - p) if p < 1 else input * 0
 
     return dropout
@@ -99,11 +93,11 @@ def _bernoulli(mode: NamedDraws, input: Tensor, **options: Any) -> Tensor:
 
 
 _HANDLERS: dict[Callable[..., Any], Callable[..., Tensor]] = {
-    F.dropout: _dropout,
-    torch.dropout: lambda mode, input, p, train: _dropout(mode, input, p, train),
-    F.dropout1d: _feature_dropout(1),
-    F.dropout2d: _feature_dropout(2),
-    F.dropout3d: _feature_dropout(3),
+    F.dropout: _dropout(0),
+    torch.dropout: lambda mode, input, p, train: _dropout(0)(mode, input, p, train),
+    F.dropout1d: _dropout(1),
+    F.dropout2d: _dropout(2),
+    F.dropout3d: _dropout(3),
     F.alpha_dropout: _alpha_dropout,
     torch.rand_like: _like(torch.rand),
     torch.randn_like: _like(torch.randn),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from laconic.core.layout import Layout
 from laconic.core.task import Batch, Task, is_cross_entropy
-from laconic.gradients.hooks import has_hooks
+from laconic.gradients.base import has_hooks
 from laconic.gradients.stacked import StackedGradients, StackedLinear, descend, multiply, write
 
 Layer = tuple[Tensor, Tensor | None]

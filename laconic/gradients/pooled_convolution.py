@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from laconic.gradients.hooks import has_hooks
+from laconic.gradients.base import has_hooks
 
 MOST_CHANNELS = 64
 """The maximum number of input channels. In wider layers torch's dense kernels are faster."""

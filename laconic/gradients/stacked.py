@@ -9,8 +9,7 @@ The module must treat the examples of a batch independently. `laconic.gradients.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.task import Batch, Task
+from laconic.gradients.base import Gradients, Seed, by_batch_size
 
 
 def can_be_stacked(module: nn.Module) -> bool:
@@ -105,17 +105,7 @@ class _StackedProduct(torch.autograd.Function):
         return back, None, None
 
 
-def _of_equal_size(batches: Sequence[Batch | None]) -> Iterator[tuple[list[int], Batch]]:
-    """Group the rows by batch size: the rows of each group, and their concatenated batches."""
-    groups: dict[int, list[tuple[int, Batch]]] = defaultdict(list)
-    for row, batch in enumerate(batches):
-        if batch is not None:
-            groups[len(batch[0])].append((row, batch))
-    for group in groups.values():
-        yield [row for row, _ in group], tuple(map(torch.cat, zip(*[batch for _, batch in group], strict=True)))
-
-
-class StackedGradients:
+class StackedGradients(Gradients):
     """One call for all rows with batches of the same size. A row's result does not depend on other rows, bit for bit."""
 
     def __init__(self, module: nn.Module, task: Task, layout: Layout) -> None:
@@ -133,31 +123,31 @@ class StackedGradients:
                 self.layers[name] = child
 
     def __call__(
-        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Any
+        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
     ) -> tuple[Tensor, Tensor]:
         result = torch.zeros_like(models) if None in batches else torch.empty_like(models)
-        losses = models.new_full((len(models),), torch.nan)
-        for rows, batch in _of_equal_size(batches):
-            if len(rows) == len(models):
-                losses.copy_(self._compute(models, batch, result))
-                continue
-            index = torch.tensor(rows, device=models.device)
-            part = torch.empty(len(rows), models.shape[1], dtype=models.dtype, device=models.device)
-            losses[index] = self._compute(models[index], batch, part)
-            result[index] = part
-        return result, losses
+        return result, self._compute_groups(models, batches, result)
 
-    def descend(self, models: Tensor, batches: Sequence[Batch | None], rate: float) -> Tensor:
-        """Move every row of `models` by -rate times its gradient, without storing the gradient; returns the losses."""
+    def descend(
+        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed, rate: float
+    ) -> Tensor:
+        """Moves the models without storing the gradients."""
+        return self._compute_groups(models, batches, models, rate)
+
+    def _compute_groups(
+        self, models: Tensor, batches: Sequence[Batch | None], result: Tensor, rate: float | None = None
+    ) -> Tensor:
         losses = models.new_full((len(models),), torch.nan)
-        for rows, batch in _of_equal_size(batches):
-            if len(rows) == len(models):
-                losses.copy_(self._compute(models, batch, models, rate))
+        for group in by_batch_size(batches):
+            batch = tuple(map(torch.cat, zip(*(batch for _, batch in group), strict=True)))
+            if len(group) == len(models):
+                losses.copy_(self._compute(models, batch, result, rate))
                 continue
-            index = torch.tensor(rows, device=models.device)
-            part = models[index]
-            losses[index] = self._compute(part, batch, part, rate)
-            models[index] = part
+            index = torch.tensor([row for row, _ in group], device=models.device)
+            chosen = models[index]
+            part = chosen if result is models else torch.empty_like(chosen)
+            losses[index] = self._compute(chosen, batch, part, rate)
+            result[index] = part
         return losses
 
     def _compute(self, models: Tensor, batch: Batch, result: Tensor, rate: float | None = None) -> Tensor:

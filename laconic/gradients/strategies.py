@@ -9,10 +9,9 @@ supports. Each object owns a copy of the module, so each thread needs its own.
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,28 +21,12 @@ from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.randomness import GLOBAL_GENERATORS
 from laconic.core.task import Batch, Task
+from laconic.gradients.base import Gradients, Seed, by_batch_size
 from laconic.gradients.named_rng import NamedDraws, Stochastic, forked
 from laconic.gradients.numerics import Numerics
 from laconic.gradients.perceptron import PerceptronGradients, is_perceptron
 from laconic.gradients.pooled_convolution import fuse
 from laconic.gradients.stacked import StackedGradients, can_be_stacked
-
-Seed = Callable[[int], int]
-"""Returns the seed of a row's random draws. It is a function because few models need the seed."""
-
-
-class Gradients(Protocol):
-    """Gradients of the loss for every row of `models`, each on its own batch.
-
-    A row whose batch is None has gradient 0 and loss NaN. `buffers` [C, b] is updated in place. `seed(row)` is the seed of a
-    row's dropout masks.
-    """
-
-    def __call__(
-        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
-    ) -> tuple[Tensor, Tensor]:
-        """The gradients [C, d] and the losses [C]."""
-        ...
 
 
 def check_numerics(module: nn.Module, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> None:
@@ -76,7 +59,7 @@ def make_gradients(task: Task, layout: Layout, numerics: Numerics, stochastic: S
     return LoopGradients(fuse(module), task, layout, stochastic)
 
 
-class LoopGradients:
+class LoopGradients(Gradients):
     """One row at a time. The module's tensors are views of one vector, so one copy loads a row."""
 
     def __init__(self, module: nn.Module, task: Task, layout: Layout, stochastic: Stochastic) -> None:
@@ -117,7 +100,7 @@ class LoopGradients:
                 holder._buffers[name] = view
 
 
-class VmapGradients:
+class VmapGradients(Gradients):
     """One vmap call for every `width` rows with batches of the same size. Shorter groups are padded."""
 
     def __init__(self, module: nn.Module, task: Task, layout: Layout, width: int, stochastic: Stochastic) -> None:
@@ -129,10 +112,7 @@ class VmapGradients:
         self.call = vmap(grad_and_value(self._loss), in_dims=(0, 0, 0), randomness="same")
 
     def _loss(self, parameters: dict[str, Tensor], batch: Batch, row: Tensor) -> Tensor:
-        named: AbstractContextManager[Any] = nullcontext()
-        if self.stochastic == "named":
-            named = NamedDraws(self.generators, row)
-        with named:
+        with NamedDraws(self.generators, row) if self.stochastic == "named" else nullcontext():
             value: Tensor = functional_call(self.wrapper, parameters, (batch,))
         return value
 
@@ -141,36 +121,25 @@ class VmapGradients:
     ) -> tuple[Tensor, Tensor]:
         result = torch.zeros_like(models)
         losses = models.new_full((len(models),), torch.nan)
-        groups: dict[int, list[int]] = defaultdict(list)
-        for row, batch in enumerate(batches):
-            if batch is not None:
-                groups[len(batch[0])].append(row)
-        for rows in groups.values():
-            for start in range(0, len(rows), self.width):
-                self._group(rows[start : start + self.width], models, batches, seed, result, losses)
+        for group in by_batch_size(batches):
+            for start in range(0, len(group), self.width):
+                self._compute(group[start : start + self.width], models, seed, result, losses)
         return result, losses
 
-    def _group(
-        self,
-        rows: list[int],
-        models: Tensor,
-        batches: Sequence[Batch | None],
-        seed: Seed,
-        result: Tensor,
-        losses: Tensor,
+    def _compute(
+        self, group: list[tuple[int, Batch]], models: Tensor, seed: Seed, result: Tensor, losses: Tensor
     ) -> None:
-        padded = rows + rows[:1] * (self.width - len(rows))
-        chosen = [batch for row in padded if (batch := batches[row]) is not None]
-        stacked = tuple(torch.stack(parts) for parts in zip(*chosen, strict=True))
+        padded = group + group[:1] * (self.width - len(group))
+        stacked = tuple(torch.stack(parts) for parts in zip(*(batch for _, batch in padded), strict=True))
         if self.stochastic == "named":
-            self.generators = [torch.Generator(models.device).manual_seed(seed(row)) for row in padded]
-        index = torch.tensor(padded, device=models.device)
+            self.generators = [torch.Generator(models.device).manual_seed(seed(row)) for row, _ in padded]
+        index = torch.tensor([row for row, _ in padded], device=models.device)
         parameters = {f"module.{name}": view for name, view in self.layout.views(models[index]).items()}
         gradients, values = self.call(parameters, stacked, self.rows)
         flat = torch.cat([gradients[f"module.{s.name}"].flatten(1) for s in self.layout.parameters], dim=1)
-        kept = index[: len(rows)]
-        result[kept] = flat[: len(rows)]
-        losses[kept] = values[: len(rows)]
+        kept = index[: len(group)]
+        result[kept] = flat[: len(group)]
+        losses[kept] = values[: len(group)]
 
 
 class _LossModule(nn.Module):
@@ -195,43 +164,34 @@ def _batch_norms(module: nn.Module) -> list[nn.modules.batchnorm._NormBase]:
     return [child for child in module.modules() if isinstance(child, nn.modules.batchnorm._NormBase)]
 
 
-class _one_example_hint:  # noqa: N801 - a context manager, used as a function
+@contextmanager
+def _one_example_hint() -> Iterator[None]:
     """Replaces torch's error for batch norm on one example by advice about settings."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ValueError) and "more than 1 value per channel" in str(error):
-            raise ConfigError(
-                "batch_size: this model's batch norm fails on a batch of one example; choose a batch size that leaves no "
-                "single example over, or local_steps instead of local_epochs"
-            ) from error
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ConfigError(
+            "batch_size: this model's batch norm fails on a batch of one example; choose a batch size that leaves no "
+            "single example over, or local_steps instead of local_epochs"
+        ) from error
 
 
 def _draws(stochastic: Stochastic, seed: Seed, row: int, device: torch.device) -> AbstractContextManager[Any]:
     if stochastic == "named":
         return NamedDraws([torch.Generator(device).manual_seed(seed(row))])
     if stochastic == "serial":
-        return _SeededAlone(seed(row), device)
+        return _seeded_alone(seed(row), device)
     return nullcontext()
 
 
-class _SeededAlone:
+@contextmanager
+def _seeded_alone(seed: int, device: torch.device) -> Iterator[None]:
     """Seeds torch's global generator for one call, while a lock excludes other calls."""
-
-    def __init__(self, seed: int, device: torch.device) -> None:
-        self.seed = seed
-        self.fork = forked(device)
-
-    def __enter__(self) -> None:
-        GLOBAL_GENERATORS.acquire()
-        self.fork.__enter__()
-        torch.manual_seed(self.seed)
-
-    def __exit__(self, *details: Any) -> None:
-        self.fork.__exit__(*details)
-        GLOBAL_GENERATORS.release()
+    with GLOBAL_GENERATORS, forked(device):
+        torch.manual_seed(seed)
+        yield
 
 
 def _channels_last(tensor: Tensor) -> Tensor:

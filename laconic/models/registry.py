@@ -22,19 +22,7 @@ class ModelInfo:
     """The description of a model."""
 
     name: str
-    description: str
-    citation: str
-    parameters: dict[str, str]
-    """The sizes that may follow the name after a colon, in order, and their defaults."""
-    reference_input: Shape
-    reference_classes: int
-    parameter_count: int
-    """Number of trainable parameters at the reference input."""
-
-
-@dataclass(frozen=True)
-class _Entry:
-    build: Callable[[Shape, int, tuple[int, ...]], nn.Module]
+    builder: Callable[[Shape, int, tuple[int, ...]], nn.Module]
     description: str
     citation: str
     reference_input: Shape = (1, 28, 28)
@@ -44,40 +32,59 @@ class _Entry:
     hidden: tuple[int, ...] = ()
     """Default hidden sizes, for a model that takes a list of any length instead of named sizes."""
 
+    @property
     def defaults(self) -> tuple[int, ...]:
+        """The default sizes."""
         return self.hidden or tuple(default for _, default in self.sizes)
 
+    @property
     def parameters(self) -> dict[str, str]:
+        """The sizes that may follow the name after a colon, in order, and their defaults."""
         if self.hidden:
-            return {"hidden": ",".join(str(size) for size in self.hidden)}
+            return {"hidden": ",".join(map(str, self.hidden))}
         return {name: str(default) for name, default in self.sizes}
 
+    @property
+    def parameter_count(self) -> int:
+        """Number of trainable parameters at the reference input."""
+        # The meta device has shapes without storage: it allocates no parameters and draws no random numbers.
+        with torch.device("meta"):
+            module = self.builder(self.reference_input, self.reference_classes, self.defaults)
+        return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
-_ENTRIES: dict[str, _Entry] = {
-    "logistic": _Entry(dense.logistic, "logistic (one output: linear) regression", "Li and Li 2023 (Fed-EF), figure 5"),
-    "mlp": _Entry(
+
+_MODELS = (
+    ModelInfo(
+        "logistic", dense.logistic, "logistic (one output: linear) regression", "Li and Li 2023 (Fed-EF), figure 5"
+    ),
+    ModelInfo(
+        "mlp",
         dense.mlp,
         "linear layers with ReLU; mlp:64 or mlp:200,200 gives the hidden sizes",
         "Haddadpour et al. 2021 (FedCOMGATE), supplement, figure 8",
         hidden=(200, 200),
     ),
-    "lenet5": _Entry(convolutional.lenet5, "LeNet-5 with max-pooling and ReLU", "Wu et al. 2023 (FedAMD), table 2"),
-    "cnn": _Entry(
+    ModelInfo("lenet5", convolutional.lenet5, "LeNet-5 with max-pooling and ReLU", "Wu et al. 2023 (FedAMD), table 2"),
+    ModelInfo(
+        "cnn",
         convolutional.cnn,
         "two 3x3 convolutions, max-pooling, dropout, two linear layers",
         "Li and Li 2023 (Fed-EF), section 5",
     ),
-    "cnn_mnist": _Entry(
+    ModelInfo(
+        "cnn_mnist",
         convolutional.cnn_mnist,
         "two 5x5 convolutions of 10 and 20 channels, dropout, two linear layers",
         "published code of Wang et al. 2022 (FedCAMS)",
     ),
-    "cnn_fashion": _Entry(
+    ModelInfo(
+        "cnn_fashion",
         convolutional.cnn_fashion,
         "two 5x5 convolutions of 16 and 32 channels with batch normalization, one linear layer",
         "published code of Wang et al. 2022 (FedCAMS)",
     ),
-    "char_gru": _Entry(
+    ModelInfo(
+        "char_gru",
         recurrent.char_gru,
         "next-character model: embedding, GRU, linear; char_gru:128 gives the hidden size",
         "Cho et al. 2014 (GRU)",
@@ -85,20 +92,23 @@ _ENTRIES: dict[str, _Entry] = {
         reference_classes=65,
         sizes=(("hidden", 128), ("embedding", 8)),
     ),
-    "resnet18": _Entry(
+    ModelInfo(
+        "resnet18",
         residual.resnet18,
         "ResNet-18 in its CIFAR form: 3x3 stem, no max-pooling",
         "He et al. 2016; Wang et al. 2022 (FedCAMS), section 5",
         reference_input=(3, 32, 32),
     ),
-    "convmixer_256_8": _Entry(
+    ModelInfo(
+        "convmixer_256_8",
         residual.convmixer_256_8,
         "ConvMixer of width 256 and depth 8; convmixer_256_8:1,9 gives patch and kernel",
         "Trockman and Kolter 2022; Wang et al. 2022 (FedCAMS), section 5",
         reference_input=(3, 32, 32),
         sizes=(("patch", 2), ("kernel", 5)),
     ),
-}
+)
+_BY_NAME = {info.name: info for info in _MODELS}
 
 
 def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -118,38 +128,24 @@ def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         raise wrong_shape(name, input_shape, "positive sizes")
     if classes < 1:
         raise ConfigError(f"model '{name}' cannot have {classes} outputs: it needs at least 1")
-    if head in _ENTRIES:
-        return _ENTRIES[head].build(tuple(input_shape), classes, _sizes(name, _ENTRIES[head]))
+    if head in _BY_NAME:
+        info = _BY_NAME[head]
+        return info.builder(tuple(input_shape), classes, _sizes(name, info))
     if is_own(name):
         return build_own(name, tuple(input_shape), classes)
     if name.endswith(".py"):
         raise ConfigError(f"model '{name}': add the name of the function that builds it, as in {name}:build")
-    raise unknown_name("model", head if colon else name, [*_ENTRIES, "module:function"])
+    raise unknown_name("model", head if colon else name, [*_BY_NAME, "module:function"])
 
 
 def models() -> list[ModelInfo]:
     """List all named models."""
-    return [_describe(name, entry) for name, entry in _ENTRIES.items()]
+    return list(_MODELS)
 
 
-def _describe(name: str, entry: _Entry) -> ModelInfo:
-    # The meta device has shapes without storage: it allocates no parameters and draws no random numbers.
-    with torch.device("meta"):
-        module = entry.build(entry.reference_input, entry.reference_classes, entry.defaults())
-    return ModelInfo(
-        name=name,
-        description=entry.description,
-        citation=entry.citation,
-        parameters=entry.parameters(),
-        reference_input=entry.reference_input,
-        reference_classes=entry.reference_classes,
-        parameter_count=sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad),
-    )
-
-
-def _sizes(name: str, entry: _Entry) -> tuple[int, ...]:
+def _sizes(name: str, info: ModelInfo) -> tuple[int, ...]:
     """Return the sizes after the colon, completed with the defaults."""
-    spelling, defaults = parse(name), entry.defaults()
+    spelling, defaults = parse(name), info.defaults
     if ":" not in name:
         return defaults
     if not defaults:
@@ -157,13 +153,13 @@ def _sizes(name: str, entry: _Entry) -> tuple[int, ...]:
     try:
         given: tuple[int, ...] = convert(spelling.positional(), tuple[PositiveInt, ...])
     except ValueError:
-        allowed = ", ".join(f"{key}={value}" for key, value in entry.parameters().items())
+        allowed = ", ".join(f"{key}={value}" for key, value in info.parameters.items())
         raise ConfigError(
             f"model '{name}': sizes must be positive whole numbers split by commas; default: {allowed}"
         ) from None
-    if entry.hidden:
+    if info.hidden:
         return given
     if len(given) > len(defaults):
-        names = ", ".join(entry.parameters())
+        names = ", ".join(info.parameters)
         raise ConfigError(f"model '{name}': {len(given)} sizes given, at most {len(defaults)} allowed: {names}")
     return given + defaults[len(given) :]

@@ -7,22 +7,14 @@ from laconic.core.errors import ConfigError
 Shape = tuple[int, ...]
 
 
-def shape_text(shape: Shape) -> str:
-    """Format a shape.
-
-    >>> shape_text((1, 28, 28))
-    '1x28x28'
-    """
-    return "x".join(str(size) for size in shape) or "(none)"
-
-
 def wrong_shape(model: str, shape: Shape, needed: str) -> ConfigError:
     """Return the error for an input shape that a model does not support.
 
     >>> print(wrong_shape("char_gru", (1, 28, 28), "a sequence length"))
     model 'char_gru' cannot take input of shape 1x28x28: it needs a sequence length
     """
-    return ConfigError(f"model '{model}' cannot take input of shape {shape_text(shape)}: it needs {needed}")
+    text = "x".join(map(str, shape)) or "(none)"
+    return ConfigError(f"model '{model}' cannot take input of shape {text}: it needs {needed}")
 
 
 def image_shape(model: str, shape: Shape, smallest: int) -> tuple[int, int, int]:

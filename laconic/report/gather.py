@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import tomllib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from laconic.algorithms.algorithm import LINKS
 from laconic.algorithms.recipes import RECIPES, make
 from laconic.compression import parse_compressor
-from laconic.compression.packet import HEADER_BYTES
 from laconic.core.errors import ConfigError
-from laconic.run.directory import RunDirectory, read_metrics
-from laconic.run.settings import flat
-from laconic.run.target import means
-from laconic.run.training import DIAGNOSTICS, Record, metrics_of, troubles
+from laconic.report.reading import POINTS, UNREADABLE, Table, read_run
+from laconic.run.directory import RunDirectory
 
-Table = dict[str, Any]
-
-POINTS = 400
-"""Maximum number of points per curve. A chart does not resolve more."""
 ALL_POINTS = 6_000
 """Target number of points of all curves together, which limits the size of a page with many runs."""
 LEAST_POINTS = 40
 """Minimum number of points per curve."""
-UNREADABLE = (OSError, ValueError, KeyError, TypeError)
-"""Exceptions that a damaged file of a run may cause."""
-CLIENTS = 100
-"""Maximum number of clients in a heat map."""
-COSTS = ("bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down", "gradients", "simulated_seconds", "seconds")
+LONGEST_REASON = 200
+"""Maximum number of characters of the reason why a run cannot be read."""
 FREE = ("seed", "rounds", "eval_every", "diagnostics", "full_gradient", "threads", "chunk", "data_dir")
 """Settings that do not separate runs: runs that differ only in these are one group, drawn as a mean with a band."""
 
@@ -61,22 +49,26 @@ def gather(
     Args:
         course: Additional columns to read for every round.
     """
-    runs: list[Table] = []
-    unreadable: Table = {}
-    for path in paths:
-        try:
-            runs.append(read_run(path, course, points_of(len(paths))))
-        except UNREADABLE as error:
-            unreadable[str(path)] = " ".join(str(error).split()) or type(error).__name__
+    runs, unreadable = read_runs(paths, lambda path, points: read_run(path, course, points))
     if paths and not runs:
         first, reason = next(iter(unreadable.items()))
         raise ConfigError(f"'{first}': the run cannot be read: {reason}")
-    return {"runs": entitle(runs), "unreadable": unreadable, "target": target, "rank_by": rank_by}
+    return {"runs": runs, "unreadable": unreadable, "target": target, "rank_by": rank_by}
 
 
-def points_of(runs: int) -> int:
-    """Return the maximum number of points per curve for a page with this number of runs."""
-    return max(LEAST_POINTS, min(POINTS, ALL_POINTS // max(1, runs)))
+def read_runs(paths: Sequence[Path], read: Callable[[Path, int], Table]) -> tuple[list[Table], dict[str, str]]:
+    """Read runs and label them. Also return the runs that cannot be read: path to reason."""
+    points = max(LEAST_POINTS, min(POINTS, ALL_POINTS // max(1, len(paths))))
+    runs: list[Table] = []
+    unreadable: dict[str, str] = {}
+    for path in paths:
+        try:
+            run = dict(read(path, points))
+            labels([run["settings"]])
+            runs.append(run)
+        except UNREADABLE as error:
+            unreadable[str(path)] = " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
+    return entitle(runs), unreadable
 
 
 def entitle(runs: list[Table]) -> list[Table]:
@@ -84,51 +76,6 @@ def entitle(runs: list[Table]) -> list[Table]:
     for run, label in zip(runs, labels([run["settings"] for run in runs]), strict=True):
         run |= {"label": label, "group": group_key(run["settings"])}
     return runs
-
-
-def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS) -> Table:
-    """Read one run, finished or not."""
-    folder = RunDirectory(path)
-    text = folder.config.read_text()
-    config = tomllib.loads(text)
-    history = read_metrics(folder.metrics)
-    whole = [record for record in history if metrics_of(record)]
-    evaluated = _thinned(whole, points)
-    metrics = sorted({name for record in evaluated for name in metrics_of(record)})
-    every = _thinned(history, points)
-    return {
-        "path": str(path),
-        "settings": flat(config),
-        "config": text,
-        "seed": config.get("seed", 0),
-        "metrics": metrics,
-        "rounds": history[-1]["round"] if history else 0,
-        "rounds_wanted": config.get("rounds", 0),
-        "finished": folder.model.exists(),
-        "diverged": folder.diverged.exists(),
-        "milestones": _milestones(whole),
-        "evaluations": _columns(evaluated, ("round", *COSTS, *metrics)),
-        "course": _columns(every, ("round", "participants", "training_loss", *DIAGNOSTICS, *course)),
-        "streams": _streams(history),
-        "troubles": troubles(history),
-        "similarity": _similarity(path / "gradient_similarity.csv"),
-        "label_counts": _label_counts(folder.label_counts),
-    }
-
-
-def _milestones(evaluated: list[Record]) -> list[list[float | None]]:
-    """Return each new best mean of five evaluations and its cost: [mean, round, bytes, simulated seconds].
-
-    They determine exactly where any target is reached, however few points of the curve are kept.
-    """
-    milestones: list[list[float | None]] = []
-    best = -1.0
-    for mean, last in means(evaluated):
-        if mean > best:
-            best = mean
-            total_bytes = last["bytes_up"] + last["bytes_down"]
-            milestones.append([mean, last["round"], total_bytes, _short(last.get("simulated_seconds"))])
-    return milestones
 
 
 def labels(settings: Sequence[Table]) -> list[str]:
@@ -222,48 +169,3 @@ def _same_compressor(spelling: str, default: str | None) -> bool:
 def group_key(settings: Table) -> str:
     """Return a key that is equal for runs that differ only in settings of `FREE`, such as the seed."""
     return json.dumps({key: value for key, value in settings.items() if key not in FREE}, sort_keys=True)
-
-
-def _thinned(records: list[Record], points: int = POINTS) -> list[Record]:
-    """Select at most `points` evenly spaced records, including the last."""
-    step = -(-len(records) // points) or 1
-    return records[::-1][::step][::-1]
-
-
-def _columns(records: list[Record], names: Iterable[str]) -> Table:
-    """Convert records to columns without empty ones. Numbers are rounded to the precision of a chart."""
-    columns = {name: [_short(record.get(name)) for record in records] for name in names}
-    return {name: values for name, values in columns.items() if any(value is not None for value in values)}
-
-
-def _short(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
-
-
-def _streams(history: list[Record]) -> Table:
-    """Sum packets, header bytes and bytes of the run by direction and stream."""
-    packets: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    for record in history:
-        for name, traffic in record.get("streams", {}).items():
-            packets[name] += traffic["packets"]
-            sizes[name] += traffic["bytes"]
-    return {
-        name: {"packets": packets[name], "headers": packets[name] * HEADER_BYTES, "bytes": sizes[name]}
-        for name in sorted(sizes)
-    }
-
-
-def _similarity(path: Path) -> list[list[float]] | None:
-    if not path.exists():
-        return None
-    with path.open(newline="") as file:
-        rows = [[round(float(value), 3) for value in row[:CLIENTS]] for row in csv.reader(file)]
-    return rows[:CLIENTS]
-
-
-def _label_counts(path: Path) -> list[list[int]] | None:
-    if not path.exists():
-        return None
-    counts: list[list[int]] = json.loads(path.read_text())
-    return counts[:CLIENTS]

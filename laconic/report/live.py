@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import secrets
+import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
@@ -13,8 +18,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from laconic.core.errors import ConfigError
-from laconic.report.gather import UNREADABLE, Table, entitle, find_runs, points_of, read_run
-from laconic.report.page import html
+from laconic.report.gather import find_runs, read_runs
+from laconic.report.page import html, policy
+from laconic.report.reading import Table, read_run
 from laconic.run.directory import RunDirectory, plain
 
 
@@ -33,26 +39,27 @@ class Watched:
                 paths = find_runs([self.folder])
             except ConfigError:
                 paths = []
-            stamps = {path: _stamp(RunDirectory(path)) for path in paths}
-            unreadable = {}
-            for path, stamp in stamps.items():
-                try:
-                    if self._read.get(path, ("", {}))[0] != stamp:
-                        self._read[path] = (stamp, read_run(path, points=points_of(len(paths))))
-                except UNREADABLE as error:
-                    self._read.pop(path, None)
-                    unreadable[str(path)] = " ".join(str(error).split())
-            version = sha256(repr(sorted(stamps.items())).encode()).hexdigest()[:16]
-            runs = entitle([dict(self._read[path][1]) for path in paths if path in self._read])
+            runs, unreadable = read_runs(paths, self._cached)
+            version = sha256(repr([(path, _stamp(path)) for path in paths]).encode()).hexdigest()[:16]
             page = {"target": None, "live": True, "folder": str(self.folder), "version": version}
             return {"runs": runs, "unreadable": unreadable, **page}
 
+    def _cached(self, path: Path, points: int) -> Table:
+        before, stamp = self._read.pop(path, ("", {})), _stamp(path)
+        run = before[1] if before[0] == stamp else read_run(path, points=points)
+        self._read[path] = stamp, run
+        return run
 
-def _stamp(run: RunDirectory) -> str:
+
+def _stamp(path: Path) -> str:
     """Return a string that changes whenever a displayed file changes."""
-    files = (run.config, run.metrics, run.model, run.diverged, run.label_counts, run.path / "gradient_similarity.csv")
-    stats = [path.stat() for path in files if path.exists()]
-    return repr([(stat.st_mtime_ns, stat.st_size) for stat in stats])
+    run = RunDirectory(path)
+    files = (run.config, run.metrics, run.model, run.diverged, run.label_counts, path / "gradient_similarity.csv")
+    stamps = []
+    for file in files:
+        with suppress(OSError):
+            stamps.append((file.name, file.stat().st_mtime_ns, file.stat().st_size))
+    return repr(stamps)
 
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -60,21 +67,50 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def _host_is_allowed(requested: str, host: str) -> bool:
     """Check the Host header, against DNS rebinding: a foreign name that resolves to this machine is rejected."""
-    return host not in LOOPBACK or urlsplit(f"//{requested}").hostname in LOOPBACK
+    try:
+        name = urlsplit(f"//{requested}").hostname or ""
+        if host in LOOPBACK or name in LOOPBACK:
+            return name in LOOPBACK
+        return name in (host.lower(), socket.gethostname().lower()) or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
 
-def serve(folder: Path, host: str, port: int) -> ThreadingHTTPServer:
+class LiveServer(ThreadingHTTPServer):
+    """A server of the live page. Beyond this machine it answers only to those who know the token of its address."""
+
+    daemon_threads = True
+    token = ""
+
+    @property
+    def address(self) -> str:
+        """The address of the page, with the token."""
+        host, port = str(self.server_address[0]), self.server_address[1]
+        name = socket.gethostname() if host == "0.0.0.0" else host
+        return f"http://{name}:{port}/{f'?token={self.token}' if self.token else ''}"
+
+    def knows(self, token: str) -> bool:
+        """Whether this is the token, compared in constant time."""
+        return secrets.compare_digest(token.encode(), self.token.encode())
+
+
+def serve(folder: Path, host: str, port: int) -> LiveServer:
     """Return a server of the live page, bound to its port. The caller runs it."""
     watched = Watched(folder)
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = 60
+        server: LiveServer
+
         def do_GET(self) -> None:
+            url = urlsplit(self.path)
             if not _host_is_allowed(self.headers.get("Host", ""), host):
                 self.send_error(HTTPStatus.FORBIDDEN, "use the address that laconic watch was started with")
-                return
-            url = urlsplit(self.path)
-            if url.path == "/":
-                self._respond("text/html; charset=utf-8", html(watched.data()).encode())
+            elif not self.server.knows(self._cookie()):
+                self._sign_in(parse_qs(url.query).get("token", [""])[0])
+            elif url.path == "/":
+                page = html(watched.data())
+                self._respond("text/html; charset=utf-8", page.encode(), f"{policy(page)}; frame-ancestors 'none'")
             elif url.path == "/data":
                 data = watched.data()
                 if parse_qs(url.query).get("version") == [data["version"]]:
@@ -85,10 +121,34 @@ def serve(folder: Path, host: str, port: int) -> ThreadingHTTPServer:
             else:
                 self.send_error(HTTPStatus.NOT_FOUND)
 
-        def _respond(self, content_type: str, content: bytes) -> None:
+        def _cookie(self) -> str:
+            try:
+                found = SimpleCookie(self.headers.get("Cookie", "")).get(self._cookie_name())
+            except CookieError:
+                found = None
+            return found.value if found else ""
+
+        def _cookie_name(self) -> str:
+            # Browsers send cookies to all ports of a host.
+            return f"laconic_{self.server.server_address[1]}"
+
+        def _sign_in(self, token: str) -> None:
+            """Exchange the token of the address for a cookie, so that it leaves the address bar."""
+            if not self.server.knows(token):
+                self.send_error(HTTPStatus.FORBIDDEN, "use the whole address that laconic watch has printed")
+                return
+            self.send_response(HTTPStatus.SEE_OTHER)
+            self.send_header("Location", "/")
+            self.send_header("Set-Cookie", f"{self._cookie_name()}={token}; HttpOnly; SameSite=Strict; Path=/")
+            self.send_header("Referrer-Policy", "no-referrer")
+            self.end_headers()
+
+        def _respond(self, content_type: str, content: bytes, content_policy: str = "default-src 'none'") -> None:
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(content)))
+            self.send_header("Content-Security-Policy", content_policy)
+            self.send_header("X-Content-Type-Options", "nosniff")
             self.send_header("Cache-Control", "no-store")
             self.end_headers()
             self.wfile.write(content)
@@ -97,6 +157,8 @@ def serve(folder: Path, host: str, port: int) -> ThreadingHTTPServer:
             """Log nothing: the page polls every two seconds."""
 
     try:
-        return ThreadingHTTPServer((host, port), Handler)
+        server = LiveServer((host, port), Handler)
+        server.token = "" if host in LOOPBACK else secrets.token_urlsafe(32)
+        return server
     except OSError as error:
         raise ConfigError(f"--host {host} --port {port}: {error.strerror}") from None

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
+from base64 import b64encode
+from collections.abc import Iterable
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 
-from laconic.report.gather import Table, find_runs, gather
-from laconic.run.directory import plain, write_atomically
+from laconic.report.gather import find_runs, gather
+from laconic.report.reading import Table
+from laconic.run.directory import plain
+from laconic.run.files import write_atomically
+
+SHARP_PIXELS = "".join(
+    f"image-rendering: {value}; "
+    for value in (
+        *("optimizeSpeed", "-moz-crisp-edges", "-o-crisp-edges", "-webkit-optimize-contrast"),
+        *("optimize-contrast", "crisp-edges", "pixelated"),
+    )
+)
+"""The style attribute of Plotly's heat maps."""
 
 
 def report(paths: list[Path], out: Path, target: float | None = None, rank_by: str = "bytes") -> dict[str, str]:
@@ -31,4 +47,23 @@ def html(data: Table) -> str:
     # Insert the data last, so that text in it that looks like a placeholder is not replaced.
     for name, text in (pieces | {"DATA": content}).items():
         page = page.replace(f"/*{name}*/", text, 1)
-    return page
+    return page.replace("POLICY", policy(page), 1)
+
+
+def policy(page: str) -> str:
+    """Return the page's content-security policy: its own scripts and styles by their hashes, and nothing else.
+
+    The live page may also request its own data, and Plotly saves charts as images.
+    """
+    scripts, styles = (re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL) for tag in ("script", "style"))
+    # Plotly adds style elements, one with the text of a string in its code and empty ones, and two style attributes.
+    added = [ast.literal_eval(text) for text in re.findall(r"\.textContent=('(?:[^'\\\n]|\\.)*')", page)]
+    return (
+        f"default-src 'none'; script-src {_hashes(scripts)}; "
+        f"style-src 'unsafe-hashes' {_hashes([*styles, *added, '', SHARP_PIXELS])}; "
+        "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hashes(texts: Iterable[str]) -> str:
+    return " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in texts)

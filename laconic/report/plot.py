@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from laconic.core.errors import ConfigError
-from laconic.report.gather import Table
+from laconic.report.reading import Table
 
 COSTS = {
     "bytes": "megabytes, both directions",
@@ -83,7 +83,7 @@ def plot(runs: Sequence[Table], out: Path, *, metric: str, cost: str, scale: Sca
         color = _draw_mean(axes, lines, STYLES[number // 10 % len(STYLES)], _name(number, members[0]["label"]))
         ends = [line[max(line)] for run, line in zip(members, lines, strict=True) if run["diverged"] and line]
         axes.plot([x for x, _ in ends], [y for _, y in ends], "x", color=color)
-    name = metric.replace("_", " ")
+    name = _literal(metric.replace("_", " "))
     axes.set(xlabel=COSTS[cost], ylabel="accuracy, %" if metric == "accuracy" else name, xscale=scale)
     axes.grid(alpha=0.3)
     _legend(axes, groups)
@@ -171,7 +171,7 @@ def traffic(runs: Sequence[Table], out: Path) -> None:
     groups = _groups(runs)
     sums = [_streams(members) for members in groups]
     streams = sorted({name for own in sums for name in own}, key=lambda name: (name == HEADERS, name))
-    names = ["\n".join(textwrap.wrap(members[0]["label"], 34)) for members in groups]
+    names = ["\n".join(textwrap.wrap(_literal(members[0]["label"]), 34)) for members in groups]
     lines = [1 + name.count("\n") for name in names]
     figure = _figure(9, 1.4 + sum(0.16 * count + 0.2 for count in lines))
     left, right = figure.subplots(1, 2, sharey=True)
@@ -196,7 +196,7 @@ def _draw_bars(
     for number, stream in enumerate(streams):
         width = [own[stream] / unit for own, unit in zip(sums, units, strict=True)]
         color = "0.6" if stream == HEADERS else f"C{number % 10}"
-        axes.barh(middles, width, 0.18, ends, color=color, label=stream)
+        axes.barh(middles, width, 0.18, ends, color=color, label=_literal(stream))
         ends = [end + more for end, more in zip(ends, width, strict=True)]
     axes.grid(alpha=0.3, axis="x")
     axes.set_axisbelow(True)
@@ -214,7 +214,12 @@ def _streams(members: Sequence[Table]) -> Counter[str]:
 
 
 def _short(label: str) -> str:
-    return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
+    return _literal(label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…")
+
+
+def _literal(text: str) -> str:
+    """Escape dollar signs, between which matplotlib expects a formula."""
+    return text.replace("$", r"\$")
 
 
 def _groups(runs: Sequence[Table]) -> list[list[Table]]:
@@ -246,6 +251,7 @@ def _line(run: Table, metric: str, cost: str, factor: float) -> Line:
     elif cost not in columns:
         raise ConfigError(f"--against {cost}: '{run['path']}' has no such metric")
     else:
-        costs = [value / (1e6 if cost.startswith("bytes") else 1) for value in columns[cost]]
+        unit = 1e6 if cost.startswith("bytes") else 1
+        costs = [None if value is None else value / unit for value in columns[cost]]
     rows = zip(columns["round"], costs, columns[metric], strict=True)
-    return {number: (at, factor * value) for number, at, value in rows if value is not None}
+    return {number: (at, factor * value) for number, at, value in rows if None not in (at, value)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,15 @@ from laconic.run.training import Record
 def numbers(record: Record) -> dict[str, float]:
     """Return the numeric entries of a record, except the round."""
     return {key: float(value) for key, value in record.items() if isinstance(value, int | float) and key != "round"}
+
+
+def _extra(tool: str, module: str) -> Any:
+    """Import the module of an optional tool."""
+    try:
+        return import_module(module)
+    except ImportError:
+        how = f"in the folder of the clone, pip install -e '.[{tool.lower()}]'"
+        raise ConfigError(f"{tool} is not installed: {how}") from None
 
 
 def _directory(tool: str, given: Path | None, run: Run) -> Path:
@@ -34,13 +44,7 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, directory: str | Path | None = None) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ConfigError(
-                "TensorBoard is not installed: in the folder of the clone, pip install -e '.[tensorboard]'"
-            ) from None
-        self._make: Any = SummaryWriter
+        self._make = _extra("TensorBoard", "torch.utils.tensorboard").SummaryWriter
         self._given = None if directory is None else Path(directory)
         self._writer: Any = None
 
@@ -72,15 +76,8 @@ class MLflow(Callback):
     """
 
     def __init__(self, directory: str | Path | None = None) -> None:
-        try:
-            from mlflow.exceptions import MlflowException
-            from mlflow.tracking import MlflowClient
-        except ImportError:
-            raise ConfigError(
-                "MLflow is not installed: in the folder of the clone, pip install -e '.[mlflow]'"
-            ) from None
-        self._client_of: Any = MlflowClient
-        self._error: type[Exception] = MlflowException
+        self._mlflow = _extra("MLflow", "mlflow")
+        self._error: type[Exception] = self._mlflow.MlflowException
         self._given = None if directory is None else Path(directory)
         self._client: Any = None
         self._run = ""
@@ -99,7 +96,7 @@ class MLflow(Callback):
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         logging.getLogger("alembic").setLevel(logging.WARNING)
         try:
-            self._client = self._client_of(tracking_uri=store)
+            self._client = self._mlflow.MlflowClient(tracking_uri=store)
             id_file = directory / "mlflow_run"
             self._run = self._existing(id_file) or self._new(id_file, run.label, run.config)
         except self._error as error:
@@ -130,9 +127,9 @@ class MLflow(Callback):
 
     def on_round_end(self, run: Run, record: Record) -> None:
         """Log all numbers of the record."""
-        from mlflow.entities import Metric  # late: an extra
-
-        metrics = [Metric(name, value, 0, record["round"]) for name, value in numbers(record).items()]
+        metrics = [
+            self._mlflow.entities.Metric(name, value, 0, record["round"]) for name, value in numbers(record).items()
+        ]
         self._client.log_batch(self._run, metrics=metrics)
 
     def on_run_end(self, run: Run, outcome: Outcome) -> None:

@@ -4,9 +4,9 @@ from .config import load_config as load_config
 from .directory import RunDirectory as RunDirectory
 from .directory import plain as plain
 from .directory import read_metrics as read_metrics
-from .directory import write_atomically as write_atomically
 from .driver import RunRecords as RunRecords
 from .driver import run_or_resume as run_or_resume
+from .files import write_atomically as write_atomically
 from .full_gradient import FullGradient as FullGradient
 from .keys import parse_setting as parse_setting
 from .settings import Settings as Settings

@@ -28,7 +28,7 @@ from laconic.algorithms.algorithm import Algorithm, canonical
 from laconic.algorithms.recipes import RECIPES, make
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.part import SLOTS, find_part, parameter_names
-from laconic.core.user_code import load_parts
+from laconic.core.user_code import absolute, check_trusted, is_own, load_parts, trust
 from laconic.core.validation import explain
 from laconic.data.federated import ClientData
 from laconic.data.paths import split_path
@@ -37,7 +37,7 @@ from laconic.engine.settings import Faults, Network, RaySettings
 from laconic.federation.settings import Defenses
 from laconic.gradients.numerics import Numerics
 from laconic.run.keys import SHORT_NAMES, ConfigKeys
-from laconic.run.settings import Settings
+from laconic.run.settings import Settings, flattened
 from laconic.run.simulation import Simulation, initial_module, make_task
 from laconic.run.training import Training
 
@@ -84,9 +84,8 @@ class RunConfig(ConfigKeys):
         settings = {name: getattr(training.settings, name) for name in Settings.model_fields}
         clients = training.data
         partition = self.partition or _default_partition(self.dataset)
-        model = _absolute(self.model or default_model(clients))
-        files = {"dataset": _absolute_data(self.dataset), "imports": [_absolute(file) for file in self.imports]}
-        own: dict[str, Any] = {"clients": len(clients), "partition": partition, "model": model, **files}
+        model = absolute(self.model or default_model(clients))
+        own = {"clients": len(clients), "partition": partition, "model": model, "dataset": _absolute_data(self.dataset)}
         return self.model_copy(update=parts | settings | own)
 
     def to_toml(self) -> str:
@@ -105,17 +104,9 @@ def default_model(clients: ClientData) -> str:
     return "mlp:64" if clients.kind == "classification" else "mlp"
 
 
-def _absolute(name: str) -> str:
-    """Make the path of a user's Python file absolute, so that the config works from any folder."""
-    path, colon, function = name.partition(".py:")
-    if colon:
-        return f"{Path(f'{path}.py').resolve()}:{function}"
-    return str(Path(name).resolve()) if name.endswith(".py") else name
-
-
 def _absolute_data(name: str) -> str:
     found = None if name in SOURCES else split_path(name)
-    return _absolute(name) if found is None else f"{found[0].resolve()}{found[1]}"
+    return absolute(name) if found is None else f"{found[0].resolve()}{found[1]}"
 
 
 def _default_partition(dataset: str) -> str | None:
@@ -123,15 +114,45 @@ def _default_partition(dataset: str) -> str | None:
 
 
 def load_config(path: Path | None, *layers: Mapping[str, Any]) -> RunConfig:
-    """Read a config file and override it with layers of options, "key" or "slot.parameter". The last layer wins."""
+    """Read a config file and override it with layers of options, "key" or "slot.parameter". The last layer wins.
+
+    Code that the layers name is trusted. Code that only the file names raises `UntrustedCode`, unless it was allowed by
+    `trust`. Values are validated before any code runs. User files run before parts are resolved: they register parts.
+    """
     file = _read(path) if path else {}
-    _load_user_parts(file, *layers)
     if "local_steps" in file and "local_epochs" in file:
         raise ConfigError(f"config '{path}': local_steps and local_epochs: only one of the two is allowed")
     tables = [_sections(layer) for layer in (file, *layers)]
+    known = {key: value for key, value in reduce(_joined, tables).items() if key in RunConfig.model_fields}
+    imports = _validated(known).imports
+    for layer in layers:
+        trust(code_in(layer))
+    if path:
+        check_trusted(path, code_in(file))
+    load_parts(imports)
+    tables = [_canonical(table) for table in tables]
     _change_recipe(tables[0], dict(pair for table in tables for pair in table.items()).get("algorithm"))
     _assign_slots(tables)
-    table = reduce(_merged, tables)
+    return _validated(reduce(_merged, tables))
+
+
+def code_in(table: Mapping[str, Any]) -> list[str]:
+    """The code that settings name: Python files and functions, and a Ray cluster, whose machines exchange code.
+
+    >>> code_in({"imports": ["own.py"], "model": "mlp:64", "method": {"function": "own:train"}})
+    ['own.py', 'own:train']
+    """
+    found = []
+    for key, value in flattened(dict(table)).items():
+        word = key.rpartition(".")[2]
+        for name in value if isinstance(value, list | tuple) else [value]:
+            named = word in ("dataset", "model") and isinstance(name, str) and (".py" in name or is_own(name))
+            if named or (word in ("imports", "function", "address", "ray_address") and name is not None):
+                found.append(str(name))
+    return found
+
+
+def _validated(table: Table) -> RunConfig:
     for section, model in _TABLES.items():
         for key in table.get(section, {}):
             if key not in model.model_fields:
@@ -142,20 +163,11 @@ def load_config(path: Path | None, *layers: Mapping[str, Any]) -> RunConfig:
         raise ConfigError(explain(error)) from None
 
 
-def _load_user_parts(*layers: Mapping[str, Any]) -> None:
-    """Import the user's files first: they register parts that the config may name."""
-    for layer in layers:
-        files = layer.get("imports") or []
-        if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
-            raise ConfigError(f"imports = {files!r}: a list of Python files is allowed")
-        load_parts(files)
-
-
 def _sections(layer: Mapping[str, Any]) -> Table:
     """Group the settings of one layer by section, without those that are None.
 
     >>> _sections({"local_lr": 0.1, "uplink": "error_feedback", "rounds": None})
-    {'method': {'local_lr': 0.1}, 'uplink': {'memory': True, 'name': 'compressed'}}
+    {'method': {'local_lr': 0.1}, 'uplink': {'name': 'error_feedback'}}
     """
     table: Table = {}
     for key, value in layer.items():
@@ -164,6 +176,10 @@ def _sections(layer: Mapping[str, Any]) -> Table:
             continue
         if dot and head not in _SECTIONS:
             raise unknown_name("part", head, _SECTIONS)
+        if head == "imports":
+            if not isinstance(value, list) or not all(isinstance(file, str) for file in value):
+                raise ConfigError(f"imports = {value!r}: a list of Python files is allowed")
+            value = [absolute(file) for file in value]
         if head not in _SECTIONS:
             table[head] = value
             continue
@@ -172,18 +188,30 @@ def _sections(layer: Mapping[str, Any]) -> Table:
         if not dot and not isinstance(value, dict):
             raise ConfigError(f"{head} = {value!r}: a table is allowed")
         table[head] = table.get(head, {}) | ({rest: value} if dot else value)
+    return table
+
+
+def _canonical(table: Table) -> Table:
     return table | {slot: canonical(slot, table[slot]) for slot in SLOTS if slot in table}
+
+
+def _joined(earlier: Table, later: Table) -> Table:
+    """Merge two layers by key, whatever the parts are. Imports of both count."""
+    sections = {key: earlier.get(key, {}) | later[key] for key in _SECTIONS if key in later}
+    imports = dict.fromkeys([*earlier.get("imports", []), *later.get("imports", [])])
+    return earlier | later | sections | ({"imports": [*imports]} if imports else {})
 
 
 def _merged(earlier: Table, later: Table) -> Table:
     """Merge two layers; the later one takes precedence."""
-    sections = {key: _merged_section(key, earlier.get(key, {}), later[key]) for key in _SECTIONS if key in later}
-    return earlier | later | sections
+    kept = {key: _kept(key, earlier[key], later[key]) for key in SLOTS if key in earlier and key in later}
+    return _joined(earlier | kept, later)
 
 
-def _merged_section(section: str, earlier: Table, later: Table) -> Table:
+def _kept(section: str, earlier: Table, later: Table) -> Table:
+    """The settings of an earlier layer that a later one leaves valid."""
     old, new = earlier.get("name"), later.get("name")
-    if section in SLOTS and old is not None and new not in (None, old):
+    if old is not None and new not in (None, old):
         # The new part keeps the earlier settings of parameters that both parts have.
         dropped = {*parameter_names(find_part(section, old))} - {*parameter_names(find_part(section, str(new)))}
         earlier = {key: value for key, value in earlier.items() if key not in dropped}
@@ -191,7 +219,7 @@ def _merged_section(section: str, earlier: Table, later: Table) -> Table:
     exclusive = {"local_steps", "local_epochs"}
     if section == "method" and exclusive & later.keys():
         earlier = {key: value for key, value in earlier.items() if key not in exclusive}
-    return earlier | later
+    return earlier
 
 
 def _assign_slots(tables: list[Table]) -> None:

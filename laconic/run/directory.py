@@ -1,4 +1,4 @@
-"""A run on disk: config.toml, metrics.jsonl, model.safetensors, and checkpoint.safetensors or checkpoint.sqlite.
+"""A run on disk: config.toml, metrics.jsonl, model.safetensors, and the files of `laconic.run.checkpoints`.
 
 Files are replaced atomically, so a process that is killed at any moment leaves a directory that can be resumed.
 """
@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
 
 from laconic.core.errors import ConfigError, DataError
 from laconic.core.part import section
-from laconic.core.state_dict import StateDict, split
+from laconic.core.state_dict import checksum
 from laconic.data.federated import FederatedData
 from laconic.run.callbacks import Callback, Outcome, Run
+from laconic.run.checkpoints import Checkpoints
+from laconic.run.files import is_unfinished, naming, save_tensors, write_atomically
 from laconic.run.heat_map import heat_map
 from laconic.run.resume import check_fingerprints, check_rounds
 from laconic.run.training import Record, Training
@@ -31,10 +30,9 @@ CHECKPOINT_RATIO = 20
 """A checkpoint is due when the time since the last one exceeds the time to write one by this factor."""
 CHECKPOINT_SECONDS = 1.0
 """The shortest time between two checkpoints."""
-FORMAT = 2
-"""The version of the checkpoint format. Files of another version are refused."""
 SHOWN_CLIENTS = 100
 """The number of clients whose label counts are stored for the report."""
+_SEAL = b"# checksum: "
 
 
 class RunDirectory(Callback):
@@ -44,16 +42,23 @@ class RunDirectory(Callback):
         path: The directory.
         resume: Whether to continue an existing run. If False, the directory must be new or empty.
         every_round: Save a checkpoint before the first round and after every round, instead of only from time to time.
+        from_round: Continue from the checkpoint of this round instead of the last one. Later rounds are discarded.
     """
 
-    def __init__(self, path: Path, *, resume: bool = False, every_round: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, resume: bool = False, every_round: bool = False, from_round: int | None = None
+    ) -> None:
         self.path, self.every_round = path, every_round
-        self._resume = resume
-        self._last_save = time.perf_counter()
-        self._save_seconds = 0.0
+        self._resume, self._from_round = resume, from_round
+        # A server that saves every round is started by Flower.
+        self.checkpoints = Checkpoints(path, "from-round=" if every_round else "--resume --from-round ")
+        self._last_save = self._save_seconds = 0.0
         self._lock: int | None = None
-        self.saved = 0
+
+    @property
+    def saved(self) -> int:
         """The round of the last durable checkpoint."""
+        return self.checkpoints.last or 0
 
     @property
     def config(self) -> Path:
@@ -82,13 +87,8 @@ class RunDirectory(Callback):
 
     @property
     def checkpoint(self) -> Path:
-        """The state to resume from."""
-        return self.path / "checkpoint.safetensors"
-
-    @property
-    def database(self) -> Path:
-        """The state to resume from with `store="disk"`: one file for the checkpoint and the client states."""
-        return self.path / "checkpoint.sqlite"
+        """The state to resume from, unless `store="disk"`."""
+        return self.checkpoints.file
 
     def exists(self) -> bool:
         """Whether a run was started here."""
@@ -102,7 +102,7 @@ class RunDirectory(Callback):
         """Refuse a path that is a file or a directory with content."""
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"out = '{self.path}': is a file; a directory is needed")
-        if self.path.exists() and not all(map(_unfinished, self.path.iterdir())):
+        if self.path.exists() and not all(map(is_unfinished, self.path.iterdir())):
             raise ConfigError(
                 f"out = '{self.path}': exists already; continue it with --resume, or choose another --out"
             )
@@ -110,8 +110,11 @@ class RunDirectory(Callback):
     def on_run_start(self, run: Run) -> None:
         """Create the directory, or resume from its checkpoint; `run.history` then has the rounds up to the checkpoint."""
         training, config = run.training, run.config.to_toml()
+        self._last_save = time.perf_counter()
         resumes = self._resume and self.exists()
         if not resumes:
+            if self._from_round is not None:
+                raise ConfigError(f"from_round = {self._from_round}: there is no run in '{self.path}'")
             self.check_new()
             self.path.mkdir(parents=True, exist_ok=True)
         self._take_lock()
@@ -119,7 +122,7 @@ class RunDirectory(Callback):
             run.history = self.resume(training, config)
         else:
             self.create(training, config)
-        if self.every_round and not self.checkpoint.exists():
+        if self.every_round and self.checkpoints.last is None:
             self.save_checkpoint(training)
         clients = training.data
         if isinstance(clients, FederatedData) and clients.kind == "classification" and not self.label_counts.exists():
@@ -135,7 +138,7 @@ class RunDirectory(Callback):
         try:
             if outcome == "diverged":
                 self.diverged.touch()
-            if not run.broken_off:
+            if not run.broken_off and self.checkpoints.last != run.training.server.round:
                 self.save_checkpoint(run.training)
             if outcome == "finished":
                 self.save_model(run.training)
@@ -163,48 +166,56 @@ class RunDirectory(Callback):
         self.check_new()
         self.path.mkdir(parents=True, exist_ok=True)
         self._tidy()
-        write_atomically(self.config, config.encode())
+        self._write_config(config)
         training.keep_in(self.path)
         if training.database is not None:
-            training.database.open(self.database)
+            training.database.open(self.checkpoints.database)
 
     def resume(self, training: Training, config: str) -> list[Record]:
-        """Load the last checkpoint into `training`; returns the records up to it."""
+        """Load the last checkpoint into `training`, or that of `from_round`; returns the records up to it."""
         training.keep_in(self.path)
-        state = self._load(training)
+        state = self.checkpoints.load(training, self._from_round)
         done = 0
         if state is not None:
             check_fingerprints(section(state, "fingerprint"), training.fingerprints())
             training.load_state_dict(state)
-            done = self.saved = training.server.round
+            done = training.server.round
         check_rounds(training.settings.rounds, done, self.path)
-        history = [record for record in read_metrics(self.metrics) if record["round"] <= done]
+        history = read_metrics(self.metrics, done)
         if [record["round"] for record in history] != list(range(1, done + 1)):
             raise ConfigError(f"'{self.metrics}' does not match the checkpoint of round {done}: it was changed by hand")
         self._tidy()
+        if state is not None:
+            self.checkpoints.adopt(training, done)
+        if self._from_round is not None:
+            self.model.unlink(missing_ok=True)
         write_atomically(self.metrics, b"".join(_line(record) for record in history))
         # The number of rounds may have changed, and the stored config must reproduce the final model.
-        write_atomically(self.config, config.encode())
+        self._write_config(config)
         if state is not None and training.clients_keep_state:
             # The new incarnation number must be durable before any client receives it, so that no later start reuses it.
             self.save_checkpoint(training)
         return history
 
-    def _load(self, training: Training) -> StateDict | None:
-        if training.database is not None:
-            training.database.open(self.database)
-            checkpoint = training.database.load()
-        else:
-            checkpoint = load_tensors(self.checkpoint) if self.checkpoint.exists() else None
-        return None if checkpoint is None else {**checkpoint[0], **checkpoint[1]}
+    def _write_config(self, config: str) -> None:
+        write_atomically(self.config, config.encode() + _seal(config.encode()))
+
+    def check_config(self) -> None:
+        """Refuse to resume with a config that has changed since the run was started."""
+        content = self.config.read_bytes()
+        text = content[: content.rfind(_SEAL)]
+        if content != text + _seal(text):
+            raise DataError(
+                f"'{self.config}' was changed or is damaged; use it for a new run: laconic run {self.config}"
+            )
 
     def _tidy(self) -> None:
-        for leftover in filter(_unfinished, self.path.iterdir()):
+        for leftover in filter(is_unfinished, self.path.iterdir()):
             leftover.unlink(missing_ok=True)
 
     def append(self, record: Record) -> None:
         """Append a record to the metrics file."""
-        with self.metrics.open("ab") as file:
+        with naming(self.metrics), self.metrics.open("ab") as file:
             file.write(_line(record))
 
     def amend(self, record: Record) -> None:
@@ -219,15 +230,10 @@ class RunDirectory(Callback):
     def save_checkpoint(self, training: Training) -> None:
         """Write a checkpoint to disk, and flush the metrics file."""
         started = time.perf_counter()
-        with self.metrics.open("ab") as file:
+        with naming(self.metrics), self.metrics.open("ab") as file:
             os.fsync(file.fileno())
-        state = split(training.state_dict())
-        if training.database is not None:
-            training.database.save(*state)
-        else:
-            save_tensors(self.checkpoint, *state)
+        self.checkpoints.save(training)
         training.saved()
-        self.saved = training.server.round
         self._last_save = time.perf_counter()
         self._save_seconds = self._last_save - started
 
@@ -249,67 +255,26 @@ class RunDirectory(Callback):
             write_atomically(self.path / f"{name}.png", picture)
 
 
-def read_metrics(path: Path) -> list[Record]:
-    """The records of a metrics file, up to an incomplete last line."""
+def read_metrics(path: Path, rounds: int | None = None) -> list[Record]:
+    """The records of a metrics file, up to an incomplete last line, or those of the first `rounds` rounds."""
     if not path.exists():
         return []
-    records = []
-    for line in path.read_text().splitlines():
+    lines = path.read_bytes().splitlines(keepends=True)
+    records: list[Record] = []
+    for number, line in enumerate(lines[:rounds], 1):
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict) and isinstance(record.get("round"), int):
+            records.append(record)
+        elif number < len(lines) or line.endswith(b"\n"):
+            raise DataError(f"'{path}' is damaged: line {number} is not the record of a round")
     return records
 
 
-def save_tensors(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-    """Write tensors and plain values to one safetensors file, atomically."""
-    contiguous: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        contiguous[name] = tensor.detach().cpu().contiguous()
-        # safetensors refuses tensors that share memory, such as a state that is both committed and pending.
-        address = contiguous[name].untyped_storage().data_ptr()
-        if address in seen:
-            contiguous[name] = contiguous[name].clone()
-        seen.add(address)
-    # A single metadata entry, because safetensors does not order them, and equal checkpoints must be equal files.
-    write_atomically(path, save(contiguous, {"laconic": json.dumps({"format": FORMAT, "plain": numbers})}))
-
-
-def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read the tensors and plain values that `save_tensors` wrote."""
-    try:
-        with safe_open(path, "pt") as file:
-            content = json.loads(file.metadata()["laconic"])
-            version = content.get("format")
-            if version != FORMAT:
-                raise DataError(
-                    f"'{path}' has checkpoint format {version}; this version of Laconic reads format {FORMAT}"
-                )
-            return {name: file.get_tensor(name) for name in file.keys()}, content["plain"]  # noqa: SIM118 - not a dict
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"'{path}' is damaged: {error}") from error
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all, also in a power failure."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _unfinished(path: Path) -> bool:
-    """Whether the file is a leftover of a `write_atomically` that was killed."""
-    return path.name.startswith(".") and path.suffix[1:].isdigit()
+def _seal(config: bytes) -> bytes:
+    return _SEAL + b"%016x\n" % checksum(config)
 
 
 def plain(value: Any) -> Any:

@@ -71,6 +71,7 @@ def run_config(
     callbacks: Iterable[Callback] = (),
     *,
     resume: bool = False,
+    from_round: int | None = None,
     label: str | None = None,
     target: float | None = None,
     data: ClientData | None = None,
@@ -83,13 +84,15 @@ def run_config(
         directory: The run directory.
         callbacks: Objects that are notified of the run's progress.
         resume: Whether to continue the run in the directory, if there is one. See `with_changes`.
+        from_round: Continue from the checkpoint of this round instead of the last one.
         label: The run's name in the terminal and in reports. Default: the algorithm's name.
         target: The target accuracy for the summary.
         data: Data that is already loaded, instead of the config's data set.
         more: Whether other runs follow. See `run`.
     """
-    folder = RunDirectory(directory, resume=resume)
+    folder = RunDirectory(directory, resume=resume, from_round=from_round)
     if resume and folder.exists():
+        folder.check_config()
         config = with_changes(config, load_config(folder.config, {}), directory)
     label = label or config.algorithm
     simulation = config.build(data)

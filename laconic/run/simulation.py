@@ -17,8 +17,8 @@ from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import StateDict, prefixed
 from laconic.core.task import TASKS, Task, called_by_name
 from laconic.data.federated import ClientData, Fingerprinted, Kind, NamedInputs, sizes_of
-from laconic.engine.client_spec import ClientSpec
 from laconic.engine.faults import FaultyEngine
+from laconic.engine.inline import ClientSpec
 from laconic.engine.network import NetworkEngine
 from laconic.engine.prepared import client_example, prepare, usable_device
 from laconic.engine.ray_actors import connect
@@ -156,7 +156,7 @@ class Simulation(Training):
         """The state needed to resume, without client states that are in a database."""
         if self.workers is not None:
             # The checkpoint refers to the workers' files, so they must be durable first.
-            self.workers.flush()
+            self.workers.flush(self.server.round)
         state = super().state_dict() | {"blocklist": self.policy.blocklist.state_dict()}
         if isinstance(self.store, MemoryStore):
             state |= prefixed("clients", self.store.state_dict())
@@ -176,7 +176,7 @@ class Simulation(Training):
         if self.faulty is not None:
             self.faulty.load_state_dict(section(state, "faults"))
         if self.workers is not None:
-            self.workers.resume(state["places"])
+            self.workers.resume(state["places"], self.server.round)
         if self.network is not None:
             self.network.seconds = state["simulated_seconds"]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ class Reached:
     simulated_seconds: float | None = None
 
 
-def reached(history: Sequence[dict[str, Any]], target: float) -> Reached | None:
+def reached(history: Iterable[dict[str, Any]], target: float) -> Reached | None:
     """The costs at the first evaluation where the mean accuracy of the last five reaches the target; None if none does.
 
     >>> records = [{"round": r, "accuracy": r / 10, "bytes_up": r, "bytes_down": r, "seconds": r} for r in range(1, 9)]
@@ -34,8 +35,11 @@ def reached(history: Sequence[dict[str, Any]], target: float) -> Reached | None:
     return None
 
 
-def means(history: Sequence[dict[str, Any]]) -> Iterator[tuple[float, dict[str, Any]]]:
+def means(history: Iterable[dict[str, Any]]) -> Iterator[tuple[float, dict[str, Any]]]:
     """The moving average of the accuracy over five evaluations, each with the record of its last evaluation."""
-    evaluated = [record for record in history if record.get("accuracy") is not None]
-    for end in range(WINDOW, len(evaluated) + 1):
-        yield sum(record["accuracy"] for record in evaluated[end - WINDOW : end]) / WINDOW, evaluated[end - 1]
+    last: deque[float] = deque(maxlen=WINDOW)
+    for record in history:
+        if record.get("accuracy") is not None:
+            last.append(record["accuracy"])
+            if len(last) == WINDOW:
+                yield sum(last) / WINDOW, record

@@ -44,7 +44,7 @@ DIAGNOSTICS = (
 """Keys of optional measurements."""
 OTHER_KEYS = {
     *("round", "participants", "training_loss", "seconds", "streams", "refused"),
-    *("skipped", "skipped_down", "accelerated", "lost", "simulated_seconds", "cut_off", "collapsed"),
+    *("skipped", "skipped_down", "accelerated", "lost", "clipped", "simulated_seconds", "cut_off", "collapsed"),
     *DIAGNOSTICS,
     *Ledger().totals(),
 }
@@ -134,6 +134,7 @@ class Training:
         policy: ReplyPolicy,
         links: DiskClientLinkState | None = None,
         quorum: float | None = None,
+        weight_limit: float | None = None,
     ) -> None:
         participants = settings.participants or len(data)
         if participants > len(data):
@@ -159,6 +160,7 @@ class Training:
             links=links,
             policy=policy,
             quorum=quorum,
+            weight_limit=weight_limit,
         )
         self.privacy = self._account()
         """The accountant, where noise protects clients."""
@@ -214,7 +216,7 @@ class Training:
                 record["epsilon"] = self.privacy.epsilon(server.round)
         record |= self.ledger.totals()
         record |= self._measured(evaluated)
-        counts = ("skipped", "skipped_down", "accelerated", "lost")
+        counts = ("skipped", "skipped_down", "accelerated", "lost", "clipped")
         record |= {name: getattr(costs, name) for name in counts if getattr(costs, name)}
         if costs.refused:
             record["refused"] = costs.refused

@@ -130,13 +130,27 @@ class Sweep:
         path = self.directory / TRIALS
         for line in path.read_text().splitlines() if path.exists() else ():
             try:
-                yield json.loads(line)
+                settings = json.loads(line)
             except json.JSONDecodeError:
                 return
+            # A changed file must not add settings, such as a model in somebody's Python file.
+            if not _is_point(settings, self.space):
+                raise ConfigError(f"'{path}': {line[:80]}: not a setting of this search")
+            yield settings
 
     def _record(self, settings: dict[str, Any]) -> None:
         lines = [*self._recorded(), settings]
         write_atomically(self.directory / TRIALS, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def _is_point(settings: Any, space: Space) -> bool:
+    """Whether the settings are a choice for each key of the space."""
+    if not isinstance(settings, dict) or settings.keys() != space.keys():
+        return False
+    return all(
+        isinstance(settings[key], float) if isinstance(choices, Range) else settings[key] in choices
+        for key, choices in space.items()
+    )
 
 
 def _optuna() -> Any:

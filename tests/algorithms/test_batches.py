@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laconic.algorithms.methods.batches import nominal_examples, positions
+from laconic.algorithms.methods.batches import positions
+from laconic.algorithms.methods.local_sgd import LocalSGD
 
 SIZE = st.integers(1, 40)
 BATCH = st.integers(1, 50)
@@ -72,6 +73,6 @@ def test_another_generator_gives_another_order_and_the_same_one_the_same() -> No
 
 @given(SIZE, BATCH, COUNT)
 def test_the_papers_count_steps_times_batch_size_and_the_data_for_epochs(size: int, batch: int, count: int) -> None:
-    assert nominal_examples(size, batch, count, None) == count * batch
+    assert LocalSGD(local_steps=count, batch_size=batch).nominal_gradients(size) == count * batch
     taken = sum(len(each) for each in batches(size, batch, None, count, "shuffled"))
-    assert nominal_examples(size, batch, None, count) == count * size == taken
+    assert LocalSGD(local_epochs=count, batch_size=batch).nominal_gradients(size) == count * size == taken

@@ -23,9 +23,11 @@ from torch import Tensor, nn
 
 import laconic
 from laconic.algorithms.algorithm import Algorithm
+from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import LOST
 from laconic.algorithms.methods.base import Method
 from laconic.algorithms.methods.cohort import Cohort
+from laconic.algorithms.methods.exchange import MODEL
 from laconic.algorithms.optimizers.adaptive import AMS
 from laconic.algorithms.uplinks.compressed import Compressed
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
@@ -38,6 +40,7 @@ from laconic.core.state_dict import split
 from laconic.data import from_arrays
 from laconic.federation.client import ClientRuntime
 from laconic.federation.messages import Instruction, Reply
+from laconic.federation.replies import CodedVector
 from laconic.federation.server import Server
 from laconic.federation.store import MemoryStore, RecordStore
 from tests.federation.rounds import begin
@@ -235,7 +238,9 @@ class World:
             return None
         peer = {} if Flag.RESET in packet.flags else section(self.server.clients.links.get(reply.client, {}), "uplink")
         try:
-            payload, _ = self.algorithm.uplink.decode(packet.body, packet.flags, peer, LAYOUT)
+            context = RoundContext(LAYOUT, RANDOMNESS, packet.round, reply.client, CLIENTS, CLIENTS)
+            bodies, _ = self.algorithm.uplink.receive(packet.body, packet.flags, peer, context)
+            payload = CodedVector(bodies, MODEL, LAYOUT).decode()
         except laconic.PacketError:
             return None
         used = payload.dense()

@@ -128,6 +128,14 @@ class MisspelledVector(ForgetfulAnswer):
         return cohort.received.drfit
 
 
+@laconic.method("undeclared_state")
+class UndeclaredState(laconic.LocalMethod):
+    """It reads a client state that is not a shared one."""
+
+    def local(self, cohort: laconic.Cohort) -> Tensor:
+        return cohort.state.own
+
+
 def test_an_answer_must_have_the_declared_streams() -> None:
     with pytest.raises(
         ConfigError, match=r"phase 'train': the answer has streams \['model'\], .* \['model', 'drift'\]"
@@ -138,6 +146,9 @@ def test_an_answer_must_have_the_declared_streams() -> None:
 def test_a_misspelled_vector_is_named() -> None:
     with pytest.raises(AttributeError, match="no vector 'drfit'"):
         simulated(laconic.Algorithm(MisspelledVector()), rounds=1)
+    advice = r"no vector 'own': available are none; other .* are cohort.stacked\('own'\)"
+    with pytest.raises(AttributeError, match=advice):
+        simulated(laconic.Algorithm(UndeclaredState()), rounds=1)
 
 
 @pytest.mark.parametrize("name", ["buffers", "refused", "Upper", "two words"])

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+
+from tests.cli.conftest import clean_environment
 
 HALVED = """
 import laconic
@@ -37,12 +43,12 @@ def test_a_compressor_is_used_stored_and_found_again(forked, small, tmp_path: Pa
     assert config["imports"] == [str(tmp_path / "own.py")]
     assert config["uplink"]["compressor"] == "halved:0.25" and config["uplink"]["granularity"] == "layer"
     assert ours.json()["loss"] > plain.json()["loss"], "a quarter of every step"
-    again = forked("run", "ours", "--out", "again", "--json")
+    again = forked("run", "ours", "--out", "again", "--json", "--trust")
     assert again.json()["loss"] == ours.json()["loss"], again.stderr
     page = forked("report", ".", "-o", "page.html")
     assert page.code == 0, f"a report reads what it does not know: {page.stderr}"
     assert "halved:0.25" in (tmp_path / "page.html").read_text()
-    resumed = forked("run", "ours", "--resume", "--rounds", 3, "--json")
+    resumed = forked("run", "ours", "--resume", "--rounds", 3, "--json", "--import", "own.py")
     assert resumed.json()["rounds"] == 3, resumed.stderr
 
 
@@ -120,3 +126,103 @@ def test_a_model_that_fails_names_its_line(forked, tmp_path: Path) -> None:
     for function, place in (("build", "at nets.py:4: name 'missing'"), ("broken", "at nets.py:8: NameError: name")):
         done = forked("run", "--model", f"nets.py:{function}")
         assert done.code == 2 and place in done.stderr, done.stderr
+
+
+MARKER = "open('ran', 'a').write('x')\n"
+
+
+def test_code_of_another_persons_config_runs_only_if_it_is_trusted(forked, small, tmp_path: Path) -> None:
+    """Whoever sends a run directory must not run code on the machine of whoever repeats it."""
+    (tmp_path / "own.py").write_text(HALVED + MARKER)
+    (tmp_path / "net.py").write_text(f"from torch import nn\n{MARKER}def build():\n    return nn.Linear(64, 10)\n")
+    (tmp_path / "rows.py").write_text(f"{MARKER}def clients():\n    return [1]\n")
+    ran = tmp_path / "ran"
+    code = {
+        'imports = ["own.py"]': "'own.py'",
+        'model = "net.py:build"': "'net.py:build'",
+        'model = "os:getcwd"': "'os:getcwd'",
+        'dataset = "rows.py"': "'rows.py'",
+        '[method]\nname = "own_training"\nfunction = "own.py:train"': "'own.py:train'",
+        'engine = "ray"\n[ray]\naddress = "ray://example.org:10001"': "'ray://example.org:10001'",
+        'imports = ["\\u001b[2Kown.py"]': r"'\x1b[2Kown.py'",
+    }
+    for text, named in code.items():
+        (tmp_path / "config.toml").write_text(f"{text}\n")
+        commands = (
+            ("run", "config.toml"),
+            ("tune", "config.toml"),
+            ("sweep", "config.toml", "--try", "local_lr=0.1"),
+            ("compare", "fed_avg", "--config", "config.toml"),
+        )
+        for command in commands if "own.py" in named else commands[:1]:
+            done = forked(*command)
+            assert done.code == 2 and done.stderr.count("\n") == 1, done.stderr
+            assert f"'config.toml' runs code of its author: {named}; if you trust it, add --trust" in done.stderr
+            assert not ran.exists(), command
+    # Values are checked before the question.
+    (tmp_path / "config.toml").write_text('imports = ["own.py"]\nrounds = -1\n')
+    assert "rounds = -1" in forked("run", "config.toml", "--trust").stderr and not ran.exists()
+    # What the command line names itself needs no question.
+    (tmp_path / "config.toml").write_text('imports = ["own.py"]\n')
+    for allowed in (("--trust",), ("--import", "own.py"), ("--import", str(tmp_path / "own.py"))):
+        done = forked("run", "config.toml", *allowed, "--rounds", 1, *small, "--no-report")
+        assert done.code == 0 and ran.exists(), done.stderr
+        ran.unlink()
+
+
+def test_a_resumed_run_or_search_names_its_code_again(forked, small, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(HALVED + MARKER)
+    ran = tmp_path / "ran"
+    options = ("--import", "own.py", "--compressor", "halved", "--rounds", 1, *small)
+    (tmp_path / "base.toml").write_text("batch_size = 8\n")
+    started = {
+        "run": ("run",),
+        "compare": ("compare", "fed_avg"),
+        "sweep": ("sweep", "base.toml", "--try", "local_lr=0.1"),
+    }
+    for name, command in started.items():
+        assert forked(*command, *options, "--out", name).code == 0
+        ran.unlink()
+        again = ("run", name) if name == "run" else (*command, "--out", name)
+        refused = forked(*again, "--resume")
+        assert refused.code == 2 and "own.py'; if you trust it, add --trust" in refused.stderr, refused.stderr
+        assert not ran.exists()
+        for allowed in (("--trust",), ("--import", "own.py")) if name == "run" else (("--trust",),):
+            done = forked(*again, "--resume", *allowed)
+            assert done.code == 0 and ran.exists(), done.stderr
+            ran.unlink()
+
+
+def test_commands_that_show_runs_never_run_their_code(forked, small, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(HALVED + MARKER)
+    options = ("--import", "own.py", "--compressor", "halved", "--rounds", 5, "--eval-every", 1, *small)
+    assert forked("run", *options, "--out", "runs/a").code == 0
+    (tmp_path / "ran").unlink()
+    for command in (("report", "runs"), ("plot", "runs"), ("plot", "runs", "--chart", "bytes")):
+        done = forked(*command)
+        assert done.code == 0, done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_person_at_a_terminal_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(HALVED + MARKER)
+    (tmp_path / "config.toml").write_text('imports = ["own.py"]\nrounds = 1\nmodel = "logistic"\n')
+    for answer, code in (("n", 2), ("y", 0)):
+        leader, follower = pty.openpty()
+        command = [sys.executable, "-m", "laconic", "run", "config.toml", "--no-report"]
+        environment = clean_environment(tmp_path)
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdin=follower, stdout=subprocess.DEVNULL, stderr=follower
+        )
+        os.close(follower)
+        os.write(leader, f"{answer}\n".encode())
+        shown = b""
+        while True:
+            try:
+                shown += os.read(leader, 4096)
+            except OSError:  # the process has ended
+                break
+        os.close(leader)
+        assert process.wait() == code, shown.decode()
+        assert b"runs code of its author: 'own.py'. Run it? [y/N]" in shown
+        assert (tmp_path / "ran").exists() == (answer == "y")

@@ -179,3 +179,37 @@ def test_resume_needs_to_know_which_run(forked) -> None:
     assert forked("compare", "fed_avg", "--resume").code == 2
     missing = forked("run", "runs/nothing", "--resume")
     assert (missing.code, missing.stderr) == (2, "error: --resume: there is no run 'runs/nothing'\n")
+
+
+def test_two_that_resume_at_once_do_not_destroy_the_run(laconic, small, tmp_path: Path) -> None:
+    options = ["run", *small, "--algorithm", "fed_yogi", "--rounds", "400", "--eval-every", "400"]
+    whole = laconic(*options, "--out", "whole", "--json").json()
+    stopped(tmp_path, [*options, "--out", "run"])
+    command = [sys.executable, "-m", "laconic", "run", "run", "--resume", "--json"]
+    environment = os.environ | {"LACONIC_OFFLINE": "1", "NO_COLOR": "1"}
+    start = lambda: subprocess.Popen(  # noqa: E731
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    both = [start(), start()]
+    outcomes = [(*process.communicate(timeout=120), process.returncode) for process in both]
+    refused = [stderr for _, stderr, code in outcomes if code == 2]
+    assert all("another process is writing to this run" in stderr for stderr in refused)
+    finished = [json.loads(stdout) for stdout, _, code in outcomes if code == 0]
+    assert len(refused) + len(finished) == 2 and finished
+    assert {summary["model_sha256"] for summary in finished} == {whole["model_sha256"]}
+    assert records(tmp_path / "run") == records(tmp_path / "whole")
+
+
+def test_a_run_goes_on_from_an_earlier_round(forked, begun: Path) -> None:
+    whole = forked("run", "run", "--resume", "--rounds", 7, "--json").json()
+    # All is saved at the end of a short run, so there are the checkpoints of rounds 4 and 7.
+    done = forked("run", "run", "--resume", "--from-round", 4, "--json")
+    assert done.code == 0, done.stderr
+    assert "resuming after round 4" in done.stderr and done.json()["model_sha256"] == whole["model_sha256"]
+    (begun / "checkpoint.safetensors").write_bytes(b"damaged")
+    done = forked("run", "run", "--resume")
+    assert done.code == 2 and done.stderr.count("\n") == 1
+    assert "checkpoint.safetensors' is damaged" in done.stderr and done.stderr.endswith("--resume --from-round 4\n")
+    done = forked("run", "run", "--resume", "--from-round", 2)
+    assert done.code == 2 and "from_round = 2: no such checkpoint; there are those of rounds: 4" in done.stderr
+    assert forked("run", "run", "--from-round", 4).stderr == "error: --from-round: only with --resume\n"

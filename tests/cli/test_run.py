@@ -156,7 +156,9 @@ def test_a_training_function_named_on_the_command_line(forked, tmp_path: Path) -
     summary = first.json()
     assert summary["accuracy"] > 0.5
     assert summary["samples"] == summary["gradients"] > 0
-    assert forked("run", "first", "--out", "again", "--json").json()["model_sha256"] == summary["model_sha256"]
+    assert (
+        forked("run", "first", "--out", "again", "--json", "--trust").json()["model_sha256"] == summary["model_sha256"]
+    )
 
 
 def test_threads_and_chunk_change_nothing_but_the_speed(forked, small) -> None:
@@ -204,7 +206,7 @@ def test_a_table_of_ones_own_is_divided_and_its_labels_are_named(forked, tmp_pat
     done = forked("run", "--dataset", "animals.py", *options, "--out", "first", "--json")
     assert done.code == 0, done.stderr
     assert "animals.py (dirichlet:0.5): 6 of 6 clients" in done.stderr and "classes: 0 = cat, 1 = dog" in done.stderr
-    again = forked("run", "first", "--out", "second", "--no-report", "--json")
+    again = forked("run", "first", "--out", "second", "--no-report", "--json", "--trust")
     assert again.json()["model_sha256"] == done.json()["model_sha256"]
 
 

@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 
 from laconic.compression import QSGD, Sign, TopK, Uniform, decode_body
 from laconic.compression import gap_coding as gaps
-from laconic.compression.bit_packing import half_words_of, pack, packed_size, position_bound, unpack
+from laconic.compression.bit_packing import half_words_of, pack, packed_size, unpack
 from laconic.compression.entropy import Run, SymbolReader, SymbolWriter, bit_weights
 from laconic.compression.packet import HEADER_BYTES
 from laconic.compression.selection import largest
@@ -23,6 +23,11 @@ from laconic.core.errors import PacketError
 from tests.compression.test_compressors import draws, layout_of, normal
 
 SHORT = settings(max_examples=80, deadline=None)
+
+
+def position_bound(size: int, count: int) -> float:
+    """log2 C(d, k), the fewest bits that can encode an arbitrary set of k positions."""
+    return (math.lgamma(size + 1) - math.lgamma(count + 1) - math.lgamma(size - count + 1)) / math.log(2)
 
 
 @SHORT
@@ -47,15 +52,13 @@ def test_gaps_come_back(size: int, share: float, seed: int, coding: gaps.Coding,
     chances = np.repeat(generator.random(size // 100 + 1) ** 8, 100)[:size] if clustered else np.ones(size)
     positions = np.flatnonzero(generator.random(size) < share * chances)
     between = gaps.gaps_of(positions)
-    split = gaps.SplitGaps.of(between, size, coding)
-    assert len(split.low) == gaps.low_size(split.widths, len(positions))
-    assert len(split.unary) <= gaps.unary_limit(len(positions), size)
-    back = gaps.join_split(split.widths, memoryview(split.low), split.unary, len(positions), size)
+    widths, low, unary = gaps.split(between, size, coding)
+    assert len(low) == gaps.low_size(widths, len(positions))
+    assert len(unary) <= gaps.unary_limit(len(positions), size)
+    back = gaps.join_split(widths, memoryview(low), unary, len(positions), size)
     assert np.array_equal(back, positions)
-    classed = gaps.ClassedGaps.of(between)
-    assert np.array_equal(
-        gaps.join_classes(classed.classes.astype(np.uint16), memoryview(classed.low), size), positions
-    )
+    classes, class_bits = gaps.classify(between)
+    assert np.array_equal(gaps.join_classes(classes.astype(np.uint16), memoryview(class_bits), size), positions)
 
 
 @pytest.mark.parametrize("width", [0, 5, 31])
@@ -98,9 +101,9 @@ def test_numba_is_loaded_only_when_something_is_coded() -> None:
 def test_classes_have_no_holes() -> None:
     """Every gap has a class, and its bits within the class are as many as the class has."""
     between = np.append(np.arange(5000), [2**20, 2**31 - 1])
-    classed = gaps.ClassedGaps.of(between)
-    assert np.array_equal(np.unique(classed.classes[:5000]), np.arange(classed.classes[4999] + 1))
-    back = gaps.join_classes(classed.classes.astype(np.uint16), memoryview(classed.low), 2**40)
+    classes, class_bits = gaps.classify(between)
+    assert np.array_equal(np.unique(classes[:5000]), np.arange(classes[4999] + 1))
+    back = gaps.join_classes(classes.astype(np.uint16), memoryview(class_bits), 2**40)
     assert np.array_equal(gaps.gaps_of(back), between)
 
 

@@ -297,7 +297,7 @@ def test_spellings() -> None:
         ("cast:float8", "must be 'float16' or 'bfloat16'"),
         ("sign@each", "allowed are model, layer and chunk:N"),
         ("sign@chunk:63", "with N of at least 64"),
-        ("sign:3", "must be name=value"),
+        ("sign:3", "'sign' has no parameters"),
         ("top_k:0.1,rato=2", "did you mean 'ratio'?"),
         ("top_k:0.1+dense", "does not quantize every value"),
         ("sign+qsgd:4", "does not keep some of the entries exactly"),

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laconic.compression import GroupedCompressor, decode_body
+from laconic.compression import GroupedCompressor, body_norm, decode_body
 from laconic.compression.packet import Body, CoreStream, Packet
 from laconic.core.errors import PacketError
 from tests.compression.test_compressors import ALL, draws, layout_of, normal
@@ -31,12 +31,18 @@ BODIES.append(GroupedCompressor.parse("top_k:0.1").encode(CLUSTERED, LAYOUT, dra
 
 
 def check(body: Body) -> bool:
-    """Refused with PacketError, or a finite vector of the right length that can be added."""
+    """Refused with PacketError, or a finite vector of the right length, with the norm of its body, that can be added."""
+    try:
+        norm = body_norm(body, LAYOUT)
+    except PacketError:
+        norm = None
     try:
         payload = decode_body(body, LAYOUT)
     except PacketError as error:
         assert error.reason and "\n" not in str(error)
+        assert norm is None
         return False
+    assert norm == pytest.approx(payload.norm(), rel=1e-9)
     found = payload.dense()
     assert found.shape == (LAYOUT.size,) and found.dtype == LAYOUT.dtype
     assert bool(torch.isfinite(found).all())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 
 import laconic
 from laconic.compression import COMPRESSORS, GroupedCompressor, decode, decode_body, encode
+from laconic.core.user_code import import_file
 from laconic.federation.defenses import check_defenses
 from laconic.federation.settings import Defenses
 from tests.compression.test_compressors import draws, layout_of, normal
@@ -115,6 +117,11 @@ def test_a_vector_that_leaves_out_groups_may_keep_nothing_in_one() -> None:
         (lambda x: laconic.Kept(np.array([len(x)]), x[:1]), {"sparse": True}, "within the group"),
         (lambda x: laconic.Kept(np.array([0]), x[:2]), {"sparse": True}, "forms of .* values where .* are needed"),
         (lambda x: x if x[0] > 0 else laconic.Signs(x < 0, 1.0), {}, "the same for all groups"),
+        (lambda x: laconic.Signs(np.sign(x), 1.0), {}, "Signs.negative must be a vector of booleans, as in x < 0"),
+        (lambda x: laconic.Signs(np.sign(x).astype(int), 1.0), {}, "must be a vector of booleans"),
+        (lambda x: laconic.Signs(torch.from_numpy(x), 1.0), {}, "must be a vector of booleans"),
+        (lambda x: laconic.Levels(np.sign(x), abs(x)), {}, "a scale or an offset must be one number"),
+        (lambda x: laconic.Kept([0.5], x[:1]), {"sparse": True}, "must be sorted, different integers"),
     ],
 )
 def test_what_may_not_be_returned_is_told_in_one_line(form: Any, properties: dict[str, Any], complaint: str) -> None:
@@ -126,14 +133,36 @@ def test_what_may_not_be_returned_is_told_in_one_line(form: Any, properties: dic
     assert "\n" not in str(caught.value)
 
 
+def test_lists_and_tensors_are_vectors_too() -> None:
+    vector, plain = torch.tensor([0.5, -1.0, 2.0]), [0.5, -0.5, 0.5]
+    for form in (
+        lambda x: laconic.Levels([1, -1, 1], 0.5),
+        lambda x: laconic.Levels(torch.from_numpy(x).sign(), torch.tensor(0.5)),
+        lambda x: laconic.Signs(torch.from_numpy(x) < 0, 0.5),
+        lambda x: laconic.Signs([False, True, False], np.float32(0.5)),
+    ):
+        assert decode(encode(vector, returning(form)), 3).tolist() == plain
+    kept = returning(lambda x: laconic.Kept(torch.tensor([0, 2]), x[[0, 2]]), sparse=True)
+    assert decode(encode(vector, kept), 3).tolist() == [0.5, 0, 2]
+
+
 def test_what_is_not_finite_is_not_sent() -> None:
     for form in (
         lambda x: laconic.Signs(x < 0, np.nan),
         lambda x: laconic.Levels(x * np.inf, 1.0),
         lambda x: laconic.Levels(x, np.inf),
+        lambda x: x / 0,
+        lambda x: laconic.Kept([0], x[:1] / 0),
+        lambda x: laconic.Values(x / 0, "float16"),
     ):
-        with pytest.raises(laconic.PacketError, match="not finite"):
-            encode(torch.ones(4), returning(form))
+        own = returning(form, sparse=True)
+        with (
+            np.errstate(all="ignore"),
+            pytest.raises(laconic.ConfigError, match="compressor 'own': compress returned NaN or infinity for finite"),
+        ):
+            encode(torch.ones(4), own)
+        with np.errstate(all="ignore"), pytest.raises(laconic.PacketError, match="not finite"):
+            encode(torch.tensor([1.0, torch.nan]), own)
 
 
 def test_a_compressor_that_would_go_wrong_later_is_refused_where_it_is_written() -> None:
@@ -144,12 +173,46 @@ def test_a_compressor_that_would_go_wrong_later_is_refused_where_it_is_written()
             def compres(self, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
                 return x
 
+    with pytest.raises(laconic.ConfigError, match=r"the function must be `compress\(self, x, rng\)`"):
+
+        @laconic.compressor("without_rng")
+        class WithoutRng(laconic.Compressor):
+            def compress(self, x: np.ndarray) -> np.ndarray:
+                return x
+
     with pytest.raises(laconic.ConfigError, match="choose another"):
 
         @laconic.compressor("sign")
         class Sign(laconic.Compressor):
             def compress(self, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
                 return x
+
+    with pytest.raises(laconic.ConfigError, match="argument = 'nosuch': must be one of its parameters: ratio"):
+
+        @laconic.compressor("unread", argument="nosuch")
+        class Unread(laconic.Compressor):
+            ratio: float = 0.5
+
+            def compress(self, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+                return x
+
+    assert "unread" not in COMPRESSORS
+
+
+def test_a_refused_class_is_named_by_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text('import laconic\n\n@laconic.compressor("wrong")\nclass Wrong(laconic.Compressor):\n    pass\n')
+    with pytest.raises(laconic.ConfigError, match=r"^compressor 'wrong' \(wrong.py:Wrong\): it has no function"):
+        import_file(path)
+
+
+def test_the_refusal_to_remember_says_that_it_works_without_memory() -> None:
+    returning(lambda x: x, contractive=False)
+    with pytest.raises(laconic.ConfigError, match=r"own is not contractive.*: memory=False, --no-memory$"):
+        laconic.fed_cams(compressor="own")
+    assert not laconic.fed_cams(compressor="own", memory=False).uplink.has_memory
+    with pytest.raises(laconic.ConfigError, match=r"own is not contractive, as error feedback requires$"):
+        laconic.Broadcast("own")
 
 
 def test_alone_a_tensor_of_any_shape_comes_back_flat_and_bytes_are_checked() -> None:

@@ -82,7 +82,8 @@ def site() -> Iterator[Site]:
                 told = start + 1 if fault == "wrong range" else start
                 self.send_header("Content-Range", f"bytes {told}-{len(content) - 1}/{len(content)}")
             body = content[start:]
-            self.send_header("Content-Length", str(len(body)))
+            if fault != "no length":
+                self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if fault == "break off":
                 body = body[: len(body) // 2]

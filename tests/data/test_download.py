@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import sys
+import tarfile
 import threading
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from laconic.core.errors import DataError
 from laconic.data import files
 from laconic.data.download import BLOCK
 from laconic.data.files import Checksum, DataFile, Finder
+from laconic.data.sources import cifar, heart_disease, mnist, tinyshakespeare
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 300_000, dtype=np.uint8).tobytes()
 ARRIVED = 150_000 // BLOCK * BLOCK
@@ -23,7 +26,7 @@ SUM = Checksum("sha256", hashlib.sha256(CONTENT).hexdigest())
 
 
 def wanted(site, *paths: str, name: str = "thing.bin") -> DataFile:
-    return DataFile("some", name, tuple(site.url(path) for path in paths), SUM)
+    return DataFile("some", name, tuple(site.url(path) for path in paths), SUM, len(CONTENT))
 
 
 def target() -> Path:
@@ -126,7 +129,7 @@ def test_every_address_is_named_when_all_fail(site):
 
 
 def test_nobody_listening(unused_port):
-    file = DataFile("some", "thing.bin", (f"http://127.0.0.1:{unused_port}/a",), SUM)
+    file = DataFile("some", "thing.bin", (f"http://127.0.0.1:{unused_port}/a",), SUM, len(CONTENT))
     with pytest.raises(DataError, match=r"could not download thing\.bin: http://127.*; or copy some/thing\.bin into a"):
         Finder().find(file)
 
@@ -177,3 +180,59 @@ def test_a_cache_that_cannot_be_written(site, monkeypatch, tmp_path):
     monkeypatch.setattr(files, "cache", lambda: tmp_path / "taken")
     with pytest.raises(DataError, match="cannot write"):
         Finder().find(wanted(site, "/a"))
+
+
+@pytest.mark.parametrize("fault", ["", "no length"])
+def test_a_file_that_is_too_long_is_not_received(site, fault):
+    """A server, or whoever stands between, could otherwise fill the disk."""
+    site.contents |= {"/long": CONTENT * 100, "/good": CONTENT}
+    site.faults["/long"] = [fault]
+    with pytest.raises(DataError, match=r"the file has more than 300000 bytes; or copy"):
+        Finder().find(wanted(site, "/long"))
+    assert len(site.requests) == 1, "another attempt would not help"
+    assert not target().exists() and target().with_name("thing.bin.part").stat().st_size == 0
+    site.faults["/long"] = [fault]
+    assert Finder().read(wanted(site, "/long", "/good")) == CONTENT
+
+
+def test_a_small_file_that_unpacks_to_a_large_one_is_refused(site):
+    """A gzip file of 300 kB may have 300 MB of zeros in it."""
+    bomb = gzip.compress(bytes(300_000_000), compresslevel=9)
+    assert len(bomb) < len(CONTENT)
+    site.contents["/a.gz"] = bomb
+    file = wanted(site, "/a.gz", name="thing.gz")
+    with pytest.raises(DataError, match="has more than the expected 300000 bytes"):
+        Finder().find(file)
+    local = files.cache() / "some" / "thing.gz"
+    assert not local.exists()
+    local.write_bytes(bomb)
+    with pytest.raises(DataError, match="has more than the expected 300000 bytes"):
+        Finder().read(file)
+
+
+def test_addresses_are_https_and_sizes_are_known():
+    for module in (cifar, heart_disease, mnist, tinyshakespeare):
+        values = [value for value in vars(module).values() if isinstance(value, DataFile | tuple)]
+        found = [file for value in values for file in (value if isinstance(value, tuple) else [value])]
+        for file in (file for file in found if isinstance(file, DataFile) and file.addresses):
+            assert file.size and file.checksum, file.name
+            assert all(address.startswith("https://") for address in file.addresses), file.addresses
+
+
+def test_a_member_that_is_too_long_is_refused(tmp_path):
+    """The sum of EMNIST's archive covers it; an archive of somebody's own is read within bounds all the same."""
+    (file,) = (file for file in mnist.EMNIST_FILES if file.name.startswith("emnist-digits-test-labels"))
+    for content, message in (
+        (gzip.compress(bytes(20_000_000)), "has more than the expected 40008 bytes"),
+        (bytes(50_000_000), "at most 41048 are expected"),
+    ):
+        with zipfile.ZipFile(tmp_path / "gzip.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(f"gzip/{file.name}", content)
+        with pytest.raises(DataError, match=message):
+            mnist._member(tmp_path / "gzip.zip", file)
+    with tarfile.open(tmp_path / "cifar.tar.gz", "w:gz") as archive:
+        member = tarfile.TarInfo("a.bin")
+        member.size = 200_000_000
+        with Path("/dev/zero").open("rb") as zeros:
+            archive.addfile(member, zeros)
+    assert len(cifar._member(tmp_path / "cifar.tar.gz", "a.bin")) == 50_000 * 3074 + 1

@@ -132,6 +132,36 @@ def test_a_run_that_is_broken_off_goes_on_from_its_checkpoint(name: str, store: 
     assert again.model_sha256() == sha
 
 
+@pytest.mark.parametrize("store", ["memory", "disk"])
+def test_workers_return_to_the_checkpoint_of_an_earlier_round(store: str, tmp_path: Path) -> None:
+    algorithm = ALGORITHMS["fed_cams"]
+    sha, history = result_of(simulation(algorithm, rounds=9))
+    settings = RAY | {"rounds": 9, "store": store}
+    first = simulation(algorithm, **settings)
+    directory = RunDirectory(tmp_path / "run")
+    directory.create(first, "")
+    for record in first.rounds():
+        directory.append(record)
+        if record["round"] in (2, 3, 5):
+            directory.save_checkpoint(first)
+        if record["round"] == 6:
+            break
+    first.close()
+    for chosen in [3, 2] if store == "memory" else [3]:
+        again = simulation(algorithm, **settings)
+        kept = RunDirectory(tmp_path / "run", from_round=chosen).resume(again, "")
+        assert again.server.round == chosen
+        records = []
+        for record in again.rounds():
+            records.append(record)
+            if record["round"] == 7 and chosen == 3 and store == "memory":
+                break
+        again.close()
+        assert without_times([*kept, *records]) == history[: len(kept) + len(records)]
+        assert not any(record.get("lost") for record in records)
+    assert again.model_sha256() == sha
+
+
 def test_a_run_without_a_checkpoint_starts_again_on_empty_stores(tmp_path: Path) -> None:
     algorithm = ALGORITHMS["fed_cams"]
     directory = RunDirectory(tmp_path / "run")

@@ -11,13 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import laconic
+from laconic.algorithms.methods.received import Aggregate
 from laconic.compression import DensePayload, Payload, SparsePayload, SumPayload
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.randomness import Randomness
 from laconic.federation import defenses as module
-from laconic.federation.defenses import DefendedMean
-from laconic.federation.settings import Defenses
-from laconic.federation.update_norms import KEPT, UpdateNormFilter
+from laconic.federation.aggregation import RunningMean
+from laconic.federation.blocklist import Blocklist
+from laconic.federation.defenses import CoordinateMean, NoisyMean
+from laconic.federation.replies import CodedVector
+from laconic.federation.round import Round
+from laconic.federation.settings import Defenses, share
+from laconic.federation.update_norms import KEPT, UpdateNormFilter, kind_of
 from laconic.run.simulation import Simulation, initial_module, make_task
 from tests.oracles import defenses as oracle
 
@@ -34,10 +39,15 @@ def payload(vector: np.ndarray, form: str) -> Payload:
 
 
 def aggregated(given: Defenses, updates: list[np.ndarray], form: str, expected: int = 0, noise=None) -> np.ndarray:
-    size = len(updates[0])
-    found = DefendedMean(given, size, torch.float64, torch.device("cpu"), expected or len(updates), noise)
-    for update in updates:
-        found.add(payload(update, form), 1.0)
+    like, trim = (len(updates[0]), torch.float64, torch.device("cpu")), share(given.aggregate)
+    found: Aggregate = RunningMean(*like) if trim is None else CoordinateMean(*like, trim)
+    if noise is not None:
+        found = NoisyMean(*like, noise, given.noise * float(given.clip or 0), expected)
+    payloads = [payload(update, form) for update in updates]
+    norms = [{"train/model": each.norm()} for each in payloads]
+    limits = UpdateNormFilter(given).limits(norms)
+    for client, each in enumerate(payloads):
+        found.add(each, 1.0, limits.factor(norms[client], client))
     mean = found.mean()
     assert mean is not None
     return mean.numpy()
@@ -58,7 +68,8 @@ def test_they_are_what_the_papers_define(seed: int, count: int, form: str) -> No
     updates = drawn(seed, count)
     clip = float(10.0 ** np.random.default_rng(seed).uniform(-2, 2))
     short = [oracle.clipped(u, clip) for u in updates]
-    middle = float(np.median([np.linalg.norm(u) for u in updates])) or 1.0
+    # Updates of norm zero do not count.
+    middle = float(np.median([np.linalg.norm(u) for u in updates if u.any()] or [1.0]))
     noise = Randomness(seed).numpy("privacy noise", 3)
     known = Randomness(seed).numpy("privacy noise", 3).standard_normal(7) * 0.7 * clip
     expected = {
@@ -66,6 +77,7 @@ def test_they_are_what_the_papers_define(seed: int, count: int, form: str) -> No
         Defenses(aggregate="trimmed_mean:0.2"): oracle.trimmed_mean(updates, 0.2),
         Defenses(clip=clip): np.mean(short, axis=0),
         Defenses(clip="median"): np.mean([oracle.clipped(u, middle) for u in updates], axis=0),
+        Defenses(clip="median:3"): np.mean([oracle.clipped(u, 3 * middle) for u in updates], axis=0),
         Defenses(aggregate="median", clip=clip): oracle.median(short),
     }
     for given_, wanted in expected.items():
@@ -84,9 +96,10 @@ def test_blocks_of_coordinates_change_nothing(monkeypatch) -> None:
 @pytest.mark.parametrize("aggregate", ["median", "trimmed_mean:0.3"])
 def test_the_largest_finite_numbers_stay_finite(aggregate: str) -> None:
     most = torch.finfo(torch.float32).max
-    found = DefendedMean(Defenses(aggregate=aggregate, clip=1.0), 3, torch.float32, torch.device("cpu"), 4, None)
+    found = CoordinateMean(3, torch.float32, torch.device("cpu"), share(aggregate) or 0)
+    update = DensePayload(torch.full((3,), most))
     for _ in range(4):
-        found.add(DensePayload(torch.full((3,), most)), 1.0)
+        found.add(update, 1.0, 1.0 / update.norm())
     mean = found.mean()
     assert mean is not None
     assert torch.allclose(mean, torch.full((3,), 3**-0.5))
@@ -197,25 +210,53 @@ def test_a_misspelled_length_says_what_is_allowed(value: object) -> None:
         laconic.simulate("fed_avg", "logistic", "digits", rounds=1, defense={"refuse": value})
 
 
-def test_too_long_is_measured_by_the_median_of_what_was_accepted() -> None:
-    norms = UpdateNormFilter()
-    for length in (1.0, 2.0, 500.0, 0.0, 3.0):
-        assert norms.limit("train/model") is None  # five are needed, and a skipped update has no length
-        norms.add({"train/model": length})
-    norms.add({"train/model": 2.5})
-    assert norms.limit("train/model") == 250.0
-    assert norms.limit("anchor/model") is None
-    norms.check({"train/model": 250.0, "anchor/model": 1e9}, 7)
+def refused_above(norms: UpdateNormFilter, *found: float, kind: str = "train/model") -> float:
+    """The norm above which one of the replies of an exchange is refused."""
+    return min((limit.norm for limit in norms.limits([{kind: norm} for norm in found]).refuse[kind]), default=np.inf)
+
+
+def test_norms_are_compared_with_those_of_the_round_and_with_earlier_ones() -> None:
+    norms = UpdateNormFilter(Defenses(refuse="auto"))
+    # Two may be anything. Three have a median, in the first round, too. A zero is not compared.
+    assert refused_above(norms, 1.0, 1e6) == refused_above(norms, 0.0, 1.0, 1e6) == np.inf
+    assert refused_above(norms, 1.0, 1e6, 1.2) == 6.0
+    for norm in (1.0, 2.0, 500.0, 0.0, 3.0, 2.5):
+        norms.add({"train/model": norm})
+    # Few norms are completed with the latest ones: 2.5, 3, 500 and 2.
+    assert refused_above(norms, 1e6) == 15.0
+    # If all are large, the earlier ones count: 100 times 2.5.
+    assert refused_above(norms, *[1e6] * 9) == 250.0
+    assert refused_above(norms, 1e9, kind="anchor/model") == np.inf
+    limits = norms.limits([{"train/model": 1e6}] * 9)
+    assert limits.factor({"train/model": 250.0, "anchor/model": 1e9}, 7) == 1
     with pytest.raises(PacketError, match="client 7 has norm 251, above 250, 100 times the median") as caught:
-        norms.check({"train/model": 251.0}, 7)
+        limits.factor({"train/model": 251.0}, 7)
     assert caught.value.reason == "exploding"
-    again = UpdateNormFilter()
+    again = UpdateNormFilter(Defenses(refuse="auto"))
     again.load_state_dict(norms.state_dict())
-    assert again.limit("train/model") == 250.0
+    assert refused_above(again, *[1e6] * 9) == 250.0
     # Only late ones count.
     for _ in range(KEPT):
         again.add({"train/model": 0.01})
-    assert again.limit("train/model") == 1.0
+    assert refused_above(again, *[1e6] * 9) == 1.0
+
+
+def test_a_difference_may_be_as_large_as_the_state() -> None:
+    """A client that was away for long, or has lost its state, is no outlier."""
+    norms = UpdateNormFilter(Defenses(refuse="auto"))
+    assert refused_above(norms, 1.0, 1.2, 50.0, kind="train/control") == 24.0
+    assert kind_of("train", "control", first=True) == "first/control"
+    for norm in (10.0, 11.0, 12.0):
+        norms.add({"first/control": norm, "train/model": 1.0})
+    assert refused_above(norms, 1.0, 1.2, 50.0, kind="train/control") == 55.0
+    assert refused_above(norms, 1.0, 1.2, 50.0, kind="train/model") == 5.0
+
+
+def test_a_fixed_norm_bounds_every_vector_but_buffers() -> None:
+    limits = UpdateNormFilter(Defenses(refuse=5.0)).limits([{"train/model": 1, "train/control": 1, "train/buffers": 1}])
+    limits.factor({"train/model": 5.0, "train/control": 5.0, "train/buffers": 50.0}, 0)
+    with pytest.raises(PacketError, match="the vector 'control' of client 3 has norm 6, above 5"):
+        limits.factor({"train/model": 1.0, "train/control": 6.0}, 3)
 
 
 @pytest.mark.parametrize("algorithm", ["fed_avg", "fed_amd", "scaffold", "fed_gate", "fed_page", "ef21", "fed_bnlaca"])
@@ -235,3 +276,61 @@ def test_a_boosted_update_is_refused_as_if_it_were_lost() -> None:
     refused = [record.get("refused", {}).get("exploding", 0) for record in result.history]
     assert sum(refused) == 4
     assert [record["participants"] for record in result.history[-2:]] == [8, 8]
+
+
+DEPLOYMENT = {"clip": "auto", "refuse": "auto"}
+
+
+@pytest.mark.parametrize("algorithm", ["fed_avg", "fed_cams:compressor=sign", "scaffold", "fed_gate"])
+def test_one_attacker_does_no_harm_to_a_deployment_from_the_first_round_on(algorithm: str) -> None:
+    """A refused attacker has no more effect than one that sends NaN, which is refused in any case."""
+
+    def found(**faults) -> laconic.Result:
+        data = laconic.data.load("digits", clients=10, partition="dirichlet:0.5")
+        return laconic.simulate(algorithm, "logistic", data, rounds=8, eval_every=8, defense=DEPLOYMENT, faults=faults)
+
+    without = found(not_finite=1)
+    assert without.accuracy > 0.7
+    for boost in (-1e6, 3.4e38):
+        assert found(boosted=1, boost=boost).model_sha256 == without.model_sha256
+    assert found(boosted=1, boost=-20.0).accuracy > without.accuracy - 0.02
+
+
+def test_an_outlier_is_refused_and_blocked_if_it_stays_one() -> None:
+    result = run(defense=DEPLOYMENT, faults={"boosted": 1, "boost": -20.0}, max_violations=2, rounds=4)
+    assert [record.get("refused") for record in result.history] == [{"outlier": 1}] * 2 + [None] * 2
+
+
+def test_an_accepted_reply_clears_outliers_and_nothing_else() -> None:
+    """An honest client may be an outlier now and then."""
+    blocklist, again = Blocklist(3), Blocklist(3)
+    for reason in ("outlier", "checksum", "outlier"):
+        assert not blocklist.is_blocked(1)
+        blocklist.record_violation(1, PacketError(reason, ""))
+    assert blocklist.is_blocked(1)
+    again.load_state_dict(blocklist.state_dict())
+    again.accept([1, 2])
+    assert again.counts == {1: 1}
+    again.accept([1])
+    assert again.counts == {1: 1}
+
+
+def test_what_is_clipped_is_counted() -> None:
+    result = run(defense={"clip": "median:3"}, faults={"boosted": 2, "boost": -5.0})
+    assert [record["clipped"] for record in result.history] == [2, 2, 2]
+    assert not any("clipped" in record for record in run(defense={"clip": "median:3"}).history)
+
+
+def test_replies_wait_in_coded_form() -> None:
+    """While a reply waits it takes as much memory as on the network, not a dense vector."""
+    found = simulation("fed_cams", defense=DEPLOYMENT, rounds=1)
+    round = Round(found.server, found.transport)
+    (exchange,) = round.exchanges()
+    for reply in found.transport.run(round.instructions(exchange)):
+        valid = round.validate(reply)
+        assert valid is not None
+        (vector,) = valid.vectors.values()
+        assert isinstance(vector, CodedVector)
+        assert sum(len(body.data) for body in vector.bodies) < sum(map(len, reply.packets)) < 4 * 650
+        assert valid.norms == {"train/model": pytest.approx(vector.decode().norm())}
+    found.close()

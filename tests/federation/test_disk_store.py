@@ -59,6 +59,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("forget"), CLIENT),
     st.tuples(st.just("save")),
     st.tuples(st.just("crash")),
+    st.tuples(st.just("return")),
 )
 
 
@@ -95,10 +96,17 @@ def agree(memory: RecordStore, disk: RecordStore, action: tuple, step: int) -> N
 def live_through(history: list[tuple], database: Database, die: Callable[[], None]) -> None:
     memory, disk = MemoryStore(), DiskStore(database)
     saved = copy.deepcopy(memory)
-    database.save({}, {})
+    snapshots = {0: saved}
+    database.save({}, {}, 0)
     for step, action in enumerate(history):
         if action[0] == "save":
-            database.save({"round": torch.tensor(step)}, {"step": step})
+            database.save({"round": torch.tensor(step)}, {"step": step}, step + 1)
+            saved = copy.deepcopy(memory)
+            snapshots[step + 1] = saved
+        elif action[0] == "return":
+            database.restore(database.marks[0])
+            database.commit()
+            memory = copy.deepcopy(snapshots[database.marks[0]])
             saved = copy.deepcopy(memory)
         elif action[0] == "crash":
             die()
@@ -164,7 +172,7 @@ def test_a_checkpoint_and_the_states_of_its_time_come_back_together(tmp_path: Pa
     assert database.load() is None
     number = store.propose(1, 0, {"memory": torch.ones(3)})
     peers[1] = {"mirror": torch.ones(2)}
-    database.save({"server/model": torch.arange(4.0)}, {"round": 1})
+    database.save({"server/model": torch.arange(4.0)}, {"round": 1}, 1)
     store.settle(1, Question(0, 1, 0, number))
     store.propose(1, number, {"memory": torch.zeros(3)})
     peers[1] = {"reference": torch.zeros(2)}
@@ -185,13 +193,14 @@ def test_a_checkpoint_writes_only_what_has_changed(tmp_path: Path) -> None:
     store = DiskStore(database)
     for client in range(50):
         store.propose(client, 0, {"memory": torch.full((20_000,), float(client))})
-    database.save({}, {})
+    database.save({}, {}, 1)
     statements: list[str] = []
     database._connection.set_trace_callback(statements.append)
     store.propose(7, 1, {"memory": torch.zeros(20_000)})
-    database.save({}, {})
-    written = [each for each in statements if each.startswith("INSERT INTO tensors")]
-    assert len(written) == 1
+    database.save({}, {}, 2)
+    written = [each for each in statements if each.startswith("INSERT INTO contents")]
+    # A vector, the record of the client, and the plain values of the checkpoint.
+    assert len(written) == 3
     database.close()
 
 
@@ -257,7 +266,7 @@ def test_with_at_once_what_fails_in_the_middle_is_undone(monkeypatch: pytest.Mon
     execute = database.execute
 
     def full(statement: str, values: tuple = ()) -> list[tuple]:
-        if statement.startswith("INSERT OR REPLACE INTO records"):
+        if statement.startswith("INSERT INTO entries") and "record" in values:
             raise DataError("the disk is full")
         return execute(statement, values)
 

@@ -14,7 +14,7 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.methods.base import Method
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.compression import GroupedCompressor, encode_dense
-from laconic.compression.packet import Body, CoreStream, Packet
+from laconic.compression.packet import Body, CoreStream, Flag, Packet
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import State, part
@@ -26,7 +26,7 @@ from laconic.federation.round import Round
 from laconic.federation.server import Server
 from laconic.federation.store import MemoryStore
 from tests.compression.test_compressors import draws
-from tests.federation.rounds import begin
+from tests.federation.rounds import begin, refusal
 
 CLIENTS = 4
 TASK = laconic.regression(nn.Sequential(nn.Linear(20, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)))
@@ -205,3 +205,23 @@ def test_validate_says_why(name: str) -> None:
             scene.round.validate(hostile(scene.replies, generator))
         except PacketError as error:
             assert error.reason and len(error.reason) < 20 and "\n" not in str(error)
+
+
+def flagged(reply: Reply, flags: Flag) -> Reply:
+    packets = [replace(Packet.parse(raw, LAYOUT), flags=flags) for raw in reply.packets]
+    return replace(reply, packets=tuple(packet.to_bytes() for packet in packets))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_claim_of_an_acceleration_is_verified(name: str) -> None:
+    """The server has both updates and computes the client's test itself. Other uplinks have no accelerations."""
+    scene = Scene.of(name)
+    honest = [Packet.parse(reply.packets[0], LAYOUT).flags for reply in scene.replies]
+    assert (Flag.ACCELERATED in honest) == (name == "accelerated")
+    if name == "accelerated":
+        scene.server.algorithm = scene.server.algorithm.replace(threshold=0.1)
+    before = scene.books()
+    for reply in scene.replies:
+        reason = refusal(scene.round, flagged(reply, Flag.ACCELERATED))
+        assert reason == ("accelerated" if name == "accelerated" else "flags")
+    assert scene.books() == before

@@ -20,7 +20,6 @@ from laconic.core.layout import Layout
 from laconic.core.randomness import Randomness
 from laconic.data import from_arrays
 from laconic.federation import replies
-from laconic.federation import round as rounds
 from laconic.federation.messages import Instruction, MalformedReply, Reply
 from laconic.federation.policy import Outcome
 from laconic.federation.round import Round
@@ -226,8 +225,8 @@ class Unordered(NoEngine):
 
 def test_replies_in_any_order_give_the_same_sum_and_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = []
-    once = replies.decode_packets
-    monkeypatch.setattr(rounds, "decode_packets", lambda *each: decoded.append(1) or once(*each))
+    once = replies.decode_body
+    monkeypatch.setattr(replies, "decode_body", lambda *each: decoded.append(1) or once(*each))
     servers = []
     for order in (1, -1):
         server = make_server(quorum=0.5)

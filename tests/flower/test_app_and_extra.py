@@ -44,7 +44,7 @@ def test_the_readme_has_commands_that_can_be_copied(tmp_path):
     assert "{" not in text
     assert 'FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run . --stream --federation-config "num-sup' in text
     assert "local_keys keys --nodes 5 --host" in text
-    for flag in ("--ssl-keyfile", "--enable-supernode-auth", "--auth-supernode-private-key", "supernode register"):
+    for flag in ("--ssl-keyfile", "--fleet-address", "--auth-supernode-private-key", "supernode register", "--apps"):
         assert flag in text
     # A command that goes on in the next line says so.
     assert "superlink.sqlite \\\n    --ssl-ca-certfile" in text

@@ -119,7 +119,7 @@ def test_a_demonstration_is_seen_while_it_goes_on_and_leaves_nothing_behind(tmp_
 def test_a_demonstration_that_is_ended_takes_all_with_it(tmp_path, number):
     process = demo(tmp_path, "--rounds", "1000")
     # In the middle of starting them: the second one may be in no list yet.
-    wait(lambda: sum("flower-supernode" in each for each in left(tmp_path)) >= 2, process)
+    wait(lambda: sum("laconic.flower.supernode" in each for each in left(tmp_path)) >= 2, process)
     process.send_signal(number)
     process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + number
@@ -134,7 +134,7 @@ def test_a_demonstration_whose_processes_die_says_so(tmp_path, name):
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             mine = f"FLWR_HOME={tmp_path}".encode() in (entry / "environ").read_bytes()
-            if mine and f"flower-{name}".encode() in (entry / "cmdline").read_bytes():
+            if mine and f"laconic.flower.{name}".encode() in (entry / "cmdline").read_bytes():
                 os.kill(int(entry.name), signal.SIGKILL)
         except OSError:
             continue

@@ -320,6 +320,25 @@ def test_noise_and_participants_are_a_secret_of_the_server(tmp_path):
     assert third.model_sha256 == fourth.model_sha256
 
 
+def test_nodes_are_told_how_many_are_expected_not_how_many_were_drawn(tmp_path):
+    grid, told = federation(tmp_path), []
+
+    def read(messages: list[Message]) -> None:
+        records = [message.content.config_records[wire.RECORD] for message in messages]
+        told.extend(record["invited"] for record in records if "invited" in record)
+
+    grid.before_push = read
+    run(grid, tmp_path, "fed_avg", participants=2, sampling="poisson", clip_updates=0.5, dp_noise=1.0)
+    assert set(told) <= {2}
+
+
+def test_with_noise_no_client_pushes_another_out_of_the_sum(tmp_path):
+    with pytest.raises(
+        laconic.ConfigError, match=r"quorum = 0\.5 is not allowed: a fast client would push another one"
+    ):
+        run(federation(tmp_path), tmp_path, "fed_avg", clip_updates=0.5, dp_noise=1.0, quorum=0.5)
+
+
 def test_a_median_over_nodes_is_that_of_a_simulation(tmp_path):
     federated = run(federation(tmp_path), tmp_path, "fed_avg", aggregate="median")
     assert federated.model_sha256 == simulated("fed_avg", defense={"aggregate": "median"}).model_sha256

@@ -13,7 +13,8 @@ from urllib.request import ProxyHandler, build_opener
 import pytest
 
 import laconic
-from laconic.run.directory import RunDirectory, load_tensors, read_metrics
+from laconic.run.directory import RunDirectory, read_metrics
+from laconic.run.files import load_tensors
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 pytest.importorskip("ray", reason="Flower's simulation needs Ray")

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import laconic
-from laconic.run.directory import RunDirectory, load_tensors
+from laconic.run.directory import RunDirectory
+from laconic.run.files import load_tensors
 from laconic.run.training import Diverged
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
@@ -51,7 +52,7 @@ def deliver_late(grid: LoopbackGrid, slow: list[Message]) -> None:
 
 
 def strikes(folder: Path) -> dict[str, int]:
-    return load_tensors(RunDirectory(folder / "run").checkpoint)[1]["roster"]["blocklist"]
+    return load_tensors(RunDirectory(folder / "run").checkpoint)[1]["roster"]["blocklist"]["violations"]
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -127,7 +128,7 @@ def test_a_round_in_which_everybody_fails_is_asked_again(tmp_path, caplog, label
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
         result = run(grid, tmp_path, label, rounds=4, deadline=0.3)
     assert caplog.text.count("round 2 has no valid reply; it is repeated in") == 2
-    assert "client 1 did not answer: out of memory" in caplog.text
+    assert "client 1 (node 101) did not answer: failed: out of memory" in caplog.text
     assert [record["participants"] for record in result.history] == [3] * 4
     expected = simulated(label, rounds=4)
     assert result.model_sha256 == expected.model_sha256
@@ -256,6 +257,20 @@ def test_updates_far_longer_than_others_are_refused_without_being_asked_for(tmp_
     assert "client 1 (node 101) is blocked after 2 refused replies" in caplog.text
 
 
+@pytest.mark.parametrize("factor", [-1e6, 3e38])
+def test_an_attack_in_the_first_round_does_no_harm(tmp_path, factor):
+    """Nothing is known of earlier rounds: the replies of the round are compared with each other."""
+    grid = federation(tmp_path)
+
+    def spoil(node: int, reply: Message) -> Message:
+        return longer(reply, factor) if node == 101 and trained(reply) and reply.metadata.group_id == "1" else reply
+
+    grid.spoil = spoil
+    result = run(grid, tmp_path, "fed_avg", rounds=8)
+    assert [record.get("refused") for record in result.history] == [{"exploding": 1}] + [None] * 7
+    assert result.accuracy > 0.5
+
+
 def test_who_wants_long_updates_says_so(tmp_path):
     grid = federation(tmp_path)
     grid.spoil = lambda node, reply: longer(reply, 1000.0) if node == 101 and trained(reply) else reply
@@ -269,3 +284,47 @@ def test_updates_that_explode_for_everybody_are_divergence(tmp_path):
     with pytest.raises(Diverged, match="every update in round 4 is exploding"):
         run(grid, tmp_path, "fed_avg", rounds=5)
     assert not any(strikes(tmp_path).values())
+
+
+def test_a_server_returns_to_a_round_before_one_that_was_poisoned(tmp_path, caplog):
+    grid = federation(tmp_path)
+    grid.spoil = lambda node, reply: (
+        huge(reply) if node == 101 and trained(reply) and rounds_done(tmp_path) >= 2 else reply
+    )
+    poisoned = run(grid, tmp_path, "fed_ef_sgd", rounds=4, refuse_updates="none", clip_updates="none")
+    assert float(poisoned.model.state_dict()["1.weight"].abs().max()) > 1e3
+    grid.spoil = lambda node, reply: reply
+    caplog.set_level(logging.INFO, logger="flwr.laconic")
+    healed = run(grid, tmp_path, "fed_ef_sgd", rounds=5, refuse_updates="none", clip_updates="none", from_round=2)
+    assert [record["round"] for record in healed.history] == [1, 2, 3, 4, 5]
+    assert float(healed.model.state_dict()["1.weight"].abs().max()) < 1e2
+    # The nodes are ahead of the server: they start over, which is counted, and nobody is refused.
+    assert [record.get("lost", 0) for record in healed.history] == [0, 0, CLIENTS, 0, 0]
+    assert f", {CLIENTS} lost state, up" in caplog.text
+    assert not any("refused" in record for record in healed.history[2:])
+    assert all(record["participants"] == CLIENTS for record in healed.history)
+    with pytest.raises(
+        laconic.ConfigError, match="from_round = 1: no such checkpoint; there are those of rounds: 5 and 4 and 3"
+    ):
+        run(grid, tmp_path, "fed_ef_sgd", rounds=5, refuse_updates="none", clip_updates="none", from_round=1)
+
+
+def test_a_damaged_checkpoint_of_a_server_names_the_setting_that_helps(tmp_path):
+    grid = federation(tmp_path)
+    run(grid, tmp_path)
+    path = tmp_path / "run/checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(laconic.DataError, match=r"checkpoint\.safetensors' is damaged: .*: from-round=2$"):
+        run(grid, tmp_path, rounds=4)
+    result = run(grid, tmp_path, rounds=4, from_round=2)
+    assert [record["participants"] for record in result.history] == [CLIENTS] * 4
+    with pytest.raises(laconic.ConfigError, match=r"from_round: not with defense\.noise"):
+        run(grid, tmp_path / "private", dp_noise=1.0, clip_updates=1.0, from_round=0)
+
+
+def huge(reply: Message) -> Message:
+    return replaced(reply, encode_dense(torch.full((650,), 1e6)))
+
+
+def rounds_done(folder: Path) -> int:
+    return len((folder / "run/metrics.jsonl").read_bytes().splitlines())

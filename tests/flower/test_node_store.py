@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -133,8 +134,8 @@ def test_runs_that_nobody_speaks_of_any_more_are_forgotten(tmp_path, monkeypatch
     assert file.plan("old") is None
     assert file.plan("busy") == plan("busy")
     with closing(sqlite3.connect(file.path)) as connection:
-        assert {row[0] for row in connection.execute("SELECT run FROM tensors")} == {"busy"}
-        assert {row[0] for row in connection.execute("SELECT run FROM records")} == {"busy"}
+        rows = connection.execute("SELECT run, owner FROM entries").fetchall()
+        assert {run for run, owner in rows if owner in ("client", "record")} == {"busy"}
     # Had it gone on after all, the node would have started anew.
     assert file.store("old").settle(0, Question(0, 5, 0, 3)).lost
 
@@ -148,3 +149,37 @@ def test_a_node_keeps_its_name_and_refuses_a_file_of_another_version(tmp_path):
         connection.execute("PRAGMA user_version = 1")
     with pytest.raises(DataError, match=r"node\.sqlite' was written by another version of Laconic: its format is 1"):
         NodeFile(file.path).name()
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(5000, marks=pytest.mark.long)])
+def test_damage_is_noticed(tmp_path, count):
+    path = tmp_path / "node.sqlite"
+    file = NodeFile(path)
+    file.enter(plan("run"))
+    name = file.name()
+    store = file.store("run", unseen=lambda: 0)
+    store.settle(0, Question(0, 0, 0, 0))
+    number = store.propose(0, 0, {"x": torch.arange(5000.0)})
+    assert path.stat().st_mode & 0o777 == 0o600
+    content = path.read_bytes()
+    used = [place for place, byte in enumerate(content) if byte]
+    generator = random.Random(1)
+    cuts = [content[: generator.randrange(len(content))] for _ in range(10)] + [content[:-3000], content[:-1]]
+    refused = 0
+    for damaged in [flipped(content, generator.choice(used), generator) for _ in range(count)] + cuts:
+        path.write_bytes(damaged)
+        try:
+            assert file.plan("run") == plan("run") or not damaged
+            assert file.name() == name or not damaged
+            settled = file.store("run").settle(0, Question(0, 1, 0, number))
+            assert torch.equal(settled.state["x"], torch.arange(5000.0))
+        except DataError as error:
+            assert str(path) in str(error) and "\n" not in str(error)
+            refused += 1
+    assert refused > count // 2 + len(cuts) - 2
+
+
+def flipped(content, place, generator):
+    damaged = bytearray(content)
+    damaged[place] ^= 1 << generator.randrange(8)
+    return bytes(damaged)

@@ -20,7 +20,8 @@ import laconic
 from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import Instruction, Reply
 from laconic.federation.store import Question
-from laconic.run.directory import RunDirectory, load_tensors, read_metrics
+from laconic.run.directory import RunDirectory, read_metrics
+from laconic.run.files import load_tensors
 from laconic.run.simulation import Simulation, initial_module, make_task
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
@@ -197,7 +198,7 @@ def test_a_server_killed_before_and_after_its_checkpoint(tmp_path: Path, label: 
 @pytest.mark.long
 def test_a_node_whose_network_is_cut_for_two_rounds(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
-    with Proxy(federation.trial.port) as proxy:
+    with Proxy(federation.trial.fleet_port) as proxy:
         federation.trial.proxy_ports[1] = proxy.port
         with federation.trial:
             federation.start(2)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import laconic
-from laconic.run.directory import RunDirectory, load_tensors, read_metrics
+from laconic.run.directory import RunDirectory, read_metrics
+from laconic.run.files import load_tensors
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 

@@ -13,9 +13,10 @@ import pytest
 
 from laconic.cli.reports import plot as command
 from laconic.core.errors import ConfigError
-from laconic.report.gather import COSTS, POINTS, _thinned, entitle, find_runs, gather, labels, read_run
+from laconic.report.gather import entitle, find_runs, gather, labels
 from laconic.report.page import html
 from laconic.report.plot import _joined, pareto, plot, traffic
+from laconic.report.reading import COSTS, POINTS, _thinned, read_run
 from laconic.run.target import reached
 
 
@@ -167,11 +168,11 @@ def test_seeds_are_one_group(finished: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, POINTS - 1, POINTS, POINTS + 1, 12_345])
 def test_long_curves_are_thinned_and_keep_their_end(count: int) -> None:
-    records = [{"round": number} for number in range(count)]
+    records = range(count)
     thin = _thinned(records)
     assert len(thin) <= POINTS
-    assert thin[-1:] == records[-1:]
-    assert len({two["round"] - one["round"] for one, two in itertools.pairwise(thin)}) <= 1
+    assert [*thin[-1:]] == [*records[-1:]]
+    assert len({two - one for one, two in itertools.pairwise(thin)}) <= 1
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])

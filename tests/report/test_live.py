@@ -31,14 +31,16 @@ def growing(finished: Path, tmp_path: Path) -> Path:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
-    server = serve(folder, "127.0.0.1", 0)
+def served(folder: Path, host: str = "127.0.0.1") -> Iterator[str]:
+    server = serve(folder, host, 0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    try:
+        yield server.address
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 @pytest.fixture
@@ -112,7 +114,7 @@ def test_the_page_follows_a_run(address: str, growing: Path, page: Any) -> None:
     page.select_option("#cost", "round")
     with (growing / "avg" / "metrics.jsonl").open("a") as file:
         file.write((growing / "avg" / "rest").read_text())
-    page.wait_for_function("document.getElementById('runs').innerText.includes('round 12/12')", timeout=15_000)
+    page.get_by_text("round 12/12").wait_for(timeout=15_000)
     assert page.evaluate("Math.max(...document.getElementById('curves').data.at(-1).x)") == 12
     # What was chosen stays chosen.
     assert page.input_value("#cost") == "round"

@@ -12,8 +12,9 @@ from rich.console import Console
 
 from laconic.cli.tables import outcome
 from laconic.cli.view import LiveView
-from laconic.report.gather import find_runs, gather, read_run
+from laconic.report.gather import find_runs, gather
 from laconic.report.page import html, report
+from laconic.report.reading import read_run
 from laconic.run.config import RunConfig
 from laconic.run.driver import run_config
 

@@ -20,6 +20,7 @@ from laconic.federation.database import Database
 from laconic.run import directory
 from laconic.run.config import load_config
 from laconic.run.driver import run_config
+from laconic.run.files import load_tensors
 
 OPTIONS = {"model": "logistic", "strategy": "loop", "participants": 2, "local_steps": 1, "threads": 1}
 ALGORITHMS = {
@@ -71,7 +72,7 @@ def main() -> None:
         first = run(out, rounds, store, moment)
         left = sorted(path.name for path in out.iterdir()) if out.exists() else []
         second = run(out, rounds, store, 0)
-        sha = directory.load_tensors(out / "model.safetensors")[1]["sha256"]
+        sha = load_tensors(out / "model.safetensors")[1]["sha256"]
         done = [record["round"] for record in directory.read_metrics(out / "metrics.jsonl")]
         files = sorted(path.name for path in out.iterdir())
         print(json.dumps([moment, first, left, second, sha, done, files]), flush=True)

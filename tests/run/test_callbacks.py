@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import laconic
-from laconic.core.errors import Interrupted
+from laconic.core.errors import DataError, Interrupted
 from laconic.run.config import load_config
 from laconic.run.driver import run_config
 from laconic.run.training import Diverged
@@ -115,7 +115,7 @@ def test_an_exception_at_the_end_does_not_keep_the_others_from_being_told() -> N
 def test_a_model_that_cannot_be_saved_is_no_finished_run(tmp_path: Path) -> None:
     # A directory is where the model should go.
     spy = Spy(act=lambda run: (run.directory / "model.safetensors").mkdir(), at=1)
-    with pytest.raises(OSError):
+    with pytest.raises(DataError, match=r"model\.safetensors': Is a directory"):
         simulate(2, [spy], out=tmp_path / "run")
     assert spy.calls[-1] == ("", "end", "failed")
 

@@ -10,7 +10,7 @@ import torch
 import laconic
 from laconic.algorithms.algorithm import Algorithm
 from laconic.core.errors import ConfigError, DataError
-from laconic.run import directory
+from laconic.run import files
 from laconic.run.config import load_config
 from laconic.run.labels import split_label
 
@@ -133,10 +133,10 @@ def test_optimisers_are_exported() -> None:
 
 def test_a_checkpoint_of_another_format_is_refused_in_one_line(tmp_path) -> None:
     file = tmp_path / "checkpoint.safetensors"
-    directory.save_tensors(file, {"x": torch.zeros(2)}, {"round": 1})
-    assert directory.load_tensors(file)[1] == {"round": 1}
+    files.save_tensors(file, {"x": torch.zeros(2)}, {"round": 1})
+    assert files.load_tensors(file)[1] == {"round": 1}
     content = file.read_bytes()
-    assert rb"\"format\": 2" in content
-    file.write_bytes(content.replace(rb"\"format\": 2", rb"\"format\": 3"))
-    with pytest.raises(DataError, match="has checkpoint format 3; this version of Laconic reads format 2"):
-        directory.load_tensors(file)
+    assert rb"\"format\": 3" in content
+    file.write_bytes(content.replace(rb"\"format\": 3", rb"\"format\": 4"))
+    with pytest.raises(DataError, match="has checkpoint format 4; this version of Laconic reads format 3"):
+        files.load_tensors(file)

@@ -122,7 +122,7 @@ def test_a_run_on_disk_leaves_one_file_more_and_none_where_it_is_only_checked(tm
         "metrics.jsonl",
     ]
     found = Database(0)
-    found.open(directory.database)
+    found.open(directory.checkpoints.database)
     assert set(found.clients("client")) <= set(range(CLIENTS)) and len(list(found.clients("client"))) > 3
     found.close()
 

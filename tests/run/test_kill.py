@@ -21,8 +21,8 @@ ALGORITHMS = {
     # Both sides keep something of every client, and a cache of a few vectors is soon full.
     "disk": ("--algorithm", "fed_cams", "--compressor", "sign", "--downlink", "mirrored", "--store-cache", "20KB"),
 }
-CHECKPOINTS = {"memory": "checkpoint.safetensors", "disk": "checkpoint.sqlite"}
-FILES = ["config.toml", "label_counts.json", "metrics.jsonl", "model.safetensors"]
+COMMON = ["config.toml", "label_counts.json", "metrics.jsonl", "model.safetensors"]
+FILES = {"memory": ["checkpoint.safetensors", *COMMON, "previous"], "disk": ["checkpoint.sqlite", *COMMON]}
 
 
 def start(folder: Path, out: str, rounds: int, store: str, hold: int = 0) -> subprocess.Popen:
@@ -81,7 +81,7 @@ def kill_again_and_again(folder: Path, rounds: int, kills: int, seed: int, store
     same = ("accuracy", "loss", "bytes_up", "bytes_down", "gradients", "samples", "rounds")
     assert {name: summary[name] for name in same} == {name: reference[name] for name in same}
     assert (folder / "run/model.safetensors").read_bytes() == (folder / "reference/model.safetensors").read_bytes()
-    assert sorted(path.name for path in (folder / "run").iterdir()) == [CHECKPOINTS[store], *FILES, "report.html"]
+    assert sorted(path.name for path in (folder / "run").iterdir()) == [*FILES[store], "report.html"]
 
 
 @pytest.mark.parametrize("store", ["memory", "disk"])
@@ -106,8 +106,8 @@ def crash_everywhere(folder: Path, rounds: int, store: str, step: int = 1) -> li
 @pytest.mark.parametrize("rounds", [2, pytest.param(12, marks=pytest.mark.long)])
 def test_a_kill_at_every_moment_at_which_something_becomes_durable(tmp_path: Path, rounds: int) -> None:
     *crashed, unharmed = outcomes = crash_everywhere(tmp_path, rounds, "memory")
-    # The config, the labels; a checkpoint per round and one at the end; the model: 3 or 4 moments each.
-    assert len(crashed) == 3 + 3 + 4 * (rounds + 1) + 3
+    # The config, the labels; a checkpoint per round; the model: 3 or 4 moments each.
+    assert len(crashed) == 3 + 3 + 4 * rounds + 3
     assert unharmed[1] == 0 and {first for _, first, *_ in crashed} == {-signal.SIGKILL}
     left = [set(files) for _, _, files, *_ in crashed]
     assert any(name.startswith(".checkpoint.safetensors.") for files in left for name in files)
@@ -120,7 +120,7 @@ def check_outcomes(outcomes: list[list], rounds: int, store: str) -> None:
         assert second == 0, moment
         assert sha == outcomes[-1][4], moment
         assert done == list(range(1, rounds + 1)), moment
-        assert files == [CHECKPOINTS[store], *FILES], moment
+        assert files == FILES[store], moment
 
 
 @pytest.mark.parametrize(("rounds", "step"), [(2, 7), pytest.param(3, 1, marks=pytest.mark.long)])

@@ -22,3 +22,4 @@ def calls() -> None:
     laconic.simulate(laconic.scaffold(), "mlp", "digits", defense={"clip": 1.0}, callbacks=[laconic.EarlyStopping()])
     assert result.accuracy is None or result.accuracy > 0.5
     server_app("fed_cams", "mlp", "digits", rounds=3, clients=10, deadline=30.0, quorum=0.8, compressor="sign")
+    server_app("fed_avg", "mlp", "digits", clients=10, callbacks=[laconic.EarlyStopping()], largest_weight=2.0)

@@ -19,13 +19,15 @@ from laconic.algorithms.link import CompressedLink
 from laconic.compression import decode_body, encode_sparse
 from laconic.compression.packet import Body
 from laconic.core.layout import Layout
-from laconic.core.part import State, part
+from laconic.core.part import BOUNDED, State, part
 from laconic.core.randomness import Draw
 
 
 @part("downlink", "broadcast")
 class Broadcast(CompressedLink, Downlink):
     """H = C(s + phi); phi += s - H; server and clients add H [E, Algorithm 3]."""
+
+    sensitivity = BOUNDED
 
     def __post_init__(self) -> None:
         self.compressor.scaled_for_feedback()  # rejects a compressor that cannot contract

@@ -6,6 +6,7 @@ import struct
 from enum import IntEnum
 
 from laconic.compression import Codec
+from laconic.compression.body import BodyReader
 from laconic.compression.packet import Body
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
@@ -37,27 +38,20 @@ def frame(since: int, now: int, form: Form, items: list[Body]) -> Body:
 
 def read(body: Body, layout: Layout) -> tuple[int, int, Form, list[Body]]:
     """Parse a catch-up into (since, now, form, bodies). Every length is checked against the bytes that are left."""
-    data = memoryview(body.data)
-    if body.codec != Codec.CATCH_UP or len(data) < _HEAD.size:
+    if body.codec != Codec.CATCH_UP:
         raise PacketError("codec", "not a catch-up")
-    if len(data) > _HEAD.size + _ITEM.size + layout.size * layout.dtype.itemsize:
+    if len(body.data) > _HEAD.size + _ITEM.size + layout.size * layout.dtype.itemsize:
         # Decoding many small items could take long, and an honest server would send the whole model instead.
         raise PacketError("length", "a catch-up that is longer than the model")
-    since, now, form = _HEAD.unpack_from(data)
+    reader, items = BodyReader(body.data, layout), []
+    since, now, form = _HEAD.unpack(reader.take(_HEAD.size))
     if form not in list(Form) or since > now:
         raise PacketError("form", f"catch-up of form {form} from {since} to {now}")
     if form == Form.STEPS and now - since > MOST_STEPS:
         raise PacketError("form", f"a catch-up of {now - since} steps; {MOST_STEPS} is the most")
-    items, offset = [], _HEAD.size
-    while offset < len(data):
-        if len(data) - offset < _ITEM.size:
-            raise PacketError("truncated", "a catch-up ends within an item")
-        codec, length = _ITEM.unpack_from(data, offset)
-        offset += _ITEM.size
-        if length > len(data) - offset:
-            raise PacketError("truncated", "a catch-up ends within an item")
-        items.append(Body(codec, data[offset : offset + length]))
-        offset += length
+    while reader.left:
+        codec, length = _ITEM.unpack(reader.take(_ITEM.size))
+        items.append(Body(codec, reader.take(length)))
     if len(items) != (now - since if form == Form.STEPS else 1):
         raise PacketError("form", f"catch-up with {len(items)} items from {since} to {now}")
     return since, now, Form(form), items

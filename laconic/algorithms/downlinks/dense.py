@@ -6,15 +6,17 @@ from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import BroadcastModel, ClientModelVersion, Downlink
-from laconic.compression import DENSE, decode_body
+from laconic.compression import decode_body
 from laconic.compression.packet import Body
 from laconic.core.layout import Layout
-from laconic.core.part import State, part
+from laconic.core.part import BOUNDED, State, part
 
 
 @part("downlink", "dense")
 class DenseDownlink(Downlink):
     """The whole model, 32 d bits per participant."""
+
+    sensitivity = BOUNDED
 
     def send(self, broadcast: BroadcastModel, client: ClientModelVersion, context: RoundContext) -> Body:
         return broadcast.whole
@@ -24,6 +26,3 @@ class DenseDownlink(Downlink):
         if "model" not in body.memo:
             body.memo["model"] = decode_body(body, layout).dense()
         return body.memo["model"], state
-
-    def paper_bits(self, body: Body, layout: Layout) -> int:
-        return DENSE.paper_bits(layout)

@@ -21,7 +21,7 @@ from laconic.compression import Codec, decode_body
 from laconic.compression.packet import Body
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
-from laconic.core.part import State, part
+from laconic.core.part import STATEFUL, State, part
 from laconic.core.randomness import Draw
 
 
@@ -35,6 +35,7 @@ class Mirrored(CompressedLink, Downlink):
 
     threshold: Annotated[float, Field(ge=0)] | None = None
     literal: bool = False
+    sensitivity = STATEFUL
 
     def __post_init__(self) -> None:
         self.compressor.scaled_for_feedback()  # rejects a compressor that cannot contract

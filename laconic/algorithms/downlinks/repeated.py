@@ -12,11 +12,11 @@ from torch import Tensor
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import BroadcastModel, ClientModelVersion, Downlink, LostState
 from laconic.algorithms.optimizers.base import Optimizer
-from laconic.compression import DENSE, Codec, decode_body
+from laconic.compression import Codec, decode_body
 from laconic.compression.packet import Body
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
-from laconic.core.part import State, part
+from laconic.core.part import BOUNDED, State, part
 
 
 @part("downlink", "repeated")
@@ -25,6 +25,7 @@ class Repeated(Downlink):
 
     server_lr: float | None = None
     """b; by default that of the server's SGD."""
+    sensitivity = BOUNDED
 
     def resolve(self, optimizer: Optimizer, sends_mean: bool) -> Repeated:
         if not optimizer.linear:
@@ -65,4 +66,4 @@ class Repeated(Downlink):
         return version + 1
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
-        return 0 if body.codec == Codec.SKIP else DENSE.paper_bits(layout)
+        return 0 if body.codec == Codec.SKIP else super().paper_bits(body, layout)

@@ -17,7 +17,7 @@ from laconic.algorithms.methods.base import Count, LocalMethod, method
 from laconic.algorithms.methods.batches import batch_examples
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.exchange import Answer, Exchange, Phase
-from laconic.algorithms.methods.recursion import recursive_steps
+from laconic.algorithms.methods.recursive_gradient import recursive_steps
 from laconic.algorithms.methods.shared_state import SharedState, first_pass
 from laconic.algorithms.uplinks.base import Uplink
 from laconic.compression import AnyGroupedCompressor
@@ -54,6 +54,7 @@ class AnchorSampling(LocalMethod):
     mean_compressor: AnyGroupedCompressor | None = None
     """Compresses vbar for miners; dense by default. Without memory it should be unbiased, such as qsgd:8@layer."""
     equal_weights: ClassVar[bool] = True
+    sensitivity = "its stream 'anchor' has neither clip nor noise"
 
     def __post_init__(self) -> None:
         super().__post_init__()

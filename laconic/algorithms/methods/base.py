@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
-from laconic.algorithms.methods.batches import BatchOrder, nominal_examples, positions
+from laconic.algorithms.methods.batches import BatchOrder, positions
 from laconic.algorithms.methods.cohort import Cohort, Step
 from laconic.algorithms.methods.exchange import MODEL, TRAIN, UPDATE, Answer, Exchange, Phase
 from laconic.algorithms.methods.received import Received
@@ -201,8 +201,9 @@ class LocalMethod(Method):
         return (self.local_epochs or 0) * -(-size // self.batch_size)
 
     def nominal_gradients(self, size: int) -> int:
-        """K times the batch size, or epochs times `size`."""
-        return nominal_examples(size, self.batch_size, self.local_steps, self.local_epochs)
+        """K times the batch size, even for a smaller client; or epochs times `size`."""
+        steps, epochs = self.local_steps, self.local_epochs
+        return steps * self.batch_size if steps is not None else (epochs or 0) * size
 
     def check(self, sizes: np.ndarray, weighting: str) -> None:
         super().check(sizes, weighting)

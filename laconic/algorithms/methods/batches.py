@@ -47,11 +47,6 @@ def positions(
         yield examples[step * length : (step + 1) * length]
 
 
-def nominal_examples(size: int, batch_size: int, steps: int | None, epochs: int | None) -> int:
-    """The examples that the papers count: K times the batch size, even for a smaller client; or epochs times `size`."""
-    return steps * batch_size if steps is not None else (epochs or 0) * size
-
-
 def batch_examples(size: int, batch: int | Literal["full"]) -> int:
     """The number of examples in one batch of a client with `size` examples."""
     return size if batch == "full" else min(size, batch)

@@ -19,7 +19,7 @@ from laconic.core.randomness import Draw, Randomness
 from laconic.core.schedules import clipped
 from laconic.core.task import Batch, Task
 from laconic.data.federated import AugmentedData, ClientData
-from laconic.gradients.strategies import Gradients
+from laconic.gradients.base import Gradients, Seed
 
 PIECE = 512
 """Examples of a large batch per forward pass."""
@@ -44,15 +44,16 @@ class Step:
 class Vectors:
     """Matrices [C, d] by name, as in `cohort.received.control`."""
 
-    def __init__(self, names: Iterable[str], get: Callable[[str], Tensor]) -> None:
-        self._names, self._get = tuple(names), get
+    def __init__(self, names: Iterable[str], get: Callable[[str], Tensor], advice: str = "") -> None:
+        self._names, self._get, self._advice = tuple(names), get, advice
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
 
     def __getattr__(self, name: str) -> Tensor:
         if name.startswith("_") or name not in self._names:
-            raise AttributeError(f"no vector '{name}': available are {', '.join(self._names) or 'none'}")
+            available = ", ".join(self._names) or "none"
+            raise AttributeError(f"no vector '{name}': available are {available}{self._advice.format(name)}")
         return self._get(name)
 
 
@@ -84,7 +85,8 @@ class Cohort:
     @property
     def state(self) -> Vectors:
         """[C, d] by name: the clients' values of the method's shared states."""
-        return Vectors(self._shared, self.stacked)
+        advice = "; other entries of the clients' states are cohort.stacked('{}')"
+        return Vectors(self._shared, self.stacked, advice)
 
     @property
     def received(self) -> Vectors:
@@ -158,21 +160,17 @@ class Cohort:
 
         Calls in the same step use the same batches and dropout masks.
         """
-
-        def seed(row: int) -> int:
-            return self.randomness.integer(f"{step.purpose}/{step.number}", self.round, self.clients[row])
-
-        result, losses = self._gradients(models, self.buffers, step.batches, seed)
+        result, losses = self._gradients(models, self.buffers, step.batches, self._seed(step))
         self._record(losses, step)
         return result
 
     def descend(self, models: Tensor, step: Step, rate: float) -> None:
         """models -= rate * gradients, in place; some strategies do it without storing the gradients."""
-        descend = getattr(self._gradients, "descend", None)
-        if descend is None:
-            models.sub_(self.gradients(models, step), alpha=rate)
-        else:
-            self._record(descend(models, step.batches, rate), step)
+        self._record(self._gradients.descend(models, self.buffers, step.batches, self._seed(step), rate), step)
+
+    def _seed(self, step: Step) -> Seed:
+        purpose = f"{step.purpose}/{step.number}"
+        return lambda row: self.randomness.integer(purpose, self.round, self.clients[row])
 
     def _record(self, losses: Tensor, step: Step) -> None:
         self._seen.append((losses, [0 if batch is None else len(batch[0]) for batch in step.batches]))

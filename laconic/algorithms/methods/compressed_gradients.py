@@ -19,7 +19,6 @@ from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.exchange import TRAIN, Answer, Exchange, Phase
 from laconic.algorithms.methods.received import Received
 from laconic.algorithms.methods.shared_state import SharedState
-from laconic.algorithms.methods.unbiased import unbiased_compressor
 from laconic.algorithms.uplinks.base import Uplink
 from laconic.compression import AnyGroupedCompressor
 from laconic.core.layout import Layout
@@ -39,6 +38,7 @@ class CompressedGradients(Method):
     """Gradients with a larger norm are scaled to this norm."""
     absent: ClassVar[Mapping[str, str]] = ONE_STEP
     equal_weights: ClassVar[bool] = True
+    sensitivity = "its stream 'gradient' has neither clip nor noise"
 
     def local(self, cohort: Cohort) -> Answer:
         gradients = cohort.large_gradients([cohort.models], self.batch_size, self.clip_norm)[0]
@@ -81,7 +81,7 @@ class DIANA(CompressedGradients):
     gradient = SharedState(contractive=False, rate=shift_rate)
 
     def resolve(self, uplink: Uplink) -> Self:
-        return self.replace(quantizer=unbiased_compressor(self, uplink))
+        return self.replace(quantizer=uplink.unbiased_compression(self.name))
 
     def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
         mean = received.mean(self.gradient.name)

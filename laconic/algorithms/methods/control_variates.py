@@ -31,6 +31,7 @@ class ControlVariates(LocalMethod):
     mean_compressor: AnyGroupedCompressor | None = None
     """Compresses c for clients; dense by default. Without memory it should be unbiased, such as qsgd:8@layer."""
     equal_clients: ClassVar[bool] = True
+    sensitivity = "its stream 'control' has neither clip nor noise"
 
     def local(self, cohort: Cohort) -> Answer:
         rate, mean = self.rate(cohort.round), cohort.received.control

@@ -44,6 +44,7 @@ class GradientTracking(LocalMethod):
     equal_clients: ClassVar[bool] = True
     sends_mean: ClassVar[bool] = True
     exact_sums: ClassVar[str | None] = "its trackers sum to zero only if the mean is exact"
+    sensitivity = "a client that took part uses the mean to correct later updates, which noise would spoil"
 
     def resolve(self, uplink: Uplink) -> Self:
         if self.memory == "global" and not (uplink.lossless or uplink.has_memory):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from laconic.algorithms.methods.base import LocalMethod, method
 from laconic.algorithms.methods.cohort import Cohort
+from laconic.core.part import BOUNDED
 from laconic.core.schedules import LARGEST
 
 
@@ -18,6 +19,7 @@ class LocalSGD(LocalMethod):
 
     proximal: Annotated[float, Field(ge=0, le=LARGEST)] = 0.0
     """mu, the weight of the proximal term, which pulls a client toward the server's model."""
+    sensitivity = BOUNDED
 
     def local(self, cohort: Cohort) -> Tensor:
         rate = self.rate(cohort.round)

@@ -7,11 +7,14 @@ from torch import Tensor
 
 from laconic.algorithms.methods.base import LocalMethod, method
 from laconic.algorithms.methods.cohort import Cohort
+from laconic.core.part import BOUNDED
 
 
 @method("minibatch_sgd")
 class MinibatchSGD(LocalMethod):
     """One step with the mean gradient at w over the K batches of a round: u = -a mean(g(w, batch))."""
+
+    sensitivity = BOUNDED
 
     def local(self, cohort: Cohort) -> Tensor:
         total = torch.zeros_like(cohort.models)

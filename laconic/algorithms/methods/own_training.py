@@ -22,6 +22,7 @@ from laconic.algorithms.methods.base import Method, method
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
+from laconic.core.part import BOUNDED
 from laconic.core.randomness import Draw, seeded
 from laconic.core.user_code import load_function
 from laconic.data.federated import AugmentedData, ClientData
@@ -79,6 +80,7 @@ class OwnTraining(Method):
 
     function: Training | str
     one_at_a_time: ClassVar[bool] = True
+    sensitivity = BOUNDED  # if the function keeps nothing between calls
 
     def __post_init__(self) -> None:
         count = _argument_count(self.training)

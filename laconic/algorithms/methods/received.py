@@ -15,8 +15,8 @@ from laconic.core.layout import Layout
 class Aggregate(Protocol):
     """Accumulates the payloads of one stream in a round."""
 
-    def add(self, payload: Payload, weight: float) -> None:
-        """Add one payload."""
+    def add(self, payload: Payload, weight: float, factor: float = 1.0) -> None:
+        """Add one payload, scaled by `factor`."""
         ...
 
     def total(self) -> Tensor:
@@ -37,10 +37,10 @@ class Received:
         self.arrived: set[str] = set()
         """The streams with at least one payload."""
 
-    def add(self, stream: str, payload: Payload, weight: float) -> None:
-        """Add one payload."""
+    def add(self, stream: str, payload: Payload, weight: float, factor: float = 1.0) -> None:
+        """Add one payload, scaled by `factor`."""
         self.open(stream)
-        self._streams[stream].add(payload, weight)
+        self._streams[stream].add(payload, weight, factor)
         self.arrived.add(stream)
 
     def open(self, stream: str) -> None:

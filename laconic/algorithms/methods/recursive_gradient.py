@@ -19,15 +19,31 @@ from laconic.algorithms.methods.batches import BatchOrder, batch_examples
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.exchange import TRAIN, Answer, Exchange, Phase, Stream
 from laconic.algorithms.methods.received import Received
-from laconic.algorithms.methods.recursion import recursive_steps
-from laconic.algorithms.methods.unbiased import unbiased_compressor
 from laconic.algorithms.uplinks.base import Uplink
 from laconic.compression import AnyGroupedCompressor, GroupedCompressor
 from laconic.core.part import State, checked
 from laconic.core.randomness import Draw
+from laconic.core.schedules import clipped
 
 GRADIENT, RENEWAL, CHANGE = "gradient", "renewal", "change"
 PREVIOUS = "previous"
+
+
+def recursive_steps(method: LocalMethod, cohort: Cohort, start: Tensor) -> Tensor:
+    """K times g += grad(W, batch) - grad(W_before, batch); W_before <- W; W -= a g. Returns W - w.
+
+    FedAMD, Algorithm 1, lines 10 to 17. Both gradients of a step use the same batch. In the first step W = W_before, so
+    g = `start`.
+    """
+    rate = method.rate(cohort.round)
+    models, before, gradient = cohort.models.clone(), cohort.models, start.clone()
+    for step in method.steps(cohort):
+        # The previous point first: batch norm must keep the statistics of the current one.
+        previous = cohort.gradients(before, step)
+        gradient.add_(cohort.gradients(models, step).sub_(previous))
+        before = models
+        models = models - rate * clipped(gradient.clone(), method.clip_norm) * step.working(models)
+    return models - cohort.models
 
 
 @checked
@@ -41,6 +57,7 @@ class EstimatedGradient(Method):
     """b, the number of examples in a large batch."""
     clip_norm: ClipNorm = None
     """Gradients with a larger norm are scaled to this norm, before differences are taken."""
+    sensitivity = "its stream 'gradient' has neither clip nor noise"
 
     @property
     def order(self) -> BatchOrder:
@@ -160,7 +177,7 @@ class MARINA(RenewedGradient):
     absent: ClassVar[Mapping[str, str]] = ONE_STEP
 
     def resolve(self, uplink: Uplink) -> Self:
-        unbiased_compressor(self, uplink)
+        uplink.unbiased_compression(self.name)
         return self
 
     def phases(self, uplink: Uplink) -> tuple[Phase, ...]:

@@ -13,11 +13,6 @@ from laconic.core.layout import Layout
 from laconic.core.part import State
 
 
-def one(method: Any, layout: Layout) -> float:
-    """The default rate."""
-    return 1.0
-
-
 class SharedState:
     """A vector c_i on each client, and their mean c over all N clients on the server. Declared in the body of a method:
 
@@ -35,7 +30,11 @@ class SharedState:
     name: str
 
     def __init__(
-        self, *, down: bool = False, contractive: bool = True, rate: Callable[[Any, Layout], float] = one
+        self,
+        *,
+        down: bool = False,
+        contractive: bool = True,
+        rate: Callable[[Any, Layout], float] = lambda method, layout: 1.0,
     ) -> None:
         self.down = down
         """Whether clients receive c, as `cohort.received.control`."""

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from laconic.core.part import Part, State
+from laconic.core.part import BOUNDED, Part, State
 from laconic.core.schedules import LARGEST, RateSchedule, Schedule
 
 Rate = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
@@ -23,6 +23,7 @@ class Optimizer(Part):
     server_lr: Rate
     server_schedule: Schedule = RateSchedule()
     """The factor on `server_lr` in each round."""
+    sensitivity = BOUNDED  # of every optimizer: it sees only the mean, which has the noise already
 
     @property
     def linear(self) -> bool:
@@ -34,7 +35,7 @@ class Optimizer(Part):
         raise NotImplementedError
 
     def step(self, mean: Tensor, state: State) -> tuple[Tensor, State]:
-        """The step to add to the model, and the new state."""
+        """The step, which `Downlink.advance` adds to the model, and the new state."""
         raise NotImplementedError
 
     def scheduled(self, step: Tensor, round: int) -> Tensor:

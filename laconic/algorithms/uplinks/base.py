@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
-from laconic.compression import GroupedCompressor, Payload, decode_body
+from laconic.compression import DENSE, GroupedCompressor, Payload
 from laconic.compression.packet import Body, Flag
+from laconic.core.errors import ConfigError, PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import Part, State
 
@@ -36,18 +37,32 @@ class Uplink(Part):
         """On the client: encode the update."""
         raise NotImplementedError
 
-    def decode(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
-        """On the server: the update to aggregate, and the new peer state."""
-        return decode_body(body, layout), peer
+    def receive(self, body: Body, flags: Flag, peer: State, context: RoundContext) -> tuple[tuple[Body, ...], State]:
+        """On the server: the bodies whose sum is the update, and the new peer state.
+
+        `PacketError` if the server can tell that the client did not follow the rules of this uplink.
+        """
+        if Flag.ACCELERATED in flags:
+            raise PacketError("flags", "an acceleration, which this uplink does not have")
+        return (body,), peer
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The bits that the papers' formulas count for this body."""
-        raise NotImplementedError
+        return (self.compression or DENSE).paper_bits(layout)
 
     @property
     def compression(self) -> GroupedCompressor | None:
         """C and its granularity; None if updates are not compressed."""
         return None
+
+    def unbiased_compression(self, method: str) -> GroupedCompressor | None:
+        """C and its granularity for a method that does not correct a bias; `ConfigError` if C is biased."""
+        if self.compression is not None and self.compression.compressor.biased:
+            raise ConfigError(
+                f"uplink.compressor = {self.compression.compressor}: {method} needs an unbiased compressor, such as qsgd:4, "
+                "uniform:8 or random_k:1/16, since it does not correct a bias; ef21 does"
+            )
+        return self.compression
 
     @property
     def has_memory(self) -> bool:

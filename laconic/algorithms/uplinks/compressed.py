@@ -17,8 +17,8 @@ from laconic.algorithms.link import CompressedLink
 from laconic.algorithms.uplinks.base import Encoded, Uplink
 from laconic.compression import Payload, decode_body
 from laconic.compression.packet import Body
-from laconic.core.layout import Layout
-from laconic.core.part import State, checked, part
+from laconic.core.errors import ConfigError
+from laconic.core.part import BOUNDED, STATEFUL, State, checked, part
 from laconic.core.randomness import Draw
 
 
@@ -38,7 +38,10 @@ class CompressedUplink(CompressedLink, Uplink):
 
     def __post_init__(self) -> None:
         if self.has_memory:
-            self.compressor.scaled_for_feedback()  # rejects a compressor that cannot contract
+            try:
+                self.compressor.scaled_for_feedback()
+            except ConfigError as error:
+                raise ConfigError(f"{error}; use it without error feedback: memory=False, --no-memory") from None
 
     @property
     def has_memory(self) -> bool:
@@ -69,9 +72,6 @@ class CompressedUplink(CompressedLink, Uplink):
         decoded.add_to(target, -1.0)
         return {"memory": target, "updated": torch.tensor(context.round)}
 
-    def paper_bits(self, body: Body, layout: Layout) -> int:
-        return self.compression.paper_bits(layout)
-
 
 @part("uplink", "compressed")
 class Compressed(CompressedUplink):
@@ -84,6 +84,10 @@ class Compressed(CompressedUplink):
         "compressed": {"memory": False},
         "error_feedback": {"memory": True},
     }
+
+    @property
+    def sensitivity(self) -> str:
+        return STATEFUL if self.has_memory else BOUNDED
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         target = self.target(update, state, context)

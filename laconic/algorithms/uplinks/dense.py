@@ -6,10 +6,8 @@ from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.uplinks.base import Encoded, Uplink
-from laconic.compression import DENSE, DensePayload, encode_dense
-from laconic.compression.packet import Body
-from laconic.core.layout import Layout
-from laconic.core.part import State, part
+from laconic.compression import DensePayload, encode_dense
+from laconic.core.part import BOUNDED, State, part
 
 
 @part("uplink", "dense")
@@ -18,9 +16,7 @@ class DenseUplink(Uplink):
 
     memory: bool | None = None
     """Accepted for uniformity with other uplinks. It has no effect, since there is no compression error."""
+    sensitivity = BOUNDED
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         return Encoded(encode_dense(update, lent=True), state, DensePayload(update))
-
-    def paper_bits(self, body: Body, layout: Layout) -> int:
-        return DENSE.paper_bits(layout)

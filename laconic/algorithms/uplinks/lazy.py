@@ -16,13 +16,15 @@ from torch import Tensor
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.uplinks.base import Encoded
 from laconic.algorithms.uplinks.compressed import CompressedUplink
-from laconic.compression import AnyCompressor, Codec, Dense, Payload, SumPayload, decode_body
+from laconic.compression import AnyCompressor, Codec, Dense, Payload, SumPayload, decode_body, sum_norm
 from laconic.compression.packet import Body, Flag
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
-from laconic.core.part import State, checked, part
+from laconic.core.part import STATEFUL, State, checked, part
 
 SKIP = Body(Codec.SKIP)
+_SLACK = 1.001
+"""For the server's verification: on another type of CPU a norm may differ in its last digits."""
 
 
 @checked
@@ -30,7 +32,7 @@ class ThresholdUplink(CompressedUplink):
     """The base of lazy and accelerated uplinks, which test ||y - r|| <= threshold ||r||.
 
     The threshold is a number, or C / (alpha n) [B, equation (3)] with n participants; `constant="suggested"` is
-    C = sqrt(alpha ln N) / N.
+    C = sqrt(alpha ln N) / N. With privacy noise, n is the expected number of participants.
     """
 
     compressor: AnyCompressor = Dense()
@@ -75,6 +77,8 @@ class Lazy(ThresholdUplink):
     Error feedback subtracts the update that the server used, so a skip loses nothing.
     """
 
+    sensitivity = STATEFUL
+
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         target = self.target(update, state, context)
         body = self.compress(target, context)
@@ -85,12 +89,14 @@ class Lazy(ThresholdUplink):
         memory = self.remember(target, used, context)
         return Encoded(body, memory | {"reference": reference}, used)
 
-    def decode(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
+    def receive(self, body: Body, flags: Flag, peer: State, context: RoundContext) -> tuple[tuple[Body, ...], State]:
+        """The server cannot verify a skip, since it does not see the update. A skip repeats an update that it has used."""
         if body.codec != Codec.SKIP:
-            return decode_body(body, layout), {"reference": body.to_tensor()}
+            bodies, _ = super().receive(body, flags, peer, context)
+            return bodies, {"reference": body.to_tensor()}
         if "reference" not in peer:
             raise PacketError("reference", "a skip before anything was sent")
-        return self.reference(peer, layout), peer
+        return super().receive(Body.from_tensor(peer["reference"]), flags, peer, context)
 
 
 @part("uplink", "accelerated")
@@ -101,6 +107,7 @@ class Accelerated(ThresholdUplink):
     """
 
     feedback: Literal["sent", "used"] = "sent"
+    sensitivity = STATEFUL
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         target = self.target(update, state, context)
@@ -112,10 +119,15 @@ class Accelerated(ThresholdUplink):
         memory = self.remember(target, remembered, context)
         return Encoded(body, memory | {"reference": body.to_tensor()}, used, flags, remembered)
 
-    def decode(self, body: Body, flags: Flag, peer: State, layout: Layout) -> tuple[Payload, State]:
-        payload: Payload = decode_body(body, layout)
+    def receive(self, body: Body, flags: Flag, peer: State, context: RoundContext) -> tuple[tuple[Body, ...], State]:
+        """The server has y and r, so it verifies the test of an acceleration."""
+        bodies: tuple[Body, ...] = (body,)
         if Flag.ACCELERATED in flags:
             if "reference" not in peer:
                 raise PacketError("reference", "an acceleration before anything was sent")
-            payload = SumPayload(self.reference(peer, layout), payload)
-        return payload, {"reference": body.to_tensor()}
+            reference = self.reference(peer, context.layout)
+            distance = sum_norm(decode_body(body, context.layout), reference, -1.0)
+            if distance > _SLACK * self.limit(context) * reference.norm():
+                raise PacketError("accelerated", "an acceleration of an update that is not close to the last one")
+            bodies = Body.from_tensor(peer["reference"]), body
+        return bodies, {"reference": body.to_tensor()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -10,14 +11,15 @@ import numpy as np
 from torch import Tensor
 
 from laconic.compression import groups
-from laconic.compression.body import BodyWriter, Floats, float_type
+from laconic.compression.body import BodyWriter, Floats, float_type, refuse_not_finite
 from laconic.compression.codec import Codec
 from laconic.compression.forms import Form, Kept, write_forms
 from laconic.compression.groups import Bounds, group_bounds, spans
 from laconic.compression.packet import Body
-from laconic.core.errors import ConfigError
+from laconic.core.errors import ConfigError, PacketError
 from laconic.core.layout import Layout
-from laconic.core.part import Part, checked
+from laconic.core.part import Part, checked, parameter_names
+from laconic.core.user_code import display_name
 
 Kind = TypeVar("Kind", bound="Compressor")
 
@@ -48,13 +50,24 @@ class Compressor(Part):
     def encode(self, vector: Tensor, layout: Layout, rng: np.random.Generator, granularity: str = "model") -> Body:
         """Encode a vector; only random compressors use the generator."""
         writer, bounds = BodyWriter(layout), group_bounds(layout, granularity)
-        forms = self.forms(host_entries(vector, layout), bounds, rng)
+        entries = host_entries(vector, layout)
+        forms = self.forms(entries, bounds, rng)
         if not self.sparse and any(isinstance(form, Kept) for form in forms):
             raise ConfigError(f"compressor '{self.name}': it returns Kept, so it must set `sparse = True`")
         try:
+            for form in [] if self.lossless else forms:
+                values = form.values if isinstance(form, Kept) else form
+                if isinstance(values, np.ndarray):
+                    refuse_not_finite(values)
             codec = write_forms(forms, bounds, writer)
         except ConfigError as error:
             raise ConfigError(f"compressor '{self.name}': {error}") from None
+        except PacketError:
+            if not np.isfinite(entries).all():
+                raise
+            raise ConfigError(
+                f"compressor '{self.name}': compress returned NaN or infinity for finite entries"
+            ) from None
         # An uncompressed vector does not depend on groups.
         return writer.body(codec, "model" if codec in (Codec.FLOAT32, Codec.FLOAT64) else granularity)
 
@@ -100,7 +113,7 @@ class Compressor(Part):
     def scaled_for_feedback(self: Kind) -> Kind:
         """A contractive form for error feedback: the compressor itself, or divided by 1 + omega."""
         if not self.contractive:
-            raise ConfigError(f"compressor {self} is not contractive: error feedback cannot use it")
+            raise ConfigError(f"compressor {self} is not contractive, as error feedback requires")
         return self
 
     def kept(self, size: int) -> int:
@@ -125,8 +138,8 @@ def compressor(name: str, argument: str | None = None) -> Callable[[type[Kind]],
 
     def register(cls: type[Kind]) -> type[Kind]:
         cls.name, cls.argument = name, argument
-        _check(cls, name)
         registered = checked(cls)
+        _check(registered, name)
         COMPRESSORS[name] = registered
         return registered
 
@@ -135,12 +148,20 @@ def compressor(name: str, argument: str | None = None) -> Callable[[type[Kind]],
 
 def _check(cls: type[Compressor], name: str) -> None:
     """Reject a class that could not work."""
-    described = f"compressor '{name}' ({cls.__module__}.{cls.__qualname__})"
+    described = f"compressor '{name}' ({display_name(cls)})"
     taken = COMPRESSORS.get(name)
     if taken is not None and taken.__module__.startswith("laconic.") and taken.__module__ != cls.__module__:
         raise ConfigError(f"{described}: Laconic has a compressor of that name; choose another")
     if cls.compress is Compressor.compress and cls.forms is Compressor.forms:
         raise ConfigError(f"{described}: it has no function `compress`")
+    try:
+        inspect.signature(cls.compress).bind(cls, "x", "rng")
+    except TypeError:
+        raise ConfigError(f"{described}: the function must be `compress(self, x, rng)`") from None
+    known = parameter_names(cls)
+    if cls.argument is not None and cls.argument not in known:
+        names = ", ".join(known) or "none"
+        raise ConfigError(f"{described}: argument = '{cls.argument}': must be one of its parameters: {names}")
 
 
 def host_entries(vector: Tensor, layout: Layout) -> Floats:

@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from laconic.compression.body import Floats
-from laconic.compression.codec import Codec
+from laconic.compression.body import DENSE_CODECS, Floats
 from laconic.compression.compressors.base import Compressor, compressor
 from laconic.compression.forms import Form, Values
 from laconic.compression.packet import Body
-
-_DENSE = {torch.float32: Codec.FLOAT32, torch.float64: Codec.FLOAT64}
 
 
 @compressor("dense")
@@ -46,4 +42,4 @@ def encode_dense(vector: Tensor, *, lent: bool = False) -> Body:
     """Encode a vector without compression. A `lent` vector must not change afterward; it is not copied."""
     entries = vector.detach().cpu().contiguous().numpy()
     little = entries.astype(entries.dtype.newbyteorder("<"), copy=False)
-    return Body(_DENSE[vector.dtype], little.data.cast("B") if lent else little.tobytes())
+    return Body(DENSE_CODECS[vector.dtype], little.data.cast("B") if lent else little.tobytes())

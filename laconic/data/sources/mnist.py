@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import zipfile
 import zlib
 from dataclasses import replace
@@ -20,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from laconic.core.errors import DataError
-from laconic.data.files import Checksum, DataFile, Finder
+from laconic.data.files import Checksum, DataFile, Finder, blocks
 from laconic.data.sources import idx
 from laconic.data.sources.pool import DatasetInfo, Pool, Source, group_by, image_pool
 
@@ -28,7 +29,10 @@ MNIST_MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
-FASHION_MIRRORS = ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",)
+FASHION_MIRRORS = (
+    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+    "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
+)
 PARTS = (
     ("train-images-idx3-ubyte.gz", (60_000, 28, 28)),
     ("train-labels-idx1-ubyte.gz", (60_000,)),
@@ -39,8 +43,8 @@ PARTS = (
 
 def _files(folder: str, mirrors: tuple[str, ...], sums: tuple[str, ...]) -> tuple[DataFile, ...]:
     return tuple(
-        DataFile(folder, name, tuple(mirror + name for mirror in mirrors), Checksum("sha256", value))
-        for (name, _), value in zip(PARTS, sums, strict=True)
+        DataFile(folder, name, tuple(mirror + name for mirror in mirrors), Checksum("sha256", value), idx.size(shape))
+        for (name, shape), value in zip(PARTS, sums, strict=True)
     )
 
 
@@ -69,12 +73,14 @@ WRITERS_FILE = DataFile(
     "qmnist-train-labels-idx2-int.gz",
     ("https://raw.githubusercontent.com/facebookresearch/qmnist/master/qmnist-train-labels-idx2-int.gz",),
     Checksum("sha256", "bb1b6e1ec7b04fd5696f1ed50b5f58f8ef195118edd5c93c81783df9740b8ac5"),
+    idx.size((60_000, 8), 4),
 )
 EMNIST_ARCHIVE = DataFile(
     "emnist",
     "gzip.zip",
     ("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
     Checksum("md5", "58c8d27c78d21e728a6bc7b3cc06412e"),
+    563_000_000,
 )
 # The published checksums of the members cover the .gz files. There are none for the labels: the archive's checksum
 # covers them, and for unpacked files the reader checks header and length.
@@ -83,14 +89,16 @@ EMNIST_FILES = (
         "emnist",
         "emnist-digits-train-images-idx3-ubyte.gz",
         checksum=Checksum("sha256", "f7c95004d14d81af89522e67d8f0c781dfb3bd544181c81bfe1eb6b41c35b726", stored=True),
+        size=idx.size((240_000, 28, 28)),
     ),
-    DataFile("emnist", "emnist-digits-train-labels-idx1-ubyte.gz"),
+    DataFile("emnist", "emnist-digits-train-labels-idx1-ubyte.gz", size=idx.size((240_000,))),
     DataFile(
         "emnist",
         "emnist-digits-test-images-idx3-ubyte.gz",
         checksum=Checksum("sha256", "20ebe43509264f7639d37c835a3f0b009e90b29e00a099a03101abe1644a3f63", stored=True),
+        size=idx.size((40_000, 28, 28)),
     ),
-    DataFile("emnist", "emnist-digits-test-labels-idx1-ubyte.gz"),
+    DataFile("emnist", "emnist-digits-test-labels-idx1-ubyte.gz", size=idx.size((40_000,))),
 )
 EMNIST_COUNTS = (240_000, 40_000)
 
@@ -135,8 +143,12 @@ def _member(archive: Path, file: DataFile) -> bytes:
     """Read one idx file from NIST's archive, uncompressed."""
     try:
         with zipfile.ZipFile(archive) as opened:
-            stored = opened.read(f"gzip/{file.name}")
-        content = gzip.decompress(stored)
+            member = opened.getinfo(f"gzip/{file.name}")
+            if member.file_size > file.most:
+                raise zipfile.BadZipFile(f"it has {member.file_size} bytes, at most {file.most} are expected")
+            stored = opened.read(member)
+        with gzip.open(io.BytesIO(stored)) as stream:
+            content = b"".join(blocks(archive, stream, file.size))
     except (KeyError, zipfile.BadZipFile, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{archive} has no readable member gzip/{file.name}: {error}") from error
     expected = file.checksum

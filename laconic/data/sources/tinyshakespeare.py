@@ -23,6 +23,7 @@ FILE = DataFile(
     "input.txt",
     ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",),
     Checksum("sha256", "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"),
+    1_115_394,
 )
 WINDOW = 80
 TEST_SHARE = 0.1

@@ -28,6 +28,11 @@ function show(name, traces, more) {
   Plotly.react(name, traces, layout({ ...drag, ...more }), { responsive: true, ...buttons });
 }
 
+// Plotly reads tags, entities and %{…} in texts. Names come from files and are shown as they are.
+function literal(text) {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll("%", "&#37;");
+}
+
 function transparent(hex) {
   const parts = [1, 3, 5].map((start) => parseInt(hex.slice(start, start + 2), 16));
   return `rgba(${parts.join(",")},0.18)`;
@@ -47,18 +52,18 @@ function drawCurves(groups, { metric, cost, logX, logY, smooth }) {
         fill: "toself", fillcolor: transparent(group.color), line: { width: 0 }, hoverinfo: "skip", mode: "lines" });
     }
     const seeds = meanOf(band.seeds);
-    traces.push({ x: band.x, y: scale(band.mean), name: group.label + seeds, mode: "lines+markers",
+    traces.push({ x: band.x, y: scale(band.mean), name: literal(group.label) + seeds, mode: "lines+markers",
       marker: { size: 4 }, line: { color: group.color, width: 2, dash: group.dash },
-      hovertemplate: `${group.label}${seeds}<br>%{y:.4g}${percent ? " %" : ""} at %{x:.4s}<extra></extra>` });
+      hovertemplate: `${literal(group.label)}${seeds}<br>%{y:.4g}${percent ? " %" : ""} at %{x:.4s}<extra></extra>` });
     const ends = group.runs.filter((run) => run.diverged).map((run) => lastPoint(run, metric, cost, width)).filter(Boolean);
     if (ends.length) {
-      traces.push({ x: ends.map((end) => end.x), y: scale(ends.map((end) => end.y)), customdata: ends.map((end) => end.text), name: `${group.label}, diverged`,
-        mode: "markers", marker: { symbol: "x", size: 11, color: group.color }, hovertemplate: `${group.label}<br>%{customdata}<extra></extra>` });
+      traces.push({ x: ends.map((end) => end.x), y: scale(ends.map((end) => end.y)), customdata: ends.map((end) => end.text), name: `${literal(group.label)}, diverged`,
+        mode: "markers", marker: { symbol: "x", size: 11, color: group.color }, hovertemplate: `${literal(group.label)}<br>%{customdata}<extra></extra>` });
     }
   }
   show("curves", traces, {
     xaxis: { title: { text: COSTS[cost] }, type: logX ? "log" : "linear" },
-    yaxis: { title: { text: percent ? "accuracy, %" : metric.replaceAll("_", " ") }, type: logY ? "log" : "linear" },
+    yaxis: { title: { text: percent ? "accuracy, %" : literal(metric.replaceAll("_", " ")) }, type: logY ? "log" : "linear" },
   });
 }
 
@@ -70,9 +75,9 @@ function drawPareto(groups) {
       return accuracy.map((value, index) => [bytes[index], value === null ? null : 100 * value]).filter((point) => point[1] !== null);
     });
     all.push(...points);
-    traces.push({ x: points.map((point) => point[0]), y: points.map((point) => point[1]), name: group.label,
+    traces.push({ x: points.map((point) => point[0]), y: points.map((point) => point[1]), name: literal(group.label),
       mode: "markers", marker: { color: group.color, size: 5, opacity: 0.6 },
-      hovertemplate: `${group.label}<br>%{y:.2f} % with %{x:.3s}B<extra></extra>` });
+      hovertemplate: `${literal(group.label)}<br>%{y:.2f} % with %{x:.3s}B<extra></extra>` });
   }
   let best = -1;
   const front = all.sort((a, b) => a[0] - b[0]).filter((point) => point[1] > best && ((best = point[1]), true));
@@ -114,18 +119,18 @@ function drawStreams(groups, scale) {
   const totals = sums.map((sizes) => Object.values(sizes).reduce((sum, bytes) => sum + bytes, 0) || 1);
   const traces = names.map((name, order) => {
     const bytes = sums.map((sizes) => sizes[name] ?? 0), mark = { color: name === HEADERS ? color("--faint") : COLORS[order % COLORS.length] };
-    const texts = titles.map((title, at) => `${title}<br>${name}: ${size(bytes[at])}, ${number(100 * bytes[at] / totals[at], 2)} % of ${size(totals[at])}`);
+    const texts = titles.map((title, at) => `${literal(title)}<br>${literal(name)}: ${size(bytes[at])}, ${number(100 * bytes[at] / totals[at], 2)} % of ${size(totals[at])}`);
     const x = bytes.map((count, at) => (share ? 100 * count / totals[at] : log && !count ? null : count));
     const kind = log ? { mode: "markers", marker: { ...mark, size: 8 } } : { type: "bar", orientation: "h", marker: mark, width: BAR };
     // Offset the dots vertically, so that equal values do not hide each other.
     const y = tops.map((top) => top + (log ? BAR * (order + 0.5) / names.length : BAR / 2));
-    return { ...kind, name, x, y, customdata: texts, hovertemplate: "%{customdata}<extra></extra>" };
+    return { ...kind, name: literal(name), x, y, customdata: texts, hovertemplate: "%{customdata}<extra></extra>" };
   });
   show("streams", traces, {
     barmode: "stack", showlegend: true, legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, traceorder: "normal" },
     xaxis: { title: { text: share ? "% of its bytes" : "bytes" }, type: log ? "log" : "linear" },
     yaxis: { range: [height + GAP / 2, 0], visible: false, fixedrange: true },
-    annotations: labels.map((label, at) => ({ text: label.join("<br>"), x: 0, xref: "paper", xanchor: "left", align: "left",
+    annotations: labels.map((label, at) => ({ text: label.map(literal).join("<br>"), x: 0, xref: "paper", xanchor: "left", align: "left",
       y: tops[at], yanchor: "bottom", borderpad: 0, showarrow: false })),
     margin: { l: 12, r: 15, t: 10, b: 45 },
   });
@@ -133,10 +138,10 @@ function drawStreams(groups, scale) {
 
 function drawCourse(groups, name, log) {
   const traces = groups.flatMap((group) => group.runs.filter((run) => run.course[name]).map((run) => ({
-    x: run.course.round, y: run.course[name], name: group.label, mode: "lines", line: { color: group.color, width: 1.5, dash: group.dash },
-    hovertemplate: `${group.label}, seed ${run.seed}<br>%{y:.4g} in round %{x}<extra></extra>`,
+    x: run.course.round, y: run.course[name], name: literal(group.label), mode: "lines", line: { color: group.color, width: 1.5, dash: group.dash },
+    hovertemplate: `${literal(group.label)}, seed ${run.seed}<br>%{y:.4g} in round %{x}<extra></extra>`,
   })));
-  show("course", traces, { xaxis: { title: { text: "round" } }, yaxis: { title: { text: name.replaceAll("_", " ") }, type: log ? "log" : "linear" } });
+  show("course", traces, { xaxis: { title: { text: "round" } }, yaxis: { title: { text: literal(name.replaceAll("_", " ")) }, type: log ? "log" : "linear" } });
 }
 
 function drawMatrix(name, matrix, more, axes) {

@@ -77,7 +77,7 @@ function seedsOf(runs) {
 
 // Mean bytes by stream, headers separate, over the finished runs, or over all runs if none is finished.
 function streamsOf(group) {
-  const done = group.runs.filter((run) => run.finished), runs = done.length ? done : group.runs, bytes = {};
+  const done = group.runs.filter((run) => run.finished), runs = done.length ? done : group.runs, bytes = Object.create(null);
   for (const { streams } of runs) {
     for (const [name, stream] of Object.entries(streams)) {
       bytes[name] = (bytes[name] ?? 0) + (stream.bytes - stream.headers) / runs.length;

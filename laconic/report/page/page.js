@@ -9,7 +9,7 @@ function options(name, wanted, texts = {}) {
   const select = element(name), before = select.value;
   if (select.dataset.wanted !== JSON.stringify(wanted)) {
     select.dataset.wanted = JSON.stringify(wanted);
-    select.replaceChildren(...wanted.map((value) => new Option(texts[value] || value.replaceAll("_", " "), value)));
+    select.replaceChildren(...wanted.map((value) => new Option(Object.hasOwn(texts, value) ? texts[value] : value.replaceAll("_", " "), value)));
     if (wanted.includes(before)) select.value = before;
   }
   return select.value;
@@ -129,12 +129,12 @@ function draw() {
 
 function update() {
   const going = data.runs.filter((run) => !run.finished && !run.diverged).length;
-  const unreadable = Object.keys(data.unreadable || {}).length;
+  const unreadable = Object.keys(data.unreadable || {});
   const sets = [...new Set(data.runs.map((run) => run.settings.dataset.split(/[\\/]/).pop()))].join(", ");
   const count = `${data.runs.length} run${data.runs.length === 1 ? "" : "s"}`;
   element("summary").textContent = data.runs.length ? `${count} on ${sets}${going ? `, ${going} not finished` : ""}` : `no runs yet in ${data.folder}`;
   document.querySelector("main").hidden = !data.runs.length;
-  if (unreadable) element("summary").textContent += `; ${unreadable} cannot be read`;
+  if (unreadable.length) element("summary").textContent += `; cannot be read: ${unreadable.join(", ")}`;
   if (!element("target").dataset.typed) {
     const target = data.target === null ? commonTarget(data.runs) : 100 * data.target;
     if (target) element("target").value = Number(target.toFixed(2));

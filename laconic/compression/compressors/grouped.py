@@ -1,0 +1,74 @@
+"""A compressor with its granularity, as links apply it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BeforeValidator
+from torch import Tensor
+
+from laconic.compression.compressors.base import Compressor
+from laconic.compression.compressors.dense import Dense
+from laconic.compression.compressors.spelling import parse_compressor, split_granularity
+from laconic.compression.groups import group_bounds
+from laconic.compression.packet import Body
+from laconic.core.layout import Layout
+
+
+@dataclass(frozen=True)
+class GroupedCompressor:
+    """A compressor and its granularity.
+
+    >>> print(GroupedCompressor.parse("sign@layer"), GroupedCompressor.parse("qsgd:8"))
+    sign@layer qsgd:8@model
+    """
+
+    compressor: Compressor
+    granularity: str = "model"
+
+    @classmethod
+    def parse(cls, text: str) -> GroupedCompressor:
+        """Parse a text such as `sign@layer`; without an `@` the granularity is `model`."""
+        spelled, granularity = split_granularity(text)
+        return cls(parse_compressor(spelled), granularity or "model")
+
+    def encode(self, vector: Tensor, layout: Layout, rng: np.random.Generator) -> Body:
+        """Encode a vector; only random compressors use the generator."""
+        return self.compressor.encode(vector, layout, rng, self.granularity)
+
+    def scaled_for_feedback(self) -> GroupedCompressor:
+        """The same with the compressor's contractive form, for error feedback."""
+        return GroupedCompressor(self.compressor.scaled_for_feedback(), self.granularity)
+
+    def omega(self, layout: Layout) -> float:
+        """The compressor's omega for the worst group."""
+        return max((self.compressor.omega(size) for size in self._sizes(layout)), default=0.0)
+
+    def paper_bits(self, layout: Layout) -> int:
+        """The bits that the papers count for a vector. FedCAMS (by model) counts positions; Fed-EF (by layer) does not."""
+        sizes = self._sizes(layout)
+        count = sum(self.compressor.kept(size) for size in sizes)
+        positions = self.compressor.position_bits(count) if self.granularity == "model" else 0
+        return positions + self.compressor.value_bits(count, len(sizes))
+
+    def _sizes(self, layout: Layout) -> list[int]:
+        sizes: list[int] = np.diff(group_bounds(layout, self.granularity)).tolist()
+        return sizes
+
+    def __str__(self) -> str:
+        return f"{self.compressor}@{self.granularity}"
+
+
+DENSE = GroupedCompressor(Dense())
+
+
+def _as_grouped(value: Any) -> Any:
+    if isinstance(value, Compressor):
+        return GroupedCompressor(value)
+    return GroupedCompressor.parse(value) if isinstance(value, str) else value
+
+
+AnyGroupedCompressor = Annotated[GroupedCompressor, BeforeValidator(_as_grouped)]
+"""A parameter that accepts a compressor with granularity, such as `qsgd:8@layer`; the default is `@model`."""

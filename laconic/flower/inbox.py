@@ -1,0 +1,43 @@
+"""Receives nodes' messages. A message that Flower itself cannot read must not stop the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from logging import getLogger
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from laconic.core.errors import PacketError
+from laconic.flower import wire
+
+LOG = getLogger("flwr.laconic")
+UNREADABLE = (DecodeError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What Flower raises for a malformed message. Errors of the connection are others."""
+
+
+class Inbox:
+    """Pulls replies to messages by their ids."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._one_by_one = False
+        """Whether to pull messages one by one, which is slower. Flower loses the messages that it pulls with a bad one."""
+
+    def pull(self, identifiers: Sequence[str]) -> Iterator[tuple[str, Message | PacketError]]:
+        """The replies that have arrived, by the id of the message that they answer; an error for one that is unreadable."""
+        if not self._one_by_one:
+            try:
+                replies = [*self._grid.pull_messages(identifiers)]
+            except UNREADABLE as error:
+                LOG.warning("laconic: a message is unreadable for Flower: %s", wire.sanitized(repr(error)))
+                self._one_by_one = True
+            else:
+                yield from ((reply.metadata.reply_to_message_id, reply) for reply in replies)
+                return
+        for identifier in identifiers:
+            try:
+                yield from [(identifier, reply) for reply in self._grid.pull_messages([identifier])]
+            except UNREADABLE as error:
+                yield identifier, PacketError("record", f"unreadable for Flower: {wire.sanitized(repr(error))}")

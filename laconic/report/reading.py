@@ -1,0 +1,247 @@
+"""Reads one run from disk as plain data. Anybody may have written its files: every size is bounded, every value checked."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+import tomllib
+from array import array
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from laconic.compression.packet import HEADER_BYTES
+from laconic.run.directory import RunDirectory
+from laconic.run.settings import flat
+from laconic.run.target import means
+from laconic.run.training import DIAGNOSTICS, TROUBLES, Record, metrics_of
+
+Table = dict[str, Any]
+
+POINTS = 400
+"""Maximum number of points per curve. A chart does not resolve more."""
+CLIENTS = 100
+"""Maximum number of clients in a heat map."""
+LONGEST_TEXT = 1 << 22
+"""Maximum number of bytes of a file that is read as a whole."""
+LONGEST_LINE = 1 << 16
+"""Maximum number of bytes of a line."""
+MOST_NAMES = 100
+"""Maximum number of metrics, and of streams, of a run, and of characters of a name."""
+MOST_RECORDS = 10**7
+LARGEST = 2.0**63
+COSTS = ("bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down", "gradients", "simulated_seconds", "seconds")
+MEASURED = ("participants", "training_loss", *DIAGNOSTICS)
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""Exceptions that the files of a run may cause."""
+
+
+class Summary:
+    """Sums over the records of a run, computed while they are read, and the numbers of the evaluated ones."""
+
+    def __init__(self) -> None:
+        self.rounds = self.count = 0
+        self.evaluated = array("Q")
+        self.metrics: set[str] = set()
+        self.packets: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+        self.troubles: Counter[str] = Counter()
+
+    def follow(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Pass records on, and add them to the summary."""
+        for record in records:
+            self.rounds = record["round"]
+            for name, traffic in record["streams"].items():
+                self.packets[name] += traffic["packets"]
+                self.bytes[name] += traffic["bytes"]
+            self.troubles.update(record["troubles"])
+            if record["metrics"]:
+                self.metrics.update(record["metrics"])
+                self.evaluated.append(self.count)
+            self.count += 1
+            if max(len(self.metrics), len(self.bytes)) > MOST_NAMES or self.count > MOST_RECORDS:
+                raise ValueError(f"more than {MOST_NAMES} metrics or streams, or {MOST_RECORDS} rounds")
+            yield record
+
+    def streams(self) -> Table:
+        """Packets, header bytes and bytes of the run by direction and stream."""
+        return {
+            name: {"packets": self.packets[name], "headers": self.packets[name] * HEADER_BYTES, "bytes": size}
+            for name, size in sorted(self.bytes.items())
+        }
+
+
+def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS) -> Table:
+    """Read one run, finished or not. Raises one of `UNREADABLE` for files that are not those of a run.
+
+    Args:
+        path: The run directory.
+        course: Additional columns to read for every round.
+        points: Maximum number of points per curve.
+    """
+    folder = RunDirectory(path)
+    text = _text(folder.config)
+    config = tomllib.loads(text)
+    settings = _settings(flat(config))
+    summary = Summary()
+    milestones = _milestones(summary.follow(_records(folder.metrics)))
+    # Read the file twice, instead of keeping all records in memory.
+    every, evaluated = _thinned(range(summary.count), points), _thinned(summary.evaluated, points)
+    numbers = sorted({*every, *evaluated})
+    kept = dict(zip(numbers, _records(folder.metrics, {*numbers}), strict=True))
+    metrics = sorted(summary.metrics)
+    return {
+        "path": str(path),
+        "settings": settings,
+        "config": text,
+        "seed": settings.get("seed", 0),
+        "metrics": metrics,
+        "rounds": summary.rounds,
+        "rounds_wanted": settings.get("rounds", 0),
+        "finished": folder.model.exists(),
+        "diverged": folder.diverged.exists(),
+        "milestones": milestones,
+        "evaluations": _columns([kept[number] for number in evaluated], ("round", *COSTS, *metrics)),
+        "course": _columns([kept[number] for number in every], ("round", *MEASURED, *course)),
+        "streams": summary.streams(),
+        "troubles": {name: summary.troubles[name] for name in TROUBLES if summary.troubles[name]},
+        "similarity": _similarity(path / "gradient_similarity.csv"),
+        "label_counts": _label_counts(folder.label_counts),
+    }
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a regular file. Reading a pipe could block, and reading a device could never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError(f"{path.name} is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def _text(path: Path) -> str:
+    with _opened(path) as file:
+        content = file.read(LONGEST_TEXT + 1)
+    if len(content) > LONGEST_TEXT:
+        raise ValueError(f"{path.name} has more than {LONGEST_TEXT} bytes")
+    return content.decode()
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a file, with their ends. An incomplete last line may end within a character."""
+    with _opened(path) as file:
+        while line := file.readline(LONGEST_LINE + 1):
+            if len(line) > LONGEST_LINE:
+                raise ValueError(f"{path.name} has a line of more than {LONGEST_LINE} bytes")
+            yield line.decode(errors="strict" if line.endswith(b"\n") else "replace")
+
+
+def _records(path: Path, only: Container[int] | None = None) -> Iterator[Record]:
+    """The records of a metrics file, or those with the given numbers. An incomplete last line is left out."""
+    for number, line in enumerate(_lines(path) if path.exists() else ()):
+        try:
+            if only is None or number in only:
+                yield _record(json.loads(line))
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+            if not line.endswith("\n"):
+                return
+            raise ValueError(f"{path.name}, line {number + 1}: {error}") from None
+
+
+def _record(record: Any) -> Record:
+    """The checked values of a record that the report shows."""
+    if not isinstance(record, dict):
+        raise ValueError("not an object")
+    for name in ("round", "bytes_up", "bytes_down", *(name for name in COSTS if name in record)):
+        if _number(name, record[name]) is None or record[name] < 0:
+            raise ValueError(f"{name} is not a cost")
+    streams = {
+        _name(name): {key: int(_number(key, traffic[key]) or 0) for key in ("packets", "bytes")}
+        for name, traffic in record.get("streams", {}).items()
+    }
+    failures = {name: record.get(name, 0) for name in TROUBLES}
+    counts = {name: value.values() if isinstance(value, dict) else [value] for name, value in failures.items()}
+    troubles = {name: sum(int(_number(name, value) or 0) for value in values) for name, values in counts.items()}
+    metrics = {_name(key): _number(key, value) for key, value in metrics_of(record).items()}
+    numbers = {key: _number(key, record[key]) for key in ("round", *COSTS, *MEASURED) if key in record}
+    return metrics | numbers | {"streams": streams, "troubles": troubles, "metrics": metrics}
+
+
+def _number(name: str, value: Any) -> float | None:
+    """A number; None for what a chart cannot show, such as NaN."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ValueError(f"{name[:MOST_NAMES]} is not a number")
+    if isinstance(value, int) and abs(value) >= LARGEST:
+        raise ValueError(f"{name[:MOST_NAMES]} is too large")
+    return value if value is not None and math.isfinite(value) and abs(value) < 1e100 else None
+
+
+def _name(name: str) -> str:
+    if len(name) > MOST_NAMES:
+        raise ValueError(f"a name has more than {MOST_NAMES} characters")
+    return name
+
+
+def _settings(settings: Table) -> Table:
+    """Check the types of settings: strings, numbers and lists of them. Pages and labels rely on some."""
+    for key, value in settings.items():
+        values = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, str | int | float) for item in values):
+            raise ValueError(f"config.toml: {key[:MOST_NAMES]} is not a setting")
+    for key, kind in {"algorithm": str, "dataset": str, "seed": int, "rounds": int, "clients": int}.items():
+        if not isinstance(settings.get(key, kind()), kind):
+            raise ValueError(f"config.toml: {key} is not valid")
+    return {"algorithm": "", "dataset": ""} | settings
+
+
+def _milestones(records: Iterable[Record]) -> list[list[float | None]]:
+    """Return each new best mean of five evaluations and its cost: [mean, round, bytes, simulated seconds].
+
+    They determine exactly where any target is reached, however few points of the curve are kept.
+    """
+    milestones: list[list[float | None]] = []
+    best = -1.0
+    for mean, last in means(records):
+        if mean > best:
+            best = mean
+            total_bytes = last["bytes_up"] + last["bytes_down"]
+            milestones.append([mean, last["round"], total_bytes, _short(last.get("simulated_seconds"))])
+            if len(milestones) > LONGEST_LINE:
+                milestones = milestones[::2]
+    return milestones
+
+
+def _thinned(values: Sequence[int], points: int = POINTS) -> Sequence[int]:
+    """Select at most `points` evenly spaced values, including the last."""
+    step = -(-len(values) // points) or 1
+    return values[::-1][::step][::-1]
+
+
+def _columns(records: list[Record], names: Iterable[str]) -> Table:
+    """Convert records to columns without empty ones. Numbers are rounded to the precision of a chart."""
+    columns = {name: [_short(record.get(name)) for record in records] for name in names}
+    return {name: values for name, values in columns.items() if any(value is not None for value in values)}
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _similarity(path: Path) -> list[list[float]] | None:
+    if not path.exists():
+        return None
+    rows = (line for _, line in zip(range(CLIENTS), _lines(path), strict=False))
+    return _matrix([[round(float(value), 3) for value in line.split(",")[:CLIENTS]] for line in rows])
+
+
+def _label_counts(path: Path) -> list[list[float]] | None:
+    return _matrix(json.loads(_text(path))[:CLIENTS]) if path.exists() else None
+
+
+def _matrix(rows: list[list[float]]) -> list[list[float]]:
+    if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
+        raise ValueError("a matrix has rows of different lengths")
+    return [[_number("an entry of a matrix", value) or 0 for value in row] for row in rows]
