@@ -7,7 +7,7 @@ from logging import getLogger
 
 from flwr.app import Message
 from flwr.serverapp import Grid
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 
 from laconic.core.errors import PacketError
 from laconic.flower import wire
