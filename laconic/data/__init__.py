@@ -16,8 +16,9 @@ from laconic.data.arrays import from_arrays
 from laconic.data.augmentation import Augmentation, RandomCrop, RandomFlip, augment, parse_augmentation
 from laconic.data.augmentation import augment as augmented
 from laconic.data.divide import divide
-from laconic.data.federated import AugmentedData, ClientData, Examples, FederatedData, GeneratedData, Kind
+from laconic.data.federated import AugmentedData, ClientData, Examples, FederatedData, Kind
 from laconic.data.files import Finder
+from laconic.data.generated import GeneratedData
 from laconic.data.hugging_face import from_hugging_face
 from laconic.data.images import from_images
 from laconic.data.lazy import LazyData, from_datasets

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from laconic.core.errors import ConfigError
 from laconic.core.spelling import Choice, choose
-from laconic.data.federated import ClientData, FederatedData, GeneratedData, Indices
+from laconic.data.federated import ClientData, FederatedData, Indices
+from laconic.data.generated import GeneratedData
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.data.federated import AugmentedData, ClientData, FederatedData, GeneratedData, Indices
+from laconic.data.federated import AugmentedData, ClientData, FederatedData, Indices
+from laconic.data.generated import GeneratedData
 from laconic.data.lazy import LazyData
 
 
