@@ -10,6 +10,7 @@ from typing import Any, Unpack, cast
 
 from pydantic import ValidationError
 from torch import nn
+from torch.utils.data import Dataset
 
 from laconic import data as data_sets
 from laconic import models
@@ -19,8 +20,8 @@ from laconic.core.errors import ConfigError, Interrupted, unknown_name
 from laconic.core.part import SLOTS
 from laconic.core.task import Task
 from laconic.core.validation import explain
+from laconic.data.arrays import Pair
 from laconic.data.federated import ClientData
-from laconic.data.supplied import Pair
 from laconic.run.callbacks import Callback, EachRound, ProgressBar
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
@@ -39,7 +40,7 @@ class SimulateKeywords(SettingsKeywords, Changes, total=False):
 def simulate(
     algorithm: Algorithm | Callable[[], Algorithm] | str,
     model: Task | nn.Module | Callable[[], nn.Module] | str,
-    data: ClientData | Sequence[Pair] | str,
+    data: ClientData | Sequence[Pair] | Sequence[Dataset[Any]] | Mapping[str, Any] | str,
     *,
     callbacks: Iterable[Callback] = (),
     progress: bool = False,
@@ -52,7 +53,8 @@ def simulate(
     Args:
         algorithm: An `Algorithm`, a recipe such as `laconic.fed_avg`, or a label such as "fed_cams:compressor=sign".
         model: A `Task`, a module, a function that builds one (its initial weights then depend on the seed), or a name.
-        data: A data set, one pair of arrays (inputs, targets) per client, or a data set's name.
+        data: A data set's name, or clients: a `ClientData`, or a list with one pair of arrays (inputs, targets) or one data
+            set of torch or Hugging Face per client; or a `DatasetDict`, or partitions of Flower Datasets.
         callbacks: Objects that are notified of the run's progress and may stop it. See `Callback`.
         progress: Whether to show a progress bar, in a terminal or a notebook.
         on_round: A function that is called with the record of each round.
@@ -68,10 +70,7 @@ def simulate(
     (3, 39450)
     """
     recipe, checked = _configured(algorithm, settings)
-    if isinstance(data, str):
-        clients: ClientData = data_sets.load(data, seed=checked.seed)
-    else:
-        clients = data if isinstance(data, ClientData) else data_sets.from_arrays(data)
+    clients = data_sets.load(data, seed=checked.seed) if isinstance(data, str) else data_sets.as_data(data)
     simulation = Simulation(recipe, _task(model, clients, checked.seed), clients, checked)
     names: dict[str, Any] = {
         "algorithm": recipe.name,
@@ -129,7 +128,7 @@ def _configured(
 
 def _labeled(label: str, settings: Mapping[str, Any]) -> tuple[Algorithm, Settings]:
     config = load_config(None, settings, split_label(label))
-    for key in ("dataset", "partition", "clients", "model", "data_dir"):
+    for key in ("dataset", "partition", "clients", "model", "data_dir", "augment", "skip_empty"):
         if key in config.model_fields_set:
             raise ConfigError(f"'{label}': {key} does not belong to the algorithm; pass data and model to simulate")
     return config.build_algorithm(), config.settings()

@@ -32,7 +32,7 @@ Command = Callable[..., None]
 
 OUTPUT = "Output"
 PANELS = {
-    "Data": ("dataset", "partition", "clients", "data_dir"),
+    "Data": ("dataset", "partition", "clients", "augment", "skip_empty", "data_dir"),
     "Model": ("model", "dtype"),
     "Training": (
         *("rounds", "participants", "local_steps", "local_epochs"),
@@ -53,7 +53,10 @@ PANELS = {
     "Other settings": ("imports",),
 }
 """The options of a run, in the order in which the help shows them."""
-_FLAGS = {"memory": "--memory/--no-memory", "diagnostics": "--diagnostics", "full_gradient": "--full-gradient"}
+_FLAGS = {
+    "memory": "--memory/--no-memory",
+    **{name: f"--{name.replace('_', '-')}" for name in ("diagnostics", "full_gradient", "skip_empty")},
+}
 _COMPLETED = {
     **{"dataset": DATASETS, "partition": PARTITIONS, "model": MODELS, "compressor": COMPRESSORS},
     **{"downlink": DOWNLINKS, "aggregate": AGGREGATES},

@@ -17,7 +17,7 @@ from laconic.run.directory import plain
 
 def new_directory(what: str, dataset: str) -> Path:
     """A directory below runs/ that does not exist yet."""
-    source = Path(dataset.partition(":")[0]).stem if ".py" in dataset else dataset
+    source = Path(dataset.partition(":")[0]).stem
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     base = Path("runs") / f"{stamp}-{what}-{source}"
     others = (base.with_name(f"{base.name}-{number}") for number in count(2))

@@ -136,7 +136,7 @@ class Comparison:
 
     def _shared(self, data: ClientData | None, label: str) -> ClientData | None:
         """The common data; None if the run has another data set or partition."""
-        keys = ("dataset", "partition", "clients", "seed", "data_dir")
+        keys = ("dataset", "partition", "clients", "augment", "skip_empty", "seed", "data_dir")
         same = all(getattr(self.configs[label], key) == getattr(self._first, key) for key in keys)
         return data if same else None
 

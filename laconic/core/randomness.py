@@ -5,6 +5,10 @@ No generator is shared, so results do not depend on the engine, the number of wo
 
 from __future__ import annotations
 
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
@@ -25,6 +29,7 @@ class Draw(StrEnum):
 
     ANCHOR = "anchor"
     ATTACKERS = "attackers"
+    AUGMENTATION = "augmentation"
     BANDWIDTH_DOWN = "network/down"
     BANDWIDTH_UP = "network/up"
     BATCHES = "batches"
@@ -37,6 +42,7 @@ class Draw(StrEnum):
     DROPOUT = "dropout"
     DUPLICATE = "fault/duplicate"
     FIRST_LARGE_BATCH = "first large batch"
+    HELD_OUT = "held out"
     INITIAL_MODEL = "initial model"
     LARGE_BATCH = "large batch"
     LATE = "fault/late"
@@ -82,3 +88,22 @@ class Randomness:
     def integer(self, purpose: str, round: int = GLOBAL, client: int = GLOBAL) -> int:
         """A 63-bit seed for one purpose."""
         return int.from_bytes(self.key(purpose, round, client)[:8], "little") >> 1
+
+
+GLOBAL_GENERATORS = threading.RLock()
+"""Held while code of others uses the global generators of torch, NumPy and `random`, which all threads share."""
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators of torch, NumPy and `random` for one thread at a time, and restore them afterward."""
+    with GLOBAL_GENERATORS, torch.random.fork_rng(devices=[]):
+        python, numpy = random.getstate(), np.random.get_state()
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)

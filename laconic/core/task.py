@@ -7,7 +7,8 @@ usually (inputs, targets).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -126,7 +127,7 @@ def classification(module: nn.Module) -> Task:
 
 def _classifier(module: nn.Module) -> Task:
     losses, means = _classification_losses, _classification_means
-    return Task(module, _classification_loss, losses=losses, means=means, predict=_logits)
+    return Task(module, _classification_loss, losses=losses, means=means, predict=_counted_logits)
 
 
 def is_cross_entropy(task: Task) -> bool:
@@ -152,15 +153,58 @@ TASKS: dict[str, Callable[[nn.Module], Task]] = {
 }
 
 
+IGNORED = -100
+"""The target of a token that does not count, such as padding: torch's and Hugging Face's `ignore_index`."""
+
+
+def called_by_name(module: nn.Module, names: Sequence[str]) -> nn.Module:
+    """A copy of a module that gets its inputs, in the order of `names`, as those keyword arguments of its `forward`.
+
+    A module without any of these parameters gets them in order.
+    """
+    parameters = inspect.signature(module.forward).parameters
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    required = [p for p in parameters.values() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    if not any(name in parameters for name in names) and (required or not anything):
+        return module
+
+    def by_name(_: nn.Module, inputs: tuple[Any, ...], more: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        given = dict(zip(names, inputs, strict=False))
+        return (), more | {name: value for name, value in given.items() if anything or name in parameters}
+
+    module = copy.deepcopy(module)
+    module.register_forward_pre_hook(by_name, with_kwargs=True)
+    return module
+
+
+def _output(module: nn.Module, batch: Batch) -> Tensor:
+    """The module's output tensor, also from an object or dict with `logits`, as Hugging Face's models return."""
+    output = module(*batch[:-1])
+    if isinstance(output, Tensor):
+        return output
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if not isinstance(logits, Tensor):
+        raise ConfigError(
+            f"model returns {type(output).__name__}: a tensor, or an object or dict with logits, is allowed"
+        )
+    return logits
+
+
 def _logits(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    inputs, targets = batch
-    logits = module(inputs)
+    targets, logits = batch[-1], _output(module, batch)
     if logits.shape[:-1] != targets.shape:
         raise ConfigError(
             f"model's output has shape {tuple(logits.shape)}, which does not fit labels of shape {tuple(targets.shape)}: "
             "it must have one more dimension, the classes"
         )
     return logits.flatten(0, -2), targets.flatten()
+
+
+def _counted_logits(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Logits and targets without ignored targets."""
+    logits, targets = _logits(module, batch)
+    counted = targets != IGNORED
+    return logits[counted], targets[counted]
 
 
 def _classification_loss(module: nn.Module, batch: Batch) -> Tensor:
@@ -172,14 +216,13 @@ def _classification_losses(module: nn.Module, batch: Batch) -> Tensor:
 
 
 def _classification_means(module: nn.Module, batch: Batch) -> dict[str, Tensor]:
-    logits, targets = _logits(module, batch)
+    logits, targets = _counted_logits(module, batch)
     accuracy = (logits.argmax(-1) == targets).to(logits.dtype).mean()
     return {"loss": F.cross_entropy(logits, targets), "accuracy": accuracy}
 
 
 def _predictions(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    inputs, targets = batch
-    outputs = module(inputs)
+    targets, outputs = batch[-1], _output(module, batch)
     if outputs.shape != targets.shape:
         outputs = outputs.squeeze(-1)
     if outputs.shape != targets.shape:

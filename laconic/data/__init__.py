@@ -12,26 +12,47 @@ from pathlib import Path
 
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.randomness import Draw, Randomness
-from laconic.data.federated import ClientData, Examples, FederatedData, GeneratedData, Kind
+from laconic.data.arrays import from_arrays
+from laconic.data.augmentation import Augmentation, RandomCrop, RandomFlip, augment, parse_augmentation
+from laconic.data.augmentation import augment as augmented
+from laconic.data.divide import divide
+from laconic.data.federated import AugmentedData, ClientData, Examples, FederatedData, Kind
 from laconic.data.files import Finder
+from laconic.data.generated import GeneratedData
+from laconic.data.hugging_face import from_hugging_face
+from laconic.data.images import from_images
+from laconic.data.lazy import LazyData, from_datasets
 from laconic.data.partition import Partition, parse_partition
+from laconic.data.paths import from_path, split_path
 from laconic.data.sources import SOURCES, DatasetInfo
-from laconic.data.supplied import divide, from_arrays, from_datasets, from_file, is_file
+from laconic.data.supplied import as_data, from_file, is_file
+from laconic.data.tables import from_table
 
 __all__ = [
+    "Augmentation",
+    "AugmentedData",
     "ClientData",
     "DatasetInfo",
     "Examples",
     "FederatedData",
     "GeneratedData",
     "Kind",
+    "LazyData",
     "Partition",
+    "RandomCrop",
+    "RandomFlip",
+    "as_data",
+    "augment",
     "datasets",
     "divide",
     "from_arrays",
     "from_datasets",
     "from_file",
+    "from_hugging_face",
+    "from_images",
+    "from_table",
     "load",
+    "parse_augmentation",
     "parse_partition",
 ]
 
@@ -49,23 +70,44 @@ def load(
     seed: int = 0,
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = True,
-) -> FederatedData | ClientData:
-    """Load a data set by name, or from your own file (`file.py` or `file.py:function`), partitioned over clients.
+    augment: str | None = None,
+    skip_empty: bool = False,
+) -> ClientData:
+    """Load a data set, partitioned over clients.
 
     Args:
+        name: A name of `datasets()`; `file.py` or `file.py:function` (see `from_file`); a CSV or Parquet file, or a folder
+            of them, as in `patients.csv:target=ill,client=hospital` (see `from_table`); or a folder of images
+            (see `from_images`).
         partition: Defaults to the data set's own: `natural` if it has natural clients, else `iid`.
         clients: Defaults to 100 (digits: 20), or to all natural clients.
+        augment: Random augmentation of images in training, as in `crop:4+flip`.
+        skip_empty: Leave out clients of your own data that have no examples.
     """
-    if is_file(name):
+    data = _load(name, clients, partition, seed, data_dir, download, skip_empty)
+    return data if augment is None else augmented(data, augment)
+
+
+def _load(
+    name: str,
+    clients: int | None,
+    partition: str | None,
+    seed: int,
+    data_dir: str | os.PathLike[str] | None,
+    download: bool,
+    skip_empty: bool,
+) -> ClientData:
+    if name not in SOURCES and (is_file(name) or split_path(name)):
         if data_dir is not None:
             raise ConfigError(f"data_dir '{data_dir}': {name} reads its own files; leave data_dir out")
-        return from_file(name, seed, clients, partition)
+        read = from_file if is_file(name) else from_path
+        return read(name, seed, clients, partition, skip_empty)
     if name not in SOURCES:
         if Path(name).suffix:
             raise ConfigError(
-                f"data set '{name}': data files are not read directly; write a Python file with a function clients() "
-                "that reads it and returns clients (or examples for --partition to divide), and pass that file: "
-                "--dataset clients.py; see docs/guides/own-data-and-model.md"
+                f"data set '{name}': of data files, only .csv and .parquet are read directly; write a Python file with a "
+                "function clients() that reads it and returns clients (or examples for --partition to divide), and pass "
+                "that file: --dataset clients.py; see docs/guides/own-data-and-model.md"
             )
         raise unknown_name("data set", name, SOURCES)
     source = SOURCES[name]

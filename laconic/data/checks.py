@@ -14,16 +14,27 @@ from laconic.core.errors import DataError
 KINDS = ("classification", "regression", "next_token")
 
 
-def check_examples(where: str, inputs: Tensor, targets: Tensor, kind: str, classes: int | None) -> None:
-    """Raise DataError if inputs and targets do not match each other, the task or the number of classes."""
+def check_examples(
+    where: str,
+    inputs: Tensor,
+    targets: Tensor,
+    kind: str,
+    classes: int | None,
+    numbers: Sequence[int] | None = None,
+) -> None:
+    """Raise DataError if inputs and targets do not match each other, the task or the number of classes.
+
+    `numbers` are the examples' numbers in error messages. Default: 0, 1, …
+    """
     if kind not in KINDS:
         raise DataError(f"{where}: kind is '{kind}'; allowed: {', '.join(KINDS)}")
     if inputs.ndim == 0 or targets.ndim == 0:
         raise DataError(f"{where}: inputs and targets need a first dimension that counts the examples")
+    numbers = range(len(inputs)) if numbers is None else numbers
     if len(inputs) != len(targets):
         raise DataError(f"{where}: {len(inputs)} inputs but {len(targets)} targets")
-    _check_finite(where, "input", inputs)
-    _check_finite(where, "target", targets)
+    check_finite(where, "input", inputs, numbers)
+    check_finite(where, "target", targets, numbers)
     if kind == "regression":
         if not targets.is_floating_point():
             raise DataError(f"{where}: regression needs floating targets, not {targets.dtype}")
@@ -34,11 +45,13 @@ def check_examples(where: str, inputs: Tensor, targets: Tensor, kind: str, class
         raise DataError(f"{where}: {kind} needs integer targets, not {targets.dtype}")
     if kind == "classification" and targets.ndim != 1:
         raise DataError(f"{where}: classification needs one label per example, not {tuple(targets.shape)}")
-    _check_range(where, "label", targets, classes)
+    # -100 marks tokens that do not count, such as padding.
+    counted = targets.clamp(min=0) if kind == "next_token" and bool((targets == -100).any()) else targets
+    _check_range(where, "label", counted, classes, numbers)
     if kind == "next_token":
         if inputs.is_floating_point():
             raise DataError(f"{where}: next_token needs integer inputs, not {inputs.dtype}")
-        _check_range(where, "input token", inputs, classes)
+        _check_range(where, "input token", inputs, classes, numbers)
 
 
 def check_indices(where: str, clients: Sequence[npt.NDArray[np.int64]], examples: int) -> None:
@@ -55,7 +68,8 @@ def check_indices(where: str, clients: Sequence[npt.NDArray[np.int64]], examples
                 raise DataError(f"{where}: client {client} has index {extreme}; allowed: 0..{examples - 1}")
 
 
-def _check_finite(where: str, what: str, values: Tensor) -> None:
+def check_finite(where: str, what: str, values: Tensor, numbers: Sequence[int]) -> None:
+    """Raise DataError for a NaN or an infinite number."""
     if not values.is_floating_point():
         return
     # A finite sum proves that all values are finite: one pass without a mask almost always suffices.
@@ -64,10 +78,11 @@ def _check_finite(where: str, what: str, values: Tensor) -> None:
     bad = torch.nonzero(~torch.isfinite(values))
     if len(bad):
         first = bad[0].tolist()
-        raise DataError(f"{where}: {what} {first[0]} contains {values[tuple(first)].item()}; numbers must be finite")
+        value = values[tuple(first)].item()
+        raise DataError(f"{where}: {what} {numbers[first[0]]} contains {value}; numbers must be finite")
 
 
-def _check_range(where: str, what: str, values: Tensor, classes: int) -> None:
+def _check_range(where: str, what: str, values: Tensor, classes: int, numbers: Sequence[int]) -> None:
     if values.numel() == 0:
         return
     # uint16 and similar types have no comparison kernels, so compare as int64.
@@ -76,4 +91,4 @@ def _check_range(where: str, what: str, values: Tensor, classes: int) -> None:
         return
     first = torch.nonzero((wide < 0) | (wide >= classes))[0].tolist()
     value = wide[tuple(first)].item()
-    raise DataError(f"{where}: {what} {value} at index {first[0]} is out of range; allowed: 0..{classes - 1}")
+    raise DataError(f"{where}: {what} {value} at index {numbers[first[0]]} is out of range; allowed: 0..{classes - 1}")

@@ -6,25 +6,25 @@ Engines use the `ClientData` protocol only, so that data too large for memory ca
 
 from __future__ import annotations
 
-import copy
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from laconic.core.errors import ConfigError, DataError
-from laconic.core.lru import LRUCache
+from laconic.core.errors import DataError
 from laconic.data.checks import check_examples, check_indices
 
 Kind = Literal["classification", "regression", "next_token"]
 Indices = npt.NDArray[np.int64]
 Normalize = tuple[tuple[float, ...], tuple[float, ...]]
+Array = Any
+"""Anything that torch.as_tensor accepts: NumPy arrays, tensors, lists of numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,24 +44,50 @@ class Examples:
     inputs: Tensor
     targets: Tensor
     normalize: Normalize | None = None
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+    """Further inputs by name, such as attention masks. A batch has them between inputs and targets."""
+    input_name: str | None = None
+    """The name of `inputs`, such as input_ids, if inputs have names."""
+
+    def __post_init__(self) -> None:
+        for name, tensor in self.extra.items():
+            if len(tensor) != len(self.inputs):
+                raise DataError(f"input '{name}' has {len(tensor)} examples, but '{self.input_name}' has {len(self)}")
 
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def batch(self, indices: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-        """Return the examples at `indices`, normalized and converted for a model."""
+    def batch(
+        self, indices: Tensor, dtype: torch.dtype = torch.float32, change: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, ...]:
+        """Return the examples at `indices`, normalized and converted for a model. `change` gets compact inputs first."""
         indices = indices.to(self.inputs.device)
         inputs = self.inputs.index_select(0, indices)
+        if change is not None:
+            inputs = change(inputs)
         targets = self.targets.index_select(0, indices)
-        return self._model_inputs(inputs, dtype), targets.to(dtype if targets.is_floating_point() else torch.int64)
+        extra = [_converted(tensor.index_select(0, indices), dtype) for tensor in self.extra.values()]
+        return self._model_inputs(inputs, dtype), *extra, _converted(targets, dtype)
+
+    def rows(self, indices: Tensor) -> Examples:
+        """Return some of the examples in their compact form."""
+        return self._with(lambda tensor: tensor[indices])
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors: inputs, further inputs and targets."""
+        return [self.inputs, *self.extra.values(), self.targets]
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Examples:
+        extra = {name: change(tensor) for name, tensor in self.extra.items()}
+        return replace(self, inputs=change(self.inputs), targets=change(self.targets), extra=extra)
 
     def to(self, device: str | torch.device) -> Examples:
         """Return the same examples on another device."""
-        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+        return self._with(lambda tensor: tensor.to(device))
 
     def _model_inputs(self, inputs: Tensor, dtype: torch.dtype) -> Tensor:
         if self.normalize is None:
-            return inputs.to(dtype if inputs.is_floating_point() else torch.int64)
+            return _converted(inputs, dtype)
         # Half precision has too few bits for two steps: compute in float32 and round once at the end.
         working = dtype if dtype.itemsize >= 4 else torch.float32
         if working not in self._affine:
@@ -80,6 +106,10 @@ class Examples:
         scale, shift = 1 / (255 * deviation), -mean / deviation
         device = self.inputs.device
         return scale.view(shape).to(device, dtype), shift.view(shape).to(device, dtype)
+
+
+def _converted(values: Tensor, dtype: torch.dtype) -> Tensor:
+    return values.to(dtype if values.is_floating_point() else torch.int64)
 
 
 def compact(values: Tensor) -> Tensor:
@@ -113,13 +143,51 @@ class ClientData(Protocol):
     def size(self, client: int) -> int:
         """Number of examples of a client."""
 
-    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
         """A client's examples at `positions` (0..size-1, in the client's own order)."""
+
+
+@runtime_checkable
+class AugmentedData(Protocol):
+    """The capability of data whose training batches are random, such as randomly cropped images."""
+
+    def augmented(self, client: int, positions: Indices, dtype: torch.dtype, seed: int) -> tuple[Tensor, ...]:
+        """The batch for training at `positions`. All of its randomness comes from the seed."""
+
+
+@runtime_checkable
+class NamedInputs(Protocol):
+    """The capability of data whose inputs have names, by which a module's `forward` gets them."""
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of a batch's inputs, in order; empty if they have none."""
+
+
+def input_names(examples: Examples) -> tuple[str, ...]:
+    """The names of the inputs of examples."""
+    return () if examples.input_name is None else (examples.input_name, *examples.extra)
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """The capability to list all clients' sizes at once."""
+
+    def sizes(self) -> Indices:
+        """Number of examples of every client."""
+
+
+@runtime_checkable
+class Fingerprinted(Protocol):
+    """The capability to tell whether data is the same as in an earlier process."""
+
+    def fingerprint(self) -> str:
+        """A hash of examples and clients."""
 
 
 def sizes_of(data: ClientData) -> Indices:
     """Number of examples of every client."""
-    if isinstance(data, FederatedData | GeneratedData):
+    if isinstance(data, Sized):
         return data.sizes()
     return np.fromiter((data.size(client) for client in range(len(data))), np.int64, len(data))
 
@@ -165,6 +233,11 @@ class FederatedData:
         """Shape of one input."""
         return tuple(self.examples.inputs.shape[1:])
 
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of a batch's inputs; empty if they have none."""
+        return input_names(self.examples)
+
     def size(self, client: int) -> int:
         """Number of examples of a client."""
         return len(self.clients[client])
@@ -173,15 +246,27 @@ class FederatedData:
         """Number of examples of every client."""
         return np.array([len(indices) for indices in self.clients], dtype=np.int64)
 
-    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
         """A client's examples at `positions` (0..size-1, in the client's own order)."""
         return self.examples.batch(torch.from_numpy(self.clients[client][positions]), dtype)
+
+    def targets(self) -> np.ndarray[Any, Any]:
+        """The targets of all examples, numbered as in `clients`."""
+        return self.examples.targets.cpu().numpy()
+
+    def divided(self, split: Sequence[Indices]) -> Self:
+        """The same examples with other clients."""
+        return replace(self, clients=split)
+
+    def part(self, clients: Sequence[int]) -> Self:
+        """The same data with some of the clients only."""
+        return replace(self, clients=[self.clients[client] for client in clients])
 
     def label_counts(self) -> Indices:
         """Count every client's examples (or tokens) of every class: [clients, classes]."""
         if self.classes is None:
             raise DataError(f"{self.name}: {self.kind} data has no classes to count")
-        targets = self.examples.targets.cpu().numpy()
+        targets = self.targets()
         counts = [np.bincount(targets[indices].ravel(), minlength=self.classes) for indices in self.clients]
         return np.stack(counts).astype(np.int64)
 
@@ -192,7 +277,7 @@ class FederatedData:
             if examples is None:
                 digest.update(b"no test")
                 continue
-            for tensor in (examples.inputs, examples.targets):
+            for tensor in examples.tensors():
                 digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
                 digest.update(tensor.cpu().contiguous().numpy().tobytes())
             digest.update(repr(examples.normalize).encode())
@@ -209,98 +294,3 @@ class FederatedData:
         """Return the same data on another device. The split stays on the host."""
         test = None if self.test is None else self.test.to(device)
         return replace(self, examples=self.examples.to(device), test=test)
-
-
-Array = Any
-"""Anything that torch.as_tensor accepts: NumPy arrays, tensors, lists of numbers."""
-Make = Callable[[int], tuple[Array, Array]]
-Size = Callable[[int], int]
-
-
-class GeneratedData:
-    """Data generated or opened on demand, for more clients than fit in memory.
-
-    Args:
-        size: Number of examples of every client, or a function of the client that returns it.
-        make: Returns a client's (inputs, targets): the same arrays on every call.
-        cache: Number of most recently used clients kept in memory.
-
-    >>> def make(client): return torch.full((3, 2), float(client)), torch.zeros(3, dtype=torch.int64)
-    >>> million = GeneratedData(1_000_000, 3, make, kind="classification", classes=2)
-    >>> len(million), million.input_shape, million.batch(999_999, np.array([0]))[0]
-    (1000000, (2,), tensor([[999999., 999999.]]))
-    """
-
-    def __init__(
-        self,
-        clients: int,
-        size: int | Size,
-        make: Make,
-        *,
-        kind: Kind,
-        classes: int | None = None,
-        test: Examples | None = None,
-        normalize: Normalize | None = None,
-        cache: int = 64,
-        name: str = "generated",
-    ) -> None:
-        if clients < 1:
-            raise ConfigError(f"{name}: clients is {clients}; at least 1 is needed")
-        self.name, self.kind, self.classes, self.test = name, kind, classes, test
-        self._clients, self._size, self._make = clients, size, make
-        self._normalize = normalize
-        self._cache: LRUCache[int, Examples] = LRUCache(cache)
-        if test is not None:
-            check_examples(f"{name} (test)", test.inputs, test.targets, kind, classes)
-        self.input_shape: tuple[int, ...] = tuple(self._examples(0).inputs.shape[1:])
-
-    def __len__(self) -> int:
-        return self._clients
-
-    def size(self, client: int) -> int:
-        """Number of examples of a client."""
-        return self._size if isinstance(self._size, int) else self._size(client)
-
-    def sizes(self) -> Indices:
-        """Number of examples of every client."""
-        if isinstance(self._size, int):
-            return np.full(len(self), self._size, dtype=np.int64)
-        return np.fromiter(map(self._size, range(len(self))), np.int64, len(self))
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        digest = hashlib.sha256(f"{self.kind}/{self.classes}/{len(self)}".encode())
-        for client in {0, len(self) - 1}:
-            examples = self._examples(client)
-            for tensor in (examples.inputs, examples.targets):
-                digest.update(f"{client}{tensor.dtype}{tuple(tensor.shape)}".encode())
-                digest.update(tensor.cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()
-
-    def fingerprint(self) -> str:
-        """Return the sha256 of the first and the last client, which detects a different seed but not every difference."""
-        return self._fingerprint
-
-    def without_cache(self) -> GeneratedData:
-        """Return a copy without cached clients and test set, to send to another process."""
-        other = copy.copy(self)
-        other.test, other._cache = None, LRUCache(self._cache.limit)
-        return other
-
-    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-        """A client's examples at `positions`, generated unless the client is cached."""
-        return self._examples(client).batch(torch.from_numpy(np.ascontiguousarray(positions)), dtype)
-
-    def _examples(self, client: int) -> Examples:
-        if not 0 <= client < self._clients:
-            raise DataError(f"{self.name}: there is no client {client}; allowed: 0..{self._clients - 1}")
-        examples = self._cache.get(client)
-        if examples is None:
-            inputs, targets = (compact(torch.as_tensor(part)) for part in self._make(client))
-            where = f"{self.name}, client {client}"
-            check_examples(where, inputs, targets, self.kind, self.classes)
-            if len(inputs) != self.size(client):
-                raise DataError(f"{where}: make returned {len(inputs)} examples, but size is {self.size(client)}")
-            examples = Examples(inputs, targets, self._normalize)
-            self._cache.put(client, examples)
-        return examples

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.data.federated import ClientData, FederatedData, GeneratedData, Indices
+from laconic.data.federated import AugmentedData, ClientData, FederatedData, Indices
+from laconic.data.generated import GeneratedData
+from laconic.data.lazy import LazyData
 
 
 class OwnData:
@@ -23,6 +25,10 @@ class OwnData:
     def __init__(self, data: ClientData, population: int, local_index: Mapping[int, int]) -> None:
         self._part, self._population, self._local_index = data, population, local_index
         self.kind, self.classes, self.input_shape, self.test = data.kind, data.classes, data.input_shape, data.test
+        self.augmented: Callable[[int, Indices, torch.dtype, int], tuple[Tensor, ...]]
+        """Only if `data` is augmented: see `AugmentedData`."""
+        if isinstance(data, AugmentedData):
+            self._augments, self.augmented = data, self._augmented
 
     def __len__(self) -> int:
         return self._population
@@ -31,22 +37,26 @@ class OwnData:
         """Number of examples of a client."""
         return self._part.size(self._local_index[client])
 
-    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
         """A client's examples at `positions`."""
         return self._part.batch(self._local_index[client], positions, dtype)
+
+    def _augmented(self, client: int, positions: Indices, dtype: torch.dtype, seed: int) -> tuple[Tensor, ...]:
+        return self._augments.augmented(self._local_index[client], positions, dtype, seed)
 
 
 def part_of(data: ClientData, clients: Sequence[int]) -> ClientData:
     """Return data with the examples of some clients only, to send to the process that trains them."""
     if isinstance(data, GeneratedData):
         return data.without_cache()
+    local_index = {client: position for position, client in enumerate(clients)}
+    if isinstance(data, LazyData):
+        return OwnData(data.part(clients).without_test(), len(data), local_index)
     if not isinstance(data, FederatedData):
         return data
     wanted = np.concatenate([data.clients[client] for client in clients])
     kept, positions = np.unique(wanted, return_inverse=True)
     split = np.split(positions.astype(np.int64), np.cumsum([data.size(client) for client in clients])[:-1])
     index = torch.from_numpy(kept)
-    pool = data.examples
-    examples = replace(pool, inputs=pool.inputs[index], targets=pool.targets[index])
-    part = replace(data, examples=examples, clients=split, test=None)
-    return OwnData(part, len(data), {client: position for position, client in enumerate(clients)})
+    part = replace(data, examples=data.examples.rows(index), clients=split, test=None)
+    return OwnData(part, len(data), local_index)

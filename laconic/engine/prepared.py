@@ -74,7 +74,7 @@ def _check_labels(task: Task, classes: int | None, batch: Batch) -> None:
     if classes is None or task.loss is not TASKS["classification"](task.module).loss:
         return
     with torch.no_grad():
-        outputs = task.module.eval()(batch[0]).shape[-1]
+        outputs = task.outputs(task.module.eval(), batch)[0].shape[-1]
     if outputs < classes:
         raise ConfigError(f"model has {outputs} outputs, but the labels go from 0 to {classes - 1}")
 

@@ -179,7 +179,8 @@ class Node:
             raise ConfigError(f"partition-id = {client}: 0 to {plan.clients - 1} is allowed")
         if isinstance(self._data, str):
             name = _named(context, "dataset", self._data)
-            data = data_sets.load(name, clients=plan.clients, partition=plan.partition, seed=plan.seed)
+            keys = ("clients", "partition", "seed", "augment", "skip_empty")
+            data = data_sets.load(name, **{key: getattr(plan, key) for key in keys})
         else:
             data = self._data if isinstance(self._data, ClientData) else self._data(context)
         if len(data) == plan.clients:
@@ -232,6 +233,6 @@ class OwnExamples:
     def __len__(self) -> int:
         return self.data.size(self.client)
 
-    def batch(self, indices: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def batch(self, indices: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
         """Inputs and targets at `indices`."""
         return self.data.batch(self.client, indices.numpy(), dtype)

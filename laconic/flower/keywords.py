@@ -29,6 +29,8 @@ class ServerKeywords(SettingsKeywords, DeploymentKeywords, Changes, total=False)
 
     clients: int | None
     partition: str | None
+    augment: str | None
+    skip_empty: bool
     dtype: Literal["float32", "float64"]
     strategy: Literal["auto", "stacked", "vmap", "loop"]
     vmap_width: int

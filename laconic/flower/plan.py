@@ -19,10 +19,10 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.methods.own_training import OwnTraining
 from laconic.core.errors import ConfigError
 from laconic.core.part import SLOTS, find_part
-from laconic.core.task import TASKS, Task
-from laconic.data.federated import Kind
+from laconic.core.task import Task
+from laconic.data.federated import ClientData, Kind, NamedInputs
 from laconic.gradients.numerics import Numerics
-from laconic.run.simulation import initial_module
+from laconic.run.simulation import initial_module, make_task
 
 Model = str | nn.Module | Task | Callable[[], nn.Module | Task]
 """A model's name, a function that builds it (with the run's seed), or the model itself."""
@@ -36,6 +36,13 @@ class Shape(BaseModel):
     kind: Kind
     classes: int | None
     input_shape: tuple[int, ...]
+    input_names: tuple[str, ...] = ()
+
+
+def shape_of(data: ClientData) -> Shape:
+    """The properties of data that a model depends on."""
+    names = data.input_names if isinstance(data, NamedInputs) else ()
+    return Shape(kind=data.kind, classes=data.classes, input_shape=data.input_shape, input_names=names)
 
 
 class Plan(BaseModel):
@@ -52,6 +59,8 @@ class Plan(BaseModel):
     clients: int
     """The number of clients of the run."""
     partition: str | None
+    augment: str | None = None
+    skip_empty: bool = False
     numerics: Numerics
     buffers: Literal["mean", "frozen"]
     shape: Shape | None
@@ -88,7 +97,7 @@ def make_model(model: Model, seed: int, shape: Shape | None) -> Task:
         return built
     if shape is None:
         raise ConfigError("model: its loss is unknown without data; give data, or a Task")
-    return TASKS[shape.kind](built)
+    return make_task(built, shape)
 
 
 def _built(build: Callable[[], nn.Module | Task], seed: int) -> nn.Module | Task:

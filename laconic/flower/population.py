@@ -10,7 +10,7 @@ from torch import Tensor
 
 from laconic.core.errors import DataError
 from laconic.data.federated import ClientData, Examples, Indices, Kind
-from laconic.flower.plan import Shape
+from laconic.flower.plan import shape_of
 
 
 class Population:
@@ -22,7 +22,7 @@ class Population:
         self.kind: Kind = "classification" if like is None else like.kind
         self.classes = None if like is None else like.classes
         self.input_shape = () if like is None else like.input_shape
-        self.shape = None if like is None else Shape(kind=like.kind, classes=like.classes, input_shape=like.input_shape)
+        self.shape = None if like is None else shape_of(like)
         self._typical = 1
         """The median of the reported sizes."""
         self.sizes: dict[int, int] = {}
@@ -43,6 +43,6 @@ class Population:
         """The size that the client's node has reported. If it never connected, the median size of the others."""
         return self.sizes.get(client, self._typical)
 
-    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
         """Raise `DataError`: the server has no examples."""
         raise DataError("the examples of clients are on their nodes")

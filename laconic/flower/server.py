@@ -106,7 +106,8 @@ def serve(
         raise ConfigError("from_round: not with defense.noise: the privacy of the discarded rounds is spent")
     training = FederatedTraining(grid, algorithm, model, loaded, config, deployment, directory.save_checkpoint)
     resolved = config.resolved(training)
-    training.roster.plan = training.roster.plan.model_copy(update={"partition": resolved.partition})
+    data_keys = {key: getattr(resolved, key) for key in ("partition", "augment", "skip_empty")}
+    training.roster.plan = training.roster.plan.model_copy(update=data_keys)
     if directory.exists():
         directory.check_config()
         stored = RunConfig.model_validate(tomllib.loads(directory.config.read_text()))
@@ -131,8 +132,8 @@ def _renamed(
     algorithm = named.pop("algorithm", algorithm) if isinstance(algorithm, str) else algorithm
     if isinstance(data, str):
         data = named.pop("dataset", data)
-    elif "partition" in settings:
-        named["partition"] = settings.pop("partition")
+    else:
+        named |= {key: settings.pop(key) for key in ("partition", "augment", "skip_empty") if key in settings}
     for key, value in named.items():
         LOG.info("laconic: %s = %r is ignored: the app passes an object", key, value)
     return algorithm, model, data, settings

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from threading import Lock
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
+from laconic.core.randomness import GLOBAL_GENERATORS
 from laconic.core.task import Batch, Task
 from laconic.gradients.base import Gradients, Seed, by_batch_size
 from laconic.gradients.named_rng import NamedDraws, Stochastic, forked
@@ -27,8 +27,6 @@ from laconic.gradients.numerics import Numerics
 from laconic.gradients.perceptron import PerceptronGradients, is_perceptron
 from laconic.gradients.pooled_convolution import fuse
 from laconic.gradients.stacked import StackedGradients, can_be_stacked
-
-_SERIAL = Lock()
 
 
 def check_numerics(module: nn.Module, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> None:
@@ -191,7 +189,7 @@ def _draws(stochastic: Stochastic, seed: Seed, row: int, device: torch.device) -
 @contextmanager
 def _seeded_alone(seed: int, device: torch.device) -> Iterator[None]:
     """Seeds torch's global generator for one call, while a lock excludes other calls."""
-    with _SERIAL, forked(device):
+    with GLOBAL_GENERATORS, forked(device):
         torch.manual_seed(seed)
         yield
 

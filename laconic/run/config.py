@@ -31,6 +31,8 @@ from laconic.core.part import SLOTS, find_part, parameter_names
 from laconic.core.user_code import absolute, check_trusted, is_own, load_parts, trust
 from laconic.core.validation import explain
 from laconic.data.federated import ClientData
+from laconic.data.paths import split_path
+from laconic.data.sources import SOURCES
 from laconic.engine.settings import Faults, Network, RaySettings
 from laconic.federation.settings import Defenses
 from laconic.gradients.numerics import Numerics
@@ -64,9 +66,8 @@ class RunConfig(ConfigKeys):
 
     def load_data(self) -> ClientData:
         """Load the data set, partitioned over clients."""
-        return data.load(
-            self.dataset, clients=self.clients, partition=self.partition, seed=self.seed, data_dir=self.data_dir
-        )
+        keys = ("clients", "partition", "seed", "data_dir", "augment", "skip_empty")
+        return data.load(self.dataset, **{key: getattr(self, key) for key in keys})
 
     def build(self, loaded: ClientData | None = None) -> Simulation:
         """Build a simulation that is ready to run. `loaded` replaces the config's data set."""
@@ -84,7 +85,7 @@ class RunConfig(ConfigKeys):
         clients = training.data
         partition = self.partition or _default_partition(self.dataset)
         model = absolute(self.model or default_model(clients))
-        own = {"clients": len(clients), "partition": partition, "model": model, "dataset": absolute(self.dataset)}
+        own = {"clients": len(clients), "partition": partition, "model": model, "dataset": _absolute_data(self.dataset)}
         return self.model_copy(update=parts | settings | own)
 
     def to_toml(self) -> str:
@@ -101,6 +102,11 @@ def default_model(clients: ClientData) -> str:
     if len(clients.input_shape) == 3 and min(clients.input_shape[1:]) >= 28:
         return "lenet5"
     return "mlp:64" if clients.kind == "classification" else "mlp"
+
+
+def _absolute_data(name: str) -> str:
+    found = None if name in SOURCES else split_path(name)
+    return absolute(name) if found is None else f"{found[0].resolve()}{found[1]}"
 
 
 def _default_partition(dataset: str) -> str | None:

@@ -36,7 +36,7 @@ class Measurable(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batch(self, indices: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def batch(self, indices: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
         """Inputs and targets at `indices`."""
         ...
 
@@ -50,8 +50,7 @@ def evaluate(
 
     def measure(start: int) -> Measured:
         indices = torch.arange(start, min(start + BATCH, len(examples)))
-        inputs, targets = examples.batch(indices, layout.dtype)
-        batch = inputs.to(model.device), targets.to(model.device)
+        batch = tuple(tensor.to(model.device) for tensor in examples.batch(indices, layout.dtype))
         with torch.inference_mode():
             outputs = task.outputs(module, batch) if task.metrics else None
             return Measured(len(indices), task.measure(module, batch), outputs)

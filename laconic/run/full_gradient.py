@@ -64,6 +64,7 @@ class FullGradient:
             data=runtime.data,
             randomness=runtime.randomness,
             _gradients=self.engine.gradients,
+            augment=False,
         )
         return cohort.large_gradients([cohort.models])[0], cohort.mean_losses()
 

@@ -17,7 +17,7 @@ class ConfigKeys(Settings):
     algorithm: str = "fed_avg"
     """Algorithm: a name (see `laconic algorithms`)."""
     dataset: str = "digits"
-    """Data set: a name (see `laconic datasets`), or FILE.py[:FUNCTION] that returns the clients' data."""
+    """Data set: a name (see `laconic datasets`), FILE.py[:FUNCTION], FILE.csv:target=COLUMN[,client=COLUMN], or a folder."""
     partition: str | None = None
     """How examples are split over clients: iid, shards:S, pairs, dirichlet:ALPHA or natural. Default: the data set's own."""
     clients: int | None = Field(None, ge=1)
@@ -26,6 +26,10 @@ class ConfigKeys(Settings):
     """Model: a name (see `laconic models`), or FILE.py:FUNCTION that builds it. Default: one that fits the data."""
     data_dir: str | None = None
     """Folder that is searched for data sets first."""
+    augment: str | None = None
+    """Random augmentation of images in training, as in crop:4+flip. Default: none."""
+    skip_empty: bool = False
+    """Leave out clients of your own data that have no examples."""
     imports: list[str] = []
     """Python file that registers your own compressors, methods or other parts; repeatable."""
     method: dict[str, Any] = {}

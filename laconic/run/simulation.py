@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from laconic.algorithms.context import RoundContext
 from laconic.core.part import section
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import StateDict, prefixed
-from laconic.core.task import TASKS, Task
-from laconic.data.federated import ClientData, FederatedData, GeneratedData, sizes_of
+from laconic.core.task import TASKS, Task, called_by_name
+from laconic.data.federated import ClientData, Fingerprinted, Kind, NamedInputs, sizes_of
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.inline import ClientSpec
 from laconic.engine.network import NetworkEngine
@@ -149,7 +149,7 @@ class Simulation(Training):
         return {} if similarity is None else {"gradient_similarity": similarity}
 
     def fingerprints(self) -> dict[str, Any]:
-        data = self.data.fingerprint() if isinstance(self.data, FederatedData | GeneratedData) else None
+        data = self.data.fingerprint() if isinstance(self.data, Fingerprinted) else None
         return super().fingerprints() | {"data": data}
 
     def state_dict(self) -> StateDict:
@@ -209,6 +209,15 @@ def initial_module(build: Callable[[], nn.Module], seed: int) -> nn.Module:
         return build()
 
 
-def make_task(module: nn.Module, data: ClientData) -> Task:
+class Described(Protocol):
+    """What a task depends on: data, or a description of it."""
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of task."""
+
+
+def make_task(module: nn.Module, data: Described) -> Task:
     """The built-in task for this kind of data."""
-    return TASKS[data.kind](module)
+    names = data.input_names if isinstance(data, NamedInputs) else ()
+    return TASKS[data.kind](called_by_name(module, names) if names else module)

@@ -116,7 +116,9 @@ class Sweep:
 
     def _loaded(self, config: RunConfig) -> ClientData:
         """Return the config's data, shared by all configs with the same data set, partition and seed."""
-        key = repr([getattr(config, name) for name in ("dataset", "partition", "clients", "data_dir")])
+        key = repr(
+            [getattr(config, name) for name in ("dataset", "partition", "clients", "augment", "skip_empty", "data_dir")]
+        )
         if key != self._data_key:
             # Keep one at a time: a sweep over partitions does not need all of them in memory.
             self._data_key, self._data = key, {}

@@ -76,6 +76,15 @@ SETTINGS = {
     "a model for other inputs": (["--model", "char_gru"], ["char_gru", "1x8x8"]),
     "a model's function that is not there": (["--model", "nets.py:net"], ["nets.py:net", "there is no file 'nets.py'"]),
     "a data file that is not there": (["--dataset", "own.py"], ["own.py", "no such file"]),
+    "an augmentation that is not there": (
+        ["--augment", "crop:4+flop"],
+        ["augment = 'crop:4+flop'", "'flop'", "did you mean 'flip'?"],
+    ),
+    "a table without a target": (
+        ["--dataset", "people.csv"],
+        ["name the column to predict", "people.csv:target=COLUMN"],
+    ),
+    "a table that is not there": (["--dataset", "people.csv:target=ill"], ["people.csv: no such file"]),
     "a folder of data that is not there": (["--dataset", "mnist", "--data-dir", "nowhere"], ["data_dir 'nowhere'"]),
     "a folder of data for a file of one's own": (
         ["--dataset", "own.py", "--data-dir", "data"],

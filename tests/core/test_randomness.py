@@ -78,6 +78,7 @@ def test_names_of_draws_are_frozen() -> None:
     assert {draw.name: draw.value for draw in Draw} == {
         "ANCHOR": "anchor",
         "ATTACKERS": "attackers",
+        "AUGMENTATION": "augmentation",
         "BANDWIDTH_DOWN": "network/down",
         "BANDWIDTH_UP": "network/up",
         "BATCHES": "batches",
@@ -90,6 +91,7 @@ def test_names_of_draws_are_frozen() -> None:
         "DROPOUT": "dropout",
         "DUPLICATE": "fault/duplicate",
         "FIRST_LARGE_BATCH": "first large batch",
+        "HELD_OUT": "held out",
         "INITIAL_MODEL": "initial model",
         "LARGE_BATCH": "large batch",
         "LATE": "fault/late",

@@ -18,7 +18,7 @@ from laconic.core.part import State
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.schedules import clipped
 from laconic.core.task import Batch, Task
-from laconic.data.federated import ClientData
+from laconic.data.federated import AugmentedData, ClientData
 from laconic.gradients.base import Gradients, Seed
 
 PIECE = 512
@@ -75,6 +75,8 @@ class Cohort:
     data: ClientData
     randomness: Randomness
     _gradients: Gradients
+    augment: bool = True
+    """Whether batches are augmented, if the data has augmentation."""
     _shared: Sequence[str] = ()
     _received: Mapping[str, Tensor] = field(default_factory=dict)
     kept: dict[str, Tensor] = field(default_factory=dict)
@@ -114,8 +116,8 @@ class Cohort:
         self, purpose: str, dropout: str, positions: Callable[[int, np.random.Generator], Iterator[np.ndarray]]
     ) -> Iterator[Step]:
         plans = [
-            self._batches(client, positions(self.data.size(client), self.randomness.numpy(purpose, self.round, client)))
-            for client in self.clients
+            self._batches(client, purpose, positions(self.data.size(client), generator))
+            for client, generator in ((i, self.randomness.numpy(purpose, self.round, i)) for i in self.clients)
         ]
         for number in itertools.count():
             batches = [next(plan, None) for plan in plans]
@@ -193,7 +195,13 @@ class Cohort:
         sums = np.where(examples > 0, losses * examples, 0.0).sum(0)
         return [float(s / n) if n else math.nan for s, n in zip(sums, examples.sum(0), strict=True)]
 
-    def _batches(self, client: int, plan: Iterator[np.ndarray]) -> Iterator[Batch]:
+    def _batches(self, client: int, purpose: str, plan: Iterator[np.ndarray]) -> Iterator[Batch]:
+        if self.augment and isinstance(self.data, AugmentedData):
+            for number, positions in enumerate(plan):
+                seed = self.randomness.integer(f"{Draw.AUGMENTATION}/{purpose}/{number}", self.round, client)
+                read = self.data.augmented(client, positions, self.models.dtype, seed)
+                yield tuple(tensor.to(self.models.device) for tensor in read)
+            return
         # One gather for several batches: a call costs more than the copy of a small batch.
         for first in plan:
             block = [first, *itertools.islice(plan, GATHERED // len(first) - 1 if len(first) < GATHERED else 0)]

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -25,9 +23,9 @@ from laconic.algorithms.methods.cohort import Cohort
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.part import BOUNDED
-from laconic.core.randomness import Draw
+from laconic.core.randomness import Draw, seeded
 from laconic.core.user_code import load_function
-from laconic.data.federated import ClientData
+from laconic.data.federated import AugmentedData, ClientData
 
 Training = Callable[..., nn.Module | None]
 
@@ -57,14 +55,19 @@ class ClientDataset(Dataset[tuple[Tensor, ...]]):
     def __getitem__(self, position: int) -> tuple[Tensor, ...]:
         if not 0 <= position < len(self):
             raise IndexError(position)
-        self.taken += 1
-        return tuple(part[0] for part in self.data.batch(self.client, np.array([position]), self.dtype))
+        return self.__getitems__([position])[0]
 
     def __getitems__(self, positions: list[int]) -> list[tuple[Tensor, ...]]:
         """A batch in one gather, for `DataLoader`."""
         self.taken += len(positions)
-        batch = self.data.batch(self.client, np.asarray(positions, dtype=np.int64), self.dtype)
-        return list(zip(*batch, strict=True))
+        return list(zip(*self._batch(np.asarray(positions, dtype=np.int64)), strict=True))
+
+    def _batch(self, positions: np.ndarray) -> tuple[Tensor, ...]:
+        if not isinstance(self.data, AugmentedData):
+            return self.data.batch(self.client, positions, self.dtype)
+        # From torch's generator: it is seeded for the visit, and in each worker process of a `DataLoader`.
+        seed = int(torch.randint(2**62, ()))
+        return self.data.augmented(self.client, positions, self.dtype, seed)
 
 
 @method("own_training")
@@ -98,7 +101,7 @@ class OwnTraining(Method):
         layout.write(module, cohort.models[row], cohort.buffers[row])
         dataset = ClientDataset(cohort.data, client, cohort.models.dtype)
         visit = Visit(cohort.round, client, cohort.randomness.integer(Draw.OWN_TRAINING, cohort.round, client))
-        with _seeded(visit.seed):
+        with seeded(visit.seed):
             trained = self.training(*(module, dataset, visit)[: _argument_count(self.training)])
         trained = module if trained is None else trained
         if not isinstance(trained, nn.Module):
@@ -132,18 +135,3 @@ def _matches(module: nn.Module, layout: Layout) -> bool:
 def _spelling(function: Training) -> str:
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', '?')}:{name}"
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed torch, NumPy and `random`, and restore their states afterward."""
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)

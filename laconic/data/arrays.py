@@ -1,0 +1,203 @@
+"""Users' own arrays: one (inputs, targets) pair per client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from laconic.core.errors import DataError
+from laconic.data.checks import check_finite
+from laconic.data.federated import Array, Examples, FederatedData, Kind, Normalize, compact
+
+Pair = tuple[Array, Array]
+Client = TypeVar("Client")
+_ARRAYS = (np.ndarray, Tensor)
+
+
+def from_arrays(
+    clients: Sequence[Pair],
+    test: Pair | None = None,
+    kind: Kind | None = None,
+    classes: int | None = None,
+    name: str = "arrays",
+    normalize: Normalize | None = None,
+    labels: Sequence[str] | None = None,
+    skip_empty: bool = False,
+) -> FederatedData:
+    """Build federated data from one (inputs, targets) pair per client.
+
+    Inputs are an array, or a dict of arrays: the names of parameters of the model's `forward`.
+
+    Args:
+        kind: Defaults to classification for integer or text targets, regression for floating-point targets.
+        labels: The class names, if targets are text: class i is labels[i]. Defaults to all names in the data in
+            alphabetical order. A node, which has only a part of the data, must pass all labels.
+        normalize: For uint8 images: (mean, standard deviation) per channel of the values divided by 255.
+        skip_empty: Leave out clients without examples instead of refusing them.
+
+    >>> data = from_arrays([(np.zeros((3, 2)), np.array([0, 1, 1])), (np.ones((1, 2)), np.array([2]))])
+    >>> data.kind, data.classes, data.sizes().tolist(), data.input_shape
+    ('classification', 3, [3, 1], (2,))
+    """
+    if len(clients) == 0:
+        raise DataError(f"{name}: there are no clients")
+    if is_bare(clients):
+        raise DataError(
+            f"{name}: one (inputs, targets) pair; give a list with a pair per client, [(inputs, targets), …]"
+        )
+    clients = without_empty(name, clients, lambda pair: len(pair[1]), skip_empty)
+    extra, input_name = _extra_inputs([pair[0] for pair in clients if is_pair(pair)])
+    test_extra, _ = _extra_inputs([] if test is None else [test[0]])
+    clients = [_main_input(pair) for pair in clients]
+    test = None if test is None else _main_input(test)
+    clients, test, class_names = _encode_labels(name, clients, test, labels)
+    pairs = [_tensors(f"{name}, client {client}", pair) for client, pair in enumerate(clients)]
+    _check_shapes(name, pairs)
+    ends = np.cumsum([0, *(len(inputs) for inputs, _ in pairs)])
+    split = [np.arange(start, end, dtype=np.int64) for start, end in pairwise(ends)]
+    inputs, targets = (torch.cat(list(parts)) for parts in zip(*pairs, strict=True))
+    test_pair = None if test is None else _tensors(f"{name} (test)", test)
+    kind = kind or ("regression" if targets.is_floating_point() else "classification")
+    if kind != "regression" and classes is None:
+        both = [targets] if test_pair is None else [targets, test_pair[1]]
+        both += [inputs] if kind == "next_token" else []
+        classes = len(class_names or ()) or 1 + max(int(part.max()) for part in both if part.numel())
+    test_set = None if test_pair is None else Examples(*test_pair, normalize, test_extra, input_name)
+    examples = Examples(inputs, targets, normalize, extra, input_name)
+    labels_found = bool(class_names and not labels)
+    return FederatedData(name, kind, examples, split, test_set, classes, class_names, labels_found)
+
+
+def _main_input(pair: Pair) -> Pair:
+    """The pair with the first input only, if inputs are a dict."""
+    if is_pair(pair) and isinstance(pair[0], Mapping):
+        return next(iter(pair[0].values())), pair[1]
+    return pair
+
+
+def _extra_inputs(inputs: Sequence[Any]) -> tuple[dict[str, Tensor], str | None]:
+    """All inputs but the first, over all clients, and the name of the first, if inputs are dicts."""
+    if not inputs or not all(isinstance(part, Mapping) for part in inputs):
+        return {}, None
+    first, *others = inputs[0]
+    return {key: torch.cat([compact(torch.as_tensor(part[key])) for part in inputs]) for key in others}, first
+
+
+def without_empty(
+    name: str, clients: Sequence[Client], size: Callable[[Client], int], skip_empty: bool
+) -> Sequence[Client]:
+    """The clients that have examples. Without `skip_empty`, a client that has none is an error."""
+    empty = {client for client, examples in enumerate(clients) if _is_empty(examples, size)}
+    if empty and not skip_empty:
+        raise DataError(
+            f"{name}: client {min(empty)} has no examples; leave such clients out with --skip-empty (skip_empty=True)"
+        )
+    if len(empty) == len(clients):
+        raise DataError(f"{name}: there are no clients with examples")
+    return [examples for client, examples in enumerate(clients) if client not in empty] if empty else clients
+
+
+def _is_empty(examples: Client, size: Callable[[Client], int]) -> bool:
+    try:
+        return size(examples) == 0
+    except (TypeError, IndexError):  # no arrays: reported with a better message later
+        return False
+
+
+def _check_shapes(name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    first_inputs, first_targets = pairs[0]
+    for client, (inputs, targets) in enumerate(pairs):
+        if inputs.shape[1:] != first_inputs.shape[1:] or targets.shape[1:] != first_targets.shape[1:]:
+            raise DataError(
+                f"{name}: client {client} has shapes {tuple(inputs.shape)} and {tuple(targets.shape)}, "
+                f"client 0 has {tuple(first_inputs.shape)} and {tuple(first_targets.shape)}"
+            )
+        if len(inputs) != len(targets):
+            raise DataError(f"{name}: client {client} has {len(inputs)} inputs but {len(targets)} targets")
+        check_finite(f"{name}, client {client}", "input", inputs, range(len(inputs)))
+        check_finite(f"{name}, client {client}", "target", targets, range(len(targets)))
+
+
+def is_bare(value: object) -> bool:
+    """Whether the value is one (inputs, targets) pair instead of a list of clients."""
+    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, _ARRAYS) for part in value)
+
+
+def is_pair(value: object) -> bool:
+    """Whether the value has two parts."""
+    return isinstance(value, (tuple, list)) and len(value) == 2
+
+
+def _encode_labels(
+    name: str, clients: Sequence[Pair], test: Pair | None, given: Sequence[str] | None
+) -> tuple[Sequence[Pair], Pair | None, tuple[str, ...] | None]:
+    """Replace text targets by class numbers. Return clients, test and the labels in the order of their numbers."""
+    pairs = [pair for pair in (*clients, *([] if test is None else [test])) if is_pair(pair)]
+    all_targets = [np.asarray(pair[1]) for pair in pairs if _has_text(pair[1])]
+    if not all_targets:
+        return clients, test, None
+    labels = check_labels(name, np.concatenate(all_targets), given)
+    numbers = {label: number for number, label in enumerate(labels)}
+
+    def encode(where: str, pair: Pair) -> Pair:
+        if not is_pair(pair):
+            raise DataError(f"{name}: {where} is not a pair of inputs and targets")
+        if len(pair[1]) and not _has_text(pair[1]):
+            raise DataError(f"{name}: {where} has numbers as targets, but others have text")
+        return pair[0], np.array([numbers[text] for text in np.asarray(pair[1]).tolist()], dtype=np.int64)
+
+    encoded = [encode(f"client {client}", pair) for client, pair in enumerate(clients)]
+    return encoded, None if test is None else encode("the test", test), labels
+
+
+def check_labels(name: str, texts: np.ndarray[Any, Any], given: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the given labels, or else all labels in the data, after checking that every example has one."""
+    for text in texts:
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(f"{name}: '{text}' among text labels; every example needs a non-empty label")
+    present = np.unique(texts.astype(str)).tolist()
+    if _all_numbers(present):
+        raise DataError(f"{name}: targets are numbers as text, such as '{present[0]}'; convert them to int or float")
+    labels = tuple(given or present)
+    unknown = [label for label in present if label not in labels]
+    if unknown:
+        raise DataError(f"{name}: '{unknown[0]}' is not among the labels: {', '.join(labels)}")
+    return labels
+
+
+def _has_text(targets: Array) -> bool:
+    if isinstance(targets, Tensor):
+        return False
+    try:
+        values = np.asarray(targets)
+    except ValueError:  # ragged rows: _tensors reports them with a better message
+        return False
+    return values.ndim == 1 and values.dtype.kind in "UO" and any(isinstance(value, str) for value in values)
+
+
+def _all_numbers(texts: Iterable[str]) -> bool:
+    try:
+        [float(text) for text in texts]
+    except ValueError:
+        return False
+    return True
+
+
+def _tensors(where: str, pair: Pair) -> tuple[Tensor, Tensor]:
+    try:
+        inputs, targets = (torch.as_tensor(part) for part in pair)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{where}: not a pair of numeric arrays ({first_line(error)})") from error
+    if inputs.ndim == 0 or targets.ndim == 0:
+        raise DataError(f"{where}: inputs and targets need a first dimension that counts the examples")
+    return compact(inputs), compact(targets)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message."""
+    return (str(error).splitlines() or [""])[0]

@@ -1,0 +1,141 @@
+"""Samples of data sets as pairs (input, target): pairs already, or dicts with named columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Subset, TensorDataset
+
+from laconic.core.errors import DataError
+from laconic.data.arrays import Pair
+from laconic.data.federated import Array
+
+TOKENS = ("input_ids", "attention_mask", "token_type_ids")
+"""The columns of a tokenizer."""
+TARGETS = ("label", "labels", "target")
+"""Names of a target column that is not given."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a sample are input and target."""
+
+    inputs: str | Sequence[str] | None = None
+    target: str | None = None
+    next_token: bool = False
+    """Whether the targets are the tokens after each token: those of the target column, default input_ids."""
+
+    def names(self, present: Iterable[str]) -> tuple[list[str], str]:
+        """The input columns and the target column, among those that are present."""
+        known = list(present)
+        tokens = [name for name in TOKENS if name in known]
+        found = [name for name in (*TARGETS, *(tokens[:1] if self.next_token else ())) if name in known]
+        target = self.target or next(iter(found), None)
+        if target is None:
+            raise DataError(f"no target among the columns {', '.join(known)}; name it: target=COLUMN")
+        inputs = [self.inputs] if isinstance(self.inputs, str) else list(self.inputs or ())
+        inputs = inputs or tokens or [name for name in known if name != target]
+        for name in (*inputs, target):
+            if name not in known:
+                raise DataError(f"there is no column '{name}'; allowed: {', '.join(known)}")
+        if not inputs:
+            raise DataError(f"there is no input beside the target '{target}'")
+        return inputs, target
+
+    def pair(self, sample: Any) -> Pair:
+        """A sample's input and target. Text targets stay text."""
+        if isinstance(sample, Mapping):
+            names, target_name = self.names(sample)
+            columns = {name: as_tensor(sample[name]).unsqueeze(0) for name in names}
+            joined = _joined(columns)
+            target = sample[target_name]
+            if self.next_token:
+                joined, targets = _shifted(joined, as_tensor(target).unsqueeze(0))
+                target = targets[0]
+            inputs = {name: part[0] for name, part in joined.items()} if isinstance(joined, dict) else joined[0]
+        else:
+            first, target = sample
+            inputs = as_tensor(first)
+        return inputs, target if isinstance(target, str) else torch.as_tensor(target)
+
+    def tensors(self, dataset: Any) -> Pair | None:
+        """All examples of a data set that is a table of tensors. None if samples are computed when they are read."""
+        if type(dataset) is TensorDataset and len(dataset.tensors) == 2:
+            return dataset.tensors[0], dataset.tensors[1]
+        if type(dataset) is Subset:
+            whole = self.tensors(dataset.dataset)
+            return None if whole is None else _rows(whole, torch.as_tensor(dataset.indices, dtype=torch.int64))
+        if is_hugging_face(dataset) and dataset.format["type"] != "custom":
+            return self._hugging_face(dataset)
+        return None
+
+    def _hugging_face(self, dataset: Any) -> Pair:
+        names, target = self.names(dataset.column_names)
+        table = dataset.with_format("torch", columns=[*names, target])[:]
+        for name in names:
+            if not isinstance(table[name], Tensor):
+                raise DataError(f"column '{name}' {_fault(table[name])}")
+        targets = table[target]
+        if isinstance(targets, Tensor) and targets.dtype == torch.bool:
+            targets = targets.to(torch.int64)
+        joined = _joined({name: table[name] for name in names})
+        return _shifted(joined, targets) if self.next_token else (joined, targets)
+
+
+def is_hugging_face(dataset: object) -> bool:
+    """Whether an object is a `datasets.Dataset`."""
+    return all(hasattr(dataset, name) for name in ("column_names", "with_format", "format", "features", "__getitem__"))
+
+
+def as_tensor(value: Any) -> Tensor:
+    """A number, an array, or an image of Pillow (uint8, channels first) as a tensor."""
+    if hasattr(value, "getbands"):
+        pixels = torch.from_numpy(np.array(value))
+        return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
+    return torch.as_tensor(value)
+
+
+def _shifted(inputs: Array, targets: Tensor) -> Pair:
+    """Sequences without their last token, and the token after each. Padding does not count."""
+    parts = inputs if isinstance(inputs, dict) else {"input_ids": inputs}
+    targets = targets[:, 1:].clone()
+    if "attention_mask" in parts:
+        targets[parts["attention_mask"][:, 1:] == 0] = -100
+    shorter = {name: part[:, :-1] for name, part in parts.items()}
+    return (shorter if isinstance(inputs, dict) else shorter["input_ids"]), targets
+
+
+def _joined(columns: Mapping[str, Tensor]) -> Array:
+    """[N, …]: one column, or several columns of numbers side by side; a dict of several columns of arrays."""
+    if len(columns) > 1 and all(column.ndim > 1 for column in columns.values()):
+        return dict(columns)
+    for name, column in columns.items():
+        if len(columns) > 1 and column.ndim != 1:
+            raise DataError(
+                f"column '{name}' has values of shape {tuple(column.shape[1:])}, one of {len(columns)} input columns; "
+                "name one of them: inputs=COLUMN"
+            )
+    if all(column.ndim == 1 for column in columns.values()):
+        return torch.stack([column.to(torch.float32) for column in columns.values()], 1)
+    return next(iter(columns.values()))
+
+
+def _rows(pair: Pair, indices: Tensor) -> Pair:
+    inputs, targets = pair
+    chosen = {name: part[indices] for name, part in inputs.items()} if isinstance(inputs, dict) else inputs[indices]
+    if isinstance(targets, Tensor):
+        return chosen, targets[indices]
+    return chosen, [targets[index] for index in indices.tolist()]
+
+
+def _fault(values: Sequence[Any]) -> str:
+    if any(isinstance(value, str) for value in values):
+        return "is text; convert it to numbers or tokens first, or name the inputs: inputs=[COLUMN, …]"
+    if any(value is None for value in values):
+        return f"has no value in row {next(row for row, value in enumerate(values) if value is None)}"
+    return "has values of different shapes; resize or pad them first"

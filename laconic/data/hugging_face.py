@@ -1,0 +1,150 @@
+"""Data sets of Hugging Face and of Flower Datasets, recognized by what they can do: neither is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from laconic.core.errors import DataError
+from laconic.data.columns import TARGETS, Columns, is_hugging_face
+from laconic.data.divide import divided
+from laconic.data.federated import FederatedData, Kind, Normalize
+from laconic.data.lazy import LazyData, from_datasets
+
+CLIENT_COLUMNS = ("client", "client_id")
+TEST_SPLITS = ("test", "validation", "valid")
+
+
+def is_hub_data(value: object) -> bool:
+    """Whether a value is a Hugging Face data set, a dict of its splits, or partitioned data of Flower Datasets."""
+    splits = isinstance(value, Mapping) and len(value) > 0 and all(map(is_hugging_face, value.values()))
+    return splits or is_hugging_face(value) or _is_partitioner(value) or _is_federated_dataset(value)
+
+
+def from_hugging_face(
+    data: Any,
+    *,
+    inputs: str | Sequence[str] | None = None,
+    target: str | None = None,
+    client: str | None = None,
+    clients: int | None = None,
+    partition: str | None = None,
+    test: Any = None,
+    kind: Kind | None = None,
+    classes: int | None = None,
+    name: str = "datasets",
+    normalize: Normalize | None = None,
+    seed: int = 0,
+    in_memory: bool = False,
+    skip_empty: bool = False,
+) -> FederatedData | LazyData:
+    """Build federated data from a `datasets.Dataset` or `DatasetDict`, or from Flower Datasets.
+
+    Clients are, in this order: the partitions of a Flower partitioner or `FederatedDataset`; the values of the column
+    `client`; the splits of a `DatasetDict` without "train"; or a partition of all examples, by default `iid` over 100
+    clients, as for a named data set. A data set with `set_transform` is read batch by batch, any other one once.
+
+    Args:
+        inputs: The input's column, or several columns of numbers. Default: all columns but the target and the client.
+        target: The target's column. Default: "label", "labels" or "target".
+        client: The column that names each example's client. Default: "client" or "client_id", if there is one.
+        test: The test set. Default: the split "test" or "validation".
+        normalize: As for `from_arrays`. Images are scaled to -1..1 by default.
+    """
+    parts, test = _parts(data, test)
+    if client is None and len(parts) == 1:
+        client = next((column for column in CLIENT_COLUMNS if column in parts[0].column_names), None)
+    if client is not None:
+        parts, test = _by_client(parts, client), _without(test, client)
+    if not parts:
+        raise DataError(f"{name}: there are no clients")
+    features = _features(parts[0])
+    if kind is None and target is None and "input_ids" in features and not any(name in features for name in TARGETS):
+        kind = "next_token"
+    columns = Columns(inputs, target, next_token=kind == "next_token")
+    labels = None
+    if features:
+        names, target_name = columns.names(features)
+        labels = getattr(features[target_name], "names", None)
+        if normalize is None and any(type(features[column]).__name__ == "Image" for column in names):
+            normalize = _half(parts[0], columns)
+    made = from_datasets(
+        parts,
+        test,
+        kind,
+        classes or (None if labels is None else len(labels)),
+        name,
+        normalize,
+        inputs=inputs,
+        target=target,
+        in_memory=in_memory,
+        skip_empty=skip_empty,
+    )
+    if labels is not None and isinstance(made, FederatedData):
+        made = replace(made, labels=tuple(labels))
+    has_clients = client is not None or len(parts) > 1 or _is_partitioner(data) or _is_federated_dataset(data)
+    return divided(made, has_clients, clients, partition, seed)
+
+
+def _parts(data: Any, test: Any) -> tuple[list[Any], Any]:
+    """The data sets of the clients, or one data set that is not divided yet; and the test set."""
+    if _is_federated_dataset(data):
+        splits = list(data.partitioners)
+        split = "train" if "train" in splits else splits[0]
+        held_out = None if test is not None or "test" in splits else _test_split(data)
+        return _parts(data.partitioners[split], test if held_out is None else held_out)
+    if _is_partitioner(data):
+        return [data.load_partition(number) for number in range(data.num_partitions)], test
+    if not isinstance(data, Mapping):
+        return [data], test
+    tests = [split for split in TEST_SPLITS if split in data]
+    test = data[tests[0]] if test is None and tests else test
+    if "train" in data:
+        return [data["train"]], test
+    return [part for split, part in data.items() if split not in TEST_SPLITS], test
+
+
+def _test_split(data: Any) -> Any:
+    try:
+        return data.load_split("test")
+    except (KeyError, ValueError):
+        return None
+
+
+def _by_client(parts: Sequence[Any], client: str) -> list[Any]:
+    divided: list[Any] = []
+    for part in parts:
+        if client not in part.column_names:
+            raise DataError(
+                f"there is no column '{client}' that names clients; allowed: {', '.join(part.column_names)}"
+            )
+        owners = np.array(part.with_format(None, columns=[client])[:][client])
+        rest = part.remove_columns(client)
+        divided += [rest.select(np.flatnonzero(owners == owner)) for owner in dict.fromkeys(owners.tolist())]
+    return divided
+
+
+def _without(test: Any, client: str) -> Any:
+    return test.remove_columns(client) if is_hugging_face(test) and client in test.column_names else test
+
+
+def _features(part: Any) -> Mapping[str, Any]:
+    """The types of the columns. Those of a transform's result are unknown."""
+    return {} if part.format["type"] == "custom" else part.features
+
+
+def _half(part: Any, columns: Columns) -> Normalize:
+    pair = columns.tensors(part.select(range(1)))
+    assert pair is not None
+    return ((0.5,) * pair[0].shape[1], (0.5,) * pair[0].shape[1])
+
+
+def _is_partitioner(value: object) -> bool:
+    return hasattr(value, "load_partition") and hasattr(value, "num_partitions")
+
+
+def _is_federated_dataset(value: object) -> bool:
+    return hasattr(value, "load_partition") and hasattr(value, "load_split")

@@ -1,0 +1,283 @@
+"""Torch data sets as clients, read batch by batch, so that random augmentation in a data set works and repeats."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
+
+from laconic.core.errors import DataError
+from laconic.core.randomness import seeded
+from laconic.core.user_code import blamed, one_line
+from laconic.data.arrays import Pair, check_labels, first_line, from_arrays, without_empty
+from laconic.data.checks import check_examples
+from laconic.data.columns import Columns
+from laconic.data.federated import Examples, FederatedData, Indices, Kind, Normalize, compact
+
+FIXED_SEED = 0
+"""The seed under which examples are read outside of training."""
+BLOCK = 256
+"""Examples that are read at once in a pass over all data."""
+
+
+class LazyData:
+    """One map-style torch data set per client, read batch by batch. `from_datasets` builds it."""
+
+    def __init__(
+        self,
+        datasets: Sequence[Dataset[Any]],
+        test: Pair | None = None,
+        kind: Kind | None = None,
+        classes: int | None = None,
+        name: str = "datasets",
+        normalize: Normalize | None = None,
+        labels: Sequence[str] | None = None,
+        columns: Columns | None = None,
+    ) -> None:
+        self.name, self.classes = name, classes
+        self._datasets, self._normalize, self._columns = datasets, normalize, columns or Columns()
+        self.labels = None if labels is None else tuple(labels)
+        self.labels_found = False
+        inputs, targets = self._stacked(0, [0], FIXED_SEED)
+        first = next(iter(inputs.values())) if isinstance(inputs, dict) else inputs
+        self.input_shape: tuple[int, ...] = tuple(first.shape[1:])
+        self.input_names: tuple[str, ...] = tuple(inputs) if isinstance(inputs, dict) else ()
+        is_regression = isinstance(targets, Tensor) and targets.is_floating_point()
+        self.kind: Kind = kind or ("regression" if is_regression else "classification")
+        if self.kind != "regression" and classes is None and self.labels:
+            self.classes = len(self.labels)
+        elif self.kind != "regression" and (classes is None or not (isinstance(targets, Tensor) or self.labels)):
+            self._find_classes(test)
+        self.test = None if test is None else self._examples(f"{name} (test)", *test)
+
+    def __len__(self) -> int:
+        return len(self._datasets)
+
+    def __repr__(self) -> str:
+        """A summary without the data."""
+        return f"<{self.name}: {len(self)} clients, {self.sizes().sum():,} examples read lazily, {self.kind}>"
+
+    def size(self, client: int) -> int:
+        """Number of examples of a client."""
+        return len(self._datasets[client])  # type: ignore[arg-type]
+
+    def sizes(self) -> Indices:
+        """Number of examples of every client."""
+        return np.array([self.size(client) for client in range(len(self))], dtype=np.int64)
+
+    def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
+        """A client's examples at `positions`, read under a fixed seed."""
+        return self.augmented(client, positions, dtype, FIXED_SEED)
+
+    def augmented(self, client: int, positions: Indices, dtype: torch.dtype, seed: int) -> tuple[Tensor, ...]:
+        """A client's examples at `positions`, read with the generators of torch, NumPy and `random` seeded."""
+        inputs, targets = self._stacked(client, positions.tolist(), seed)
+        examples = self._examples(f"{self.name}, client {client}", inputs, targets, positions.tolist())
+        return examples.batch(torch.arange(len(examples)), dtype)
+
+    def targets(self) -> np.ndarray[Any, Any]:
+        """The targets of all clients' examples, in order, by reading each of them once."""
+        parts = [self._targets(client) for client in range(len(self))]
+        return np.concatenate([self._encoded(part).numpy() for part in parts])
+
+    def part(self, clients: Sequence[int]) -> Self:
+        """The same data with some of the clients only."""
+        return self._with([self._datasets[client] for client in clients])
+
+    def divided(self, split: Sequence[Indices]) -> Self:
+        """The same examples with other clients; `split` numbers the examples of all clients in order."""
+        whole: Dataset[Any] = ConcatDataset(self._datasets) if len(self) > 1 else self._datasets[0]
+        return self._with([Subset(whole, indices.tolist()) for indices in split])
+
+    def without_test(self) -> Self:
+        """The same clients without the test set, to send to another process."""
+        other = self._with(self._datasets)
+        other.test = None
+        return other
+
+    def fingerprint(self) -> str:
+        """Return the sha256 of sizes, test set, and every client's first and last example, read under a fixed seed."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(f"{self.kind}/{self.classes}/{self.labels}/{self.sizes().tolist()}".encode())
+        ends = [self.batch(client, np.array([0, self.size(client) - 1])) for client in range(len(self))]
+        if self.test is not None:
+            ends.append(tuple(self.test.tensors()))
+        for tensor in (tensor for pair in ends for tensor in pair):
+            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def _with(self, datasets: Sequence[Dataset[Any]]) -> Self:
+        other = copy.copy(self)
+        other.__dict__.pop("_fingerprint", None)
+        other._datasets = datasets
+        return other
+
+    def _stacked(self, client: int, positions: Sequence[int], seed: int) -> Pair:
+        where = f"{self.name}, client {client}"
+        return stacked(where, self._datasets[client], positions, self._columns, seed)
+
+    def _examples(self, where: str, inputs: Any, targets: Any, numbers: Sequence[int] | None = None) -> Examples:
+        main, *more = inputs.values() if isinstance(inputs, dict) else [inputs]
+        extra = dict(zip(self.input_names[1:], (compact(torch.as_tensor(part)) for part in more), strict=True))
+        name = next(iter(self.input_names), None)
+        examples = Examples(compact(torch.as_tensor(main)), self._encoded(targets), self._normalize, extra, name)
+        check_examples(where, examples.inputs, examples.targets, self.kind, self.classes, numbers)
+        if examples.inputs.shape[1:] != self.input_shape:
+            shape = tuple(examples.inputs.shape[1:])
+            raise DataError(f"{where}: an input has shape {shape}, the first input of client 0 {self.input_shape}")
+        return examples
+
+    def _encoded(self, targets: Any) -> Tensor:
+        if not _is_text(targets):
+            return compact(torch.as_tensor(targets))
+        known = check_labels(self.name, np.array(targets, dtype=object), self.labels)
+        return torch.tensor([known.index(label) for label in targets])
+
+    def _targets(self, client: int) -> Any:
+        """All targets of a client: a tensor, or an array of text."""
+        positions = range(self.size(client))
+        blocks = [positions[start : start + BLOCK] for start in range(0, len(positions), BLOCK)]
+        parts = [self._stacked(client, block, FIXED_SEED)[1] for block in blocks]
+        return torch.cat(parts) if isinstance(parts[0], Tensor) else np.concatenate(parts)
+
+    def _find_classes(self, test: Pair | None) -> None:
+        """Collect the text labels, or count the classes, in one pass over all examples."""
+        found = [self._targets(client) for client in range(len(self))]
+        found += [] if test is None else [test[1]]
+        texts = [part for part in found if _is_text(part)]
+        if texts and len(texts) < len(found):
+            raise DataError(f"{self.name}: some targets are numbers, but others are text")
+        if texts:
+            self.labels_found = self.labels is None
+            self.labels = check_labels(self.name, np.concatenate(texts), self.labels)
+            self.classes = len(self.labels)
+        else:
+            self.classes = 1 + max(int(torch.as_tensor(part).max()) for part in found if len(part))
+
+
+def from_datasets(
+    clients: Sequence[Dataset[Any]],
+    test: Dataset[Any] | Pair | None = None,
+    kind: Kind | None = None,
+    classes: int | None = None,
+    name: str = "datasets",
+    normalize: Normalize | None = None,
+    labels: Sequence[str] | None = None,
+    *,
+    inputs: str | Sequence[str] | None = None,
+    target: str | None = None,
+    in_memory: bool = False,
+    skip_empty: bool = False,
+) -> FederatedData | LazyData:
+    """Build federated data from one map-style torch data set per client.
+
+    A sample is a pair (input, target) or a dict. Data sets are read batch by batch, so that random augmentation differs
+    between epochs. Each batch is read with torch, NumPy and `random` seeded, so that a run repeats. `TensorDataset`,
+    its subsets and lists are not random and are read at once, as is the test set. The other arguments are those of
+    `from_arrays`.
+
+    Args:
+        classes: Without it, classification takes one pass over all examples to count the classes.
+        inputs: The input's key, or several keys of numbers, if samples are dicts. Default: all keys but the target.
+        target: The target's key, if samples are dicts. Default: "label", "labels" or "target".
+        in_memory: Read every example once and keep it. Random augmentation is then frozen.
+    """
+    columns = Columns(inputs, target, next_token=kind == "next_token")
+    for client, dataset in enumerate(clients):
+        _check_map_style(f"{name}, client {client}", dataset)
+    clients = without_empty(name, clients, lambda dataset: len(dataset), skip_empty)  # type: ignore[arg-type]
+    if test is None or isinstance(test, tuple):
+        test_pair = test
+    else:
+        test_pair = read(f"{name} (test)", test, columns)
+    tables = [_table(f"{name}, client {client}", dataset, columns) for client, dataset in enumerate(clients)]
+    if not in_memory and any(pair is None for pair in tables):
+        return LazyData(clients, test_pair, kind, classes, name, normalize, labels, columns)
+    pairs = [
+        read(f"{name}, client {client}", dataset, columns) if pair is None else pair
+        for client, (dataset, pair) in enumerate(zip(clients, tables, strict=True))
+    ]
+    return from_arrays(pairs, test_pair, kind, classes, name, normalize, labels)
+
+
+def _check_map_style(where: str, dataset: Any) -> None:
+    is_iterable = isinstance(dataset, IterableDataset)
+    if is_iterable or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise DataError(
+            f"{where}: {type(dataset).__name__} has no length and numbered samples, which batches that repeat need; "
+            "write a Dataset with __len__ and __getitem__, or read it into a list: list(dataset)"
+        )
+
+
+def _table(where: str, dataset: Any, columns: Columns) -> Pair | None:
+    """All examples of a data set that is not random. None for others."""
+    if type(dataset) is list:
+        return stacked(where, dataset, range(len(dataset)), columns, FIXED_SEED)
+    try:
+        return columns.tensors(dataset)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
+
+
+def read(where: str, dataset: Any, columns: Columns) -> Pair:
+    """All examples of a data set, read once under a fixed seed."""
+    _check_map_style(where, dataset)
+    if len(dataset) == 0:
+        raise DataError(f"{where} has no examples")
+    pair = _table(where, dataset, columns)
+    return stacked(where, dataset, range(len(dataset)), columns, FIXED_SEED) if pair is None else pair
+
+
+def stacked(where: str, dataset: Any, positions: Sequence[int], columns: Columns, seed: int) -> Pair:
+    """The examples at `positions`, read with the global generators seeded. Text targets are an array of objects."""
+    inputs: list[Any] = []
+    targets: list[Any] = []
+    with seeded(seed):
+        samples = _samples(where, dataset, positions)
+        for position, sample in zip(positions, samples, strict=True):
+            try:
+                value, target = columns.pair(sample)
+            except (TypeError, ValueError, RuntimeError) as error:
+                reason = f"sample {position} is not a pair of numbers or arrays ({first_line(error)})"
+                raise DataError(f"{where}: {reason}") from error
+            except DataError as error:
+                raise DataError(f"{where}: {error}") from error
+            inputs.append(value)
+            targets.append(target)
+    try:
+        is_text = isinstance(targets[0], str)
+        return _stack(inputs), np.array(targets, dtype=object) if is_text else torch.stack(targets)
+    except (RuntimeError, TypeError) as error:
+        raise DataError(f"{where}: the samples differ in shape ({first_line(error)})") from error
+
+
+def _stack(inputs: list[Any]) -> Any:
+    if isinstance(inputs[0], dict):
+        return {name: torch.stack([part[name] for part in inputs]) for name in inputs[0]}
+    return torch.stack(inputs)
+
+
+def _samples(where: str, dataset: Any, positions: Sequence[int]) -> list[Any]:
+    try:
+        if hasattr(dataset, "__getitems__"):
+            return list(dataset.__getitems__(list(positions)))
+        return [dataset[position] for position in positions]
+    except Exception as error:
+        location = blamed(error)
+        at = f" at {location[0]}" if location else ""
+        raise DataError(f"{where}: reading samples failed{at}: {one_line(error)}") from error
+
+
+def _is_text(targets: Any) -> bool:
+    return not isinstance(targets, Tensor) and len(targets) > 0 and isinstance(targets[0], str)

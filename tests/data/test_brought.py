@@ -1,0 +1,236 @@
+"""Data as people have it: Hugging Face, Flower Datasets, CSV and Parquet files, folders of images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import laconic
+from laconic.core.errors import ConfigError, DataError
+from laconic.data import FederatedData, LazyData, from_hugging_face, from_images, from_table, load
+
+hub = pytest.importorskip("datasets")
+pd = pytest.importorskip("pandas")
+
+
+def people(rows: int = 60) -> dict[str, list]:
+    generator = np.random.default_rng(0)
+    age, weight = generator.normal(size=rows), generator.normal(size=rows)
+    return {
+        "age": age.round(3).tolist(),
+        "weight": weight.round(3).tolist(),
+        "hospital": [f"h{i % 3}" for i in range(rows)],
+        "ill": ["yes" if a + w > 0 else "no" for a, w in zip(age, weight, strict=True)],
+    }
+
+
+def splits() -> object:
+    whole = hub.Dataset.from_dict(people()).rename_column("ill", "label")
+    return whole.train_test_split(test_size=0.25, seed=0)
+
+
+def test_a_dataset_dict_with_a_client_column():
+    data = from_hugging_face(splits(), client="hospital")
+    assert isinstance(data, FederatedData) and len(data) == 3 and data.input_shape == (2,)
+    assert data.labels == ("no", "yes") and len(data.test) == 15 and data.sizes().sum() == 45
+    train = splits()["train"]
+    first = [row for row in train if row["hospital"] == train[0]["hospital"]]
+    assert data.batch(0, np.arange(len(first)))[0][:, 0].tolist() == pytest.approx([row["age"] for row in first])
+
+
+def test_a_dataset_dict_is_passed_to_simulate_directly():
+    plain = splits().remove_columns("hospital")
+    result = laconic.simulate("fed_avg", "logistic", plain, rounds=30, local_lr=0.5)
+    assert result.accuracy > 0.8
+    named = splits().rename_column("hospital", "client")
+    assert laconic.simulate("fed_avg", "logistic", named, rounds=1).history[-1]["accuracy"] >= 0
+    per_client = hub.DatasetDict({"north": plain["train"], "south": plain["train"], "test": plain["test"]})
+    assert len(from_hugging_face(per_client)) == 2
+    assert len(from_hugging_face(plain, clients=5, partition="dirichlet:0.5")) == 5
+    listed = [plain["train"].with_format("torch"), plain["test"].with_format("torch")]
+    assert laconic.simulate("fed_avg", "logistic", listed, rounds=1).history
+
+
+def test_class_names_and_images_of_hugging_face():
+    features = hub.Features({"image": hub.Image(), "label": hub.ClassLabel(names=["cat", "dog", "emu"])})
+    pixels = [np.full((6, 5, 3), 255 if i % 2 else 0, np.uint8) for i in range(8)]
+    made = hub.Dataset.from_dict({"image": pixels, "label": [i % 2 for i in range(8)]}, features=features)
+    data = from_hugging_face(made, clients=2, partition="shards:1")
+    assert data.labels == ("cat", "dog", "emu") and data.classes == 3 and data.input_shape == (3, 6, 5)
+    assert data.examples.inputs.dtype == torch.uint8
+    assert {float(data.batch(client, np.array([0]))[0].mean()) for client in (0, 1)} == {-1.0, 1.0}
+
+
+def test_a_transform_of_hugging_face_is_applied_again_for_each_batch():
+    def noisy(rows):
+        return {"pixels": [torch.rand(4) for _ in rows["label"]], "label": rows["label"]}
+
+    made = hub.Dataset.from_dict({"text": ["a"] * 6, "label": [0, 1] * 3}).with_transform(noisy)
+    data = from_hugging_face(made, inputs="pixels", clients=2)
+    assert isinstance(data, LazyData) and len(data) == 2 and data.input_shape == (4,)
+    one, other = (data.augmented(0, np.array([0]), torch.float32, seed)[0] for seed in (1, 2))
+    assert not torch.equal(one, other) and torch.equal(one, data.augmented(0, np.array([0]), torch.float32, 1)[0])
+
+
+def test_faults_of_hugging_face_data_say_what_to_do():
+    words = hub.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
+    with pytest.raises(DataError, match="column 'text' is text; convert it to numbers or tokens first"):
+        from_hugging_face(words)
+    with pytest.raises(DataError, match="no target among the columns text, label2; name it: target=COLUMN"):
+        from_hugging_face(words.rename_column("label", "label2"))
+    ragged = hub.Dataset.from_dict({"tokens": [[1], [1, 2]], "label": [0, 1]})
+    with pytest.raises(DataError, match="column 'tokens' has values of different shapes; resize or pad"):
+        from_hugging_face(ragged)
+    with pytest.raises(DataError, match="no column 'ward' that names clients; allowed: age"):
+        from_hugging_face(splits()["train"], client="ward")
+    with pytest.raises(ConfigError, match="partition 'iid': datasets has its own clients"):
+        from_hugging_face(splits(), client="hospital", partition="iid")
+
+
+class Partitioner:
+    """The interface of a partitioner of Flower Datasets."""
+
+    def __init__(self, parts: int) -> None:
+        self.num_partitions = parts
+        self.dataset = None
+
+    def load_partition(self, partition_id: int):
+        return self.dataset.shard(self.num_partitions, partition_id)
+
+
+def check_partitions(partitioner: object) -> None:
+    partitioner.dataset = splits()["train"].remove_columns("hospital")
+    data = from_hugging_face(partitioner, test=splits()["test"].remove_columns("hospital"))
+    assert len(data) == 4 and data.sizes().tolist() == [12, 11, 11, 11] and len(data.test) == 15
+    assert laconic.simulate("fed_avg", "logistic", partitioner, rounds=1).history
+
+
+def test_the_partitions_of_a_partitioner_are_clients():
+    check_partitions(Partitioner(4))
+
+
+def test_the_partitioners_of_flower_datasets():
+    check_partitions(pytest.importorskip("flwr_datasets.partitioner").IidPartitioner(4))
+
+
+def test_a_federated_dataset_of_flower_datasets():
+    class Federated:
+        """The interface of FederatedDataset, which downloads."""
+
+        def __init__(self) -> None:
+            self.partitioners = {"train": Partitioner(3)}
+            self.partitioners["train"].dataset = splits()["train"].remove_columns("hospital")
+
+        def load_partition(self, partition_id: int, split: str | None = None):
+            return self.partitioners[split or "train"].load_partition(partition_id)
+
+        def load_split(self, split: str):
+            return splits()[split].remove_columns("hospital")
+
+    data = from_hugging_face(Federated())
+    assert len(data) == 3 and len(data.test) == 15
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    pd.DataFrame(people()).to_csv(tmp_path / "people.csv", index=False)
+    return tmp_path / "people.csv"
+
+
+def test_a_table_with_a_client_column(table):
+    data = from_table(table, "ill", client="hospital", test=0.25)
+    assert len(data) == 3 and data.labels == ("no", "yes") and data.input_shape == (2,)
+    assert data.sizes().tolist() == [15, 15, 15] and len(data.test) == 15
+    again = load(f"{table}:target=ill,client=hospital,test=0.25", seed=9)
+    assert again.fingerprint() == data.fingerprint(), "the same rows are held out with every seed"
+    rows = pd.read_csv(table)[["age", "weight"]].to_numpy(np.float32)
+    kept = torch.cat([data.examples.inputs, data.test.inputs]).numpy()
+    assert sorted(map(tuple, kept)) == sorted(map(tuple, rows)), "no row is lost"
+
+
+def test_a_table_without_clients_is_divided(table):
+    assert len(load(f"{table}:target=age,inputs=weight", clients=4)) == 4
+    data = from_table(table, "ill", inputs=["age"], clients=5, partition="dirichlet:0.5")
+    assert len(data) == 5 and data.input_shape == (1,)
+
+
+def test_a_folder_of_files_has_one_client_per_file(tmp_path):
+    whole = pd.DataFrame(people()).drop(columns="hospital")
+    whole[:20].to_csv(tmp_path / "north.csv", index=False)
+    whole[20:45].to_parquet(tmp_path / "south.parquet")
+    whole[45:].to_csv(tmp_path / "test.csv", index=False)
+    data = load(f"{tmp_path}:target=ill")
+    assert data.sizes().tolist() == [20, 25] and len(data.test) == 15
+    (tmp_path / "west.csv").write_text("age,weight,ill\n")
+    with pytest.raises(DataError, match=r"client 2 has no examples; leave such clients out with --skip-empty"):
+        load(f"{tmp_path}:target=ill")
+    assert len(load(f"{tmp_path}:target=ill", skip_empty=True)) == 2
+
+
+def test_faults_of_tables_say_what_to_do(table, tmp_path):
+    with pytest.raises(DataError, match="column 'hospital' has no numbers, such as 'h0'; convert it"):
+        load(f"{table}:target=ill")
+    with pytest.raises(DataError, match="no column 'sick'; allowed: age, weight, hospital, ill"):
+        load(f"{table}:target=sick")
+    with pytest.raises(ConfigError, match="'tagret' is unknown; allowed: target=, client="):
+        load(f"{table}:tagret=ill")
+    with pytest.raises(DataError, match=r"nowhere\.csv: no such file"):
+        load("nowhere.csv:target=ill")
+    with pytest.raises(ConfigError, match="partition 'iid': people has its own clients"):
+        load(f"{table}:target=ill,client=hospital", partition="iid")
+    broken = pd.DataFrame(people())
+    broken.loc[4, "age"] = np.nan
+    broken.to_csv(tmp_path / "broken.csv", index=False)
+    with pytest.raises(DataError, match=r"broken, client 'h1': column 'age' has no value in row 1; fill it in"):
+        load(f"{tmp_path / 'broken.csv'}:target=ill,client=hospital")
+    with pytest.raises(ConfigError, match=r"test = 1\.0: a share from 0 to below 1"):
+        load(f"{table}:target=ill,client=hospital,test=1")
+
+
+def paint(path: Path, gray: int, size: tuple[int, int] = (4, 4)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", size, gray).save(path)
+
+
+def test_folders_of_images_by_class(tmp_path):
+    for number in range(5):
+        paint(tmp_path / "dark" / f"{number}.png", 0)
+        paint(tmp_path / "light" / f"{number}.png", 255)
+    data = load(f"{tmp_path}", clients=2)
+    assert data.labels == ("dark", "light") and data.input_shape == (1, 4, 4) and len(data) == 2
+    assert len(data.test) == 2 and data.sizes().sum() == 8
+    inputs, targets = data.batch(0, np.arange(data.size(0)))
+    assert torch.equal(inputs[:, 0, 0, 0] > 0, targets == 1)
+    paint(tmp_path / "light" / "large.png", 255, (9, 8))
+    with pytest.raises(DataError, match=r"has size 9 x 8, .* 4 x 4; resize all of them: size=32"):
+        load(f"{tmp_path}")
+    assert load(f"{tmp_path}:size=6").input_shape == (1, 6, 6)
+
+
+def test_folders_of_images_by_client_and_class(tmp_path):
+    for client in ("ann", "bob"):
+        paint(tmp_path / "train" / client / "0" / "a.png", 0)
+        paint(tmp_path / "train" / client / "1" / "b.jpg", 255)
+    paint(tmp_path / "test" / "1" / "c.png", 255)
+    data = from_images(tmp_path)
+    assert len(data) == 2 and data.sizes().tolist() == [2, 2] and data.test.targets.tolist() == [1]
+    (tmp_path / "train" / "eve").mkdir()
+    with pytest.raises(DataError, match=r"client 2 has no examples; .*--skip-empty"):
+        from_images(tmp_path)
+    assert len(from_images(tmp_path, skip_empty=True)) == 2
+    paint(tmp_path / "train" / "stray.png", 1)
+    with pytest.raises(DataError, match="all be in class/ or all in client/class/ folders"):
+        from_images(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no images"):
+        load(str(tmp_path / "empty"))
+
+
+def test_nan_in_arrays_names_the_client():
+    clients = [(np.zeros((2, 1)), np.array([0, 1])), (np.array([[0.0], [np.nan]]), np.array([0, 1]))]
+    with pytest.raises(DataError, match="client 1: input 1 contains nan"):
+        laconic.simulate("fed_avg", "logistic", clients)

@@ -1,0 +1,132 @@
+"""Batches with several named inputs: models of Hugging Face, built from a config, train with `simulate`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import laconic
+from laconic.core.errors import ConfigError
+from laconic.core.task import classification, next_token
+from laconic.data import from_arrays, from_hugging_face
+from laconic.data.owned import part_of
+
+hub = pytest.importorskip("datasets")
+transformers = pytest.importorskip("transformers")
+
+
+def sentences(rows: int = 80, length: int = 8) -> dict[str, list]:
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(3, length + 1, rows)
+    ids = generator.integers(5, 20, (rows, length))
+    labels = generator.integers(0, 2, rows)
+    ids[:, 0] = 3 + labels
+    mask = np.arange(length) < lengths[:, None]
+    return {
+        "text": ["words"] * rows,
+        "input_ids": np.where(mask, ids, 0).tolist(),
+        "attention_mask": mask.astype(int).tolist(),
+        "label": labels.tolist(),
+    }
+
+
+def tokens() -> object:
+    return hub.Dataset.from_dict(sentences()).train_test_split(0.25, seed=0)
+
+
+def bert() -> nn.Module:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.BertConfig(vocab_size=20, max_position_embeddings=16, num_labels=2, **sizes)
+    return transformers.BertForSequenceClassification(config)
+
+
+def gpt() -> nn.Module:
+    config = transformers.GPT2Config(vocab_size=20, n_positions=16, n_embd=16, n_layer=1, n_head=2)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def test_a_small_bert_trains_on_a_dataset_dict():
+    def train(**settings):
+        settings |= {"rounds": 12, "participants": 6, "local_lr": 0.3, "local_steps": 4}
+        data = from_hugging_face(tokens(), clients=6, partition="iid")
+        return laconic.simulate(laconic.fed_avg, bert, data, **settings)
+
+    result = train(threads=1)
+    assert result.accuracy > 0.8, "the first token gives the class away"
+    assert result.model_sha256 == train(threads=2, chunk=1).model_sha256
+
+
+def test_a_small_bert_trains_with_lora():
+    peft = pytest.importorskip("peft")
+
+    def adapted() -> nn.Module:
+        config = peft.LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query", "value"], lora_dropout=0.1)
+        return peft.get_peft_model(bert(), config)
+
+    data = from_hugging_face(tokens(), clients=4)
+    result = laconic.simulate(laconic.fed_cams(compressor="sign"), adapted, data, rounds=2, local_lr=0.1)
+    assert result.history[-1]["loss"] < 2 and result.ledger.bytes("up") < 4 * 2 * 400, "only the adapter is sent"
+
+
+def test_a_small_gpt_trains_on_next_tokens_and_padding_does_not_count():
+    lines = tokens().remove_columns("label")
+    result = laconic.simulate(laconic.fed_avg, gpt, lines, rounds=2, participants=4, local_lr=0.1)
+    assert 0 < result.loss < 4
+    data = from_hugging_face(lines)
+    assert data.kind == "next_token" and data.input_names == ("input_ids", "attention_mask") and data.classes == 20
+    ids, mask, targets = data.test.batch(torch.arange(len(data.test)))
+    rows = torch.tensor(lines["test"]["input_ids"])
+    attended = torch.tensor(lines["test"]["attention_mask"])[:, 1:] == 1
+    assert ids.shape == mask.shape == targets.shape == (20, 7)
+    assert torch.equal(ids, rows[:, :-1]) and torch.equal(targets, torch.where(attended, rows[:, 1:], -100))
+
+
+def test_ignored_targets_count_neither_in_loss_nor_in_accuracy():
+    table = nn.Embedding(4, 4)
+    ids, targets = torch.tensor([[0, 1], [2, 3]]), torch.tensor([[1, -100], [3, 0]])
+    means = next_token(table).measure(table, (ids, targets))
+    logits, kept = table(ids).flatten(0, 1)[[0, 2, 3]], torch.tensor([1, 3, 0])
+    assert torch.allclose(means["loss"], nn.functional.cross_entropy(logits, kept))
+    assert means["accuracy"] == (logits.argmax(-1) == kept).float().mean()
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, right, left):
+        return {"logits": self.layer(torch.cat([left, right], 1))}
+
+
+def test_two_inputs_by_name_and_a_dict_of_logits():
+    generator = np.random.default_rng(0)
+    clients = [
+        ({"left": generator.normal(size=(9, 1)), "right": generator.normal(size=(9, 2))}, generator.integers(0, 2, 9))
+        for _ in range(3)
+    ]
+    data = from_arrays(clients, test=clients[0])
+    assert data.input_names == ("left", "right") and [part.shape[1:] for part in data.batch(1, np.arange(4))] == [
+        (1,),
+        (2,),
+        (),
+    ]
+    module = Two()
+    result = laconic.simulate("fed_avg", module, clients, rounds=2)
+    assert result.history and not module._forward_pre_hooks, "the user's module is not changed"
+    part = part_of(data, [2])
+    assert torch.equal(part.batch(2, np.array([1]))[1], data.batch(2, np.array([1]))[1])
+    changed = [(clients[0][0] | {"right": clients[0][0]["right"] + 1}, clients[0][1]), *clients[1:]]
+    assert from_arrays(changed).fingerprint() != from_arrays(clients).fingerprint()
+
+
+def test_an_output_without_logits_is_refused():
+    class Odd(nn.Module):
+        def forward(self, inputs):
+            return [inputs]
+
+    task = classification(Odd())
+    with pytest.raises(ConfigError, match="model returns list: a tensor, or an object or dict with logits, is allowed"):
+        task.check((torch.zeros(2, 3), torch.tensor([0, 1])))
