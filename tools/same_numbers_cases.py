@@ -107,7 +107,7 @@ CASES = [
     *(Case(f"disk/{name}", f"--algorithm {name} --store disk") for name in RECIPES.split()),
     *(Case(f"ray/{name}", f"--algorithm {name} --partition iid {RAY}") for name in RECIPES.split()),
     *(Case(f"faults/{name}", f"--algorithm {name} {EVERY_FAULT}") for name in RECIPES.split()),
-    Case("flower/fed_avg", "fed_avg"),
+    Case("flower/fed_avg", "fed_avg", "fed_avg:weighting=uniform"),
     Case("flower/fed_cams", "fed_cams:compressor=sign"),
     Case("flower/scaffold", "scaffold"),
     Case("flower/fed_bnlaca", "fed_bnlaca"),
