@@ -31,6 +31,7 @@ class Draw(StrEnum):
     CRASH = "fault/crash"
     CRASH_MOMENT = "fault/crash moment"
     DIAGNOSTICS = "diagnostics"
+    DIRECTION = "direction"
     DOWNLINK = "downlink"
     DOWNLINK_STREAM = "downlink/{}"
     DROP = "fault/drop"
