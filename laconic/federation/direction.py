@@ -45,7 +45,7 @@ class DirectionFilter:
         """Random signs times the vector, summed to `SIZE` entries."""
         if self._signs is None:
             signs = 2 * self._randomness.numpy(Draw.DIRECTION).integers(0, 2, len(vector), dtype="int8") - 1
-            self._signs = torch.from_numpy(signs).to(vector.device)
+            self._signs = torch.from_numpy(signs).to(vector.device, torch.float32)
         signed = vector.to(self._signs.device, torch.float32) * self._signs
         return pad(signed, (0, -len(signed) % SIZE)).view(-1, SIZE).sum(0).cpu()
 
