@@ -274,7 +274,7 @@ def codec_fraction(model: str, spelling: str, rounds: int) -> dict[str, float]:
     inside = [sum(column) for column in zip(*taken, strict=True)]
     fractions = {
         "codec_fraction_of_round": inside[1] / processor,
-        "of_wall_time": inside[0] / wall / simulation.engine.threads,
+        "of_wall_time": inside[0] / wall / simulation.local_engine.threads,
     }
     return {"seconds_per_round": round(wall / rounds, 3)} | {
         name: round(fraction, 4) for name, fraction in fractions.items()

@@ -26,7 +26,7 @@ from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.keywords import SettingsKeywords
 from laconic.run.labels import split_label
-from laconic.run.loop import run
+from laconic.run.loop import run_training
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
 from laconic.run.training import Record, Result
@@ -83,7 +83,7 @@ def simulate(
     directory = None if out is None else RunDirectory(Path(out))
     builtin = [ProgressBar(shown=progress), EachRound(_warn_of_collapse), *([EachRound(on_round)] if on_round else [])]
     try:
-        return run(simulation, RunConfig(**names), directory, [*builtin, *callbacks], label=recipe.name, more=True)
+        return run_training(simulation, RunConfig(**names), directory, [*builtin, *callbacks], more=True)
     except Interrupted as stop:
         # KeyboardInterrupt, as without `out`: a script that catches `Exception` must stop, too.
         raise KeyboardInterrupt(f"stopped after round {stop.done}; saved in '{out}'") from None

@@ -53,11 +53,24 @@ class Algorithm:
     name: str = "custom"
     weighting: Literal["uniform", "size"] = "uniform"
     """The default weight of a client's update in the mean: equal for all, or its number of examples."""
+    replaced: tuple[str, ...] = ()
+    """The slots whose part is of another kind than the recipe's."""
 
     def __post_init__(self) -> None:
         for slot, kind in (("method", Method), ("uplink", Uplink), ("optimizer", Optimizer), ("downlink", Downlink)):
             if not isinstance(part := getattr(self, slot), kind):
                 raise ConfigError(f"{slot} = {part!r}: must be a {kind.__name__}; name the slot, as in optimizer=AMS()")
+
+    @property
+    def title(self) -> str:
+        """The name, and the parts that have replaced the recipe's own.
+
+        >>> from laconic.algorithms.recipes import fed_avg
+        >>> fed_avg(compressor="sign", server_lr=0.5).title
+        'fed_avg (uplink compressed)'
+        """
+        parts = ", ".join(f"{slot} {getattr(self, slot).name}" for slot in self.replaced)
+        return f"{self.name} ({parts})" if parts else self.name
 
     def parts(self) -> dict[str, Part]:
         """The parts by slot."""
@@ -92,8 +105,9 @@ class Algorithm:
         for slot in SLOTS:
             if slot in tables:
                 parts[slot] = _changed(slot, tables[slot], parts)
-        replaced: dict[str, Any] = dict(parts)
-        return replace(self, **replaced)
+        new = {slot for slot, part in parts.items() if type(part) is not type(getattr(self, slot))}
+        changed: dict[str, Any] = dict(parts)
+        return replace(self, **changed, replaced=tuple(slot for slot in SLOTS if slot in {*self.replaced, *new}))
 
     def by_slot(self, changes: Mapping[str, Any]) -> dict[str, Part | Table]:
         """The changes by slot: a whole part, or a table of parameters."""

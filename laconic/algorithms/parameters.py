@@ -14,6 +14,7 @@ from torch import nn
 from laconic.algorithms.downlinks.base import Downlink
 from laconic.algorithms.methods.base import Method
 from laconic.algorithms.methods.batches import BatchOrder
+from laconic.algorithms.methods.local_optimizers import LocalOptimizer
 from laconic.algorithms.optimizers.base import Optimizer
 from laconic.algorithms.uplinks.base import Uplink
 from laconic.compression import Compressor, GroupedCompressor
@@ -50,6 +51,8 @@ class Changes(TypedDict, total=False):
     literal: bool
     local_epochs: int | None
     local_lr: float
+    local_optimizer: LocalOptimizer | str
+    local_optimizer_state: Literal["reset", "kept", "averaged"]
     local_schedule: RateSchedule | str
     local_steps: int | None
     mean_compressor: GroupedCompressor | str | None
@@ -65,6 +68,7 @@ class Changes(TypedDict, total=False):
     restart_from: int
     server_lr: float
     server_schedule: RateSchedule | str
+    step_schedule: RateSchedule | str
     threshold: float | None
     tracker_rate: float | None
     warm_start: bool

@@ -36,7 +36,7 @@ PANELS = {
     "Model": ("model", "dtype"),
     "Training": (
         *("rounds", "participants", "local_steps", "local_epochs"),
-        *("batch_size", "batch_order", "local_lr", "seed"),
+        *("batch_size", "batch_order", "local_lr", "local_optimizer", "local_optimizer_state", "seed"),
     ),
     "Links": ("compressor", "granularity", "memory", "downlink"),
     "Server": ("server_lr", "sampling", "weighting"),

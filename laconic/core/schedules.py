@@ -67,11 +67,22 @@ class Cosine(RateSchedule):
         return 0.5 * (1 + math.cos(math.pi * min(round / self.rounds, 1.0)))
 
 
-SCHEDULES = {cls.name: cls for cls in (RateSchedule, Step, InverseSqrt, Cosine)}
+@dataclass(frozen=True)
+class WarmUp(RateSchedule):
+    """(t + 1) / rounds; 1 after `rounds`."""
+
+    name: ClassVar[str] = "warmup"
+    rounds: PositiveInt
+
+    def factor(self, round: int) -> float:
+        return min((round + 1) / self.rounds, 1.0)
+
+
+SCHEDULES = {cls.name: cls for cls in (RateSchedule, Step, InverseSqrt, Cosine, WarmUp)}
 
 
 def parse_schedule(text: Any) -> RateSchedule:
-    """Parse `constant`, `step:ROUNDS:DECAY`, `inverse_sqrt` or `cosine:ROUNDS`."""
+    """Parse `constant`, `step:ROUNDS:DECAY`, `inverse_sqrt`, `cosine:ROUNDS` or `warmup:ROUNDS`."""
     return text if isinstance(text, RateSchedule) else choose(str(text), SCHEDULES)
 
 

@@ -112,7 +112,7 @@ class InlineEngine(SimulatedEngine):
         return gradients
 
     def _run_chunk(self, instructions: Sequence[Instruction]) -> list[Reply]:
-        return self.runtime.run(instructions, self.gradients)
+        return self.runtime.answer(instructions, self.gradients)
 
     def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
         """Replies in the order of the instructions, with a bounded number of chunks in flight."""

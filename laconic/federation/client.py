@@ -52,7 +52,7 @@ class ClientRuntime:
     probing: bool = False
     """Whether replies carry a `Probe` for diagnostics."""
 
-    def run(self, instructions: Sequence[Instruction], gradients: Gradients) -> list[Reply]:
+    def answer(self, instructions: Sequence[Instruction], gradients: Gradients) -> list[Reply]:
         """Run one exchange for a chunk of clients. Replies are in the order of the instructions."""
         replies: dict[int, Reply] = {}
         by_phase: dict[str, list[_Opening]] = {}

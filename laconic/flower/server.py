@@ -28,7 +28,7 @@ from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.keys import SHORT_NAMES
 from laconic.run.labels import split_label
-from laconic.run.loop import run
+from laconic.run.loop import run_training
 from laconic.run.resume import FREE_TO_CHANGE, check_same
 from laconic.run.training import TROUBLES, Record, Result, troubles
 
@@ -112,7 +112,7 @@ def serve(
         stored = RunConfig.model_validate(tomllib.loads(directory.config.read_text()))
         check_same(resolved.model_dump(), stored, path, MAY_CHANGE)
     builtin = [ClientEvaluation(training, directory), RoundLog()]
-    result = run(training, resolved, directory, [*builtin, *callbacks])
+    result = run_training(training, resolved, directory, [*builtin, *callbacks])
     LOG.info("laconic: finished: %s sha256=%s", result, result.model_sha256)
     return result
 

@@ -117,8 +117,7 @@ class FederatedTraining(Training):
         if config.defense.noise:
             # A slow client could otherwise shorten or extend the deadline of others, which the noise does not hide.
             deployment = deployment.model_copy(update={"adaptive_deadline": False})
-        self.engine = GridEngine(grid, self.presence, deployment)
-        self.transport = self.engine
+        self.engine: GridEngine = GridEngine(grid, self.presence, deployment)
         self.mapper = map
 
     def _set_secret(self, secret: int) -> None:

@@ -162,7 +162,8 @@ def _record(record: Any) -> Record:
         _name(name): {key: int(_number(key, traffic[key]) or 0) for key in ("packets", "bytes")}
         for name, traffic in record.get("streams", {}).items()
     }
-    failures = {name: record.get(name, 0) for name in TROUBLES}
+    # The text of a collapse counts as one.
+    failures = {name: record.get(name, 0) for name in TROUBLES} | {"collapsed": int("collapsed" in record)}
     counts = {name: value.values() if isinstance(value, dict) else [value] for name, value in failures.items()}
     troubles = {name: sum(int(_number(name, value) or 0) for value in values) for name, values in counts.items()}
     metrics = {_name(key): _number(key, value) for key, value in metrics_of(record).items()}

@@ -11,7 +11,7 @@ from laconic.data.federated import ClientData
 from laconic.run.callbacks import Callback
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, read_metrics
-from laconic.run.loop import run
+from laconic.run.loop import run_training
 from laconic.run.resume import with_changes
 from laconic.run.target import Reached, reached
 from laconic.run.training import TROUBLES, Diverged, Record, Result, troubles
@@ -85,7 +85,7 @@ def run_config(
         callbacks: Objects that are notified of the run's progress.
         resume: Whether to continue the run in the directory, if there is one. See `with_changes`.
         from_round: Continue from the checkpoint of this round instead of the last one.
-        label: The run's name in the terminal and in reports. Default: the algorithm's name.
+        label: The run's name in the terminal and in reports. Default: the algorithm's title.
         target: The target accuracy for the summary.
         data: Data that is already loaded, instead of the config's data set.
         more: Whether other runs follow. See `run`.
@@ -94,9 +94,9 @@ def run_config(
     if resume and folder.exists():
         folder.check_config()
         config = with_changes(config, load_config(folder.config, {}), directory)
-    label = label or config.algorithm
     simulation = config.build(data)
-    result = run(simulation, config, folder, callbacks, label=label, more=more)
+    label = label or simulation.algorithm.title
+    result = run_training(simulation, config, folder, callbacks, label=label, more=more)
     return Finished(label, config.resolved(simulation), result, directory, target)
 
 

@@ -49,6 +49,10 @@ class PartParameters(BaseModel):
     """Passes over a client's data per round; replaces --local-steps."""
     local_lr: float
     """Learning rate of the clients."""
+    local_optimizer: str
+    """Optimizer of local steps: sgd, momentum, nesterov, adam or adamw, with settings as in adamw:weight_decay=0.1."""
+    local_optimizer_state: str
+    """The local optimizer's state: reset in every round, kept by each client, or averaged by the server."""
     batch_size: int
     """Examples per local step."""
     batch_order: str
@@ -67,6 +71,8 @@ SHORT_NAMES = {
     "local_steps": "method.local_steps",
     "local_epochs": "method.local_epochs",
     "local_lr": "method.local_lr",
+    "local_optimizer": "method.local_optimizer",
+    "local_optimizer_state": "method.local_optimizer_state",
     "batch_size": "method.batch_size",
     "batch_order": "method.batch_order",
     "server_lr": "optimizer.server_lr",

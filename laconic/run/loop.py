@@ -14,7 +14,7 @@ from laconic.run.directory import RunDirectory
 from laconic.run.training import Diverged, Result, Training
 
 
-def run(
+def run_training(
     training: Training,
     config: RunConfig,
     directory: RunDirectory | None = None,
@@ -34,13 +34,13 @@ def run(
         config: Its config. Keys that are not set are taken from `training`.
         directory: The run directory, if the run is written to disk.
         callbacks: Objects that are notified of the run's progress.
-        label: The run's name in the terminal and in reports. Default: the algorithm's name.
+        label: The run's name in the terminal and in reports. Default: the algorithm's title.
         more: Whether other runs follow. If so, Ctrl-C in the last round also raises `Interrupted`, after the run is saved.
     """
     hooks = CallbackList([*([] if directory is None else [directory]), *callbacks])
     path = None if directory is None else directory.path
     try:
-        state = Run(training, config.resolved(training), label or config.algorithm, path)
+        state = Run(training, config.resolved(training), label or training.algorithm.title, path)
         graceful = directory is not None and not directory.every_round
         outcome, interrupted = _run_to_end(state, hooks, graceful=graceful)
         if directory is not None and (outcome == "stopped" or (more and interrupted)):

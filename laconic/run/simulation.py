@@ -64,34 +64,34 @@ class Simulation(Training):
             participants=settings.participants,
         )
         # Also needed with Ray workers: this process evaluates and measures the full gradient.
-        self.engine = spec.engine(self.store, settings.threads)
-        self.mapper = self.engine.map
+        self.local_engine = spec.engine(self.store, settings.threads)
+        self.mapper = self.local_engine.map
         assert prepared.batch is not None
         self._warm_up(prepared.batch)
-        self.transport: SimulatedEngine = self.engine
+        self.engine: SimulatedEngine = self.local_engine
         self.workers: RayEngine | None = None
         if settings.engine == "ray":
             threads = settings.threads or 1
-            self.transport = self.workers = RayEngine(spec, settings.ray, threads=threads, cache=settings.store_cache)
+            self.engine = self.workers = RayEngine(spec, settings.ray, threads=threads, cache=settings.store_cache)
         self.faulty: FaultyEngine | None = None
         if settings.faults.any():
-            self.transport = self.faulty = FaultyEngine(
-                self.transport, settings.faults, self.server.randomness, clients=len(data), layout=self.layout
+            self.engine = self.faulty = FaultyEngine(
+                self.engine, settings.faults, self.server.randomness, clients=len(data), layout=self.layout
             )
             self.policy.attackers = frozenset(self.faulty.attacks.factors)
         self.network: NetworkEngine | None = None
         if settings.network.any():
-            self.transport = self.network = NetworkEngine(self.transport, settings.network, self.server.randomness)
+            self.engine = self.network = NetworkEngine(self.engine, settings.network, self.server.randomness)
         self.diagnostics: Diagnostics | None = None
         if settings.diagnostics:
             self.diagnostics = Diagnostics(self.algorithm.uplink.effective)
-        self.full_gradient = FullGradient(self.engine, self.server.weighting) if settings.full_gradient else None
+        self.full_gradient = FullGradient(self.local_engine, self.server.weighting) if settings.full_gradient else None
 
     def _warm_up(self, batch: tuple[torch.Tensor, ...]) -> None:
         try:
-            self.engine.warm_up(batch)
+            self.local_engine.warm_up(batch)
         except BaseException:
-            self.engine.close()
+            self.local_engine.close()
             raise
 
     def rounds(self) -> Generator[Record, None, None]:
@@ -181,7 +181,7 @@ class Simulation(Training):
             self.network.seconds = state["simulated_seconds"]
 
     def close(self) -> None:
-        self.engine.close()
+        self.local_engine.close()
         if self.workers is not None:
             self.workers.close()
         if self.database is not None:

@@ -109,13 +109,13 @@ class Result:
         costs = self.ledger.totals()
         metrics = " ".join(f"{name}={value:.4f}" for name, value in self.metrics.items())
         traffic = f"up={costs['bytes_up']:,}B down={costs['bytes_down']:,}B"
-        return f"<{self.algorithm.name}: {len(self.history)} rounds, {metrics}, {traffic}, {self.seconds:.1f} s>"
+        return f"<{self.algorithm.title}: {len(self.history)} rounds, {metrics}, {traffic}, {self.seconds:.1f} s>"
 
 
 class Training:
     """A server and an engine that run the rounds of a training. Subclasses provide the engine."""
 
-    transport: Engine
+    engine: Engine
     """Runs the clients."""
     mapper: Mapper
     """Runs the evaluation."""
@@ -194,7 +194,7 @@ class Training:
 
     def _round(self) -> Round:
         try:
-            finished = run_round(self.server, self.transport)
+            finished = run_round(self.server, self.engine)
         except PacketError as error:
             # A compressor, on a client or on the server, refused values that are not finite.
             if error.reason != "not finite":

@@ -246,3 +246,12 @@ def test_every_part_that_has_a_name_is_exported() -> None:
     parts = {cls.__name__ for cls in found if cls.__module__.startswith("laconic.")}
     assert parts <= set(laconic.__all__)
     assert all(hasattr(laconic, name) for name in laconic.__all__)
+
+
+def test_a_name_stays_only_while_the_parts_are_its_own() -> None:
+    assert laconic.scaffold(local_lr=0.1, local_steps=3).title == "scaffold"
+    own = laconic.scaffold(method={"name": "own_training", "function": "operator:add"})
+    assert own.title == "scaffold (method own_training)"
+    assert laconic.fed_avg().replace(optimizer="ams", downlink="broadcast", compressor="sign").title == (
+        "fed_avg (uplink compressed, optimizer ams, downlink broadcast)"
+    )

@@ -187,7 +187,7 @@ class World:
                 self.empty(instruction.client)
                 if injected == "emptied, asked before":
                     # It cannot know that this is a copy, and answers it; the answer comes too late for its round.
-                    arriving += self.runtime.run(old, gradients=None)
+                    arriving += self.runtime.answer(old, gradients=None)
             if injected == "asked before":
                 self.ask_again(instruction.client)
             self.asked.setdefault(instruction.client, []).append(instruction)
@@ -195,7 +195,7 @@ class World:
                 self.runtime.settle(instruction)
                 self.restart_clients()
                 continue
-            (reply,) = self.runtime.run([instruction], gradients=None)
+            (reply,) = self.runtime.answer([instruction], gradients=None)
             if injected == "dead after":
                 self.restart_clients()
             if injected == "asked again":
@@ -214,7 +214,7 @@ class World:
         for old in self.asked.get(client, []):
             tensors, plain = split(copy.deepcopy(self.store.state_dict()))
             with pytest.raises(laconic.PacketError) as caught:
-                self.runtime.run([old], gradients=None)
+                self.runtime.answer([old], gradients=None)
             assert caught.value.reason == "stale"
             now, plain_now = split(self.store.state_dict())
             assert plain_now == plain
@@ -366,7 +366,7 @@ def test_an_old_instruction_to_a_client_that_lost_everything_is_no_acknowledged_
             world.round(["answers"] * 4, False)
         old = world.asked[0][number]
         world.empty(0)
-        world.runtime.run([old], gradients=None)
+        world.runtime.answer([old], gradients=None)
         world.round(["answers"] * 4, False)
         world.check()
         assert 0 not in world.emptied
@@ -381,7 +381,7 @@ def test_folding_sparse_packets_never_makes_one_dense(uplink: str, monkeypatch: 
     fired = 0
     for _ in range(6):
         round, instructions = begin(world.server)
-        replies = world.runtime.run(instructions, gradients=None)
+        replies = world.runtime.answer(instructions, gradients=None)
         for reply in replies:
             body = Packet.parse(reply.packets[0], LAYOUT).body
             assert body.codec == Codec.SKIP or isinstance(decode_body(body, LAYOUT), SparsePayload)

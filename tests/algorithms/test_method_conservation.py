@@ -161,7 +161,7 @@ class World:
             if injected == "dead amid":
                 self.runtime.settle(instruction)
                 continue
-            (reply,) = self.runtime.run([instruction], gradients=quadratic)
+            (reply,) = self.runtime.answer([instruction], gradients=quadratic)
             if injected == "late":
                 self.late.append(reply)
             elif injected not in ("dropped", "dead after"):

@@ -221,7 +221,7 @@ def in_silence(algorithm: laconic.Algorithm, setting: Setting, silent: set[int])
     """The models and the gradient estimates after every round, if nobody answers in some of them."""
     simulation = setting.simulation(algorithm)
     server = simulation.server
-    simulation.transport.is_available = lambda client: server.round not in silent
+    simulation.engine.is_available = lambda client: server.round not in silent
     found = ([], [])
     for _ in simulation.rounds():
         found[0].append(server.model.numpy().copy())

@@ -95,7 +95,7 @@ def test_or_the_round_goes_on_without_them_and_nothing_else_is_lost(tmp_path: Pa
     assert [record["participants"] for record in history] == [4, 4, history[2]["participants"], 4, 4, 4]
     # The worker was asked for all its clients of the round at once, and has lost them all, whoever it was that killed it.
     run = simulation(ALGORITHMS["fed_cams"], tmp_path / "never")
-    run.transport = Without(run.transport, 2, client)
+    run.engine = Without(run.engine, 2, client)
     assert result_of(run) == (sha, history)
     assert 0 < history[2]["participants"] < 4
 

@@ -74,7 +74,7 @@ def noisy_sums(simulation: Simulation, rounds: int) -> Tensor:
     """[rounds, d]: the sum of every round, with its noise. Whatever is released is computed from it."""
     sums = []
     for _ in range(rounds):
-        mean = run_round(simulation.server, simulation.transport).received.mean(MODEL)
+        mean = run_round(simulation.server, simulation.engine).received.mean(MODEL)
         assert mean is not None
         sums.append(mean * simulation.server.count)
     return torch.stack(sums)

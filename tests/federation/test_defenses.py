@@ -324,9 +324,9 @@ def test_what_is_clipped_is_counted() -> None:
 def test_replies_wait_in_coded_form() -> None:
     """While a reply waits it takes as much memory as on the network, not a dense vector."""
     found = simulation("fed_cams", defense=DEPLOYMENT, rounds=1)
-    round = Round(found.server, found.transport)
+    round = Round(found.server, found.engine)
     (exchange,) = round.exchanges()
-    for reply in found.transport.run(round.instructions(exchange)):
+    for reply in found.engine.run(round.instructions(exchange)):
         valid = round.validate(reply)
         assert valid is not None
         (vector,) = valid.vectors.values()

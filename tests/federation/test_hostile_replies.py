@@ -85,7 +85,7 @@ class Scene:
         for number in range(rounds + 1):
             start = {name: value.clone() for name, value in server.state_dict().items()}
             round, instructions = begin(server)
-            replies = runtime.run(instructions, gradients=None)
+            replies = runtime.answer(instructions, gradients=None)
             if number == rounds:
                 break
             assert all(round.receive(reply) for reply in replies)

@@ -129,7 +129,7 @@ def simulated(label: str, clients: int, rounds: int, heard: Mapping[int, set[int
     module = initial_module(lambda: laconic.models.build("mlp:32", data.input_shape, 10), 0)
     settings = laconic.Settings(rounds=rounds, eval_every=50, numerics={"strategy": "loop"})
     simulation = Simulation(algorithm, make_task(module, data), data, settings)
-    simulation.transport = OnlyThese(simulation, heard)
+    simulation.engine = OnlyThese(simulation, heard)
     list(simulation.rounds())
     simulation.close()
     return simulation

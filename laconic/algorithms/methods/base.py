@@ -150,6 +150,10 @@ class Method(Part):
 class LocalMethod(Method):
     """A method that takes local steps on mini-batches: K steps, or whole epochs."""
 
+    absent = {
+        "local_optimizer": "it takes plain SGD steps, so that an update is a sum of gradients",
+        "local_optimizer_state": "it takes plain SGD steps, so that an update is a sum of gradients",
+    }
     local_lr: Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)] = 0.05
     """a, the local learning rate."""
     local_steps: Count | None = None

@@ -77,6 +77,8 @@ class Cohort:
     _gradients: Gradients
     _shared: Sequence[str] = ()
     _received: Mapping[str, Tensor] = field(default_factory=dict)
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    """Matrices [C, …] by name that `Method.local` leaves for `Method.remember`."""
     _seen: list[tuple[Tensor, list[int]]] = field(default_factory=list)
     """The losses and example counts of every gradient call."""
 

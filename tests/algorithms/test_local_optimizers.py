@@ -1,0 +1,146 @@
+"""Local optimizers against torch.optim, for each treatment of their state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import laconic
+from laconic.core.errors import ConfigError
+
+RATE, CLIENTS, ROUNDS = 0.05, 3, 3
+SIZES = (12, 20, 8)
+FEATURES, CLASSES = 6, 3
+# Our spelling, and the same optimizer of torch.
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd:weight_decay=0.1": lambda p, lr: torch.optim.SGD(p, lr=lr, weight_decay=0.1),
+    "momentum": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9),
+    "momentum:weight_decay=0.1,momentum=0.5": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.5, weight_decay=0.1),
+    "nesterov": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, nesterov=True),
+    "adam": lambda p, lr: torch.optim.Adam(p, lr=lr),
+    "adam:weight_decay=0.1,beta1=0.5,beta2=0.9,epsilon=0.001": lambda p, lr: torch.optim.Adam(
+        p, lr=lr, betas=(0.5, 0.9), eps=1e-3, weight_decay=0.1
+    ),
+    "adamw": lambda p, lr: torch.optim.AdamW(p, lr=lr),
+    "adamw:weight_decay=0.3,beta2=0.95": lambda p, lr: torch.optim.AdamW(p, lr=lr, betas=(0.9, 0.95), weight_decay=0.3),
+}
+
+
+def data() -> laconic.data.FederatedData:
+    random = np.random.default_rng(3)
+    pairs = [(random.normal(size=(n, FEATURES)), random.integers(CLASSES, size=n)) for n in SIZES]
+    return laconic.data.from_arrays(pairs, classes=CLASSES)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+
+
+def flat(module: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
+
+
+def ours(spelling: str, state: str = "reset", **settings: object) -> laconic.Result:
+    options = {"local_epochs": 2, "batch_size": 4, "batch_order": "fixed", "local_lr": RATE} | settings
+    algorithm = laconic.fed_avg(local_optimizer=spelling, local_optimizer_state=state, **options)
+    numerics = {"dtype": "float64"}
+    return laconic.simulate(algorithm, model(), data(), rounds=ROUNDS, weighting="uniform", numerics=numerics)
+
+
+def reference(make: Callable[..., torch.optim.Optimizer], state: str = "reset") -> torch.Tensor:
+    """The same training with torch.optim, one client at a time, in plain loops. Clients take different numbers of steps."""
+    federated, server = data(), model().double()
+    states: list[dict | None] = [None] * CLIENTS
+    for _ in range(ROUNDS):
+        ends = []
+        for client in range(CLIENTS):
+            module = model().double()
+            module.load_state_dict(server.state_dict())
+            optimizer = make(module.parameters(), lr=RATE)
+            if state == "kept" and states[client] is not None:
+                optimizer.load_state_dict(states[client])
+            for _ in range(2):
+                for start in range(0, SIZES[client], 4):
+                    positions = np.arange(start, min(start + 4, SIZES[client]))
+                    inputs, targets = federated.batch(client, positions, torch.float64)
+                    optimizer.zero_grad()
+                    nn.functional.cross_entropy(module(inputs), targets).backward()
+                    optimizer.step()
+            states[client] = optimizer.state_dict()
+            ends.append(flat(module))
+        nn.utils.vector_to_parameters(torch.stack(ends).mean(0), server.parameters())
+    return flat(server)
+
+
+@pytest.mark.parametrize("state", ["reset", "kept"])
+@pytest.mark.parametrize("spelling", OPTIMIZERS)
+def test_equals_torch(spelling: str, state: str) -> None:
+    found, expected = flat(ours(spelling, state).model), reference(OPTIMIZERS[spelling], state)
+    assert float((found - expected).abs().max()) < 1e-12
+    if state == "kept" and not spelling.startswith("sgd"):
+        assert float((expected - reference(OPTIMIZERS[spelling])).abs().max()) > 1e-4
+
+
+def test_averaged_momentum_by_hand() -> None:
+    """Participants start from the mean of the last participants' momentum, which travels both ways and is counted."""
+    federated, server = data(), model().double()
+    mean = torch.zeros_like(flat(server))
+    for _ in range(ROUNDS):
+        ends, moments = [], []
+        for client in range(CLIENTS):
+            weights, moment = flat(server).clone(), mean.clone()
+            for step in range(2):
+                module = model().double()
+                nn.utils.vector_to_parameters(weights, module.parameters())
+                inputs, targets = federated.batch(client, np.arange(4 * step, 4 * step + 4), torch.float64)
+                nn.functional.cross_entropy(module(inputs), targets).backward()
+                gradient = torch.cat([parameter.grad.reshape(-1) for parameter in module.parameters()])
+                moment = 0.9 * moment + gradient
+                weights = weights - RATE * moment
+            ends.append(weights)
+            moments.append(moment)
+        mean = torch.stack(moments).mean(0)
+        nn.utils.vector_to_parameters(torch.stack(ends).mean(0), server.parameters())
+    result = ours("momentum", "averaged", local_epochs=None, local_steps=2)
+    assert float((flat(result.model) - flat(server)).abs().max()) < 1e-12
+    streams = result.ledger.streams
+    assert streams["up/first_moment"].bytes == streams["up/model"].bytes == streams["down/first_moment"].bytes
+
+
+@pytest.mark.parametrize("state", ["reset", "kept", "averaged"])
+def test_threads_chunks_and_resume_change_nothing(state: str, tmp_path: Path) -> None:
+    algorithm = laconic.fed_cams(
+        compressor="top_k:1/4", local_optimizer="adamw", local_optimizer_state=state, local_lr=0.01
+    )
+    hashes = {
+        laconic.simulate(algorithm, model(), data(), rounds=4, participants=2, **settings).model_sha256
+        for settings in ({"threads": 1}, {"threads": 2}, {"threads": 2, "chunk": 1}, {"store": "disk"})
+    }
+    assert len(hashes) == 1
+
+
+def test_the_rate_changes_within_a_round() -> None:
+    schedules = ("constant", "warmup:4", "cosine:6")
+    results = [flat(ours("sgd:weight_decay=0.1", step_schedule=schedule).model) for schedule in schedules]
+    assert float((results[0] - results[1]).abs().max()) > 1e-4
+    assert float((results[1] - results[2]).abs().max()) > 1e-4
+    plain = [flat(ours("sgd", step_schedule=schedule).model) for schedule in schedules[:2]]
+    assert float((plain[0] - plain[1]).abs().max()) > 1e-4
+
+
+def test_misuse_is_explained() -> None:
+    with pytest.raises(ConfigError, match="unknown name 'adan': did you mean 'adam'"):
+        laconic.fed_avg(local_optimizer="adan")
+    with pytest.raises(ConfigError, match="beta1"):
+        laconic.fed_avg(local_optimizer="adam:beta1=2")
+    with pytest.raises(ConfigError, match=r"local_optimizer: .*it takes plain SGD steps"):
+        laconic.scaffold(local_optimizer="adam")
+    algorithm = laconic.fed_avg(local_optimizer="adam", local_optimizer_state="averaged")
+    with pytest.raises(ConfigError, match="'first_moment' is sent with the updates and would be undefended"):
+        laconic.simulate(algorithm, model(), data(), rounds=1, defense={"clip": 1.0, "noise": 1.0})
