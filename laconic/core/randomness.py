@@ -36,6 +36,7 @@ class Draw(StrEnum):
     CRASH = "fault/crash"
     CRASH_MOMENT = "fault/crash moment"
     DIAGNOSTICS = "diagnostics"
+    DIRECTION = "direction"
     DOWNLINK = "downlink"
     DOWNLINK_STREAM = "downlink/{}"
     DROP = "fault/drop"

@@ -21,7 +21,7 @@ class Blocklist:
         self.limit, self._log, self._name = limit, log or getLogger("laconic"), name
         self.counts: dict[int, int] = {}
         self._outliers: dict[int, int] = {}
-        """By client: its violations that were outliers, since its last accepted reply."""
+        """By client: its violations that were outliers in norm or direction, since its last accepted reply."""
 
     def record_violation(self, client: int, error: PacketError) -> None:
         """Log and count a refused reply. Late replies and failures are logged only."""
@@ -30,7 +30,7 @@ class Blocklist:
             self._log.info("laconic: %s %s: %s", self._name(client), late, error)
             return
         self.counts[client] = self.counts.get(client, 0) + 1
-        if error.reason == "outlier":
+        if error.reason in ("outlier", "direction"):
             self._outliers[client] = self._outliers.get(client, 0) + 1
         self._log.warning("laconic: the reply of %s was refused: %s", self._name(client), error)
         if self.counts[client] == self.limit:

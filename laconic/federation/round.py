@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from torch import Tensor
+
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import BroadcastModel
 from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MEAN, MODEL, UPDATE, Exchange, Phase, Stream
@@ -82,6 +84,8 @@ class Round:
         """Clients that `costs.folded` includes."""
         self._refusals: list[Refusal] = []
         self._losses: list[tuple[float, int]] = []
+        self._start: Tensor | None = None
+        """The projection of the model that the round begins with, if `DirectionFilter` needs it."""
         self.received = Received(self.layout, server.model.device, self._aggregate)
         """The aggregated vectors by stream."""
         if server.defenses.noise:
@@ -290,6 +294,7 @@ class Round:
             reply, sent, valid = self._waiting.pop(client)
             try:
                 factor = limits.factor(valid.norms, client)
+                self._check_direction(client, sent, valid)
             except PacketError as error:
                 self._refuse(reply, error)
             else:
@@ -307,6 +312,15 @@ class Round:
             bodies = {MEAN: encode_exactly(mean, self.layout)}
             server.clients.pending.must_deliver(server.round, bodies, self.answered)
         return self.outcome
+
+    def _check_direction(self, client: int, sent: SentInstruction, valid: ValidReply) -> None:
+        server, vector = self.server, valid.vectors.get(MODEL)
+        if server.defenses.refuse != "auto" or not isinstance(vector, CodedVector):
+            return
+        if self._start is None:
+            self._start = server.directions.project(server.model)
+        update = server.directions.project(vector.decode().dense())
+        server.directions.check(sent.phase.name, client, update, self._start)
 
     def close(self) -> Round:
         """Update the model with the mean of the updates. Without updates the model does not change."""

@@ -18,6 +18,7 @@ from laconic.federation.blocklist import Blocklist
 from laconic.federation.client_links import ClientLinkState, DiskClientLinkState
 from laconic.federation.client_table import ClientTable
 from laconic.federation.defenses import check_defenses, resolve_clip
+from laconic.federation.direction import DirectionFilter
 from laconic.federation.policy import ReplyPolicy
 from laconic.federation.privacy import check_noise
 from laconic.federation.sampling import limited, participants
@@ -83,6 +84,7 @@ class Server:
         self.downlink_state = algorithm.downlink.init(model)
         self.clients = ClientTable(layout, len(data), links)
         self.norms = UpdateNormFilter(self.defenses)
+        self.directions = DirectionFilter(randomness)
         self._sizes: tuple[int, np.ndarray] | None = None
         self._weights: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -149,6 +151,7 @@ class Server:
             "downlink": self.downlink_state,
             "method": self.method_state,
             "norms": self.norms.state_dict(),
+            "directions": self.directions.state_dict(),
             "clients": self.clients.state_dict(),
         }.items():
             result |= {f"{name}/{key}": value for key, value in state.items()}
@@ -165,4 +168,5 @@ class Server:
         self.round = int(state["round"])
         self.model, self.buffers = state["model"].to(self.model.device), state["buffers"].to(self.model.device)
         self.norms.load_state_dict(section(state, "norms"))
+        self.directions.load_state_dict(section(state, "directions"))
         self.clients.load_state_dict(section(state, "clients"))

@@ -85,6 +85,7 @@ def test_names_of_draws_are_frozen() -> None:
         "CRASH": "fault/crash",
         "CRASH_MOMENT": "fault/crash moment",
         "DIAGNOSTICS": "diagnostics",
+        "DIRECTION": "direction",
         "DOWNLINK": "downlink",
         "DOWNLINK_STREAM": "downlink/{}",
         "DROP": "fault/drop",
