@@ -62,7 +62,7 @@ def attacked(update: Tensor, kind: str, round: int, client: int) -> Tensor:
 
 
 class Attackers:
-    """In place of `laconic.engine.attacks.Attacks`: the first `count` clients attack, or send nothing at all."""
+    """In place of `laconic.engine.faults.Attacks`: the first `count` clients attack, or send nothing at all."""
 
     def __init__(self, kind: str, count: int, layout: Layout) -> None:
         self.kind, self.count, self.layout = kind, count, layout

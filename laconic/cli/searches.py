@@ -69,14 +69,20 @@ def sweep(
     except Interrupted as stop:
         stop.again = resume_command(out, directory)
         raise
-    best = search.write_best()
+    _show_sweep(search.write_best(), ranked, directory, request["target"], request["rank_by"], as_json)
+
+
+def _show_sweep(
+    best: Path, ranked: list[Tried], directory: Path, target: float | None, rank_by: RankBy, as_json: bool
+) -> None:
+    """Write the report, and print the table or the JSON."""
     runs = [path for tried in ranked for path in tried.directories if RunDirectory(path).has_results()]
     page = directory / "report.html"
-    write_report(runs, page, request["target"], request["rank_by"])
+    write_report(runs, page, target, rank_by)
     if as_json:
         print_json({"best": str(best), "runs": [_summary(tried) for tried in ranked]})
         return
-    stdout.print(_sweep_table(ranked, request["target"], request["rank_by"]))
+    stdout.print(_sweep_table(ranked, target, rank_by))
     say(f"The best config is {best}; run it with: laconic run {best}")
     say(f"Runs are in {directory}, the report is {page}")
 

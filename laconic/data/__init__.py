@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from laconic.core.errors import ConfigError, unknown_name
@@ -88,6 +89,21 @@ def load(
     return data if augment is None else augmented(data, augment)
 
 
+def _own_reader(name: str) -> Callable[..., ClientData]:
+    """What reads a user's own data of this name."""
+    if is_file(name):
+        return from_file
+    if split_path(name):
+        return from_path
+    if Path(name).suffix:
+        raise ConfigError(
+            f"data set '{name}': of data files, only .csv and .parquet are read directly; write a Python file with a "
+            "function clients() that reads it and returns clients (or examples for --partition to divide), and pass "
+            "that file: --dataset clients.py; see docs/guides/own-data-and-model.md"
+        )
+    raise unknown_name("data set", name, SOURCES)
+
+
 def _load(
     name: str,
     clients: int | None,
@@ -97,19 +113,10 @@ def _load(
     download: bool,
     skip_empty: bool,
 ) -> ClientData:
-    if name not in SOURCES and (is_file(name) or split_path(name)):
-        if data_dir is not None:
-            raise ConfigError(f"data_dir '{data_dir}': {name} reads its own files; leave data_dir out")
-        read = from_file if is_file(name) else from_path
-        return read(name, seed, clients, partition, skip_empty)
     if name not in SOURCES:
-        if Path(name).suffix:
-            raise ConfigError(
-                f"data set '{name}': of data files, only .csv and .parquet are read directly; write a Python file with a "
-                "function clients() that reads it and returns clients (or examples for --partition to divide), and pass "
-                "that file: --dataset clients.py; see docs/guides/own-data-and-model.md"
-            )
-        raise unknown_name("data set", name, SOURCES)
+        if data_dir is not None and (is_file(name) or split_path(name)):
+            raise ConfigError(f"data_dir '{data_dir}': {name} reads its own files; leave data_dir out")
+        return _own_reader(name)(name, seed, clients, partition, skip_empty)
     source = SOURCES[name]
     chosen = parse_partition(partition or source.info.default_partition)
     if chosen.name == "natural" and source.info.natural_clients is None:

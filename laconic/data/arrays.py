@@ -12,7 +12,7 @@ from torch import Tensor
 
 from laconic.core.errors import DataError
 from laconic.data.checks import check_finite
-from laconic.data.federated import Array, Examples, FederatedData, Kind, Normalize, compact
+from laconic.data.federated import Array, Examples, FederatedData, Indices, Kind, Normalize, compact
 
 Pair = tuple[Array, Array]
 Client = TypeVar("Client")
@@ -44,33 +44,51 @@ def from_arrays(
     >>> data.kind, data.classes, data.sizes().tolist(), data.input_shape
     ('classification', 3, [3, 1], (2,))
     """
+    clients = _clients(name, clients, skip_empty)
+    extra, input_name = _extra_inputs([pair[0] for pair in clients if is_pair(pair)])
+    test_extra, _ = _extra_inputs([] if test is None else [test[0]])
+    pairs, test_pair, class_names = _numeric(name, clients, test, labels)
+    split = _consecutive([len(inputs) for inputs, _ in pairs])
+    inputs, targets = map(torch.cat, zip(*pairs, strict=True))
+    kind = kind or ("regression" if targets.is_floating_point() else "classification")
+    if kind != "regression" and classes is None:
+        numbered = [targets, *(test_pair or ())[1:], *([inputs] if kind == "next_token" else [])]
+        classes = len(class_names or ()) or _largest(numbered) + 1
+    test_set = None if test_pair is None else Examples(*test_pair, normalize, test_extra, input_name)
+    examples = Examples(inputs, targets, normalize, extra, input_name)
+    labels_found = bool(class_names and not labels)
+    return FederatedData(name, kind, examples, split, test_set, classes, class_names, labels_found)
+
+
+def _clients(name: str, clients: Sequence[Pair], skip_empty: bool) -> Sequence[Pair]:
+    """The clients, after checking that there are some."""
     if len(clients) == 0:
         raise DataError(f"{name}: there are no clients")
     if is_bare(clients):
         raise DataError(
             f"{name}: one (inputs, targets) pair; give a list with a pair per client, [(inputs, targets), …]"
         )
-    clients = without_empty(name, clients, lambda pair: len(pair[1]), skip_empty)
-    extra, input_name = _extra_inputs([pair[0] for pair in clients if is_pair(pair)])
-    test_extra, _ = _extra_inputs([] if test is None else [test[0]])
-    clients = [_main_input(pair) for pair in clients]
-    test = None if test is None else _main_input(test)
-    clients, test, class_names = _encode_labels(name, clients, test, labels)
+    return without_empty(name, clients, lambda pair: len(pair[1]), skip_empty)
+
+
+def _largest(parts: Sequence[Tensor]) -> int:
+    return max(int(part.max()) for part in parts if part.numel())
+
+
+def _consecutive(sizes: Sequence[int]) -> list[Indices]:
+    """The indices of clients whose examples follow each other."""
+    return [np.arange(start, end, dtype=np.int64) for start, end in pairwise(np.cumsum([0, *sizes]))]
+
+
+def _numeric(
+    name: str, clients: Sequence[Pair], test: Pair | None, labels: Sequence[str] | None
+) -> tuple[list[tuple[Tensor, Tensor]], tuple[Tensor, Tensor] | None, tuple[str, ...] | None]:
+    """The first input and the targets of all clients and of the test as tensors, and the names of the classes."""
+    main = [_main_input(pair) for pair in clients]
+    clients, test, class_names = _encode_labels(name, main, None if test is None else _main_input(test), labels)
     pairs = [_tensors(f"{name}, client {client}", pair) for client, pair in enumerate(clients)]
     _check_shapes(name, pairs)
-    ends = np.cumsum([0, *(len(inputs) for inputs, _ in pairs)])
-    split = [np.arange(start, end, dtype=np.int64) for start, end in pairwise(ends)]
-    inputs, targets = (torch.cat(list(parts)) for parts in zip(*pairs, strict=True))
-    test_pair = None if test is None else _tensors(f"{name} (test)", test)
-    kind = kind or ("regression" if targets.is_floating_point() else "classification")
-    if kind != "regression" and classes is None:
-        both = [targets] if test_pair is None else [targets, test_pair[1]]
-        both += [inputs] if kind == "next_token" else []
-        classes = len(class_names or ()) or 1 + max(int(part.max()) for part in both if part.numel())
-    test_set = None if test_pair is None else Examples(*test_pair, normalize, test_extra, input_name)
-    examples = Examples(inputs, targets, normalize, extra, input_name)
-    labels_found = bool(class_names and not labels)
-    return FederatedData(name, kind, examples, split, test_set, classes, class_names, labels_found)
+    return pairs, None if test is None else _tensors(f"{name} (test)", test), class_names
 
 
 def _main_input(pair: Pair) -> Pair:

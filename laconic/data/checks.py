@@ -41,6 +41,13 @@ def check_examples(
         return
     if classes is None or classes < 1:
         raise DataError(f"{where}: {kind} needs a number of classes of at least 1, not {classes}")
+    _check_classes(where, inputs, targets, kind, classes, numbers)
+
+
+def _check_classes(
+    where: str, inputs: Tensor, targets: Tensor, kind: str, classes: int, numbers: Sequence[int]
+) -> None:
+    """Raise DataError if the targets are not labels or tokens of these classes."""
     if targets.is_floating_point():
         raise DataError(f"{where}: {kind} needs integer targets, not {targets.dtype}")
     if kind == "classification" and targets.ndim != 1:

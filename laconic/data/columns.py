@@ -34,10 +34,7 @@ class Columns:
         """The input columns and the target column, among those that are present."""
         known = list(present)
         tokens = [name for name in TOKENS if name in known]
-        found = [name for name in (*TARGETS, *(tokens[:1] if self.next_token else ())) if name in known]
-        target = self.target or next(iter(found), None)
-        if target is None:
-            raise DataError(f"no target among the columns {', '.join(known)}; name it: target=COLUMN")
+        target = self._target(known, tokens[:1] if self.next_token else [])
         inputs = [self.inputs] if isinstance(self.inputs, str) else list(self.inputs or ())
         inputs = inputs or tokens or [name for name in known if name != target]
         for name in (*inputs, target):
@@ -46,6 +43,13 @@ class Columns:
         if not inputs:
             raise DataError(f"there is no input beside the target '{target}'")
         return inputs, target
+
+    def _target(self, known: Sequence[str], tokens: Sequence[str]) -> str:
+        found = [name for name in TARGETS if name in known]
+        target = self.target or next(iter([*found, *tokens]), None)
+        if target is None:
+            raise DataError(f"no target among the columns {', '.join(known)}; name it: target=COLUMN")
+        return target
 
     def pair(self, sample: Any) -> Pair:
         """A sample's input and target. Text targets stay text."""

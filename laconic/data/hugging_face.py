@@ -54,23 +54,16 @@ def from_hugging_face(
         test: The test set. Default: the split "test" or "validation".
         normalize: As for `from_arrays`. Images are scaled to -1..1 by default.
     """
-    parts, test = _parts(data, test)
-    if client is None and len(parts) == 1:
-        client = next((column for column in CLIENT_COLUMNS if column in parts[0].column_names), None)
-    if client is not None:
-        parts, test = _by_client(parts, client), _without(test, client)
+    parts, test, has_clients = _clients(data, test, client)
     if not parts:
         raise DataError(f"{name}: there are no clients")
     features = _features(parts[0])
-    if kind is None and target is None and "input_ids" in features and not any(name in features for name in TARGETS):
-        kind = "next_token"
+    if target is None and "input_ids" in features and not any(name in features for name in TARGETS):
+        kind = kind or "next_token"
     columns = Columns(inputs, target, next_token=kind == "next_token")
-    labels = None
-    if features:
-        names, target_name = columns.names(features)
-        labels = getattr(features[target_name], "names", None)
-        if normalize is None and any(type(features[column]).__name__ == "Image" for column in names):
-            normalize = _half(parts[0], columns)
+    labels, images = _described(features, columns)
+    if images and normalize is None:
+        normalize = _half(parts[0], columns)
     made = from_datasets(
         parts,
         test,
@@ -85,17 +78,32 @@ def from_hugging_face(
     )
     if labels is not None and isinstance(made, FederatedData):
         made = replace(made, labels=tuple(labels))
-    has_clients = client is not None or len(parts) > 1 or _is_partitioner(data) or _is_federated_dataset(data)
     return divided(made, has_clients, clients, partition, seed)
+
+
+def _clients(data: Any, test: Any, client: str | None) -> tuple[list[Any], Any, bool]:
+    """The data sets of the clients, or one that is not divided yet; the test set; and whether there are clients."""
+    parts, test = _parts(data, test)
+    if client is None and len(parts) == 1:
+        client = next((column for column in CLIENT_COLUMNS if column in parts[0].column_names), None)
+    if client is not None:
+        return _by_client(parts, client), _without(test, client), True
+    return parts, test, len(parts) > 1 or _is_partitioner(data) or _is_federated_dataset(data)
+
+
+def _described(features: Mapping[str, Any], columns: Columns) -> tuple[list[str] | None, bool]:
+    """The names of the classes, if the target has them, and whether inputs are images."""
+    if not features:
+        return None, False
+    names, target = columns.names(features)
+    images = any(type(features[column]).__name__ == "Image" for column in names)
+    return getattr(features[target], "names", None), images
 
 
 def _parts(data: Any, test: Any) -> tuple[list[Any], Any]:
     """The data sets of the clients, or one data set that is not divided yet; and the test set."""
     if _is_federated_dataset(data):
-        splits = list(data.partitioners)
-        split = "train" if "train" in splits else splits[0]
-        held_out = None if test is not None or "test" in splits else _test_split(data)
-        return _parts(data.partitioners[split], test if held_out is None else held_out)
+        return _parts(*_split(data, test))
     if _is_partitioner(data):
         return [data.load_partition(number) for number in range(data.num_partitions)], test
     if not isinstance(data, Mapping):
@@ -107,11 +115,15 @@ def _parts(data: Any, test: Any) -> tuple[list[Any], Any]:
     return [part for split, part in data.items() if split not in TEST_SPLITS], test
 
 
-def _test_split(data: Any) -> Any:
-    try:
-        return data.load_split("test")
-    except (KeyError, ValueError):
-        return None
+def _split(data: Any, test: Any) -> tuple[Any, Any]:
+    """The partitioner of the training split of a `FederatedDataset`, and the test set."""
+    splits = list(data.partitioners)
+    if test is None and "test" not in splits:
+        try:
+            test = data.load_split("test")
+        except (KeyError, ValueError):
+            test = None
+    return data.partitioners["train" if "train" in splits else splits[0]], test
 
 
 def _by_client(parts: Sequence[Any], client: str) -> list[Any]:

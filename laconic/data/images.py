@@ -43,38 +43,34 @@ def from_images(
     files = sorted(file for file in root.rglob("*") if file.suffix.lower() in IMAGES)
     if not files:
         raise DataError(f"{root}: no images ({', '.join(IMAGES)}) in this folder")
-    in_test = {file for file in files if file.relative_to(root).parts[0] in TEST_FOLDERS}
-    start = root / "train" if (root / "train").is_dir() else root
-    train = [file for file in files if file.is_relative_to(start) and file not in in_test]
-    depths = {len(file.relative_to(start).parts) - 1 for file in train}
-    if depths not in ({1}, {2}):
-        raise DataError(f"{start}: images must all be in class/ or all in client/class/ folders")
+    in_test = [file for file in files if file.relative_to(root).parts[0] in TEST_FOLDERS]
+    groups, has_clients = _by_client(root, [file for file in files if file not in {*in_test}])
     mode = _mode(files)
-    groups: dict[str, list[Path]] = {start.name: train}
-    if depths == {2}:
-        names = sorted(folder.name for folder in start.iterdir() if folder.is_dir() and folder.name not in TEST_FOLDERS)
-        groups = {name: [file for file in train if file.relative_to(start).parts[0] == name] for name in names}
-    pairs = [_pair(group, mode, size) for group in groups.values()]
+    labels = sorted({file.parent.name for file in files})
+    pairs = [_pair(group, mode, size, labels) for group in groups]
     test_pair: Pair | None
     if in_test:
-        test_pair = _pair(sorted(in_test), mode, size)
+        test_pair = _pair(in_test, mode, size, labels)
     else:
         pairs, test_pair = held_out(pairs, test)
-    labels = sorted({file.parent.name for file in files})
-    channels = 1 if mode == "L" else 3
-    normalize = ((0.5,) * channels, (0.5,) * channels)
-    # As numbers: folders may be named 0, 1, …, which are not accepted as labels in arrays.
-    numbers = {label: number for number, label in enumerate(labels)}
-    encoded = [_encoded(pair, numbers) for pair in pairs]
-    test_encoded = None if test_pair is None else _encoded(test_pair, numbers)
+    halves = (0.5,) * (1 if mode == "L" else 3)
     data = from_arrays(
-        encoded, test_encoded, "classification", len(labels), root.name, normalize, skip_empty=skip_empty
+        pairs, test_pair, "classification", len(labels), root.name, (halves, halves), skip_empty=skip_empty
     )
-    return replace(divided(data, depths == {2}, clients, partition, seed), labels=tuple(labels), labels_found=True)
+    return replace(divided(data, has_clients, clients, partition, seed), labels=tuple(labels), labels_found=True)
 
 
-def _encoded(pair: Pair, numbers: dict[str, int]) -> Pair:
-    return pair[0], np.array([numbers[label] for label in pair[1]], dtype=np.int64)
+def _by_client(root: Path, files: Sequence[Path]) -> tuple[list[list[Path]], bool]:
+    """The training images of each client, or of all if the folders do not name clients; and whether they do."""
+    start = root / "train" if (root / "train").is_dir() else root
+    train = [file for file in files if file.is_relative_to(start)]
+    depths = {len(file.relative_to(start).parts) - 1 for file in train}
+    if depths == {1}:
+        return [train], False
+    if depths != {2}:
+        raise DataError(f"{start}: images must all be in class/ or all in client/class/ folders")
+    names = sorted(folder.name for folder in start.iterdir() if folder.is_dir() and folder.name not in TEST_FOLDERS)
+    return [[file for file in train if file.relative_to(start).parts[0] == name] for name in names], True
 
 
 def _mode(files: Sequence[Path]) -> str:
@@ -89,8 +85,8 @@ def _mode(files: Sequence[Path]) -> str:
     return "L" if modes <= {"L", "1"} else "RGB"
 
 
-def _pair(files: Sequence[Path], mode: str, size: int | None) -> Pair:
-    """Images [N, channels, height, width] and the names of their classes."""
+def _pair(files: Sequence[Path], mode: str, size: int | None, labels: Sequence[str]) -> Pair:
+    """Images [N, channels, height, width] and their class numbers."""
     images: list[np.ndarray] = []
     for file in files:
         with Image.open(file) as image:
@@ -103,4 +99,4 @@ def _pair(files: Sequence[Path], mode: str, size: int | None) -> Pair:
                 f"{images[0].shape[2]} x {images[0].shape[1]}; resize all of them: size=32 (or another number)"
             )
     stacked = np.stack(images) if images else np.zeros((0, 1, 1, 1), np.uint8)
-    return stacked, np.array([file.parent.name for file in files], dtype=object)
+    return stacked, np.array([labels.index(file.parent.name) for file in files], dtype=np.int64)

@@ -51,10 +51,10 @@ class LazyData:
         self.input_names: tuple[str, ...] = tuple(inputs) if isinstance(inputs, dict) else ()
         is_regression = isinstance(targets, Tensor) and targets.is_floating_point()
         self.kind: Kind = kind or ("regression" if is_regression else "classification")
-        if self.kind != "regression" and classes is None and self.labels:
-            self.classes = len(self.labels)
-        elif self.kind != "regression" and (classes is None or not (isinstance(targets, Tensor) or self.labels)):
-            self._find_classes(test)
+        if self.kind != "regression":
+            self.classes = classes or (len(self.labels) if self.labels else None)
+            if self.classes is None or not (isinstance(targets, Tensor) or self.labels):
+                self._find_classes(test)
         self.test = None if test is None else self._examples(f"{name} (test)", *test)
 
     def __len__(self) -> int:

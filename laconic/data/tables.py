@@ -110,6 +110,21 @@ class _Reader:
         self.name, self.target, self.client, self.kind = name, target, client, kind
         self.inputs = None if inputs is None else list(inputs)
 
+    def _check(self, where: str, table: Any, inputs: Sequence[str]) -> None:
+        """Raise `DataError` for a missing column, a missing value, or inputs that are not numbers."""
+        for column in (*inputs, self.target):
+            if column not in table.columns:
+                raise _missing(where, column, table)
+            if table[column].isna().any():
+                row = int(table[column].isna().argmax())
+                raise DataError(f"{where}: column '{column}' has no value in row {row}; fill it in, or drop the row")
+        for column in inputs:
+            if table[column].dtype.kind not in "iufb":
+                raise DataError(
+                    f"{where}: column '{column}' has no numbers, such as '{table[column].iloc[0]}'; convert it to numbers, "
+                    "or list the inputs (inputs=A+B on the command line)"
+                )
+
     def pair(self, part: str, table: Any) -> Pair:
         """Inputs and targets of one client or of the test."""
         where = f"{self.name}, {part}"
@@ -117,18 +132,7 @@ class _Reader:
             return np.zeros((0, len(self.inputs or ())), np.float32), np.zeros(0, np.int64)
         if self.inputs is None:
             self.inputs = [column for column in table.columns if column not in (self.target, self.client)]
-        for column in (*self.inputs, self.target):
-            if column not in table.columns:
-                raise _missing(where, column, table)
-            if table[column].isna().any():
-                row = int(table[column].isna().argmax())
-                raise DataError(f"{where}: column '{column}' has no value in row {row}; fill it in, or drop the row")
-        for column in self.inputs:
-            if table[column].dtype.kind not in "iufb":
-                raise DataError(
-                    f"{where}: column '{column}' has no numbers, such as '{table[column].iloc[0]}'; convert it to numbers, "
-                    "or list the inputs (inputs=A+B on the command line)"
-                )
+        self._check(where, table, self.inputs)
         targets = table[self.target]
         if targets.dtype.kind in "iub" or (self.kind == "classification" and targets.dtype.kind == "f"):
             values: np.ndarray[Any, Any] = targets.to_numpy(np.int64, copy=True)

@@ -36,7 +36,8 @@ class DirectionFilter:
     """The last update of each client, the model that it was computed from, and the moments of the client's scores."""
 
     def __init__(self, randomness: Randomness) -> None:
-        self._randomness = randomness
+        self.randomness = randomness
+        """Draws the signs. A client that knows them can deceive the filter: on Flower they are secret."""
         self._rows: dict[str, dict[int, Tensor]] = {}
         """By phase and client: weight, sum and sum of squares of its scores, then the two projections."""
         self._signs: Tensor | None = None
@@ -44,7 +45,7 @@ class DirectionFilter:
     def project(self, vector: Tensor) -> Tensor:
         """Random signs times the vector, summed to `SIZE` entries."""
         if self._signs is None:
-            signs = 2 * self._randomness.numpy(Draw.DIRECTION).integers(0, 2, len(vector), dtype="int8") - 1
+            signs = 2 * self.randomness.numpy(Draw.DIRECTION).integers(0, 2, len(vector), dtype="int8") - 1
             self._signs = torch.from_numpy(signs).to(vector.device, torch.float32)
         signed = vector.to(self._signs.device, torch.float32) * self._signs
         return pad(signed, (0, -len(signed) % SIZE)).view(-1, SIZE).sum(0).cpu()
@@ -66,8 +67,8 @@ class DirectionFilter:
         weights, totals, squares = torch.stack([row[:3] for row in rows.values() if row[0] >= FEWEST]).T
         variance = float((squares / weights - (totals / weights) ** 2).median())
         if len(weights) >= CLIENTS and total > DEVIATIONS * math.sqrt(weight * max(variance, 0.0)):
-            found = f"the updates of client {client} push the model away from where its own data pulls it"
-            raise PacketError("direction", f"{found}: average score {total / weight:.3g}, above 0")
+            found = f"the updates of client {client} look reversed"
+            raise PacketError("direction", f"{found}: average score {total / weight:.3g}; honest clients are below 0")
 
     def state_dict(self) -> State:
         """All rows as tensors."""

@@ -194,12 +194,9 @@ class Round:
             return None
         phase = self._sent[reply.client].phase
         check_counts(reply, phase)
-        expected = {stream.name for stream in phase.up} or {CONFIRM}
-        if self.server.send_buffers and MODEL in expected:
-            expected.add(BUFFERS)
         uplink_state = {} if Flag.RESET in flags else self.server.clients.uplink_state(reply.client)
         uplink, context = self.server.algorithm.uplink, self._context(reply.client)
-        coded, uplink_state = coded_vectors(packets, expected, uplink, uplink_state, context)
+        coded, uplink_state = coded_vectors(packets, self._expected(phase), uplink, uplink_state, context)
         size = self.server.data.size(reply.client)
         if self.server.weighting == "size" and reply.examples != size:
             raise PacketError("examples", f"client {reply.client} has {size} examples, but reports {reply.examples}")
@@ -212,6 +209,11 @@ class Round:
             first = not self.server.clients.sequences[reply.client] or Flag.RESET in flags
             norms = {kind_of(phase.name, name, first=first): vector.norm() for name, vector in vectors.items()}
         return ValidReply(packets, vectors, uplink_state, norms)
+
+    def _expected(self, phase: Phase) -> set[str]:
+        """The streams of a reply."""
+        expected = {stream.name for stream in phase.up} or {CONFIRM}
+        return expected | {BUFFERS} if self.server.send_buffers and MODEL in expected else expected
 
     def _refuse(self, reply: Reply | MalformedReply, error: PacketError) -> None:
         self.costs.refuse(error.reason, reply.client)
@@ -226,7 +228,8 @@ class Round:
             payload = vector.decode() if isinstance(vector, CodedVector) else vector
             self.received.add(stream, payload, weight, factor if stream == MODEL else 1.0)
         self.costs.clipped += factor < 1
-        self.server.norms.add(valid.norms)
+        # A client that claims again and again to have lost its state must not raise the limit for first vectors.
+        self.server.norms.add({} if valid.started_over else valid.norms)
         self._count(reply, sent, valid)
         self._advance(reply.client, sent, valid)
 

@@ -103,9 +103,15 @@ class UpdateNormFilter:
             limits.append(Limit(EXPLODING * median(accepted), "exploding", origin))
         if len(self._sample(kind, norms)) >= FEWEST:
             outlier = OUTLIER if _stream(kind) == MODEL else OTHER_OUTLIER
-            for factor, reason in ((EXPLODING, "exploding"), (outlier, "outlier")):
-                origin = f", {factor:g} times the median of the round"
-                limits.append(Limit(factor * self._median(kind, norms), reason, origin))
+            round_median = self._median(kind, norms)
+            typical = round_median
+            if self._defenses.clip is not None and len(accepted) >= ENOUGH:
+                # Near the optimum most updates are tiny, and some honest ones are not. Clipping bounds them.
+                typical = max(round_median, median(accepted))
+            origin = f", {EXPLODING:g} times the median of the round"
+            limits.append(Limit(EXPLODING * round_median, "exploding", origin))
+            origin = f", {outlier:g} times the median of this and recent rounds"
+            limits.append(Limit(outlier * typical, "outlier", origin))
         return [limit._replace(norm=max(limit.norm, state)) for limit in limits]
 
     def _sample(self, kind: str, norms: Sequence[float]) -> list[float]:

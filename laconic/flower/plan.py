@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from laconic import models
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.methods.own_training import OwnTraining
+from laconic.algorithms.recipes import RECIPES
 from laconic.core.errors import ConfigError
 from laconic.core.part import SLOTS, find_part
 from laconic.core.task import Task
@@ -73,6 +74,7 @@ class Plan(BaseModel):
         """Build the algorithm from registered parts only: the server cannot make a node run other code."""
         if self.parts.get("method", {}).get("name") == OwnTraining.name:
             raise ConfigError("method = 'own_training': give client_app the same algorithm as server_app")
+        assert RECIPES, "the import of the recipes has registered all built-in parts"
         made: dict[str, Any] = {}
         for slot in SLOTS:
             table = dict(self.parts.get(slot, {}))

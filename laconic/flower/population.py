@@ -25,15 +25,15 @@ class Population:
         self.shape = None if like is None else shape_of(like)
         self._typical = 1
         """The median of the reported sizes."""
-        self.sizes: dict[int, int] = {}
+        self.reported: dict[int, int] = {}
         """The number of examples that each node has reported."""
         self.revision = 0
         """Incremented whenever the sizes change."""
 
     def update(self, sizes: Mapping[int, int]) -> None:
         """Store the sizes that nodes have reported."""
-        if sizes != self.sizes:
-            self.sizes, self.revision = dict(sizes), self.revision + 1
+        if sizes != self.reported:
+            self.reported, self.revision = dict(sizes), self.revision + 1
             self._typical = median_low(sizes.values())
 
     def __len__(self) -> int:
@@ -41,7 +41,7 @@ class Population:
 
     def size(self, client: int) -> int:
         """The size that the client's node has reported. If it never connected, the median size of the others."""
-        return self.sizes.get(client, self._typical)
+        return self.reported.get(client, self._typical)
 
     def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
         """Raise `DataError`: the server has no examples."""

@@ -43,8 +43,8 @@ SHORTEST_REST, LONGEST_REST = 2.0, 60.0
 class FederatedTraining(Training):
     """A training whose clients are Flower nodes."""
 
-    _secret: int | None = None
-    """With privacy noise: the seed of the noise and of the sampling, which never leaves the server."""
+    _secret: int
+    """The seed of the directions' projection and, with privacy noise, of noise and sampling. It never leaves the server."""
 
     def __init__(
         self,
@@ -110,9 +110,8 @@ class FederatedTraining(Training):
             quorum=quorum,
             weight_limit=deployment.largest_weight,
         )
-        if self.privacy is not None:
-            # Nodes know the run's seed, so the noise must not depend on it.
-            self._set_secret(int.from_bytes(os.urandom(16), "little"))
+        # Nodes know the run's seed, so the noise and the directions must not depend on it.
+        self._set_secret(int.from_bytes(os.urandom(16), "little"))
         self.presence = Presence(self.roster, self.population, self.server, deployment)
         if config.defense.noise:
             # A slow client could otherwise shorten or extend the deadline of others, which the noise does not hide.
@@ -122,7 +121,9 @@ class FederatedTraining(Training):
 
     def _set_secret(self, secret: int) -> None:
         self._secret = secret
-        self.server.secret = Randomness(secret)
+        self.server.directions.randomness = Randomness(secret)
+        if self.privacy is not None:
+            self.server.secret = Randomness(secret)
 
     def _round(self) -> Round:
         """Run a round. Without a valid reply it is drawn anew, with exponential backoff, until there is one."""
@@ -197,8 +198,7 @@ class FederatedTraining(Training):
         self.roster.plan = self.roster.plan.model_copy(update={"run": state["run"]})
         self.roster.load_state_dict(state["roster"])
         self.server.attempt = state["attempt"]
-        if self.privacy is not None:
-            self._set_secret(state["secret"])
+        self._set_secret(state["secret"])
 
 
 def _check_sizes(algorithm: Algorithm, weighting: str, sizes: Iterable[int]) -> None:

@@ -159,16 +159,22 @@ def _record(record: Any) -> Record:
         if _number(name, record[name]) is None or record[name] < 0:
             raise ValueError(f"{name} is not a cost")
     streams = {
-        _name(name): {key: int(_number(key, traffic[key]) or 0) for key in ("packets", "bytes")}
+        _name(name): {key: _count(key, traffic[key]) for key in ("packets", "bytes")}
         for name, traffic in record.get("streams", {}).items()
     }
     # The text of a collapse counts as one.
     failures = {name: record.get(name, 0) for name in TROUBLES} | {"collapsed": int("collapsed" in record)}
-    counts = {name: value.values() if isinstance(value, dict) else [value] for name, value in failures.items()}
-    troubles = {name: sum(int(_number(name, value) or 0) for value in values) for name, values in counts.items()}
+    troubles = {name: _count(name, value) for name, value in failures.items()}
     metrics = {_name(key): _number(key, value) for key, value in metrics_of(record).items()}
     numbers = {key: _number(key, record[key]) for key in ("round", *COSTS, *MEASURED) if key in record}
     return metrics | numbers | {"streams": streams, "troubles": troubles, "metrics": metrics}
+
+
+def _count(name: str, value: Any) -> int:
+    """A count, or the sum of counts by reason."""
+    if isinstance(value, dict):
+        return sum(_count(name, part) for part in value.values())
+    return int(_number(name, value) or 0)
 
 
 def _number(name: str, value: Any) -> float | None:

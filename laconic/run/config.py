@@ -176,12 +176,8 @@ def _sections(layer: Mapping[str, Any]) -> Table:
             continue
         if dot and head not in _SECTIONS:
             raise unknown_name("part", head, _SECTIONS)
-        if head == "imports":
-            if not isinstance(value, list) or not all(isinstance(file, str) for file in value):
-                raise ConfigError(f"imports = {value!r}: a list of Python files is allowed")
-            value = [absolute(file) for file in value]
         if head not in _SECTIONS:
-            table[head] = value
+            table[head] = _files(value) if head == "imports" else value
             continue
         if head in SLOTS and not dot and isinstance(value, str):
             value = {"name": value}
@@ -189,6 +185,12 @@ def _sections(layer: Mapping[str, Any]) -> Table:
             raise ConfigError(f"{head} = {value!r}: a table is allowed")
         table[head] = table.get(head, {}) | ({rest: value} if dot else value)
     return table
+
+
+def _files(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(file, str) for file in value):
+        raise ConfigError(f"imports = {value!r}: a list of Python files is allowed")
+    return [absolute(file) for file in value]
 
 
 def _canonical(table: Table) -> Table:
