@@ -18,6 +18,8 @@ from laconic.federation.messages import Reply
 MOST_SKIPPED = 2**21
 """The largest step between the sequence numbers of two updates. A client without a store skips up to 2^20 numbers, and every
 reply that was lost on the way takes one."""
+MOST_GROWTH = 2
+"""A reply may report up to this multiple of the examples that the client had when it joined."""
 MOST_PASSES = 1000
 """The most gradients that a client may compute in an exchange, as a multiple of its examples or of the papers' count."""
 
@@ -105,10 +107,14 @@ def check_labels(reply: Reply, packets: dict[str, Packet], now: tuple[int, int, 
         raise PacketError("sequence", f"update {max(numbers)} of client {reply.client} is too far after update {last}")
 
 
-def check_counts(reply: Reply, phase: Phase) -> None:
+def check_counts(reply: Reply, phase: Phase, size: int) -> None:
     """Refuse counts of gradients that are too large for the client's number of examples. They go into the metrics."""
     most = phase.gradients(reply.examples)
-    if reply.gradients > most or reply.samples > MOST_PASSES * max(reply.examples, most):
+    if (
+        reply.examples > MOST_GROWTH * size
+        or reply.gradients > most
+        or reply.samples > MOST_PASSES * max(reply.examples, most)
+    ):
         counts = f"{reply.gradients} gradients ({reply.samples} computed) on {reply.examples} examples"
         raise PacketError("count", f"client {reply.client} reports {counts}")
 

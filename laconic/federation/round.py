@@ -193,13 +193,13 @@ class Round:
         if Flag.LOST in flags:
             return None
         phase = self._sent[reply.client].phase
-        check_counts(reply, phase)
         uplink_state = {} if Flag.RESET in flags else self.server.clients.uplink_state(reply.client)
         uplink, context = self.server.algorithm.uplink, self._context(reply.client)
         coded, uplink_state = coded_vectors(packets, self._expected(phase), uplink, uplink_state, context)
         size = self.server.data.size(reply.client)
         if self.server.weighting == "size" and reply.examples != size:
             raise PacketError("examples", f"client {reply.client} has {size} examples, but reports {reply.examples}")
+        check_counts(reply, phase, size)
         # Either branch reads the vectors to the end, so invalid ones are refused here.
         vectors: Mapping[str, CodedVector | Payload] = coded
         if not self._waits:
