@@ -150,8 +150,10 @@ def serve(folder: Path, host: str, port: int) -> LiveServer:
             self.send_header("Content-Security-Policy", content_policy)
             self.send_header("X-Content-Type-Options", "nosniff")
             self.send_header("Cache-Control", "no-store")
-            self.end_headers()
-            self.wfile.write(content)
+            # The browser may be gone.
+            with suppress(ConnectionError):
+                self.end_headers()
+                self.wfile.write(content)
 
         def log_message(self, format: str, *arguments: Any) -> None:
             """Log nothing: the page polls every two seconds."""
