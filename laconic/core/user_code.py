@@ -11,8 +11,9 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from laconic.core.errors import ConfigError
@@ -90,7 +91,7 @@ def load_function(spelling: str, key: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if not callable(function):
         raise ConfigError(f"{key}: '{source}' has no function '{name}'")
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def _load_file(path: Path, key: str) -> ModuleType:
@@ -103,13 +104,20 @@ def _load_file(path: Path, key: str) -> ModuleType:
         raise failure(f"{key}: cannot load '{path}'{line_in(path, error)}", error) from error
 
 
+class _SourceLoader(SourceFileLoader):
+    """Compiles a file every time: cached bytecode would miss a change within the same second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def import_file(path: Path) -> ModuleType:
     """Run a file as a module. Exceptions of the file propagate."""
     path = path.resolve()
     _FOLDERS.add(path.parent)
     # Files with the same name need different modules, and pickling classes needs a registered module.
     name = f"{_PREFIX}{path.stem}_{blake2b(str(path).encode(), digest_size=6).hexdigest()}"
-    specification = importlib.util.spec_from_file_location(name, path)
+    specification = importlib.util.spec_from_file_location(name, path, loader=_SourceLoader(name, str(path)))
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     before = sys.modules.get(name)
