@@ -91,7 +91,7 @@ def load_function(spelling: str, key: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if not callable(function):
         raise ConfigError(f"{key}: '{source}' has no function '{name}'")
-    return function
+    return function  # type: ignore[no-any-return]
 
 
 def _load_file(path: Path, key: str) -> ModuleType:
