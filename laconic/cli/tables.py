@@ -58,6 +58,7 @@ def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) ->
         "bytes up": lambda run: size(run.result.ledger.totals()["bytes_up"]),
         "bytes down": lambda run: size(run.result.ledger.totals()["bytes_down"]),
     }
+    columns |= _client_columns(runs)
     if target is not None:
         columns[f"both to {100 * target:g} %"] = lambda run: size(run.reached.bytes) if run.reached else "not reached"
         if simulated:
@@ -73,11 +74,37 @@ def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) ->
     return columns
 
 
+def _client_columns(runs: Sequence[Finished]) -> dict[str, Column]:
+    """The columns of an evaluation by client: of the accuracy, or else of the loss."""
+    measured = {name for run in runs for name in run.result.metrics}
+    metric, factor, unit = ("accuracy", 100, " %") if "client_accuracy" in measured else ("loss", 1, "")
+    digits = ".2f" if unit else ".4f"
+    titles = {
+        f"client_{metric}": "client mean",
+        f"client_{metric}_worst": "worst tenth",
+        f"client_{metric}_spread": "spread",
+        f"personal_{metric}": "personal mean",
+        f"personal_{metric}_worst": "its worst tenth",
+    }
+
+    def cell(name: str, run: Finished) -> str:
+        return _number(run.result.metrics.get(name), factor, digits, unit)
+
+    return {title: partial(cell, name) for name, title in titles.items() if name in measured}
+
+
 def _captions(runs: Sequence[Finished], target: float | None, simulated: bool) -> Iterator[str]:
     if target is not None:
         yield f"both: bytes up and down until the mean of {WINDOW} evaluations reached {100 * target:g} %"
         if any(sum("accuracy" in record for record in run.result.history) < WINDOW for run in runs):
             yield f"a target needs at least {WINDOW} evaluations: lower --eval-every"
+    counts = [
+        (run.result.history[-1].get("clients_evaluated"), run.config.clients) for run in runs if run.result.history
+    ]
+    if any(evaluated for evaluated, _ in counts):
+        yield "client mean, worst tenth, spread: over clients, on the examples that each holds out"
+    if few := next((pair for pair in counts if pair[0] and pair[1] and pair[0] < pair[1]), None):
+        yield f"{few[1] - few[0]} of {few[1]} clients have too few examples to hold one out"
     if simulated:
         computing = any(run.config.network.compute for run in runs)
         yield "time: simulated, " + ("messages and gradients" if computing else "messages only")

@@ -33,7 +33,7 @@ from laconic.federation.store import ClientStore
 from laconic.flower import wire
 from laconic.flower.node_store import KEEP_DAYS, node_file
 from laconic.flower.plan import Model, Plan, initial_hash, make_model
-from laconic.run.evaluate import evaluate
+from laconic.run.evaluate import ClientExamples, evaluate
 
 LOG = getLogger("flwr.laconic")
 
@@ -209,23 +209,8 @@ class Trainer:
     buffers: Tensor
     """The initial buffers."""
 
-    def examples(self) -> Examples | OwnExamples:
+    def examples(self) -> Examples | ClientExamples:
         """The examples for an evaluation on this node."""
         # The server already evaluates on the test examples of a shared data set.
         test = self.data.test if isinstance(self.data, OwnData) else None
-        return OwnExamples(self.data, self.client) if test is None else test
-
-
-@dataclass(frozen=True)
-class OwnExamples:
-    """A client's training examples, as input of `evaluate`."""
-
-    data: ClientData
-    client: int
-
-    def __len__(self) -> int:
-        return self.data.size(self.client)
-
-    def batch(self, indices: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Inputs and targets at `indices`."""
-        return self.data.batch(self.client, indices.numpy(), dtype)
+        return ClientExamples(self.data, self.client) if test is None else test

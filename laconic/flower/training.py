@@ -60,7 +60,7 @@ class FederatedTraining(Training):
         clients = config.clients or (0 if data is None else len(data))
         if not clients:
             raise ConfigError("clients: required: the total number of clients")
-        for name in ("diagnostics", "full_gradient"):
+        for name in ("diagnostics", "full_gradient", "client_eval"):
             if getattr(config, name):
                 raise ConfigError(f"{name}: needs data that never leaves a client; only a simulation has it")
         if config.faults.any():

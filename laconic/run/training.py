@@ -45,6 +45,7 @@ DIAGNOSTICS = (
 OTHER_KEYS = {
     *("round", "participants", "training_loss", "seconds", "streams", "refused"),
     *("skipped", "skipped_down", "accelerated", "lost", "clipped", "simulated_seconds", "cut_off", "collapsed"),
+    "clients_evaluated",
     *DIAGNOSTICS,
     *Ledger().totals(),
 }
@@ -275,6 +276,10 @@ class Training:
 
     def figures(self) -> dict[str, np.ndarray]:
         """Measured matrices by name, which the run directory stores next to the metrics."""
+        return {}
+
+    def client_values(self) -> dict[str, list[float]]:
+        """The last values of an evaluation by client: "client", its number, and each metric. Empty without one."""
         return {}
 
     def close(self) -> None:
