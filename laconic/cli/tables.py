@@ -36,6 +36,7 @@ def outcome(runs: Sequence[Finished], width: int, by: RankBy = "bytes") -> Table
     target = next((run.target for run in runs if run.target is not None), None)
     simulated = any(run.simulated_seconds is not None for run in runs)
     narrow = {"loss": width < 100, "gradients": width < 100, "rounds": width < 90, "seconds": simulated and width < 120}
+    narrow |= {"spread": width < 120, "its worst tenth": width < 140}
     columns = {name: cell for name, cell in _columns(runs, target, simulated).items() if not narrow.get(name)}
     table = new_table()
     table.caption = "; ".join(_captions(runs, target, simulated)) or None

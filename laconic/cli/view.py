@@ -110,7 +110,8 @@ class LiveView(Callback):
     def show(self, record: Record) -> None:
         """Show the record of a round."""
         metrics = metrics_of(record)
-        self.shown |= metrics
+        # The table at the end has the metrics by client. They would fill the line.
+        self.shown |= {name: value for name, value in metrics.items() if not name.startswith(("client_", "personal_"))}
         if "collapsed" in record:
             self.console.print(f"  {record['collapsed']}", style="yellow", highlight=False, soft_wrap=True)
         line = self._line(record)

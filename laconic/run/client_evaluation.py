@@ -1,8 +1,8 @@
 """Evaluation by client: the model on the examples that each client holds out, before and after local steps.
 
-A mean over all test examples hides clients that the model does not serve. So each metric is computed for each client, and a
-record has its mean over clients, the mean of the worst tenth of the clients, and its standard deviation over clients. A client
-counts once, whatever its size.
+A mean over all test examples hides clients that the model does not serve. So each metric is computed for each client.
+A record has its mean over clients, its mean over the worst tenth of the clients, and its standard deviation over clients.
+Each client counts once, whatever its size.
 """
 
 from __future__ import annotations
