@@ -60,9 +60,11 @@ class FederatedTraining(Training):
         clients = config.clients or (0 if data is None else len(data))
         if not clients:
             raise ConfigError("clients: required: the total number of clients")
-        for name in ("diagnostics", "full_gradient", "client_eval"):
+        for name in ("diagnostics", "full_gradient"):
             if getattr(config, name):
                 raise ConfigError(f"{name}: needs data that never leaves a client; only a simulation has it")
+        if config.client_eval is not None:
+            raise ConfigError("client_eval: only simulations hold out examples; nodes evaluate with client-eval-every")
         if config.faults.any():
             raise ConfigError("faults: only simulations inject faults")
         self.deployment, self._save = deployment, save

@@ -176,5 +176,5 @@ def test_flower_refuses_it() -> None:
     pytest.importorskip("flwr", reason="the extra `flower` is not installed")
     from tests.flower.small_federation import LoopbackGrid, serve
 
-    with pytest.raises(ConfigError, match="client_eval: needs data that never leaves a client"):
+    with pytest.raises(ConfigError, match="client_eval: only simulations hold out examples"):
         serve(LoopbackGrid(), "fed_avg", "logistic", "digits", {"clients": 3, "client_eval": 0.2, "rounds": 1})
