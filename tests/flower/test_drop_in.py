@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedTrimmedAvg
 
 from laconic.compression.packet import HEADER_BYTES
 from laconic.core.errors import ConfigError, PacketError
@@ -78,15 +78,15 @@ def run_guide(guide, folder: Path, strategy, rounds: int, mods=None):
     return strategy.start(grid, arrays, num_rounds=rounds, train_config=config, evaluate_fn=server.evaluate)
 
 
-@pytest.mark.parametrize("strategy", [FedAvg, FedAdam, FedMedian])
-def test_without_loss_any_strategy_computes_what_it_does_alone(guide, tmp_path: Path, strategy) -> None:
+@pytest.mark.long
+def test_the_guides_app_without_loss_is_the_app_alone(guide, tmp_path: Path) -> None:
     """The difference is rounded once more: x + (y - x) is not y to the last bit."""
-    plain = run_guide(guide, tmp_path / "plain", strategy(), 2, mods=[])
-    compressed = run_guide(guide, tmp_path / "own", Compressed(strategy(), uplink="dense", downlink="dense"), 2)
+    plain = run_guide(guide, tmp_path / "plain", FedAvg(), 1, mods=[])
+    compressed = run_guide(guide, tmp_path / "own", Compressed(FedAvg(), uplink="dense", downlink="dense"), 1)
     for name, array in plain.arrays.items():
         np.testing.assert_allclose(compressed.arrays[name].numpy(), array.numpy(), rtol=1e-4, atol=2e-5)
     assert [*compressed.arrays] == [*plain.arrays]
-    assert compressed.evaluate_metrics_clientapp.keys() == plain.evaluate_metrics_clientapp.keys() == {1, 2}
+    assert compressed.evaluate_metrics_clientapp.keys() == plain.evaluate_metrics_clientapp.keys() == {1}
 
 
 @pytest.mark.long
@@ -137,6 +137,14 @@ def run_steps(folder: Path, strategy, rounds: int, *, nodes=NODES, spoil=None, m
     grid.spoil = spoil or grid.spoil
     arrays = ArrayRecord({"w": Array(START.reshape(2, 2)), **(others or {})})
     return strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)
+
+
+@pytest.mark.parametrize("strategy", [FedAvg, FedAdam, FedMedian, FedTrimmedAvg, FedAvgM])
+def test_without_loss_any_strategy_computes_what_it_does_alone(tmp_path: Path, strategy) -> None:
+    plain = run_steps(tmp_path, strategy(), 4, mods=[])
+    compressed = run_steps(tmp_path, Compressed(strategy(), uplink="dense", downlink="dense"), 4)
+    np.testing.assert_allclose(compressed.arrays["w"].numpy(), plain.arrays["w"].numpy(), rtol=1e-4, atol=1e-5)
+    assert [*compressed.train_metrics_clientapp] == [*plain.train_metrics_clientapp] == [1, 2, 3, 4]
 
 
 def top(vector: np.ndarray, count: int) -> np.ndarray:
@@ -252,10 +260,10 @@ def test_a_malicious_reply_is_refused_and_the_others_are_used(tmp_path: Path) ->
         return reply
 
     strategy = Compressed(FedAvg(), uplink="dense", downlink="top_k:1/2")
-    result = run_steps(tmp_path, strategy, 20, spoil=spoil)
-    assert sum(strategy.ledger.refused.values()) == len(strategy.ledger.refused_clients) == 20
+    result = run_steps(tmp_path, strategy, 12, spoil=spoil)
+    assert sum(strategy.ledger.refused.values()) == len(strategy.ledger.refused_clients) == 12
     assert {*strategy.ledger.refused_clients} == {NODES[0]}
-    expected = START + sum((STEPS[node] for node in NODES[1:]), np.zeros((20, 4))).sum(0) / 2
+    expected = START + sum((STEPS[node] for node in NODES[1:]), np.zeros((20, 4)))[:12].sum(0) / 2
     np.testing.assert_allclose(result.arrays["w"].numpy().ravel(), expected, rtol=1e-3, atol=1e-3)
 
 
