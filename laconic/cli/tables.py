@@ -82,10 +82,10 @@ def _client_columns(runs: Sequence[Finished]) -> dict[str, Column]:
     digits = ".2f" if unit else ".4f"
     titles = {
         f"client_{metric}": "client mean",
-        f"client_{metric}_worst": "worst tenth",
+        f"worst_client_{metric}": "worst tenth",
         f"client_{metric}_spread": "spread",
         f"personal_{metric}": "personal mean",
-        f"personal_{metric}_worst": "its worst tenth",
+        f"worst_personal_{metric}": "its worst tenth",
     }
 
     def cell(name: str, run: Finished) -> str:
@@ -99,13 +99,11 @@ def _captions(runs: Sequence[Finished], target: float | None, simulated: bool) -
         yield f"both: bytes up and down until the mean of {WINDOW} evaluations reached {100 * target:g} %"
         if any(sum("accuracy" in record for record in run.result.history) < WINDOW for run in runs):
             yield f"a target needs at least {WINDOW} evaluations: lower --eval-every"
-    counts = [
-        (run.result.history[-1].get("clients_evaluated"), run.config.clients) for run in runs if run.result.history
-    ]
-    if any(evaluated for evaluated, _ in counts):
+    last = [run.result.history[-1] for run in runs if run.result.history]
+    if any("clients_evaluated" in record for record in last):
         yield "client mean, worst tenth, spread: over clients, on the examples that each holds out"
-    if few := next((pair for pair in counts if pair[0] and pair[1] and pair[0] < pair[1]), None):
-        yield f"{few[1] - few[0]} of {few[1]} clients have too few examples to hold one out"
+    if left_out := max((record.get("clients_left_out", 0) for record in last), default=0):
+        yield f"{left_out} clients have too few examples to hold one out and are not evaluated"
     if simulated:
         computing = any(run.config.network.compute for run in runs)
         yield "time: simulated, " + ("messages and gradients" if computing else "messages only")

@@ -7,6 +7,8 @@ are dropped. So a reply that is lost on the way loses nothing but its own work.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
 from typing import Literal
@@ -23,7 +25,7 @@ from laconic.algorithms.uplinks.compressed import Compressed
 from laconic.compression import Codec, GroupedCompressor
 from laconic.compression.packet import Body, CoreStream, Packet
 from laconic.core.errors import LaconicError, PacketError
-from laconic.core.part import section
+from laconic.core.part import State, section
 from laconic.core.randomness import Randomness
 from laconic.federation.store import Question
 from laconic.flower import wire
@@ -67,14 +69,27 @@ def compress_mod(
 def _answer(message: Message, context: Context, call_next: ClientAppCallable, link: _Link) -> Message:
     """Decode the model, call the app, and encode what it replies."""
     try:
-        arrays = link.receive(message.content)
+        opened = link.receive(message.content)
     except LostState:
         return Message(wire.content(lost=True), reply_to=message)
-    message.content = replaced(message.content, link.name, arrays)
+    message.content = replaced(message.content, link.name, opened.arrays)
     reply = call_next(message, context)
     if reply.has_content():
-        reply.content = link.send(reply.content, arrays)
+        reply.content = link.send(reply.content, opened)
     return reply
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A decoded message."""
+
+    table: ArrayTable
+    packet: Packet
+    arrays: ArrayRecord
+    """The record that the app sees."""
+    uplink_state: State
+    downlink_state: State
+    """The new state, after this message."""
 
 
 class _Link:
@@ -85,26 +100,29 @@ class _Link:
         self.name = wire.text(self.record, "record")
         self.mirrored = wire.count(self.record, "mirrored", highest=1) == 1
         self.client = context.node_id & _MASK
-        self.run = f"{wire.text(self.record, 'run')}/{wire.text(self.record, 'key')}"
+        run = wire.text(self.record, "run")
+        if not re.fullmatch("[0-9a-f]{1,32}", run):
+            raise PacketError("record", "run is not a hexadecimal number")
+        self.randomness = Randomness(int(run, 16))
+        self.run = f"{run}/{wire.text(self.record, 'key')}"
         self.file, self.store = file, file.store(self.run)
         self.keep_days = float(context.node_config.get("keep-days", KEEP_DAYS))
         self.uplink = own or uplink_of(wire.text(self.record, "uplink"))
 
-    def receive(self, content: RecordDict) -> ArrayRecord:
-        """The record that the app sees; `LostState` if that needs a state that the node has lost."""
+    def receive(self, content: RecordDict) -> _Opened:
+        """Decode the message; `LostState` if that needs a state that the node has lost."""
         if self.name not in content.array_records:
             raise PacketError("record", f"no ArrayRecord '{self.name}'")
-        self.table = self._table()
-        layout = self.table.layout
-        self.packet = Packet.parse(wire.packets_of(self.record)[0], layout)
-        settled = self.store.settle(self.client, Question(0, self.packet.round, 0, self.packet.sequence))
-        self.state = settled.state or {}
-        state = section(self.state, "downlink")
+        table = self._table()
+        packet = Packet.parse(wire.packets_of(self.record)[0], table.layout)
+        settled = self.store.settle(self.client, Question(0, packet.round, 0, packet.sequence))
+        state = section(settled.state or {}, "downlink")
         downlink = mirrored_of("dense") if self.mirrored else DenseDownlink()
         lost = settled.lost or "model" not in state
-        nothing = torch.zeros(0, dtype=layout.dtype)
-        model, self.downlink_state = downlink.receive(self.packet.body, state, nothing, layout, lost)
-        return self.table.record(model, content.array_records[self.name])
+        nothing = torch.zeros(0, dtype=table.layout.dtype)
+        model, new_state = downlink.receive(packet.body, state, nothing, table.layout, lost)
+        arrays = table.record(model, content.array_records[self.name])
+        return _Opened(table, packet, arrays, section(settled.state or {}, "uplink"), new_state)
 
     def _table(self) -> ArrayTable:
         """The table of the arrays. It comes with the whole model, and the node keeps it for differences."""
@@ -122,29 +140,29 @@ class _Link:
             self.file.put_value(self.run, "table", table.text, self.keep_days)
         return table
 
-    def send(self, content: RecordDict, received: ArrayRecord) -> RecordDict:
+    def send(self, content: RecordDict, opened: _Opened) -> RecordDict:
         """The content of the reply, with the app's record as a compressed difference from the received one.
 
         A record with other arrays than the received one travels as it is, and so do all other records.
         """
+        table, packet, uplink_state = opened.table, opened.packet, opened.uplink_state
         names = [*content.array_records]
         name = names[0] if len(names) == 1 else self.name
         arrays = content.array_records.get(name)
-        body, stream, uplink_state = Body(Codec.SKIP), CoreStream.CONFIRM, section(self.state, "uplink")
-        if arrays is not None and self.table.fits(arrays):
-            update = self.table.vector(arrays) - self.table.vector(received)
-            seed = int(self.run.split("/")[0], 16)
-            context = RoundContext(self.table.layout, Randomness(seed), self.packet.round, self.client)
+        body, stream = Body(Codec.SKIP), CoreStream.CONFIRM
+        if arrays is not None and table.fits(arrays):
+            update = table.vector(arrays) - table.vector(opened.arrays)
+            context = RoundContext(table.layout, self.randomness, packet.round, self.client)
             encoded = self.uplink.encode(update, uplink_state, context)
             body, stream, uplink_state = encoded.body, CoreStream.MODEL, encoded.state
-            content = replaced(content, name, self.table.exact(arrays))
-        sequence = self.packet.sequence
+            content = replaced(content, name, table.exact(arrays))
+        sequence = packet.sequence
         if self.mirrored or stream == CoreStream.MODEL:
-            parts = {"uplink": uplink_state, "downlink": self.downlink_state}
+            parts = {"uplink": uplink_state, "downlink": opened.downlink_state}
             state = {f"{part}/{key}": value for part, values in parts.items() for key, value in values.items()}
             sequence = self.store.propose(self.client, sequence, state)
-        packet = Packet(body, stream, self.table.layout.fingerprint, sequence, self.packet.round)
-        return RecordDict({**content, **wire.content(record=name, packets=[packet.to_bytes()])})
+        answer = Packet(body, stream, table.layout.fingerprint, sequence, packet.round)
+        return RecordDict({**content, **wire.content(record=name, packets=[answer.to_bytes()])})
 
 
 def uplink_of(text: str, memory: bool | Literal["auto"] = "auto") -> Compressed:

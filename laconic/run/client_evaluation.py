@@ -54,7 +54,8 @@ class ClientEvaluation:
             row for rows in self.engine.map(lambda clients: self._measure(server, clients), chunks) for row in rows
         ]
         self.values = {name: [row.get(name, math.nan) for row in measured] for name in measured[0]}
-        return {"clients_evaluated": len(self.clients)} | {
+        counts = {"clients_evaluated": len(self.clients), "clients_left_out": len(self.held_out) - len(self.clients)}
+        return counts | {
             key: value for name, values in self.values.items() for key, value in summarize(name, values).items()
         }
 
@@ -103,7 +104,7 @@ def summarize(name: str, values: Iterable[float]) -> dict[str, float]:
     A client for which a metric is not defined, such as the AUROC of one class, is left out.
 
     >>> summarize("client_accuracy", [0.5, 1.0])
-    {'client_accuracy': 0.75, 'client_accuracy_worst': 0.5, 'client_accuracy_spread': 0.25}
+    {'client_accuracy': 0.75, 'worst_client_accuracy': 0.5, 'client_accuracy_spread': 0.25}
     """
     ordered = np.sort([value for value in values if math.isfinite(value)])
     if not len(ordered):
@@ -111,4 +112,4 @@ def summarize(name: str, values: Iterable[float]) -> dict[str, float]:
     if _SMALLER_IS_BETTER.search(name):
         ordered = ordered[::-1]
     worst = ordered[: -(-len(ordered) // 10)]
-    return {name: float(ordered.mean()), f"{name}_worst": float(worst.mean()), f"{name}_spread": float(ordered.std())}
+    return {name: float(ordered.mean()), f"worst_{name}": float(worst.mean()), f"{name}_spread": float(ordered.std())}

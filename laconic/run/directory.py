@@ -256,7 +256,7 @@ class RunDirectory(Callback):
     def save_client_values(self, values: dict[str, list[float]]) -> None:
         """Write the metrics of each client as CSV: a header, and one line per client."""
         rows = zip(*values.values(), strict=True)
-        lines = [",".join(values), *(",".join(f"{value:.6g}" for value in row) for row in rows)]
+        lines = [",".join(values), *(",".join(f"{value:.10g}" for value in row) for row in rows)]
         write_atomically(self.client_values, "".join(f"{line}\n" for line in lines).encode())
 
     def save_matrix(self, name: str, matrix: np.ndarray, title: str) -> None:

@@ -16,7 +16,7 @@ from laconic.core.part import section
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import StateDict, prefixed
 from laconic.core.task import TASKS, Task, called_by_name
-from laconic.data.federated import ClientData, Fingerprinted, Kind, NamedInputs, sizes_of
+from laconic.data.federated import ClientData, Fingerprinted, Indices, Kind, NamedInputs, sizes_of
 from laconic.data.held_out import hold_out
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.inline import ClientSpec
@@ -46,7 +46,8 @@ class Simulation(Training):
     def __init__(self, algorithm: Algorithm, task: Task, data: ClientData, settings: Settings) -> None:
         if settings.engine == "ray":
             settings = settings.model_copy(update={"ray": connect(settings.ray, settings.threads or 1)})
-        whole, held_out = data, None
+        whole = data
+        held_out: list[Indices] | None = None
         if settings.client_eval is not None:
             data, held_out = hold_out(whole, settings.client_eval)
         self.database = Database(settings.store_cache) if settings.store == "disk" else None
@@ -162,7 +163,11 @@ class Simulation(Training):
 
     def client_values(self) -> dict[str, list[float]]:
         measured = self.client_evaluation
-        return {} if measured is None or not measured.values else {"client": measured.clients} | measured.values
+        return (
+            {}
+            if measured is None or not measured.values
+            else {"client": [*map(float, measured.clients)]} | measured.values
+        )
 
     def fingerprints(self) -> dict[str, Any]:
         data = self.data.fingerprint() if isinstance(self.data, Fingerprinted) else None

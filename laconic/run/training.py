@@ -45,11 +45,15 @@ DIAGNOSTICS = (
 OTHER_KEYS = {
     *("round", "participants", "training_loss", "seconds", "streams", "refused"),
     *("skipped", "skipped_down", "accelerated", "lost", "clipped", "simulated_seconds", "cut_off", "collapsed"),
-    "clients_evaluated",
+    *("clients_evaluated", "clients_left_out"),
     *DIAGNOSTICS,
     *Ledger().totals(),
 }
 """Keys of a record that are not metrics of the task."""
+
+
+OF_CLIENTS = ("clients_", "client_", "worst_client_", "personal_", "worst_personal_")
+"""Prefixes of metrics that are measured on clients' examples."""
 
 
 def metrics_of(record: Record) -> dict[str, float]:
