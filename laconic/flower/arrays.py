@@ -92,11 +92,11 @@ class ArrayTable:
         return Layout(tuple(slots), (), torch.float64 if wide else torch.float32)
 
     def fits(self, arrays: ArrayRecord) -> bool:
-        """Whether a record has exactly these arrays."""
+        """Whether a record has exactly these arrays. Floats may be of another type: FedAdam's model is of float64."""
         return len(arrays) == len(self.entries) and all(
             entry.name in arrays
             and tuple(arrays[entry.name].shape) == entry.shape
-            and entry.dtype in ("", arrays[entry.name].dtype)
+            and (not entry.compressed or arrays[entry.name].dtype in FLOATS)
             for entry in self.entries
         )
 
@@ -143,7 +143,7 @@ def _values(array: Array, entry: Entry) -> NDArray[Any]:
         values = array.numpy()
     except (TypeError, ValueError, EOFError, OSError) as error:
         raise PacketError("array", f"'{entry.name}' cannot be read: {error}") from None
-    dtype = entry.dtype or array.dtype
-    if values.shape != entry.shape or str(values.dtype) != dtype or values.dtype.kind not in "biuf":
-        raise PacketError("array", f"'{entry.name}' is {values.dtype} {values.shape}, not {dtype} {entry.shape}")
+    kinds = "f" if entry.compressed else "biuf"
+    if values.shape != entry.shape or str(values.dtype) != array.dtype or values.dtype.kind not in kinds:
+        raise PacketError("array", f"'{entry.name}' is {values.dtype} {values.shape}, not {array.dtype} {entry.shape}")
     return values

@@ -143,7 +143,8 @@ class _Link:
     def send(self, content: RecordDict, opened: _Opened) -> RecordDict:
         """The content of the reply, with the app's record as a compressed difference from the received one.
 
-        A record with other arrays than the received one travels as it is, and so do all other records.
+        A record with other arrays than the received one travels as it is, if the whole model was received. So do all other
+        records.
         """
         table, packet, uplink_state = opened.table, opened.packet, opened.uplink_state
         names = [*content.array_records]
@@ -156,6 +157,9 @@ class _Link:
             encoded = self.uplink.encode(update, uplink_state, context)
             body, stream, uplink_state = encoded.body, CoreStream.MODEL, encoded.state
             content = replaced(content, name, table.exact(arrays))
+        elif arrays is not None and self.mirrored:
+            # The strategy would take them for changes of its own model, but they are changes of this node's copy.
+            raise PacketError("record", "the reply's arrays are not those of the message; this needs downlink='dense'")
         sequence = packet.sequence
         if self.mirrored or stream == CoreStream.MODEL:
             parts = {"uplink": uplink_state, "downlink": opened.downlink_state}

@@ -228,6 +228,37 @@ def test_arrays_that_are_not_floats_travel_as_they_are(tmp_path: Path) -> None:
     assert result.arrays["half"].dtype == "float16"
 
 
+def test_a_reply_of_another_float_type_is_compressed_too(tmp_path: Path) -> None:
+    """FedAdam's model is of float64 after the first round, and a PyTorch client replies in float32."""
+
+    def to_float32(message, context, call_next):
+        reply = call_next(message, context)
+        if "out" in reply.content:
+            arrays = {name: Array(array.numpy().astype(np.float32)) for name, array in reply.content["out"].items()}
+            reply.content["out"] = ArrayRecord(arrays)
+        return reply
+
+    strategy = Compressed(FedAdam(), uplink="top_k:1/4", downlink="top_k:1/2")
+    result = run_steps(tmp_path, strategy, 4, mods=[compress_mod(), to_float32])
+    assert result.arrays["w"].dtype == "float64"
+    assert "up/arrays" not in strategy.ledger.streams
+    assert not strategy.ledger.refused
+
+
+@pytest.mark.parametrize("downlink", ["dense", "top_k:1/2"])
+def test_a_reply_with_other_arrays_needs_the_whole_model(tmp_path: Path, downlink: str) -> None:
+    def renamed(message, context, call_next):
+        reply = call_next(message, context)
+        if "out" in reply.content:
+            reply.content["out"] = ArrayRecord({"other": reply.content["out"]["w"]})
+        return reply
+
+    strategy = Compressed(FedAvg(), uplink="dense", downlink=downlink)
+    result = run_steps(tmp_path, strategy, 1, mods=[compress_mod(), renamed])
+    assert [*result.arrays] == (["other"] if downlink == "dense" else [])
+    assert len(result.train_metrics_clientapp) == (downlink == "dense")
+
+
 def test_float64_stays_float64() -> None:
     arrays = ArrayRecord({"w": Array(np.array([1.0, 1e-17])), "v": Array(START)})
     table = ArrayTable.of(arrays)
