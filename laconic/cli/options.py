@@ -40,7 +40,7 @@ PANELS = {
     ),
     "Links": ("compressor", "granularity", "memory", "downlink"),
     "Server": ("server_lr", "sampling", "weighting"),
-    OUTPUT: ("eval_every", "metrics", "diagnostics", "full_gradient"),
+    OUTPUT: ("eval_every", "metrics", "client_eval", "personalize", "diagnostics", "full_gradient"),
     "Network and faults": (
         *("bandwidth_up", "bandwidth_down", "latency", "deadline"),
         *("drop", "late", "duplicate", "crash", "lose_state"),

@@ -87,6 +87,11 @@ class RunDirectory(Callback):
         return self.path / "label_counts.json"
 
     @property
+    def client_values(self) -> Path:
+        """The metrics of each client at the last evaluation, with `client_eval`."""
+        return self.path / "client_metrics.csv"
+
+    @property
     def checkpoint(self) -> Path:
         """The state to resume from, unless `store="disk"`."""
         return self.checkpoints.file
@@ -147,6 +152,8 @@ class RunDirectory(Callback):
                 config, last = run.config, run.training.server.round
                 for name, matrix in run.training.figures().items():
                     self.save_matrix(name, matrix, f"{config.dataset}, {config.partition or 'natural'}, round {last}")
+                if values := run.training.client_values():
+                    self.save_client_values(values)
         finally:
             if self._lock is not None:
                 os.close(self._lock)
@@ -246,6 +253,12 @@ class RunDirectory(Callback):
     def save_label_counts(self, counts: np.ndarray) -> None:
         """Write the number of examples per client and class, for the report."""
         write_atomically(self.label_counts, json.dumps(counts.tolist()).encode())
+
+    def save_client_values(self, values: dict[str, list[float]]) -> None:
+        """Write the metrics of each client as CSV: a header, and one line per client."""
+        rows = zip(*values.values(), strict=True)
+        lines = [",".join(values), *(",".join(f"{value:.10g}" for value in row) for row in rows)]
+        write_atomically(self.client_values, "".join(f"{line}\n" for line in lines).encode())
 
     def save_matrix(self, name: str, matrix: np.ndarray, title: str) -> None:
         """Write a matrix as CSV, and as a PNG heat map if matplotlib is installed."""
