@@ -35,9 +35,6 @@ publisher = "tests"
 [tool.flwr.app.components]
 serverapp = "server_app:app"
 clientapp = "client_app:app"
-
-[tool.flwr.federations]
-default = "sim"
 """
 
 
