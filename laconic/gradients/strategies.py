@@ -32,6 +32,8 @@ from laconic.gradients.stacked import StackedGradients, can_be_stacked
 def check_numerics(module: nn.Module, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> None:
     """Refuse numerics with which results would depend on threads, chunks or other clients."""
     norms = _batch_norms(module)
+    if numerics.strategy == "stacked" and numerics.dtype == "bfloat16":
+        raise ConfigError("numerics.strategy = 'stacked': not with dtype = 'bfloat16'; try 'vmap' or 'loop'")
     if numerics.strategy == "stacked" and (stochastic != "no" or not can_be_stacked(module)):
         raise ConfigError(
             "numerics.strategy = 'stacked': only for linear layers without random draws; try 'vmap' or 'loop'"
