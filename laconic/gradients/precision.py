@@ -19,7 +19,7 @@ class Autocast:
     device_type: str
 
     def __call__(self, module: nn.Module, batch: Batch) -> Tensor:
-        # All threads share the cache of cast weights. With it, the bits of a layer that is used twice would depend on timing.
+        # Threads share the cache of cast weights: with it, the bits of a layer that is used twice would depend on timing.
         with torch.autocast(self.device_type, torch.bfloat16, cache_enabled=False):
             return self.loss(module, batch).float()
 
