@@ -35,6 +35,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
     "bytes-to-accuracy": ours.BYTES_TO_ACCURACY,
     "fedamd-settings": ours.FED_AMD_AT_ITS_BEST,
     "fedamd-links": ours.FED_AMD_IN_FEW_BYTES,
+    "language-model": ours.CHARACTER_MODEL,
 }
 
 
