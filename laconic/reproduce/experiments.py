@@ -114,8 +114,8 @@ qsgd:8 for the mean of the anchors."""
 
 _ADAMW = "--local-optimizer adamw --local-lr 0.003"
 LANGUAGE_MODEL = Experiment(
-    "--dataset tinyshakespeare --partition natural --clients 50 --participants 10 --model gpt:2x64 --local-steps 10 "
-    "--batch-size 16 --eval-every 5",
+    "--dataset tinyshakespeare --partition natural --clients 50 --participants 5 --model gpt:2x64 --local-steps 10 "
+    "--batch-size 8 --eval-every 5",
     {
         "SGD, rate 0.3": "--algorithm fed_avg --local-lr 0.3 --server-lr 1",
         "SGD, rate 1": "--algorithm fed_avg --local-lr 1 --server-lr 1",
