@@ -116,8 +116,11 @@ def rates() -> str:
     rows = ["| recipe | local rate | server rate | " + " | ".join(measured) + " |", "|---" * (3 + len(measured)) + "|"]
     for name, recipe in RECIPES.items():
         given = {key: value for part in recipe().parts().values() for key, value in part.parameters().items()}
-        cells = [f"{given[key]:g}" if key in given else "" for key in ("local_lr", "server_lr")]
-        cells += [_learned(found[name]) if name in found else "not measured" for found in measured.values()]
+        chosen = {key: given[key] for key in ("local_lr", "server_lr") if key in given}
+        cells = [f"{chosen[key]:g}" if key in chosen else "" for key in ("local_lr", "server_lr")]
+        for found in measured.values():
+            known = name in found and found[name]["rates"] == chosen
+            cells.append(_learned(found[name]) if known else "not measured")
         rows.append(f"| `{name}` | " + " | ".join(cells) + " |")
     return "\n".join(rows)
 

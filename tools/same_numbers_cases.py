@@ -89,12 +89,12 @@ EVERY_FAULT = "--drop 0.15 --late 0.15 --duplicate 0.15 --crash 0.15 --lose-stat
 FEW = "--partition iid --participants 4 --rounds 2"
 RAY = "--engine ray --workers 2"
 NATURAL = "--partition natural --participants 4 --rounds 2"
-FED_AMD = "--algorithm fed_amd --local-lr 0.05"
-"""With its former default rate."""
+FED_AMD, FED_EF_AMS = "--algorithm fed_amd --local-lr 0.05", "--algorithm fed_ef_ams --server-lr 0.03"
+"""With their former default rates."""
 
 
 def _recipe(name: str) -> str:
-    return FED_AMD if name == "fed_amd" else f"--algorithm {name}"
+    return {"fed_amd": FED_AMD, "fed_ef_ams": FED_EF_AMS}.get(name, f"--algorithm {name}")
 
 
 RESUMED = {
@@ -203,7 +203,7 @@ CASES = [
     Case("compressor/without-memory", "--algorithm fed_cams --compressor sign --no-memory"),
     Case("compressor/with-memory", "--algorithm fed_com --memory --compressor uniform:3"),
     Case("compressor/on-fed-avg", "--compressor top_k:1/16"),
-    Case("compressor/in-fed-ef", "--algorithm fed_ef_ams --compressor sign"),
+    Case("compressor/in-fed-ef", f"{FED_EF_AMS} --compressor sign"),
     Case("compressor/in-fed-com", "--algorithm fed_com --compressor qsgd:8"),
     Case("compressor/restart", "--algorithm fed_cams --set uplink.restart_after=1 --set uplink.restart_from=2"),
     Case("uplink/lazy", "--algorithm fed_nlaa --set uplink.threshold=0.15"),
@@ -217,7 +217,7 @@ CASES = [
     Case(
         "uplink/accelerated-heavy-sign", "--algorithm fed_baca --compressor heavy_sign:1/8 --set uplink.threshold=1.4"
     ),
-    Case("downlink/broadcast", "--algorithm fed_ef_ams --downlink broadcast"),
+    Case("downlink/broadcast", f"{FED_EF_AMS} --downlink broadcast"),
     Case("downlink/broadcast-sign", "--downlink broadcast --set downlink.compressor=sign --participants 4 --rounds 10"),
     Case("downlink/broadcast-top-k", "--downlink broadcast --compressor top_k:1/200 --participants 3 --rounds 12"),
     Case("downlink/mirrored", "--algorithm fed_cams --downlink mirrored"),
