@@ -85,8 +85,7 @@ class ImageTransformer(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images [B, channels, height, width] to logits [B, classes]."""
-        rows = images.unflatten(-1, (-1, self.patch)).unflatten(-3, (-1, self.patch))  # [B, C, rows, p, columns, p]
-        patches = rows.transpose(-2, -3).movedim(-5, -3).flatten(-3).flatten(-3, -2)  # [B, rows x columns, C p p]
+        patches = functional.pixel_unshuffle(images, self.patch).flatten(-2).transpose(-1, -2)  # [B, patches, C p p]
         states = self.dropout(self.embedding(patches) + self.positions)
         logits: Tensor = self.output(self.norm(self.blocks(states)).mean(-2))
         return logits
