@@ -128,5 +128,4 @@ LANGUAGE_MODEL = Experiment(
     },
     rounds=300,
 )
-"""A small transformer, one client per role. With equal weights, roles of a single line make the loss jump. A local AdamW starts
-anew in every round."""
+"""A small transformer, one client per role, weighted by size. A local AdamW starts anew in every round."""
