@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,11 +14,13 @@ from torch import nn
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
+from laconic.core.errors import ConfigError
+from laconic.core.layout import UNSHAPED, is_unshaped
 from laconic.core.part import section
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import StateDict, prefixed
-from laconic.core.task import TASKS, Task, called_by_name
-from laconic.data.federated import ClientData, Fingerprinted, Kind, NamedInputs, sizes_of
+from laconic.core.task import TASKS, Batch, Task, called_by_name
+from laconic.data.federated import ClientData, Kind, NamedInputs, fingerprint_of, sizes_of
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.inline import ClientSpec
 from laconic.engine.network import NetworkEngine
@@ -49,7 +53,9 @@ class Simulation(Training):
         self.policy = SimulationPolicy(Blocklist(settings.max_violations))
         algorithm.method.check(sizes_of(data), weighting_of(algorithm, settings))
         device = usable_device(settings.device)
-        prepared = prepare(task, settings.numerics, device, client_example(data, 0), data.classes)
+        example = client_example(data, 0)
+        task = _with_shapes(task, example(torch.float32), settings.seed) if is_unshaped(task.module) else task
+        prepared = prepare(task, settings.numerics, device, example, data.classes)
         links = None if self.database is None else DiskClientLinkState(self.database)
         super().__init__(algorithm, prepared, data, settings, policy=self.policy, links=links)
         settings = self.settings
@@ -149,8 +155,7 @@ class Simulation(Training):
         return {} if similarity is None else {"gradient_similarity": similarity}
 
     def fingerprints(self) -> dict[str, Any]:
-        data = self.data.fingerprint() if isinstance(self.data, Fingerprinted) else None
-        return super().fingerprints() | {"data": data}
+        return super().fingerprints() | {"data": fingerprint_of(self.data)}
 
     def state_dict(self) -> StateDict:
         """The state needed to resume, without client states that are in a database."""
@@ -207,6 +212,22 @@ def initial_module(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Randomness(seed).integer(Draw.INITIAL_MODEL))
         return build()
+
+
+def _with_shapes(task: Task, batch: Batch, seed: int) -> Task:
+    """The task with shapes and initial weights for lazy layers, such as nn.LazyLinear, which depend only on the seed."""
+    try:
+        module = copy.deepcopy(task.module)
+    except ValueError:  # lazy buffers, as those of LazyBatchNorm1d, cannot be copied
+        raise ConfigError(UNSHAPED) from None
+    task.check(batch)
+
+    def build() -> nn.Module:
+        with torch.no_grad():
+            module.eval()(*batch[:-1])
+        return module.train(task.module.training)
+
+    return replace(task, module=initial_module(build, seed))
 
 
 class Described(Protocol):
