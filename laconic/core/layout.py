@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from laconic.core.errors import ConfigError
 
-
 UNSHAPED = "model has layers without shapes, such as LazyLinear: call it once on a batch of inputs first"
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -99,6 +101,16 @@ class Task:
     def outputs(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """The outputs and targets that `metrics` compares."""
         return self.predict(module, batch) if self.predict else (output_of(module, batch), batch[-1])
+
+    def fingerprint(self) -> str:
+        """A hash of the module's structure, its frozen parameters and the name of its loss, without trained parameters."""
+        # Some layers print a function with its address, which differs between processes.
+        structure = re.sub(r" at 0x[0-9a-f]+", "", repr(self.module))
+        digest = sha256(f"{structure}/{getattr(self.loss, '__qualname__', type(self.loss).__qualname__)}".encode())
+        for name, parameter in self.module.named_parameters():
+            if not parameter.requires_grad:
+                digest.update(name.encode() + parameter.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     def check(self, batch: Batch) -> None:
         """Run loss and metrics once. A model that does not fit the data is a `ConfigError` before the run starts."""

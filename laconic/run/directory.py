@@ -10,6 +10,7 @@ import json
 import math
 import os
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from laconic.core.state_dict import checksum
 from laconic.data.federated import FederatedData
 from laconic.run.callbacks import Callback, Outcome, Run
 from laconic.run.checkpoints import Checkpoints
+from laconic.run.config import RunConfig
 from laconic.run.files import is_unfinished, naming, write_atomically
 from laconic.run.heat_map import heat_map
 from laconic.run.resume import check_fingerprints, check_rounds
@@ -208,6 +210,11 @@ class RunDirectory(Callback):
             raise DataError(
                 f"'{self.config}' was changed or is damaged; use it for a new run: laconic run {self.config}"
             )
+
+    def stored_config(self) -> RunConfig:
+        """The config that the run was started with. Code that it names is not loaded."""
+        self.check_config()
+        return RunConfig(**tomllib.loads(self.config.read_text()))
 
     def _tidy(self) -> None:
         for leftover in filter(is_unfinished, self.path.iterdir()):

@@ -155,7 +155,7 @@ class Simulation(Training):
         return {} if similarity is None else {"gradient_similarity": similarity}
 
     def fingerprints(self) -> dict[str, Any]:
-        return super().fingerprints() | {"data": fingerprint_of(self.data)}
+        return super().fingerprints() | {"task": self.task.fingerprint(), "data": fingerprint_of(self.data)}
 
     def state_dict(self) -> StateDict:
         """The state needed to resume, without client states that are in a database."""

@@ -11,7 +11,7 @@ import pytest
 
 import laconic
 from laconic.core.errors import Interrupted
-from laconic.report.trackers import MLflow, trackers
+from laconic.report.trackers import MLflow, chosen_callbacks
 from laconic.run.callbacks import EachRound
 from laconic.run.config import load_config
 from laconic.run.driver import run_config
@@ -28,7 +28,7 @@ def run(
     mlflow: bool = False,
     **changes: object,
 ) -> list[dict]:
-    callbacks = trackers(tensorboard=tensorboard, mlflow=mlflow)
+    callbacks = chosen_callbacks(tensorboard=tensorboard, mlflow=mlflow)
     config = load_config(None, {"rounds": rounds} if resume else SMALL | {"rounds": rounds} | changes)
     run_config(config, directory, callbacks, resume=resume, label="a run")
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
@@ -79,7 +79,7 @@ def test_mlflow_is_told_how_a_run_ended_in_the_store_that_the_environment_names(
         if record["round"] == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    callbacks = [EachRound(interrupt), *trackers(tensorboard=False, mlflow=True)]
+    callbacks = [EachRound(interrupt), MLflow()]
     with pytest.raises(Interrupted):
         run_config(load_config(None, SMALL | {"rounds": 9}), tmp_path / "stopped", callbacks)
     assert status("stopped") == "KILLED"
