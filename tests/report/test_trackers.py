@@ -1,10 +1,11 @@
-"""What TensorBoard and MLflow read back of a run."""
+"""What TensorBoard, MLflow and Weights & Biases read back of a run; callbacks as options."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,59 @@ def test_a_tracker_needs_a_directory() -> None:
     pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
     with pytest.raises(laconic.ConfigError, match="TensorBoard: pass a directory to it or to the run"):
         laconic.simulate("fed_avg", "logistic", "digits", rounds=1, callbacks=[laconic.TensorBoard()])
+
+
+@pytest.mark.long
+def test_weights_and_biases_has_every_number_at_its_round_offline(tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason="the extra `wandb` is not installed")
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    config = load_config(None, SMALL | {"rounds": 3})
+    callback = laconic.WandB("trials", mode="offline", settings={"silent": True})
+    run_config(config, tmp_path / "run", [callback], label="a run")
+    records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    (file,) = (tmp_path / "run/wandb").glob("offline-run-*/*.wandb")
+    store = DataStore()
+    store.open_for_scan(str(file))
+    logged: dict[int, dict] = {}
+    while (data := store.scan_data()) is not None:
+        record = Record()
+        record.ParseFromString(data)
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            assert (record.run.project, record.run.display_name) == ("trials", "a run")
+            assert record.run.run_id == (tmp_path / "run/wandb_run").read_text().strip()
+            settings = {item.key: json.loads(item.value_json) for item in record.run.config.update}
+            assert settings["method.local_steps"] == 2
+        if kind == "history":
+            row = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+            logged[record.history.step.num] = row
+        if kind == "exit":
+            assert record.exit.exit_code == 0
+    for name in ("accuracy", "bytes_up"):
+        found = {step: row[name] for step, row in logged.items() if name in row}
+        assert found == {record["round"]: record[name] for record in records if name in record}
+
+
+def test_a_missing_tool_says_what_to_install(monkeypatch) -> None:
+    for module, make in (("wandb", laconic.WandB), ("mlflow", laconic.MLflow)):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(laconic.ConfigError, match=rf"is not installed: .*\[{module}\]"):
+            make()
+
+
+def test_callbacks_are_spelled_as_options() -> None:
+    stopping, best = chosen_callbacks(early_stopping="loss:patience=3,minimum_change=0.1", save_best="f1:mode=max")
+    assert (stopping.metric, stopping.patience, stopping.minimum_change, stopping.mode) == ("loss", 3, 0.1, "min")
+    assert (best.metric, best.mode) == ("f1", "max")
+    assert chosen_callbacks() == []
+    for wrong, said in (
+        ("loss:3", "arguments need names; write METRIC:patience=…, minimum_change=…, mode=…"),
+        ("loss:patience=few", "patience|int"),
+        ("loss:patience=0", "1 or more"),
+        ("loss:change=1", "'change' is not an argument"),
+        ("loss:mode=best", "'max' or 'min'"),
+    ):
+        with pytest.raises(laconic.ConfigError, match=said):
+            chosen_callbacks(early_stopping=wrong)
