@@ -147,6 +147,7 @@ def own(shift: float = 0.0, count: int = 3) -> list[tuple[torch.Tensor, torch.Te
 def frozen(value: float = 1.0, activation: type[torch.nn.Module] = torch.nn.ReLU) -> torch.nn.Module:
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), activation(), torch.nn.Linear(4, 2))
     torch.nn.init.constant_(module[0].weight, value)
+    torch.nn.init.zeros_(module[0].bias)
     module[0].requires_grad_(False)
     return module
 

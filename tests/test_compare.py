@@ -40,10 +40,10 @@ def test_the_table_is_shown_in_terminals_and_notebooks_and_says_what_diverged() 
     before = net.weight.clone()
     comparison = laconic.compare({"<b>": laconic.fed_avg, "bad": DIVERGING}, net, clients(), **SMALL)
     text, html = repr(comparison), comparison._repr_html_()
-    assert "<b>" in text and "bytes up" in text and "bad: the update of a client is not finite" in text
+    assert "<b>" in text and "bytes up" in text and "bad: the model is not finite" in text
     assert "<td>&lt;b&gt;</td>" in html and "<b>" not in html and "training has diverged" in html
     assert torch.equal(net.weight, before), "the model that was passed is not trained"
-    with pytest.raises(ConfigError, match="bad: the update of a client is not finite"):
+    with pytest.raises(ConfigError, match="bad: the model is not finite"):
         comparison["bad"]
 
 

@@ -95,8 +95,8 @@ def _plan(
     """
 
     def start(label: str, folder: Path, more: bool) -> Finished:
-        own = {"resume": resume, "label": label, "data": loaded[label], "more": more}
-        return run_config(configs[label], folder, **own, **shared)
+        own = partial(run_config, resume=resume, label=label, data=loaded[label], more=more)
+        return own(configs[label], folder, **shared)
 
     planned = [Planned(label, directory_of(directory, label), partial(start, label)) for label in configs]
     for plan in planned:

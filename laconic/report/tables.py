@@ -9,7 +9,7 @@ from html import escape
 from math import inf
 from statistics import fmean, stdev
 
-from rich import box
+from rich import box, markup
 from rich.table import Table
 
 from laconic.report.units import duration, size
@@ -86,7 +86,7 @@ class OutcomeTable:
             text = name == "algorithm"
             table.add_column(name, justify="left" if text else "right", no_wrap=not text, overflow="fold")
         for row in self.rows:
-            table.add_row(*row)
+            table.add_row(*map(markup.escape, row))
         return table
 
     def html(self) -> str:
