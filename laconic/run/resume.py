@@ -51,7 +51,7 @@ def with_changes(wanted: RunConfig, stored: RunConfig, directory: Path) -> RunCo
     return stored.model_copy(update=changes | {"ray": stored.ray.model_copy(update=cluster)})
 
 
-NAMES = {"task": "model (its layers, frozen parameters or loss)"}
+NAMES = {"task": "model (its layers, frozen parameters or loss)", "numerics": "way to compute gradients (numerics)"}
 """How messages call a fingerprint, if not by its key."""
 
 

@@ -155,7 +155,11 @@ class Simulation(Training):
         return {} if similarity is None else {"gradient_similarity": similarity}
 
     def fingerprints(self) -> dict[str, Any]:
-        return super().fingerprints() | {"task": self.task.fingerprint(), "data": fingerprint_of(self.data)}
+        return super().fingerprints() | {
+            "task": self.task.fingerprint(),
+            "data": fingerprint_of(self.data),
+            "numerics": self.settings.numerics.model_dump_json(),
+        }
 
     def state_dict(self) -> StateDict:
         """The state needed to resume, without client states that are in a database."""
