@@ -135,11 +135,7 @@ def compare(
     """
     if resume and out is None:
         raise ConfigError("resume: name the folder of the comparison, as in out='runs/compared'")
-    if seeds < 1:
-        raise ConfigError(f"seeds = {seeds}: 1 or more is allowed")
-    contenders = algorithms if isinstance(algorithms, Mapping) else {label: label for label in algorithms}
-    if not contenders:
-        raise ConfigError("compare: name at least one algorithm, as in {'a': laconic.fed_avg}")
+    contenders = _contenders(algorithms, seeds)
     temporary = TemporaryDirectory(prefix="laconic-") if out is None else None
     folder = Path(temporary.name if temporary is not None else os.fspath(out or ""))
     hooks = [*_builtin(progress), *callbacks]
@@ -176,6 +172,16 @@ def compare(
         raise KeyboardInterrupt(f"stopped after round {stop.done}{saved}") from None
     labels = {plan.directory: plan.label for plan in planned}
     return Comparison(finished, failed, [*labels], target, rank_by, labels, temporary)
+
+
+def _contenders(
+    algorithms: Mapping[str, Algorithm | Callable[[], Algorithm] | str] | Sequence[str], seeds: int
+) -> Mapping[str, Algorithm | Callable[[], Algorithm] | str]:
+    if seeds < 1:
+        raise ConfigError(f"seeds = {seeds}: 1 or more is allowed")
+    if not algorithms or isinstance(algorithms, str):
+        raise ConfigError("compare: name at least one algorithm, as in {'a': laconic.fed_avg}")
+    return algorithms if isinstance(algorithms, Mapping) else {label: label for label in algorithms}
 
 
 def _build(

@@ -1,4 +1,4 @@
-"""Writes the table of docs/practice.md from tests/practice/things.py, which tries every line.
+"""Writes the table of docs/practice.md from tests/practice, which tries every line.
 
 python tools/practice_page.py
 """
@@ -15,7 +15,7 @@ BEGIN, END = "<!-- lines: begin -->", "<!-- lines: end -->"
 
 def main() -> None:
     sys.path.insert(0, str(ROOT))
-    from tests.practice.things import table  # after the path is set
+    from tests.practice.table import table  # after the path is set
 
     page = PAGE.read_text()
     before, after = page.partition(BEGIN)[0], page.partition(END)[2]

@@ -113,10 +113,8 @@ def as_data(given: object, name: str = "own", skip_empty: bool = False, what: st
         options |= _options(given)
         given = options.pop("clients")
     if isinstance(given, Sequence) and len(given):
-        if not is_bare(given):
-            given = [with_named_inputs(client) for client in given]
-        test = options["test"] = with_named_inputs(options.get("test"))
-        if is_bare(given) or all(is_pair(client) for client in given):
+        test = with_named_inputs(options.get("test"))
+        if is_bare(given) or all(is_pair(with_named_inputs(client)) for client in given):
             options["test"] = test if test is None or is_pair(test) else read("test", test, Columns())
             return from_arrays(cast(Sequence[Pair], given), **options)
         if not any(isinstance(client, int | float | str) for client in given):

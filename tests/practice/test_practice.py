@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.documentation.pages import ROOT
-from tests.practice.things import THINGS, Thing, table
+from tests.practice.table import table
+from tests.practice.things import THINGS, Thing
 
 
 @pytest.mark.parametrize("thing", THINGS, ids=lambda thing: thing.title)
