@@ -63,9 +63,10 @@ class Columns:
                 target = targets[0]
             inputs = {name: part[0] for name, part in joined.items()} if isinstance(joined, dict) else joined[0]
         else:
-            *parts, target = sample
-            tensors = tuple(map(as_tensor, parts[0] if len(parts) == 1 and isinstance(parts[0], tuple) else parts))
-            inputs = named_inputs(tensors) if len(tensors) > 1 else tensors[0]
+            first, *more, target = sample
+            parts = first if isinstance(first, tuple) and not more else (first, *more)
+            tensors = tuple(map(as_tensor, parts))
+            inputs = tensors[0] if len(tensors) == 1 else named_inputs(tensors)
         return inputs, target if isinstance(target, str) else torch.as_tensor(target)
 
     def tensors(self, dataset: Any) -> Pair | None:
