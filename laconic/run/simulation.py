@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Generator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -155,6 +156,11 @@ class Simulation(Training):
         return {} if similarity is None else {"gradient_similarity": similarity}
 
     def fingerprints(self) -> dict[str, Any]:
+        return self._fingerprints
+
+    @cached_property
+    def _fingerprints(self) -> dict[str, Any]:
+        # Computed once: every checkpoint has them, and frozen parameters may be large.
         return super().fingerprints() | {
             "task": self.task.fingerprint(),
             "data": fingerprint_of(self.data),
