@@ -20,8 +20,9 @@ def calls() -> None:
         "fed_avg", "mlp", "digits", rounds=3, participants=5, seed=1, store="disk"
     )
     laconic.simulate(laconic.scaffold(), "mlp", "digits", defense={"clip": 1.0}, callbacks=[laconic.EarlyStopping()])
-    contenders = {"a": laconic.fed_avg, "b": laconic.fed_cams(), "c": "fed_avg:local_lr=0.1"}
-    comparison: laconic.Comparison = laconic.compare(contenders, "mlp", "digits", rounds=2, seeds=3, local_lr=0.1)
+    comparison: laconic.Comparison = laconic.compare(
+        {"a": laconic.fed_avg, "b": laconic.fed_cams(), "c": "fed_avg:local_lr=0.1"}, "mlp", "digits", rounds=2, seeds=3
+    )
     comparison.report("page.html")
     laconic.compare(["fed_avg", "fed_cams"], "mlp", "digits", out="runs/mine", resume=True)["fed_avg"].save("model")
     laconic.simulate("fed_avg", "mlp", "digits", out="runs/mine", resume=True, callbacks=[laconic.SaveBest("loss")])
