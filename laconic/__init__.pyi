@@ -111,6 +111,7 @@ from .run.callbacks import (
     ProgressBar as ProgressBar,
     SaveBest as SaveBest,
 )
+from .run.directory import load_model as load_model
 from .run.settings import Settings as Settings
 from .run.simulation import Simulation as Simulation
 from .run.training import Result as Result

@@ -23,6 +23,7 @@ from laconic.cli.options import (
     implemented_in,
     with_callbacks,
     with_config,
+    with_trust,
 )
 from laconic.search.space import PRESETS
 from laconic.version import __version__
@@ -169,6 +170,7 @@ def tune(
 
 
 @app.command(rich_help_panel=TRAIN)
+@with_trust
 @implemented_in("reproductions")
 def reproduce(
     names: Annotated[

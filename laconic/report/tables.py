@@ -103,6 +103,7 @@ def outcome(runs: Sequence[Finished], width: int | None = None, by: RankBy = "by
     target = next((run.target for run in runs if run.target is not None), None)
     simulated = any(run.simulated_seconds is not None for run in runs)
     narrow = {"loss": width < 100, "gradients": width < 100, "rounds": width < 90, "seconds": simulated and width < 120}
+    narrow |= {"spread": width < 120, "its worst tenth": width < 140}
     columns = {name: column for name, column in _columns(runs, target, simulated).items() if not narrow.get(name)}
     groups = ranked(runs, by)
     names, rows = ["algorithm", *columns], [[group[0].label] for group in groups]
@@ -116,11 +117,12 @@ def outcome(runs: Sequence[Finished], width: int | None = None, by: RankBy = "by
 def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) -> dict[str, Column]:
     """The columns by name."""
     columns = {
-        "accuracy": Column(lambda run: run.result.accuracy, lambda value: f"{100 * value:.2f} %"),
-        "loss": Column(lambda run: run.result.loss, "{:.4f}".format),
+        "accuracy": Column(partial(_metric, "accuracy"), _percent),
+        "loss": Column(partial(_metric, "loss"), "{:.4f}".format),
         "bytes up": Column(lambda run: run.result.ledger.totals()["bytes_up"], size),
         "bytes down": Column(lambda run: run.result.ledger.totals()["bytes_down"], size),
     }
+    columns |= _client_columns(runs)
     if target is not None:
         columns[f"both to {100 * target:g} %"] = Column(partial(_to_target, "bytes"), size, "not reached")
         if simulated:
@@ -136,6 +138,29 @@ def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) ->
     return columns
 
 
+def _client_columns(runs: Sequence[Finished]) -> dict[str, Column]:
+    """The columns of an evaluation by client: of the accuracy, or else of the loss."""
+    measured = {name for run in runs for name in run.result.metrics}
+    metric: str = "accuracy" if "client_accuracy" in measured else "loss"
+    titles = {
+        f"client_{metric}": "client mean",
+        f"worst_client_{metric}": "worst tenth",
+        f"client_{metric}_spread": "spread",
+        f"personal_{metric}": "personal mean",
+        f"worst_personal_{metric}": "its worst tenth",
+    }
+    text: Format = _percent if metric == "accuracy" else "{:.4f}".format
+    return {title: Column(partial(_metric, name), text) for name, title in titles.items() if name in measured}
+
+
+def _metric(name: str, run: Finished) -> float | None:
+    return run.result.metrics.get(name)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
 def _to_target(cost: str, run: Finished) -> float | None:
     return None if run.reached is None else getattr(run.reached, cost)
 
@@ -144,11 +169,20 @@ def _count(trouble: str, run: Finished) -> int:
     return troubles(run.result.history).get(trouble, 0)
 
 
+def _client_captions(runs: Sequence[Finished]) -> Iterator[str]:
+    last = [run.result.history[-1] for run in runs if run.result.history]
+    if any("clients_evaluated" in record for record in last):
+        yield "client mean, worst tenth, spread: over clients, on the examples that each holds out"
+    if left_out := max((record.get("clients_left_out", 0) for record in last), default=0):
+        yield f"{left_out} clients have too few examples to hold one out and are not evaluated"
+
+
 def _captions(runs: Sequence[Finished], target: float | None, simulated: bool) -> Iterator[str]:
     if target is not None:
         yield f"both: bytes up and down until the mean of {WINDOW} evaluations reached {100 * target:g} %"
         if any(sum("accuracy" in record for record in run.result.history) < WINDOW for run in runs):
             yield f"a target needs at least {WINDOW} evaluations: lower --eval-every"
+    yield from _client_captions(runs)
     if simulated:
         computing = any(run.config.network.compute for run in runs)
         yield "time: simulated, " + ("messages and gradients" if computing else "messages only")

@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.run.config import RunConfig
-from laconic.run.training import OTHER_KEYS, Record, Training, metrics_of
+from laconic.run.training import OF_CLIENTS, OTHER_KEYS, Record, Training, metrics_of
 
 Outcome = Literal["finished", "stopped", "diverged", "failed"]
 """How a run ended: training is complete, the user interrupted it, a value is not finite, or an error was raised."""
@@ -167,7 +167,7 @@ class BestSoFar(Callback):
     def on_run_start(self, run: Run) -> None:
         self.best = self.best_round = None
         training = run.training
-        of_clients = training.data.test is None or self.metric in OTHER_KEYS or self.metric.startswith("clients_")
+        of_clients = training.data.test is None or self.metric in OTHER_KEYS or self.metric.startswith(OF_CLIENTS)
         if training.privacy is not None and of_clients:
             raise ConfigError(
                 f"{self._name}: metric = '{self.metric}': with dp_noise the result must not depend on what clients "
@@ -243,7 +243,7 @@ class EarlyStopping(BestSoFar):
 class SaveBest(BestSoFar):
     """Saves the model of the evaluated round with the best metric. `best` and `best_round` tell which one it is.
 
-    `module.load_state_dict(safetensors.torch.load_file(path))` loads the model.
+    `module.load_state_dict(laconic.load_model(path))` loads the model.
 
     Args:
         metric: A key of the records, such as "accuracy" or "loss".

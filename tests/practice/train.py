@@ -88,6 +88,16 @@ def tiny_bert() -> nn.Module:
     return transformers.BertForSequenceClassification(config)
 
 
+@thing(
+    RIGHT,
+    "Metrics on each client's own held-out examples",
+    'laconic.simulate("fed_avg", net, clients, rounds=2, client_eval=0.25, personalize=2)',
+)
+def _by_client(do: Callable[..., Any], folder: Path) -> None:
+    metrics = do(net=net, clients=arrays()).metrics
+    assert metrics["worst_client_accuracy"] <= metrics["client_accuracy"] <= 1 and "personal_accuracy" in metrics
+
+
 # What people train
 
 

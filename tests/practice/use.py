@@ -180,12 +180,27 @@ def _evaluate(do: Callable[..., Any], folder: Path) -> None:
     assert do(result=result, inputs=inputs, targets=targets) == pytest.approx(result.metrics)
 
 
-@thing(PYTHON, "Save the model, and load it", "module.load_state_dict(load_file(path))  # after result.save(path)")
+@thing(
+    PYTHON, "Save the model, and load it", "module.load_state_dict(laconic.load_model(path))  # after result.save(path)"
+)
 def _save(do: Callable[..., Any], folder: Path) -> None:
-    from safetensors.torch import load_file
-
     result, module, path = laconic.simulate("fed_avg", net, arrays(), rounds=1), net(), folder / "net.safetensors"
     result.save(path)
-    do(module=module, load_file=load_file, path=path)
+    do(module=module, path=path)
     inputs = torch.from_numpy(arrays()[0][0])
     assert torch.equal(module(inputs), result.predict(inputs))
+
+
+@thing(
+    PYTHON,
+    "Compress an existing Flower app (its clients have `mods=[compress_mod()]`)",
+    'Compressed(FedAvg(), uplink="dense", downlink="dense")',
+)
+def _drop_in(do: Callable[..., Any], folder: Path) -> None:
+    strategies = pytest.importorskip("flwr.serverapp.strategy", reason="the extra `flower` is not installed")
+    from laconic.flower import Compressed
+    from tests.flower.test_drop_in import run_steps
+
+    alone = run_steps(folder, strategies.FedAvg(), 1, mods=[])
+    wrapped = run_steps(folder, do(Compressed=Compressed, FedAvg=strategies.FedAvg), 1)
+    np.testing.assert_allclose(wrapped.arrays["w"].numpy(), alone.arrays["w"].numpy(), rtol=1e-4)

@@ -102,7 +102,8 @@ def test_named_inputs_are_predicted_by_name_in_any_order() -> None:
 def test_a_saved_model_is_loaded_by_anybody(result: laconic.Result, tmp_path: Path) -> None:
     result.save(tmp_path / "model.safetensors")
     module = net()
-    module.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    module.load_state_dict(laconic.load_model(tmp_path / "model.safetensors"))
+    assert load_file(tmp_path / "model.safetensors").keys() == module.state_dict().keys()
     inputs = torch.randn(5, 1, 3, 3)
     assert torch.equal(module.eval()(inputs), result.model(inputs))
     with pytest.raises(DataError, match="No such file"):
