@@ -53,7 +53,7 @@ class GeneratedData:
             raise ConfigError(f"{name}: clients is {clients}; at least 1 is needed")
         self.name, self.kind, self.classes, self.test = name, kind, classes, test
         self._clients, self._size, self._make = clients, size, make
-        self._normalize = normalize
+        self.normalize = normalize
         self._augmentation: Augment
         self.augmented: Callable[[int, Indices, torch.dtype, int], tuple[Tensor, ...]]
         """Only with augmentation: see `AugmentedData`."""
@@ -128,7 +128,7 @@ class GeneratedData:
             check_examples(where, inputs, targets, self.kind, self.classes)
             if len(inputs) != self.size(client):
                 raise DataError(f"{where}: make returned {len(inputs)} examples, but size is {self.size(client)}")
-            examples = Examples(inputs, targets, self._normalize)
+            examples = Examples(inputs, targets, self.normalize)
             self._cache.put(client, examples)
         return examples
 

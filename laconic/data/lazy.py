@@ -42,7 +42,7 @@ class LazyData:
         columns: Columns | None = None,
     ) -> None:
         self.name, self.classes = name, classes
-        self._datasets, self._normalize, self._columns = datasets, normalize, columns or Columns()
+        self._datasets, self.normalize, self._columns = datasets, normalize, columns or Columns()
         self.labels = None if labels is None else tuple(labels)
         self.labels_found = False
         inputs, targets = self._stacked(0, [0], FIXED_SEED)
@@ -136,7 +136,7 @@ class LazyData:
         main, *more = inputs.values() if isinstance(inputs, dict) else [inputs]
         extra = dict(zip(self.input_names[1:], (compact(torch.as_tensor(part)) for part in more), strict=True))
         name = next(iter(self.input_names), None)
-        examples = Examples(compact(torch.as_tensor(main)), self._encoded(targets), self._normalize, extra, name)
+        examples = Examples(compact(torch.as_tensor(main)), self._encoded(targets), self.normalize, extra, name)
         check_examples(where, examples.inputs, examples.targets, self.kind, self.classes, numbers)
         if examples.inputs.shape[1:] != self.input_shape:
             shape = tuple(examples.inputs.shape[1:])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
-from laconic.core.task import TASKS, Batch, Task
+from laconic.core.task import Batch, Task, predicts_classes
 from laconic.data.federated import ClientData
 from laconic.gradients.choose import resolve_numerics
 from laconic.gradients.named_rng import Stochastic, stochastic
@@ -76,7 +76,7 @@ def client_example(data: ClientData, client: int) -> Example:
 
 def _check_labels(task: Task, classes: int | None, batch: Batch) -> None:
     """Refuse a classifier with fewer outputs than classes."""
-    if classes is None or task.loss is not TASKS["classification"](task.module).loss:
+    if classes is None or not predicts_classes(task):
         return
     with torch.no_grad():
         outputs = task.outputs(task.module.eval(), batch)[0].shape[-1]

@@ -53,7 +53,9 @@ class ClientEvaluation:
         measured = [
             row for rows in self.engine.map(lambda clients: self._measure(server, clients), chunks) for row in rows
         ]
-        self.values = {name: [row.get(name, math.nan) for row in measured] for name in measured[0]}
+        # A client none of whose held-out targets counts has no metrics.
+        names = dict.fromkeys(name for row in measured for name in row)
+        self.values = {name: [row.get(name, math.nan) for row in measured] for name in names}
         counts = {"clients_evaluated": len(self.clients), "clients_left_out": len(self.held_out) - len(self.clients)}
         return counts | {
             key: value for name, values in self.values.items() for key, value in summarize(name, values).items()

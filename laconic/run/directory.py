@@ -10,6 +10,7 @@ import json
 import math
 import os
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from laconic.core.state_dict import checksum
 from laconic.data.federated import FederatedData
 from laconic.run.callbacks import Callback, Outcome, Run
 from laconic.run.checkpoints import Checkpoints
-from laconic.run.files import is_unfinished, load_tensors, naming, save_tensors, write_atomically
+from laconic.run.config import RunConfig
+from laconic.run.files import is_unfinished, load_tensors, naming, write_atomically
 from laconic.run.heat_map import heat_map
 from laconic.run.resume import check_fingerprints, check_rounds
 from laconic.run.training import Record, Training
@@ -147,7 +149,7 @@ class RunDirectory(Callback):
             if not run.broken_off and self.checkpoints.last != run.training.server.round:
                 self.save_checkpoint(run.training)
             if outcome == "finished":
-                self.save_model(run.training)
+                run.training.save_model(self.model)
                 self.diverged.unlink(missing_ok=True)
                 config, last = run.config, run.training.server.round
                 for name, matrix in run.training.figures().items():
@@ -217,6 +219,11 @@ class RunDirectory(Callback):
                 f"'{self.config}' was changed or is damaged; use it for a new run: laconic run {self.config}"
             )
 
+    def stored_config(self) -> RunConfig:
+        """The config that the run was started with. Code that it names is not loaded."""
+        self.check_config()
+        return RunConfig(**tomllib.loads(self.config.read_text()))
+
     def _tidy(self) -> None:
         for leftover in filter(is_unfinished, self.path.iterdir()):
             leftover.unlink(missing_ok=True)
@@ -244,11 +251,6 @@ class RunDirectory(Callback):
         training.saved()
         self._last_save = time.perf_counter()
         self._save_seconds = self._last_save - started
-
-    def save_model(self, training: Training) -> None:
-        """Write the trained model's state dict, including frozen parameters, as a safetensors file."""
-        numbers = {"sha256": training.model_sha256(), "round": training.server.round}
-        save_tensors(self.model, training.trained().state_dict(), numbers)
 
     def save_label_counts(self, counts: np.ndarray) -> None:
         """Write the number of examples per client and class, for the report."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Generator
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,11 +15,13 @@ from torch import nn
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
+from laconic.core.errors import ConfigError
+from laconic.core.layout import UNSHAPED, is_unshaped
 from laconic.core.part import section
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import StateDict, prefixed
-from laconic.core.task import TASKS, Task, called_by_name
-from laconic.data.federated import ClientData, Fingerprinted, Indices, Kind, NamedInputs, sizes_of
+from laconic.core.task import TASKS, Batch, Task, called_by_name
+from laconic.data.federated import ClientData, Indices, Kind, NamedInputs, fingerprint_of, sizes_of
 from laconic.data.held_out import hold_out
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.inline import ClientSpec
@@ -55,7 +60,9 @@ class Simulation(Training):
         self.policy = SimulationPolicy(Blocklist(settings.max_violations))
         algorithm.method.check(sizes_of(data), weighting_of(algorithm, settings))
         device = usable_device(settings.device)
-        prepared = prepare(task, settings.numerics, device, client_example(data, 0), data.classes)
+        example = client_example(data, 0)
+        task = _with_shapes(task, example(torch.float32), settings.seed) if is_unshaped(task.module) else task
+        prepared = prepare(task, settings.numerics, device, example, data.classes)
         links = None if self.database is None else DiskClientLinkState(self.database)
         super().__init__(algorithm, prepared, data, settings, policy=self.policy, links=links)
         settings = self.settings
@@ -170,8 +177,16 @@ class Simulation(Training):
         )
 
     def fingerprints(self) -> dict[str, Any]:
-        data = self.data.fingerprint() if isinstance(self.data, Fingerprinted) else None
-        return super().fingerprints() | {"data": data}
+        return self._fingerprints
+
+    @cached_property
+    def _fingerprints(self) -> dict[str, Any]:
+        # Computed once: every checkpoint has them, and frozen parameters may be large.
+        return super().fingerprints() | {
+            "task": self.task.fingerprint(),
+            "data": fingerprint_of(self.data),
+            "numerics": self.settings.numerics.model_dump_json(),
+        }
 
     def state_dict(self) -> StateDict:
         """The state needed to resume, without client states that are in a database."""
@@ -228,6 +243,22 @@ def initial_module(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Randomness(seed).integer(Draw.INITIAL_MODEL))
         return build()
+
+
+def _with_shapes(task: Task, batch: Batch, seed: int) -> Task:
+    """The task with shapes and initial weights for lazy layers, such as nn.LazyLinear, which depend only on the seed."""
+    try:
+        module = copy.deepcopy(task.module)
+    except ValueError:  # lazy buffers, as those of LazyBatchNorm1d, cannot be copied
+        raise ConfigError(UNSHAPED) from None
+    task.check(batch)
+
+    def build() -> nn.Module:
+        with torch.no_grad():
+            module.eval()(*batch[:-1])
+        return module.train(task.module.training)
+
+    return replace(task, module=initial_module(build, seed))
 
 
 class Described(Protocol):
