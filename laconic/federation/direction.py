@@ -10,8 +10,6 @@ Random projections stand for the vectors, so the server keeps 8 kB per client in
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, pad
@@ -26,10 +24,15 @@ KEPT = 0.95
 """The factor by which earlier scores lose weight with each new one."""
 FEWEST = 2.8
 """The total weight of scores below which a client is not judged: three scores."""
-CLIENTS = 3
+CLIENTS = 5
 """The number of clients with enough scores below which none is judged."""
-DEVIATIONS = 3.0
-"""A client is refused if its average score is this many standard errors above 0. docs/defenses.md has the measurements."""
+ERRORS = torch.tensor([2.0, 1.0])
+"""A client is refused if its average score is this many standard errors above 0, by score."""
+SPREADS = torch.tensor([3.0, 3.0])
+"""And this many robust standard deviations above the median client's. docs/defenses.md has the measurements."""
+REASONS = ("look reversed", "undo the training of the others")
+MOMENTS = 5
+"""The weight of a client's scores, their sums and the sums of their squares."""
 
 
 class DirectionFilter:
@@ -51,24 +54,31 @@ class DirectionFilter:
         return pad(signed, (0, -len(signed) % SIZE)).view(-1, SIZE).sum(0).cpu()
 
     def check(self, phase: str, client: int, update: Tensor, model: Tensor) -> None:
-        """Score an update, given as projection like the model; `PacketError` if the client's scores are positive."""
+        """Score an update, given as projection like the model; `PacketError` if a score of the client is too high."""
         rows = self._rows.setdefault(phase, {})
-        moments = torch.zeros(3)
+        moments = torch.zeros(MOMENTS)
         if client in rows:
-            moments, last = rows[client][:3], rows[client][3:-SIZE]
-            moved = model - rows[client][-SIZE:]
-            score = cosine_similarity(update - last, moved, dim=0) - cosine_similarity(update, moved, dim=0)
-            if moved.any() and score.isfinite():
-                moments = KEPT * moments + score ** torch.arange(3)
+            moments, last, before = rows[client].split([MOMENTS, SIZE, SIZE])
+            moved = model - before
+            reversal = cosine_similarity(update - last, moved, dim=0) - cosine_similarity(update, moved, dim=0)
+            scores = torch.stack([reversal, -cosine_similarity(update, model, dim=0)])
+            if moved.any() and scores.isfinite().all():
+                moments = KEPT * moments + torch.cat([torch.ones(1), scores, scores**2])
         rows[client] = torch.cat([moments, update, model])
-        weight, total, _ = moments.tolist()
-        if weight < FEWEST or total <= 0:
+        if moments[0] < FEWEST:
             return
-        weights, totals, squares = torch.stack([row[:3] for row in rows.values() if row[0] >= FEWEST]).T
-        variance = float((squares / weights - (totals / weights) ** 2).median())
-        if len(weights) >= CLIENTS and total > DEVIATIONS * math.sqrt(weight * max(variance, 0.0)):
-            found = f"the updates of client {client} look reversed"
-            raise PacketError("direction", f"{found}: average score {total / weight:.3g}; honest clients are below 0")
+        judged = torch.stack([row[:MOMENTS] for row in rows.values() if row[0] >= FEWEST])
+        if len(judged) < CLIENTS:
+            return
+        averages, squares = (judged[:, 1:] / judged[:, :1]).split(2, dim=1)
+        average, typical = moments[1:3] / moments[0], averages.median(0).values
+        error = ((squares - averages**2).clamp_min(0).median(0).values / moments[0]).sqrt()
+        spread = 1.4826 * (averages - typical).abs().median(0).values
+        suspicious = (average > ERRORS * error) & (typical + SPREADS * spread < 0)
+        for reason, score, refused in zip(REASONS, average.tolist(), suspicious.tolist(), strict=True):
+            if refused:
+                found = f"the updates of client {client} {reason}"
+                raise PacketError("direction", f"{found}: average score {score:.3g}; honest clients are below 0")
 
     def state_dict(self) -> State:
         """All rows as tensors."""

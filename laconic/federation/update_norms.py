@@ -52,14 +52,20 @@ class NormLimits:
     clip: Mapping[str, float]
     """The norm to which an update is scaled down."""
 
-    def factor(self, norms: Mapping[str, float], client: int) -> float:
-        """The factor that clips a reply's update, 1 for most; `PacketError` if a vector is refused."""
+    def factor(self, norms: Mapping[str, float], client: int, work: float = 1.0) -> float:
+        """The factor that clips a reply's update, 1 for most; `PacketError` if a vector is refused.
+
+        Args:
+            work: the client's local steps, as a multiple of the median client's. So much farther may its update go.
+        """
         factor = 1.0
         for kind, norm in norms.items():
+            update = _stream(kind) == MODEL
             for limit in self.refuse.get(kind, ()):
-                if norm > limit.norm:
-                    what = "update" if _stream(kind) == MODEL else f"vector '{_stream(kind)}'"
-                    found = f"has norm {norm:.3g}, above {limit.norm:.3g}{limit.origin}"
+                most = limit.norm * max(1.0, work) if update and limit.reason == "outlier" else limit.norm
+                if norm > most:
+                    what = "update" if update else f"vector '{_stream(kind)}'"
+                    found = f"has norm {norm:.3g}, above {most:.3g}{limit.origin}"
                     raise PacketError(limit.reason, f"the {what} of client {client} {found}")
             if kind in self.clip and norm > self.clip[kind]:
                 factor = self.clip[kind] / norm
