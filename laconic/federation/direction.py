@@ -1,11 +1,15 @@
-"""Refuses clients whose updates push the model away from where their own data pulls it, such as updates with a flipped sign.
+"""Refuses clients whose updates push the model away from where it should go, such as updates with a flipped sign.
 
-Training is a restoring force. Let the model have moved by y since a client's last update u', and let u be its new update.
-Then u - u' points against y, since the loss curves upward, and u does not oppose y for long. So the score
-cos(u - u', y) - cos(u, y) of an honest client is negative on average, whatever its data. The score is odd in u: flipped
-updates have positive scores. It says nothing about a client that trains honestly on wrong labels.
+Each update has two scores, both odd in the update. An honest client's are negative on average:
 
-Random projections stand for the vectors, so the server keeps 8 kB per client instead of an update and a model.
+- Training is a restoring force. Let the model x have moved by y since a client's last update u', and let u be its new update.
+  Then u - u' points against y, since the loss curves upward, and u does not oppose y for long: cos(u - u', y) - cos(u, y).
+- A classifier's weights grow while it is trained: -cos(u, x). For layers without biases and with ReLU, <u, x> is the sum over
+  examples of the label's logit minus the mean logit under the prediction. Wrong labels have low logits, so updates that are
+  trained on them shrink the model.
+
+Not every task has such scores, so a score counts only while nearly all clients agree on its sign. Random projections stand for
+the vectors: the server keeps 8 kB per client instead of an update and a model.
 """
 
 from __future__ import annotations
@@ -26,12 +30,13 @@ FEWEST = 2.8
 """The total weight of scores below which a client is not judged: three scores."""
 CLIENTS = 5
 """The number of clients with enough scores below which none is judged."""
-ERRORS = torch.tensor([2.0, 1.0])
-"""A client is refused if its average score is this many standard errors above 0, by score."""
-SPREADS = torch.tensor([3.0, 3.0])
-"""And this many robust standard deviations above the median client's. docs/defenses.md has the measurements."""
+SPREADS = 3.0
+"""A score counts if the median client's average is this many robust standard deviations of the averages below 0."""
+ERRORS = 1.0
+"""Then a client is refused if its average is this many standard errors above 0. docs/defenses.md has the measurements."""
 REASONS = ("look reversed", "undo the training of the others")
-MOMENTS = 5
+"""By score."""
+MOMENTS = 1 + 2 * len(REASONS)
 """The weight of a client's scores, their sums and the sums of their squares."""
 
 
@@ -53,19 +58,23 @@ class DirectionFilter:
         signed = vector.to(self._signs.device, torch.float32) * self._signs
         return pad(signed, (0, -len(signed) % SIZE)).view(-1, SIZE).sum(0).cpu()
 
-    def check(self, phase: str, client: int, update: Tensor, model: Tensor) -> None:
-        """Score an update, given as projection like the model; `PacketError` if a score of the client is too high."""
+    def check(self, phase: str, client: int, update: Tensor, model: Tensor, start: Tensor) -> None:
+        """Score an update; `PacketError` if an average score of the client is too high. `start` projects the model."""
+        # Not from projections: a score of the model as a whole is small, and the model hardly turns between rounds, so the
+        # projection's error would not average out.
+        growth = cosine_similarity(update.to(model), model, dim=0).cpu()
+        update = self.project(update)
         rows = self._rows.setdefault(phase, {})
         moments = torch.zeros(MOMENTS)
         if client in rows:
             moments, last, before = rows[client].split([MOMENTS, SIZE, SIZE])
-            moved = model - before
+            moved = start - before
             reversal = cosine_similarity(update - last, moved, dim=0) - cosine_similarity(update, moved, dim=0)
-            scores = torch.stack([reversal, -cosine_similarity(update, model, dim=0)])
+            scores = torch.stack([reversal, -growth])
             if moved.any() and scores.isfinite().all():
                 moments = KEPT * moments + torch.cat([torch.ones(1), scores, scores**2])
-        rows[client] = torch.cat([moments, update, model])
-        if moments[0] < FEWEST:
+        rows[client] = torch.cat([moments, update, start])
+        if moments[0] < FEWEST or not (moments[1:3] > 0).any():
             return
         judged = torch.stack([row[:MOMENTS] for row in rows.values() if row[0] >= FEWEST])
         if len(judged) < CLIENTS:

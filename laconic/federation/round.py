@@ -334,8 +334,7 @@ class Round:
             return
         if self._start is None:
             self._start = server.directions.project(server.model)
-        update = server.directions.project(vector.decode().dense())
-        server.directions.check(sent.phase.name, client, update, self._start)
+        server.directions.check(sent.phase.name, client, vector.decode().dense(), server.model, self._start)
 
     def close(self) -> Round:
         """Update the model with the mean of the updates. Without updates the model does not change."""

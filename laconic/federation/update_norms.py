@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, quantiles
 from typing import NamedTuple
 
 import torch
@@ -29,8 +29,8 @@ ENOUGH = 5
 """The number of norms that make a median. A round with fewer is completed with the latest norms of earlier rounds."""
 FEWEST = 3
 """The number of norms below which no reply is compared with a median."""
-KEPT = 100
-"""The number of recent norms whose median is taken."""
+KEPT = 300
+"""The number of recent norms that a norm is compared with."""
 
 
 class Limit(NamedTuple):
@@ -113,11 +113,10 @@ class UpdateNormFilter:
             typical = round_median
             if self._defenses.clip is not None and len(accepted) >= ENOUGH:
                 # Near the optimum most updates are tiny, and some honest ones are not. Clipping bounds them.
-                typical = max(round_median, median(accepted))
-            origin = f", {EXPLODING:g} times the median of the round"
-            limits.append(Limit(EXPLODING * round_median, "exploding", origin))
-            origin = f", {outlier:g} times the median of this and recent rounds"
-            limits.append(Limit(outlier * typical, "outlier", origin))
+                typical = max(round_median, quantiles(accepted, n=4)[-1])
+            origin = " times the median of the round, or the upper quartile of recent rounds"
+            limits.append(Limit(EXPLODING * typical, "exploding", f", {EXPLODING:g}{origin}"))
+            limits.append(Limit(outlier * typical, "outlier", f", {outlier:g}{origin}"))
         return [limit._replace(norm=max(limit.norm, state)) for limit in limits]
 
     def _sample(self, kind: str, norms: Sequence[float]) -> list[float]:
