@@ -24,9 +24,9 @@ from laconic.core.randomness import Draw, Randomness
 
 SIZE = 1024
 """The length of a projection. The error of a cosine is about 1 / sqrt(SIZE)."""
-KEPT = 0.95
+KEPT = 0.85
 """The factor by which earlier scores lose weight with each new one."""
-FEWEST = 2.8
+FEWEST = 2.5
 """The total weight of scores below which a client is not judged: three scores."""
 CLIENTS = 5
 """The number of clients with enough scores below which none is judged."""

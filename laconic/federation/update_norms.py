@@ -21,6 +21,8 @@ from laconic.federation.settings import Defenses, median_multiple
 
 OUTLIER = 5.0
 """`refuse = "auto"` refuses updates above this multiple of the round's median. docs/defenses.md has the measurements."""
+CLIPPED_OUTLIER = 10.0
+"""The same where updates are clipped, which bounds attackers too, once the norms of earlier updates are known."""
 OTHER_OUTLIER = 20.0
 """The same for other vectors. Most are differences to a shared state, which are large if a client was away for long."""
 EXPLODING = 100.0
@@ -113,7 +115,7 @@ class UpdateNormFilter:
             typical = round_median
             if self._defenses.clip is not None and len(accepted) >= ENOUGH:
                 # Near the optimum most updates are tiny, and some honest ones are not. Clipping bounds them.
-                typical = max(round_median, quantiles(accepted, n=4)[-1])
+                outlier, typical = CLIPPED_OUTLIER, max(round_median, quantiles(accepted, n=4)[-1])
             origin = " times the median of the round, or the upper quartile of recent rounds"
             limits.append(Limit(EXPLODING * typical, "exploding", f", {EXPLODING:g}{origin}"))
             limits.append(Limit(outlier * typical, "outlier", f", {outlier:g}{origin}"))

@@ -1,8 +1,9 @@
-"""Clients whose updates have a flipped sign are refused; honest clients are not, however different their data is."""
+"""Clients whose updates have a flipped sign or undo training are refused; honest clients are not, however different their data is."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,6 +66,45 @@ def test_a_client_is_judged_after_three_scores_and_a_resumed_run_remembers_them(
         assert torch.equal(value, second.state_dict()[name])
 
 
+def judged(growth: list[float]) -> set[int]:
+    """The clients that are refused in eight rounds, if each one's updates have this cosine with the model."""
+    directions, refused = DirectionFilter(Randomness(0)), set()
+    for round in range(8):
+        draws = torch.randn(len(growth) + 1, 2000, generator=torch.Generator().manual_seed(round))
+        model = torch.ones(2000) + 0.01 * draws[-1]
+        start = directions.project(model)
+        for client, cosine in enumerate(growth):
+            across = draws[client] - draws[client].mean()
+            update = cosine * model / model.norm() + (1 - cosine**2) ** 0.5 * across / across.norm()
+            try:
+                directions.check("train", client, update, model, start)
+            except PacketError as error:
+                assert "undo the training of the others" in str(error)
+                refused.add(client)
+    return refused
+
+
+def test_an_update_that_shrinks_the_model_is_refused_if_nearly_all_others_let_it_grow() -> None:
+    """As wrong labels do."""
+    assert judged([0.1, 0.12, 0.08, 0.1, 0.11, 0.09, 0.1, 0.12, 0.1, -0.06]) == {9}
+    # With weight decay, or in regression, the sign says nothing: the clients do not agree on it.
+    assert judged([0.1, 0.05, 0.02, -0.03, -0.06, 0.08, 0.12, -0.02, 0.04, -0.06]) == set()
+    assert judged([-0.1] * 9 + [-0.2]) == set()
+    assert judged([0.1, 0.12, 0.08, -0.06]) == set()  # too few clients
+
+
+def test_wrong_labels_are_found() -> None:
+    data = laconic.data.load("digits", clients=10, partition="iid")
+    targets = data.examples.targets.clone()
+    wrong = torch.from_numpy(data.clients[0])
+    targets[wrong] = 9 - targets[wrong]
+    data = replace(data, examples=replace(data.examples, targets=targets))
+    given: dict[str, Any] = {"defense": DEPLOYMENT, "eval_every": 16, "max_violations": 3}
+    result = laconic.simulate("fed_avg", "mlp:16", data, rounds=16, **given)
+    assert sum(record.get("refused", {}).get("direction", 0) for record in result.history) == 3
+    assert result.history[-1]["participants"] == 9
+
+
 def test_a_client_that_recovers_is_accepted_again() -> None:
     directions = DirectionFilter(Randomness(0))
     assert clients(directions, range(6), flipped=4)[-1] == (5, 4)
@@ -84,4 +124,4 @@ def test_what_is_not_finite_or_does_not_move_gives_no_score() -> None:
     directions = DirectionFilter(Randomness(0))
     for value in (1.0, float("inf"), 1.0, 3e38):
         directions.check("train", 0, torch.full((5,), value), torch.ones(5), torch.zeros(SIZE))
-    assert directions.state_dict()["train/rows"][0, :3].tolist() == [0, 0, 0]
+    assert directions.state_dict()["train/rows"][0, :5].tolist() == [0] * 5
