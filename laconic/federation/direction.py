@@ -2,14 +2,14 @@
 
 Each update has two scores, both odd in the update. An honest client's are negative on average:
 
-- Training is a restoring force. Let the model x have moved by y since a client's last update u', and let u be its new update.
+- Training is a restoring force. Let the model x have moved by y since a client's last update u', and let u be its new one.
   Then u - u' points against y, since the loss curves upward, and u does not oppose y for long: cos(u - u', y) - cos(u, y).
-- A classifier's weights grow while it is trained: -cos(u, x). For layers without biases and with ReLU, <u, x> is the sum over
-  examples of the label's logit minus the mean logit under the prediction. Wrong labels have low logits, so updates that are
-  trained on them shrink the model.
+- The weights of a classifier grow in training: -cos(u, x). If the model is homogeneous in its weights, as with ReLU and no
+  biases, <u, x> of one step is proportional to the sum over examples of the label's logit minus the mean logit under the
+  prediction. Wrong labels have low logits, so training on them shrinks a good model.
 
-Not every task has such scores, so a score counts only while nearly all clients agree on its sign. Random projections stand for
-the vectors: the server keeps 8 kB per client instead of an update and a model.
+Not every task has such scores, so a score counts only while nearly all clients agree on its sign. For the first score random
+projections stand for the vectors: the server keeps 8 kB per client instead of an update and a model.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class DirectionFilter:
 
     def check(self, phase: str, client: int, update: Tensor, model: Tensor, start: Tensor) -> None:
         """Score an update; `PacketError` if an average score of the client is too high. `start` projects the model."""
-        # Not from projections: a score of the model as a whole is small, and the model hardly turns between rounds, so the
-        # projection's error would not average out.
+        # Not from projections: this cosine is small, and the model hardly turns between rounds, so the error of a projection
+        # would not average out.
         growth = cosine_similarity(update.to(model), model, dim=0).cpu()
         update = self.project(update)
         rows = self._rows.setdefault(phase, {})

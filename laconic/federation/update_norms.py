@@ -105,20 +105,22 @@ class UpdateNormFilter:
         # A client that was away for long, or has lost its state, sends a difference as large as the state.
         state = OUTLIER * median(self._accepted.get(f"first/{_stream(kind)}") or [0.0])
         limits = []
-        accepted = self._accepted.get(kind, ())
-        if len(accepted) >= ENOUGH:
-            origin = f", {EXPLODING:g} times the median of earlier rounds"
-            limits.append(Limit(EXPLODING * median(accepted), "exploding", origin))
-        if len(self._sample(kind, norms)) >= FEWEST:
-            outlier = OUTLIER if _stream(kind) == MODEL else OTHER_OUTLIER
-            round_median = self._median(kind, norms)
-            typical = round_median
-            if self._defenses.clip is not None and len(accepted) >= ENOUGH:
+        outlier = OUTLIER if _stream(kind) == MODEL else OTHER_OUTLIER
+        typical, origin = self._median(kind, norms), "times the median of the round"
+        if len(accepted := self._accepted.get(kind, ())) >= ENOUGH:
+            recent, known = median(accepted), "times the median of earlier rounds"
+            if self._defenses.clip is not None:
                 # Near the optimum most updates are tiny, and some honest ones are not. Clipping bounds them.
-                outlier, typical = CLIPPED_OUTLIER, max(round_median, quantiles(accepted, n=4)[-1])
-            origin = " times the median of the round, or the upper quartile of recent rounds"
-            limits.append(Limit(EXPLODING * typical, "exploding", f", {EXPLODING:g}{origin}"))
-            limits.append(Limit(outlier * typical, "outlier", f", {outlier:g}{origin}"))
+                outlier, recent, known = (
+                    CLIPPED_OUTLIER,
+                    quantiles(accepted, n=4)[-1],
+                    "times the norms of earlier rounds",
+                )
+                typical, origin = max((typical, origin), (recent, known))
+            limits.append(Limit(EXPLODING * recent, "exploding", f", {EXPLODING:g} {known}"))
+        if len(self._sample(kind, norms)) >= FEWEST:
+            limits.append(Limit(EXPLODING * typical, "exploding", f", {EXPLODING:g} {origin}"))
+            limits.append(Limit(outlier * typical, "outlier", f", {outlier:g} {origin}"))
         return [limit._replace(norm=max(limit.norm, state)) for limit in limits]
 
     def _sample(self, kind: str, norms: Sequence[float]) -> list[float]:

@@ -243,6 +243,18 @@ def test_norms_are_compared_with_those_of_the_round_and_with_earlier_ones() -> N
     assert refused_above(again, *[1e6] * 9) == 1.0
 
 
+def test_with_clipping_norms_are_compared_with_the_upper_quartile_of_earlier_ones() -> None:
+    """Near the optimum most updates are tiny, but honest ones may still be as large as before."""
+    norms = UpdateNormFilter(Defenses(clip="median:2", refuse="auto"))
+    assert refused_above(norms, *[0.01] * 5) == pytest.approx(0.05)
+    for norm in [0.01] * 60 + [1.0] * 40:
+        norms.add({"train/model": norm})
+    assert refused_above(norms, *[0.001] * 9) == 10.0
+    assert refused_above(norms, *[2.0] * 9) == 20.0
+    limits = norms.limits([{"train/model": 0.001}] * 9)
+    assert limits.factor({"train/model": 9.0}, 0) == pytest.approx(0.002 / 9)
+
+
 def test_a_difference_may_be_as_large_as_the_state() -> None:
     """A client that was away for long, or has lost its state, is no outlier."""
     norms = UpdateNormFilter(Defenses(refuse="auto"))

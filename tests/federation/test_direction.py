@@ -1,4 +1,4 @@
-"""Clients whose updates have a flipped sign or undo training are refused; honest clients are not, however different their data is."""
+"""Clients whose updates are reversed or undo training are refused; honest ones are not, however different their data is."""
 
 from __future__ import annotations
 
