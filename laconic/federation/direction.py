@@ -67,8 +67,8 @@ class DirectionFilter:
         rows = self._rows.setdefault(phase, {})
         moments = torch.zeros(MOMENTS)
         if client in rows:
-            moments, last, before = rows[client].split([MOMENTS, SIZE, SIZE])
-            moved = start - before
+            moments, last = rows[client][:MOMENTS], rows[client][MOMENTS:-SIZE]
+            moved = start - rows[client][-SIZE:]
             reversal = cosine_similarity(update - last, moved, dim=0) - cosine_similarity(update, moved, dim=0)
             scores = torch.stack([reversal, -growth])
             if moved.any() and scores.isfinite().all():
@@ -79,7 +79,7 @@ class DirectionFilter:
         judged = torch.stack([row[:MOMENTS] for row in rows.values() if row[0] >= FEWEST])
         if len(judged) < CLIENTS:
             return
-        averages, squares = (judged[:, 1:] / judged[:, :1]).split(2, dim=1)
+        averages, squares = judged[:, 1:3] / judged[:, :1], judged[:, 3:] / judged[:, :1]
         average, typical = moments[1:3] / moments[0], averages.median(0).values
         error = ((squares - averages**2).clamp_min(0).median(0).values / moments[0]).sqrt()
         spread = 1.4826 * (averages - typical).abs().median(0).values
