@@ -62,7 +62,7 @@ class DirectionFilter:
         """Score an update; `PacketError` if an average score of the client is too high. `start` projects the model."""
         # Not from projections: this cosine is small, and the model hardly turns between rounds, so the error of a projection
         # would not average out.
-        growth = cosine_similarity(update.to(model), model, dim=0).cpu()
+        growth = cosine_similarity(update.to(model.device, torch.float32), model.to(torch.float32), dim=0).cpu()
         update = self.project(update)
         rows = self._rows.setdefault(phase, {})
         moments = torch.zeros(MOMENTS)

@@ -122,6 +122,6 @@ def test_projections_keep_cosines() -> None:
 
 def test_what_is_not_finite_or_does_not_move_gives_no_score() -> None:
     directions = DirectionFilter(Randomness(0))
-    for value in (1.0, float("inf"), 1.0, 3e38):
+    for value in (1.0, float("inf"), 1.0, 3e38, float("nan")):
         directions.check("train", 0, torch.full((5,), value), torch.ones(5), torch.zeros(SIZE))
     assert directions.state_dict()["train/rows"][0, :5].tolist() == [0] * 5
