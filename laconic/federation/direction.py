@@ -32,7 +32,7 @@ CLIENTS = 5
 """The number of clients with enough scores below which none is judged."""
 SPREADS = 3.0
 """A score counts if the median client's average is this many robust standard deviations of the averages below 0."""
-ERRORS = 1.0
+ERRORS = 2.0
 """Then a client is refused if its average is this many standard errors above 0. docs/defenses.md has the measurements."""
 REASONS = ("look reversed", "undo the training of the others")
 """By score."""
