@@ -58,11 +58,18 @@ class DirectionFilter:
         signed = vector.to(self._signs.device, torch.float32) * self._signs
         return pad(signed, (0, -len(signed) % SIZE)).view(-1, SIZE).sum(0).cpu()
 
-    def check(self, phase: str, client: int, update: Tensor, model: Tensor, start: Tensor) -> None:
-        """Score an update; `PacketError` if an average score of the client is too high. `start` projects the model."""
+    def check(self, phase: str, client: int, update: Tensor, start: Tensor, model: Tensor | None) -> None:
+        """Score an update; `PacketError` if an average score of the client is too high.
+
+        Args:
+            start: the projection of the model.
+            model: the model; None if updates are compressed, whose noise would hide the second score.
+        """
         # Not from projections: this cosine is small, and the model hardly turns between rounds, so the error of a projection
         # would not average out.
-        growth = cosine_similarity(update.to(model.device, torch.float32), model.to(torch.float32), dim=0).cpu()
+        growth = torch.zeros(())
+        if model is not None:
+            growth = cosine_similarity(update.to(model.device, torch.float32), model.to(torch.float32), dim=0).cpu()
         update = self.project(update)
         rows = self._rows.setdefault(phase, {})
         moments = torch.zeros(MOMENTS)

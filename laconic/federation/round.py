@@ -334,7 +334,8 @@ class Round:
             return
         if self._start is None:
             self._start = server.directions.project(server.model)
-        server.directions.check(sent.phase.name, client, vector.decode().dense(), server.model, self._start)
+        model = server.model if server.algorithm.uplink.compression is None else None
+        server.directions.check(sent.phase.name, client, vector.decode().dense(), self._start, model)
 
     def close(self) -> Round:
         """Update the model with the mean of the updates. Without updates the model does not change."""
