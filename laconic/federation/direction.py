@@ -8,7 +8,7 @@ Each update has two scores, both odd in the update. An honest client's are negat
   biases, <u, x> of one step is proportional to the sum over examples of the label's logit minus the mean logit under the
   prediction. Wrong labels have low logits, so training on them shrinks a good model.
 
-Not every task has such scores, so a score counts only while nearly all clients agree on its sign. For the first score random
+Not every task has such scores, so a score counts only while the clients agree on its sign. For the first score random
 projections stand for the vectors: the server keeps 8 kB per client instead of an update and a model.
 """
 
@@ -30,8 +30,9 @@ FEWEST = 2.5
 """The total weight of scores below which a client is not judged: three scores."""
 CLIENTS = 5
 """The number of clients with enough scores below which none is judged."""
-SPREADS = 3.0
-"""A score counts if the median client's average is this many robust standard deviations of the averages below 0."""
+SPREADS = torch.tensor([0.0, 3.0])
+"""A score counts if the median client's average is this many robust standard deviations of the averages below 0, by score. Many
+attackers widen the spread, so the first score, whose sign is safe, does without."""
 ERRORS = 2.0
 """Then a client is refused if its average is this many standard errors above 0. docs/defenses.md has the measurements."""
 REASONS = ("look reversed", "undo the training of the others")
