@@ -31,8 +31,8 @@ FEWEST = 2.5
 CLIENTS = 5
 """The number of clients with enough scores below which none is judged."""
 SPREADS = torch.tensor([0.0, 3.0])
-"""A score counts if the median client's average is this many robust standard deviations of the averages below 0, by score. Many
-attackers widen the spread, so the first score, whose sign is safe, does without."""
+"""A score counts if the median client's average is this many robust standard deviations of the averages below 0, by score.
+Many attackers widen the spread, so the first score, whose sign is safe, does without."""
 ERRORS = 2.0
 """Then a client is refused if its average is this many standard errors above 0. docs/defenses.md has the measurements."""
 REASONS = ("look reversed", "undo the training of the others")

@@ -95,6 +95,21 @@ def test_an_update_that_shrinks_the_model_is_refused_if_nearly_all_others_let_it
     assert judged([0.1, 0.12, 0.08, -0.06]) == set()  # too few clients
 
 
+@pytest.mark.parametrize("score", [0, 1])
+def test_many_attackers_widen_the_spread_and_do_not_switch_off_the_first_score(score: int) -> None:
+    averages = torch.tensor([-0.14, -0.12, -0.1, -0.08, -0.06, -0.04, 0.2, 0.2, 0.2])
+    rows = torch.zeros(9, 5 + 2 * SIZE)
+    rows[:, 0], rows[:, 1 + score], rows[:, 3 + score] = 5, 5 * averages, 5 * averages**2
+    directions = DirectionFilter(Randomness(0))
+    directions.load_state_dict({"train/clients": torch.arange(9), "train/rows": rows})
+    # The model has not moved, so the moments stay as they are.
+    if score == 0:
+        with pytest.raises(PacketError, match="client 8 look reversed"):
+            directions.check("train", 8, torch.ones(5), torch.zeros(SIZE), torch.ones(5))
+    else:
+        directions.check("train", 8, torch.ones(5), torch.zeros(SIZE), torch.ones(5))
+
+
 def test_wrong_labels_are_found() -> None:
     data = laconic.data.load("digits", clients=10, partition="iid")
     targets = data.examples.targets.clone()
