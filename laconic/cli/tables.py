@@ -36,6 +36,7 @@ def outcome(runs: Sequence[Finished], width: int, by: RankBy = "bytes") -> Table
     target = next((run.target for run in runs if run.target is not None), None)
     simulated = any(run.simulated_seconds is not None for run in runs)
     narrow = {"loss": width < 100, "gradients": width < 100, "rounds": width < 90, "seconds": simulated and width < 120}
+    narrow |= {"spread": width < 120, "its worst tenth": width < 140}
     columns = {name: cell for name, cell in _columns(runs, target, simulated).items() if not narrow.get(name)}
     table = new_table()
     table.caption = "; ".join(_captions(runs, target, simulated)) or None
@@ -58,6 +59,7 @@ def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) ->
         "bytes up": lambda run: size(run.result.ledger.totals()["bytes_up"]),
         "bytes down": lambda run: size(run.result.ledger.totals()["bytes_down"]),
     }
+    columns |= _client_columns(runs)
     if target is not None:
         columns[f"both to {100 * target:g} %"] = lambda run: size(run.reached.bytes) if run.reached else "not reached"
         if simulated:
@@ -73,11 +75,35 @@ def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) ->
     return columns
 
 
+def _client_columns(runs: Sequence[Finished]) -> dict[str, Column]:
+    """The columns of an evaluation by client: of the accuracy, or else of the loss."""
+    measured = {name for run in runs for name in run.result.metrics}
+    metric, factor, unit = ("accuracy", 100, " %") if "client_accuracy" in measured else ("loss", 1, "")
+    digits = ".2f" if unit else ".4f"
+    titles = {
+        f"client_{metric}": "client mean",
+        f"worst_client_{metric}": "worst tenth",
+        f"client_{metric}_spread": "spread",
+        f"personal_{metric}": "personal mean",
+        f"worst_personal_{metric}": "its worst tenth",
+    }
+
+    def cell(name: str, run: Finished) -> str:
+        return _number(run.result.metrics.get(name), factor, digits, unit)
+
+    return {title: partial(cell, name) for name, title in titles.items() if name in measured}
+
+
 def _captions(runs: Sequence[Finished], target: float | None, simulated: bool) -> Iterator[str]:
     if target is not None:
         yield f"both: bytes up and down until the mean of {WINDOW} evaluations reached {100 * target:g} %"
         if any(sum("accuracy" in record for record in run.result.history) < WINDOW for run in runs):
             yield f"a target needs at least {WINDOW} evaluations: lower --eval-every"
+    last = [run.result.history[-1] for run in runs if run.result.history]
+    if any("clients_evaluated" in record for record in last):
+        yield "client mean, worst tenth, spread: over clients, on the examples that each holds out"
+    if left_out := max((record.get("clients_left_out", 0) for record in last), default=0):
+        yield f"{left_out} clients have too few examples to hold one out and are not evaluated"
     if simulated:
         computing = any(run.config.network.compute for run in runs)
         yield "time: simulated, " + ("messages and gradients" if computing else "messages only")

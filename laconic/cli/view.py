@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColum
 from rich.table import Column
 
 from laconic.run.callbacks import Callback, Outcome, Run
-from laconic.run.training import Record, metrics_of
+from laconic.run.training import OF_CLIENTS, Record, metrics_of
 from laconic.search.advise import SearchCallback
 
 SHOWN_LABELS = 10
@@ -110,7 +110,8 @@ class LiveView(Callback):
     def show(self, record: Record) -> None:
         """Show the record of a round."""
         metrics = metrics_of(record)
-        self.shown |= metrics
+        # The table at the end has the metrics by client. They would fill the line.
+        self.shown |= {name: value for name, value in metrics.items() if not name.startswith(OF_CLIENTS)}
         if "collapsed" in record:
             self.console.print(f"  {record['collapsed']}", style="yellow", highlight=False, soft_wrap=True)
         line = self._line(record)

@@ -34,7 +34,7 @@ class Slot:
     def view(self, vector: Tensor) -> Tensor:
         """This tensor as a view of `vector`, or of every row of a matrix `[C, d]`."""
         entries = vector[..., self.offset : self.offset + self.size]
-        return entries.view(*vector.shape[:-1], *self.shape)
+        return entries.view((*vector.shape[:-1], *self.shape))
 
 
 @dataclass(frozen=True)

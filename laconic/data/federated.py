@@ -258,6 +258,10 @@ class FederatedData:
         """The same examples with other clients."""
         return replace(self, clients=split)
 
+    def selected(self, positions: Sequence[Indices]) -> Self:
+        """The same clients with some of their examples."""
+        return self.divided([indices[chosen] for indices, chosen in zip(self.clients, positions, strict=True)])
+
     def part(self, clients: Sequence[int]) -> Self:
         """The same data with some of the clients only."""
         return replace(self, clients=[self.clients[client] for client in clients])

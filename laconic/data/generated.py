@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -99,6 +99,15 @@ class GeneratedData:
         indices = torch.from_numpy(np.ascontiguousarray(positions))
         return self._examples(client).batch(indices, dtype, lambda inputs: self._augmentation(inputs, seed))
 
+    def selected(self, positions: Sequence[Indices]) -> GeneratedData:
+        """The same clients with some of their examples."""
+        other = self.without_cache()
+        other.__dict__.pop("_fingerprint", None)
+        other.test = self.test
+        other._size = [len(chosen) for chosen in positions].__getitem__
+        other._make = partial(_selected, self._make, positions)
+        return other
+
     def without_cache(self) -> GeneratedData:
         """Return a copy without cached clients and test set, to send to another process."""
         other = copy.copy(self)
@@ -122,3 +131,9 @@ class GeneratedData:
             examples = Examples(inputs, targets, self._normalize)
             self._cache.put(client, examples)
         return examples
+
+
+def _selected(make: Make, positions: Sequence[Indices], client: int) -> tuple[Tensor, Tensor]:
+    inputs, targets = make(client)
+    chosen = torch.from_numpy(positions[client])
+    return torch.as_tensor(inputs)[chosen], torch.as_tensor(targets)[chosen]

@@ -96,6 +96,11 @@ class LazyData:
         whole: Dataset[Any] = ConcatDataset(self._datasets) if len(self) > 1 else self._datasets[0]
         return self._with([Subset(whole, indices.tolist()) for indices in split])
 
+    def selected(self, positions: Sequence[Indices]) -> Self:
+        """The same clients with some of their examples."""
+        pairs = zip(self._datasets, positions, strict=True)
+        return self._with([Subset(dataset, chosen.tolist()) for dataset, chosen in pairs])
+
     def without_test(self) -> Self:
         """The same clients without the test set, to send to another process."""
         other = self._with(self._datasets)

@@ -12,7 +12,7 @@ from rich.progress import Progress
 
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.run.config import RunConfig
-from laconic.run.training import OTHER_KEYS, Record, Training, metrics_of
+from laconic.run.training import OF_CLIENTS, OTHER_KEYS, Record, Training, metrics_of
 
 Outcome = Literal["finished", "stopped", "diverged", "failed"]
 """How a run ended: training is complete, the user interrupted it, a value is not finite, or an error was raised."""
@@ -172,7 +172,7 @@ class EarlyStopping(Callback):
     def on_run_start(self, run: Run) -> None:
         self._best, self._evaluations_without_gain = None, 0
         training = run.training
-        of_clients = training.data.test is None or self.metric in OTHER_KEYS or self.metric.startswith("clients_")
+        of_clients = training.data.test is None or self.metric in OTHER_KEYS or self.metric.startswith(OF_CLIENTS)
         if training.privacy is not None and of_clients:
             raise ConfigError(
                 f"EarlyStopping: metric = '{self.metric}': with dp_noise the last round must not depend on what clients "

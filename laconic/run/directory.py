@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from laconic.core.errors import ConfigError, DataError
 from laconic.core.part import section
@@ -21,7 +22,7 @@ from laconic.core.state_dict import checksum
 from laconic.data.federated import FederatedData
 from laconic.run.callbacks import Callback, Outcome, Run
 from laconic.run.checkpoints import Checkpoints
-from laconic.run.files import is_unfinished, naming, save_tensors, write_atomically
+from laconic.run.files import is_unfinished, load_tensors, naming, save_tensors, write_atomically
 from laconic.run.heat_map import heat_map
 from laconic.run.resume import check_fingerprints, check_rounds
 from laconic.run.training import Record, Training
@@ -86,6 +87,11 @@ class RunDirectory(Callback):
         return self.path / "label_counts.json"
 
     @property
+    def client_values(self) -> Path:
+        """The metrics of each client at the last evaluation, with `client_eval`."""
+        return self.path / "client_metrics.csv"
+
+    @property
     def checkpoint(self) -> Path:
         """The state to resume from, unless `store="disk"`."""
         return self.checkpoints.file
@@ -146,6 +152,8 @@ class RunDirectory(Callback):
                 config, last = run.config, run.training.server.round
                 for name, matrix in run.training.figures().items():
                     self.save_matrix(name, matrix, f"{config.dataset}, {config.partition or 'natural'}, round {last}")
+                if values := run.training.client_values():
+                    self.save_client_values(values)
         finally:
             if self._lock is not None:
                 os.close(self._lock)
@@ -246,6 +254,12 @@ class RunDirectory(Callback):
         """Write the number of examples per client and class, for the report."""
         write_atomically(self.label_counts, json.dumps(counts.tolist()).encode())
 
+    def save_client_values(self, values: dict[str, list[float]]) -> None:
+        """Write the metrics of each client as CSV: a header, and one line per client."""
+        rows = zip(*values.values(), strict=True)
+        lines = [",".join(values), *(",".join(f"{value:.10g}" for value in row) for row in rows)]
+        write_atomically(self.client_values, "".join(f"{line}\n" for line in lines).encode())
+
     def save_matrix(self, name: str, matrix: np.ndarray, title: str) -> None:
         """Write a matrix as CSV, and as a PNG heat map if matplotlib is installed."""
         lines = (",".join(f"{value:.6f}" for value in row) for row in matrix.tolist())
@@ -253,6 +267,24 @@ class RunDirectory(Callback):
         picture = heat_map(matrix, title)
         if picture is not None:
             write_atomically(self.path / f"{name}.png", picture)
+
+
+def load_model(path: str | Path) -> dict[str, Tensor]:
+    """The state dict of a trained model. A file that has changed since it was written raises `DataError`.
+
+    Args:
+        path: A run directory, or its `model.safetensors`, which may have been moved.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = RunDirectory(path).model
+    if not path.exists():
+        raise DataError(f"'{path}' is missing: a run writes it at its end")
+    with naming(path):
+        tensors, numbers = load_tensors(path)
+    if "sha256" not in numbers:
+        raise DataError(f"'{path}' is not a model, but a checkpoint")
+    return tensors
 
 
 def read_metrics(path: Path, rounds: int | None = None) -> list[Record]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from laconic.core.layout import Layout
 from laconic.core.task import Metric, Task
+from laconic.data.federated import ClientData, Indices
 
 BATCH = 500
 
@@ -39,6 +40,23 @@ class Measurable(Protocol):
     def batch(self, indices: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
         """Inputs and targets at `indices`."""
         ...
+
+
+@dataclass(frozen=True)
+class ClientExamples:
+    """The examples of one client, or those at some positions, as input of `evaluate`."""
+
+    data: ClientData
+    client: int
+    positions: Indices | None = None
+
+    def __len__(self) -> int:
+        return self.data.size(self.client) if self.positions is None else len(self.positions)
+
+    def batch(self, indices: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """Inputs and targets at `indices`."""
+        chosen = indices.numpy() if self.positions is None else self.positions[indices.numpy()]
+        return self.data.batch(self.client, chosen, dtype)
 
 
 def evaluate(

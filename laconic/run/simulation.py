@@ -16,7 +16,8 @@ from laconic.core.part import section
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import StateDict, prefixed
 from laconic.core.task import TASKS, Task, called_by_name
-from laconic.data.federated import ClientData, Fingerprinted, Kind, NamedInputs, sizes_of
+from laconic.data.federated import ClientData, Fingerprinted, Indices, Kind, NamedInputs, sizes_of
+from laconic.data.held_out import hold_out
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.inline import ClientSpec
 from laconic.engine.network import NetworkEngine
@@ -32,6 +33,7 @@ from laconic.federation.ledger import Ledger
 from laconic.federation.policy import ExchangeReport, Outcome, ReplyPolicy
 from laconic.federation.round import Round
 from laconic.federation.store import MemoryStore
+from laconic.run.client_evaluation import ClientEvaluation
 from laconic.run.diagnostics import Diagnostics
 from laconic.run.full_gradient import FullGradient
 from laconic.run.settings import Settings
@@ -44,6 +46,10 @@ class Simulation(Training):
     def __init__(self, algorithm: Algorithm, task: Task, data: ClientData, settings: Settings) -> None:
         if settings.engine == "ray":
             settings = settings.model_copy(update={"ray": connect(settings.ray, settings.threads or 1)})
+        whole = data
+        held_out: list[Indices] | None = None
+        if settings.client_eval is not None:
+            data, held_out = hold_out(whole, settings.client_eval)
         self.database = Database(settings.store_cache) if settings.store == "disk" else None
         self.store = MemoryStore() if self.database is None else DiskStore(self.database)
         self.policy = SimulationPolicy(Blocklist(settings.max_violations))
@@ -87,6 +93,11 @@ class Simulation(Training):
             self.diagnostics = Diagnostics(self.algorithm.uplink.effective)
         self.full_gradient = FullGradient(self.local_engine, self.server.weighting) if settings.full_gradient else None
 
+        self.client_evaluation: ClientEvaluation | None = None
+        if held_out is not None:
+            steps = settings.personalize
+            self.client_evaluation = ClientEvaluation(self.local_engine, self.task, whole, held_out, steps)
+
     def _warm_up(self, batch: tuple[torch.Tensor, ...]) -> None:
         try:
             self.local_engine.warm_up(batch)
@@ -112,6 +123,8 @@ class Simulation(Training):
         record: Record = {}
         if evaluated and self.full_gradient is not None:
             record |= self.full_gradient.measure(self.server)
+        if evaluated and self.client_evaluation is not None:
+            record |= self.client_evaluation.measure(self.server)
         if self.diagnostics is not None:
             assert self.last_round is not None
             context = RoundContext(self.layout, self.server.randomness, self.server.round)
@@ -147,6 +160,14 @@ class Simulation(Training):
     def figures(self) -> dict[str, np.ndarray]:
         similarity = None if self.full_gradient is None else self.full_gradient.similarity
         return {} if similarity is None else {"gradient_similarity": similarity}
+
+    def client_values(self) -> dict[str, list[float]]:
+        measured = self.client_evaluation
+        return (
+            {}
+            if measured is None or not measured.values
+            else {"client": [*map(float, measured.clients)]} | measured.values
+        )
 
     def fingerprints(self) -> dict[str, Any]:
         data = self.data.fingerprint() if isinstance(self.data, Fingerprinted) else None

@@ -45,10 +45,15 @@ DIAGNOSTICS = (
 OTHER_KEYS = {
     *("round", "participants", "training_loss", "seconds", "streams", "refused"),
     *("skipped", "skipped_down", "accelerated", "lost", "clipped", "simulated_seconds", "cut_off", "collapsed"),
+    *("clients_evaluated", "clients_left_out"),
     *DIAGNOSTICS,
     *Ledger().totals(),
 }
 """Keys of a record that are not metrics of the task."""
+
+
+OF_CLIENTS = ("clients_", "client_", "worst_client_", "personal_", "worst_personal_")
+"""Prefixes of metrics that are measured on clients' examples."""
 
 
 def metrics_of(record: Record) -> dict[str, float]:
@@ -275,6 +280,10 @@ class Training:
 
     def figures(self) -> dict[str, np.ndarray]:
         """Measured matrices by name, which the run directory stores next to the metrics."""
+        return {}
+
+    def client_values(self) -> dict[str, list[float]]:
+        """The last values of an evaluation by client: "client", its number, and each metric. Empty without one."""
         return {}
 
     def close(self) -> None:
