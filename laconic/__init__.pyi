@@ -1,4 +1,4 @@
-from . import compression as compression, data as data, models as models
+from . import compression as compression, data as data, flower as flower, models as models
 from .algorithms.algorithm import Algorithm as Algorithm
 from .algorithms.downlinks.dense import DenseDownlink as DenseDownlink
 from .algorithms.downlinks.base import Downlink as Downlink
