@@ -20,7 +20,7 @@ DATASETS = (
 )
 MODELS = ("logistic", "mlp", "lenet5", "cnn", "cnn_mnist", "cnn_fashion", "char_gru", "resnet18", "convmixer_256_8")
 PARTITIONS = ("iid", "shards", "pairs", "dirichlet", "natural")
-COMPRESSORS = ("dense", "cast", "qsgd", "uniform", "top_k", "random_k", "sign", "heavy_sign")
+COMPRESSORS = ("dense", "cast", "qsgd", "uniform", "top_k", "random_k", "sign", "heavy_sign", "stochastic", "dead_zone")
 DOWNLINKS = ("dense", "broadcast", "mirrored", "repeated")
 AGGREGATES = ("mean", "median", "trimmed_mean")
 

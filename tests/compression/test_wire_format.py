@@ -291,7 +291,7 @@ SPELLINGS = [
     *("uniform:1", "uniform:12", "uniform:8,rounding=authors", "top_k:1/64", "top_k:0.1", "top_k:0.3", "top_k:1"),
     *("top_k:1/64,coding=rice", "top_k:0.1,coding=rice", "heavy_sign:0.05", "heavy_sign:0.3", "random_k:1/64"),
     *("random_k:0.4", "random_k:0.8", "top_k:0.05+qsgd:4", "random_k:0.1+sign", "top_k:0.2+uniform:12"),
-    "top_k:0.02+cast:float16",
+    *("top_k:0.02+cast:float16", "stochastic:1/80", "stochastic:0.5", "dead_zone:1/64", "dead_zone:0.5"),
 ]
 
 
