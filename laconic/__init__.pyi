@@ -53,6 +53,7 @@ from .algorithms.recipes import (
     fed_ef_sgd as fed_ef_sgd,
     fed_gate as fed_gate,
     fed_laconic as fed_laconic,
+    fed_laconic_1 as fed_laconic_1,
     fed_nlaa as fed_nlaa,
     fed_nlaca as fed_nlaca,
     fed_page as fed_page,

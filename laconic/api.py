@@ -67,7 +67,7 @@ def simulate(
     >>> import laconic
     >>> result = laconic.simulate("fed_avg", "logistic", "digits", rounds=3, participants=5)
     >>> len(result.history), result.ledger.bytes("up")
-    (3, 39450)
+    (3, 39225)
     """
     recipe, checked = _configured(algorithm, settings)
     clients = data_sets.load(data, seed=checked.seed) if isinstance(data, str) else data_sets.as_data(data)

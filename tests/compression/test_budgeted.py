@@ -68,11 +68,11 @@ def test_the_mean_over_draws_is_the_vector_and_the_mean_count_the_budget() -> No
 @SHORT
 @given(VECTORS, BUDGETS)
 def test_the_dead_zone_contracts(x: np.ndarray, budget: float) -> None:
-    """||C(x) - x||^2 <= (1 - 3/4 k/d) ||x||^2, and at most k entries are sent."""
+    """||C(x) - x||^2 <= (1 - 5/9 k/d) ||x||^2, and at most k entries are sent."""
     found = compressed(f"dead_zone:{budget}", torch.from_numpy(x), layout_of(len(x))).numpy()
     k, norm = oracle.budget_count(len(x), budget), np.square(x).sum()
     assert np.count_nonzero(found) <= k
-    assert np.square(found - x).sum() <= (1 - 0.75 * k / len(x) + len(x) * FINEST**2) * norm * (1 + 1e-9) + 1e-300
+    assert np.square(found - x).sum() <= (1 - 5 / 9 * k / len(x) + len(x) * FINEST**2) * norm * (1 + 1e-9) + 1e-300
 
 
 def test_budgets_are_shares_or_counts() -> None:

@@ -59,8 +59,8 @@ def allowed(values: Compressor, x: np.ndarray, least: float, eps: float) -> tupl
             expected = np.clip(x, -half.max, half.max)
             return expected, np.abs(expected) * half.eps / 2 * (1 + 1e-6) + half.smallest_normal * half.eps + least
         case DeadZone():
-            # The scale lies between the extreme ratios of entries to levels, which are t and 3 t.
-            return x, 2 * size + rounding
+            # At most 2 t / 3 above t, and three eighths below the larger ones.
+            return x, size * (2 / 3 + 1e-6) + rounding
         case QSGD():
             length = size.max() if values.norm == "max" else np.sqrt(np.square(x).sum())
             # A norm above the largest double is taken for infinite, and the step is then the largest number there is.

@@ -87,19 +87,18 @@ def stochastic(x: Vector, budget: float, draws: Vector) -> Vector:
 
 
 def dead_zone(x: Vector, budget: float) -> Vector:
-    """Of the k largest, |x| / (2 t) rounded to the nearest (halves up), t the smallest of them; the least-squares scale."""
+    """Of the k largest, step sign(x) floor(|x| / step + 0.4), with step = t / 0.6 and t the smallest of them."""
     k = budget_count(len(x), budget)
     order = sorted(range(len(x)), key=lambda index: (-abs(x[index]), index))[:k]
     high = abs(x[order[0]])
-    kept = [index for index in order if high and abs(x[index]) >= high / 2**15]
+    kept = [index for index in order if high and abs(x[index]) >= 0.6 * high / 2**14]
     result = np.zeros_like(x)
     if not kept:
         return result
-    step = max(2 * abs(x[kept[-1]]), high / 2**14)
-    levels = {index: math.floor(abs(x[index]) / step + 0.5) for index in kept}
-    scale = sum(abs(x[index]) * level for index, level in levels.items()) / sum(level**2 for level in levels.values())
-    for index, level in levels.items():
-        result[index] = math.copysign(scale * level, x[index])
+    step = max(abs(x[kept[-1]]) / 0.6, high / 2**14)
+    for index in kept:
+        # The smallest one is at 1 exactly, which rounding may miss.
+        result[index] = math.copysign(step * max(1, math.floor(abs(x[index]) / step + 0.4)), x[index])
     return result
 
 

@@ -42,8 +42,8 @@ def test_levels_on_a_budget_by_hand() -> None:
     assert compressors.stochastic_step(x, 2) == pytest.approx(4)
     found = compressors.stochastic(x, 0.4, np.array([0.9, 0.8, 0.8, 0.9, 0.3]))
     np.testing.assert_allclose(found, [8, -4, 0, 0, 0])
-    # t = 2.5: levels 8 / 5 and 2.5 / 5 are rounded to 2 and 1; the best scale is (16 + 2.5) / (4 + 1).
-    np.testing.assert_allclose(compressors.dead_zone(x, 2), [7.4, 0, 0, 0, 3.7])
+    # t = 2.5, so the step is 25 / 6: floor(8 * 6 / 25 + 0.4) = 2 and floor(0.6 + 0.4) = 1.
+    np.testing.assert_allclose(compressors.dead_zone(x, 2), [25 / 3, 0, 0, 0, 25 / 6])
     np.testing.assert_allclose(compressors.dead_zone(np.zeros(3), 2), np.zeros(3))
 
 

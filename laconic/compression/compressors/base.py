@@ -116,6 +116,10 @@ class Compressor(Part):
             raise ConfigError(f"compressor {self} is not contractive, as error feedback requires")
         return self
 
+    def for_participants(self, count: int) -> Compressor:
+        """The compressor for a round with `count` participants; the compressor itself unless it adapts to them."""
+        return self
+
     def kept(self, size: int) -> int:
         """The number of values that are sent for a group of `size` entries."""
         return size if self.kept_fraction is None else groups.kept(self.kept_fraction, size)

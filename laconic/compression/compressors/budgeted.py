@@ -5,7 +5,7 @@ Both compressors send the positions of the entries that are not zero, and their 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -20,6 +20,9 @@ from laconic.compression.selection import largest, peak
 _MOST_LEVELS = 2**14
 """The largest magnitude has at most this level, however large the budget is."""
 
+_DEAD = 0.6
+"""The dead zone in steps, to each side of zero. Above 1/2, so that every entry that is sent reduces the error."""
+
 
 def _whole_count(budget: float) -> float:
     if budget > 1 and budget != int(budget):
@@ -29,17 +32,28 @@ def _whole_count(budget: float) -> float:
 
 Budget = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_whole_count)]
 """The number of non-zero entries of a group: a share of its entries if at most 1, otherwise a count."""
+_FEWEST = 64
+"""The least `auto` budget. Fewer entries would save little, since a packet has about 30 other bytes."""
 
 
 class Budgeted(Compressor):
-    """The base of both: k is the budget for a group of d entries, at least 1 and at most d."""
+    """The base of both: k is the budget for a group of d entries, at least 1 and at most d.
 
-    budget: Budget
+    `auto` is max(64, d / (4 n)) for n participants: the mean of n unbiased packets then has a relative variance of about 4.
+    """
+
+    budget: Budget | Literal["auto"]
+    participants: Annotated[int, Field(ge=1)]
     sparse = True
     exact = False
 
     def kept(self, size: int) -> int:
+        if self.budget == "auto":
+            return min(size, max(_FEWEST, size // (4 * self.participants)))
         return groups.kept(self.budget, size) if self.budget <= 1 else min(int(self.budget), size)
+
+    def for_participants(self, count: int) -> Self:
+        return self.replace(participants=count) if self.budget == "auto" else self
 
     def value_bits(self, count: int, groups: int) -> int:
         """A sign per kept entry, and 32 per group for its step."""
@@ -55,7 +69,9 @@ class Stochastic(Budgeted):
     feedback and in mirrors, `dead_zone` with the same budget takes its place.
     """
 
-    budget: Budget = 1 / 64
+    budget: Budget | Literal["auto"] = "auto"
+    participants: Annotated[int, Field(ge=1)] = 1
+    """n of the `auto` budget. The link sets it in every round."""
     biased = False
     contractive = False
 
@@ -85,26 +101,28 @@ class Stochastic(Budgeted):
 
     def scaled_for_feedback(self) -> Compressor:
         """The deterministic form, which is contractive."""
-        return DeadZone(self.budget)
+        return DeadZone(self.budget, self.participants)
 
 
 @compressor("dead_zone", argument="budget")
 class DeadZone(Budgeted):
-    """scale sign(x) level, with level = |x| / (2 t) rounded to the nearest, where t is the k-th largest magnitude.
+    """step sign(x) floor(|x| / step + 0.4), with the step t / 0.6, where t is the k-th largest magnitude.
 
-    Entries below t are zero, as in top_k. The scale minimizes the error for these levels. q^2 <= 1 - 3/4 k/d.
+    Entries below t are zero, as in top_k. The others are rounded to a multiple of the step. q^2 <= 1 - 5/9 k/d.
     """
 
-    budget: Budget = 1 / 64
+    budget: Budget | Literal["auto"] = "auto"
+    participants: Annotated[int, Field(ge=1)] = 1
+    """n of the `auto` budget. The link sets it in every round."""
 
     def compress(self, x: Floats, rng: np.random.Generator) -> Form:
         positions = largest(x, self.kept(len(x)))
         highest = peak(x[positions])
         relative = np.abs(x[positions]).astype(np.float64) / (highest or 1.0)
-        sent = relative >= 0.5 / _MOST_LEVELS
+        sent = relative >= _DEAD / _MOST_LEVELS
         positions, relative = positions[sent], relative[sent]
         if not len(positions):
             return Kept(positions, Levels(np.zeros(0, dtype=np.int16), 0.0))
-        levels = np.floor(relative / max(2 * relative.min(), 1 / _MOST_LEVELS) + 0.5)
-        scale = representable(highest * float((relative * levels).sum() / np.square(levels).sum()), x.dtype)
-        return Kept(positions, Levels(np.copysign(levels, x[positions]), scale))
+        step = max(float(relative.min()) / _DEAD, 1 / _MOST_LEVELS)
+        levels = np.maximum(np.floor(relative / step + (1 - _DEAD)), 1)  # the smallest may be rounded to just below 1
+        return Kept(positions, Levels(np.copysign(levels, x[positions]), representable(highest * step, x.dtype)))
