@@ -14,7 +14,9 @@ from laconic.compression import groups
 from laconic.compression.body import Floats
 from laconic.compression.compressors.base import Compressor, compressor
 from laconic.compression.compressors.quantized import representable, round_magnitudes
-from laconic.compression.forms import Form, Kept, Levels
+from laconic.compression.forms import Form, Kept, Levels, Signs
+from laconic.compression.gap_coding import Positions
+from laconic.compression.groups import Bounds, spans
 from laconic.compression.selection import largest, peak
 
 _MOST_LEVELS = 2**14
@@ -47,6 +49,19 @@ class Budgeted(Compressor):
     sparse = True
     exact = False
 
+    def forms(self, entries: Floats, bounds: Bounds, rng: np.random.Generator) -> list[Form]:
+        found = [self.levels(entries[start:end], rng) for start, end in spans(bounds)]
+        if all((np.abs(levels) == 1).all() for _, levels, _ in found):  # then signs are shorter
+            return [Kept(positions, Signs(levels < 0, step)) for positions, levels, step in found]
+        return [Kept(positions, Levels(levels, step)) for positions, levels, step in found]
+
+    def compress(self, x: Floats, rng: np.random.Generator) -> Form:
+        return self.forms(x, np.array([0, len(x)]), rng)[0]
+
+    def levels(self, x: Floats, rng: np.random.Generator) -> tuple[Positions, Floats, float]:
+        """The positions of the levels that are not zero, these levels, and the step of one group."""
+        raise NotImplementedError
+
     def kept(self, size: int) -> int:
         if self.budget == "auto":
             return min(size, max(_FEWEST, size // (4 * self.participants)))
@@ -75,12 +90,12 @@ class Stochastic(Budgeted):
     biased = False
     contractive = False
 
-    def compress(self, x: Floats, rng: np.random.Generator) -> Form:
+    def levels(self, x: Floats, rng: np.random.Generator) -> tuple[Positions, Floats, float]:
         levels = np.zeros(len(x), dtype=np.int16)
         step = representable(self._step(x), x.dtype)
         round_magnitudes(x, step, _MOST_LEVELS, rng, levels)
         positions = np.flatnonzero(levels)
-        return Kept(positions, Levels(levels[positions], step))
+        return positions, levels[positions], step
 
     def _step(self, x: Floats) -> float:
         highest = peak(x)
@@ -115,14 +130,14 @@ class DeadZone(Budgeted):
     participants: Annotated[int, Field(ge=1)] = 1
     """n of the `auto` budget. The link sets it in every round."""
 
-    def compress(self, x: Floats, rng: np.random.Generator) -> Form:
+    def levels(self, x: Floats, rng: np.random.Generator) -> tuple[Positions, Floats, float]:
         positions = largest(x, self.kept(len(x)))
         highest = peak(x[positions])
         relative = np.abs(x[positions]).astype(np.float64) / (highest or 1.0)
         sent = relative >= _DEAD / _MOST_LEVELS
         positions, relative = positions[sent], relative[sent]
         if not len(positions):
-            return Kept(positions, Levels(np.zeros(0, dtype=np.int16), 0.0))
+            return positions, np.zeros(0), 0.0
         step = max(float(relative.min()) / _DEAD, 1 / _MOST_LEVELS)
         levels = np.maximum(np.floor(relative / step + (1 - _DEAD)), 1)  # the smallest may be rounded to just below 1
-        return Kept(positions, Levels(np.copysign(levels, x[positions]), representable(highest * step, x.dtype)))
+        return positions, np.copysign(levels, x[positions]), representable(highest * step, x.dtype)
