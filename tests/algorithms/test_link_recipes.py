@@ -161,12 +161,12 @@ def test_fed_laconic_equals_its_oracle() -> None:
 
 
 def test_the_budget_of_fed_laconic_follows_the_participants() -> None:
-    """Both directions send max(64, d / (4 n)) entries of d; a biased compressor gets a memory."""
+    """Both directions send max(64, d / (8 n)) entries of d; a biased compressor gets a memory."""
     sparse = laconic.fed_laconic()
     for link in (sparse.uplink, sparse.downlink):
         assert [link.compressor.for_participants(n).kept(d) for n, d in ((20, 44_426), (5, 44_426), (20, 14))] == [
-            555,
-            2221,
+            277,
+            1110,
             14,
         ]
     assert not sparse.uplink.has_memory
@@ -174,7 +174,7 @@ def test_the_budget_of_fed_laconic_follows_the_participants() -> None:
     few, many = (
         laconic.simulate(sparse, "mlp:64", "digits", rounds=2, participants=n, local_steps=1).ledger for n in (2, 20)
     )
-    assert few.bytes("up") / 2 > 4 * many.bytes("up") / 20
+    assert few.bytes("up") / 2 > 2.5 * many.bytes("up") / 20
 
 
 def test_fed_laconic_1_equals_its_oracle() -> None:

@@ -41,7 +41,7 @@ _FEWEST = 64
 class Budgeted(Compressor):
     """The base of both: k is the budget for a group of d entries, at least 1 and at most d.
 
-    `auto` is max(64, d / (4 n)) for n participants: the mean of n unbiased packets then has a relative variance of about 4.
+    `auto` is max(64, d / (8 n)) for n participants: the mean of n unbiased packets then has a relative variance of about 8.
     """
 
     budget: Budget | Literal["auto"]
@@ -64,7 +64,7 @@ class Budgeted(Compressor):
 
     def kept(self, size: int) -> int:
         if self.budget == "auto":
-            return min(size, max(_FEWEST, size // (4 * self.participants)))
+            return min(size, max(_FEWEST, size // (8 * self.participants)))
         return groups.kept(self.budget, size) if self.budget <= 1 else min(int(self.budget), size)
 
     def for_participants(self, count: int) -> Self:
