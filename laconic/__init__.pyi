@@ -108,6 +108,7 @@ from .core.task import (
 )
 from .report.trackers import MLflow as MLflow, TensorBoard as TensorBoard
 from .run.callbacks import Callback as Callback, EarlyStopping as EarlyStopping, ProgressBar as ProgressBar
+from .run.directory import load_model as load_model
 from .run.settings import Settings as Settings
 from .run.simulation import Simulation as Simulation
 from .run.training import Result as Result

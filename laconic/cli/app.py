@@ -24,6 +24,7 @@ from laconic.cli.options import (
     help_of,
     implemented_in,
     with_config,
+    with_trust,
 )
 from laconic.search.space import PRESETS
 from laconic.version import __version__
@@ -170,6 +171,7 @@ def tune(
 
 
 @app.command(rich_help_panel=TRAIN)
+@with_trust
 @implemented_in("reproductions")
 def reproduce(
     names: Annotated[

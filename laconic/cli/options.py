@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -175,8 +175,8 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
     help_text = "Set any other key, such as optimizer.beta2=0.9; repeatable."
     details: dict[str, Any] = {"metavar": "SLOT.PARAMETER=VALUE", "help": help_text, "rich_help_panel": panel}
     shared.append(_parameter("set", list[str] | None, "--set", **details))
-    help_text = "Run the code that an earlier run or another person's config names, without asking."
-    shared.append(_parameter("trusting", bool | None, "--trust", help=help_text, rich_help_panel=panel))
+    shared.append(_trust(panel))
+    asking = with_trust(declaration)
 
     @functools.wraps(declaration)
     def command(**arguments: Any) -> None:
@@ -186,23 +186,43 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
             raise ConfigError("--local-steps and --local-epochs: only one of the two is allowed")
         load_parts(options["imports"] or [])  # first, because labels may name the user's parts
         settings = dict(parse_setting(text) for text in arguments.pop("set") or [])
-        trusting = arguments.pop("trusting")
-        while True:
-            try:
-                return declaration(**arguments, options=options | settings)
-            except UntrustedCode as error:
-                if not (trusting or _allowed(error)):
-                    raise
-                # Commands read all files before they do anything else, so they can simply start again.
-                trust(error.names)
+        asking(**arguments, options=options | settings)
 
     # The help shows panels in the order of their first option.
     order = [None, *PANELS]
     parameters = sorted([*own, *shared], key=lambda parameter: order.index(_panel(parameter)))
+    return _with_parameters(command, parameters)
+
+
+def with_trust(declaration: Command) -> Command:
+    """Add `--trust` to a command that may read another person's config. Without it the command asks before code runs."""
+
+    @functools.wraps(declaration)
+    def command(**arguments: Any) -> None:
+        trusting = arguments.pop("trusting")
+        while True:
+            try:
+                return declaration(**arguments)
+            except UntrustedCode as error:
+                if not (trusting or _allowed(error)):
+                    raise
+                # Commands read all files before they do anything else, or reuse finished runs: they can start again.
+                trust(error.names)
+
+    own = inspect.signature(declaration, eval_str=True).parameters.values()
+    return _with_parameters(command, [*own, _trust(None)])
+
+
+def _with_parameters(command: Command, parameters: Iterable[inspect.Parameter]) -> Command:
     parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def _trust(panel: str | None) -> inspect.Parameter:
+    help_text = "Run the code that an earlier run or another person's config names, without asking."
+    return _parameter("trusting", bool | None, "--trust", help=help_text, rich_help_panel=panel)
 
 
 def _allowed(error: UntrustedCode) -> bool:

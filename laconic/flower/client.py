@@ -97,7 +97,7 @@ class Node:
             reply = wire.refusal(error.reason, str(error))
         except (LaconicError, ValidationError) as error:
             LOG.error("laconic: %s", error)
-            reply = wire.refusal("node", str(error))
+            reply = wire.refusal("failed", str(error))
         return Message(reply, reply_to=message)
 
     def join(self, record: ConfigRecord, context: Context) -> RecordDict:

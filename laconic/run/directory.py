@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from laconic.core.errors import ConfigError, DataError
 from laconic.core.part import section
@@ -21,7 +22,7 @@ from laconic.core.state_dict import checksum
 from laconic.data.federated import FederatedData
 from laconic.run.callbacks import Callback, Outcome, Run
 from laconic.run.checkpoints import Checkpoints
-from laconic.run.files import is_unfinished, naming, save_tensors, write_atomically
+from laconic.run.files import is_unfinished, load_tensors, naming, save_tensors, write_atomically
 from laconic.run.heat_map import heat_map
 from laconic.run.resume import check_fingerprints, check_rounds
 from laconic.run.training import Record, Training
@@ -253,6 +254,24 @@ class RunDirectory(Callback):
         picture = heat_map(matrix, title)
         if picture is not None:
             write_atomically(self.path / f"{name}.png", picture)
+
+
+def load_model(path: str | Path) -> dict[str, Tensor]:
+    """The state dict of a trained model. A file that has changed since it was written raises `DataError`.
+
+    Args:
+        path: A run directory, or its `model.safetensors`, which may have been moved.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = RunDirectory(path).model
+    if not path.exists():
+        raise DataError(f"'{path}' is missing: a run writes it at its end")
+    with naming(path):
+        tensors, numbers = load_tensors(path)
+    if "sha256" not in numbers:
+        raise DataError(f"'{path}' is not a model, but a checkpoint")
+    return tensors
 
 
 def read_metrics(path: Path, rounds: int | None = None) -> list[Record]:
