@@ -26,6 +26,8 @@ class Form(IntEnum):
     """The current values of all entries that have changed."""
     WHOLE = 2
     """The whole model."""
+    PAIR = 3
+    """The whole model, and the estimate of the step that goes with it."""
 
 
 def frame(since: int, now: int, form: Form, items: list[Body]) -> Body:
@@ -40,11 +42,12 @@ def read(body: Body, layout: Layout) -> tuple[int, int, Form, list[Body]]:
     """Parse a catch-up into (since, now, form, bodies). Every length is checked against the bytes that are left."""
     if body.codec != Codec.CATCH_UP:
         raise PacketError("codec", "not a catch-up")
-    if len(body.data) > _HEAD.size + _ITEM.size + layout.size * layout.dtype.itemsize:
-        # Decoding many small items could take long, and an honest server would send the whole model instead.
-        raise PacketError("length", "a catch-up that is longer than the model")
     reader, items = BodyReader(body.data, layout), []
     since, now, form = _HEAD.unpack(reader.take(_HEAD.size))
+    wholes = 2 if form == Form.PAIR else 1
+    if reader.left > wholes * (_ITEM.size + layout.size * layout.dtype.itemsize):
+        # Decoding many small items could take long, and an honest server would send the whole model instead.
+        raise PacketError("length", "a catch-up that is longer than the model")
     if form not in list(Form) or since > now:
         raise PacketError("form", f"catch-up of form {form} from {since} to {now}")
     if form == Form.STEPS and now - since > MOST_STEPS:
@@ -52,6 +55,6 @@ def read(body: Body, layout: Layout) -> tuple[int, int, Form, list[Body]]:
     while reader.left:
         codec, length = _ITEM.unpack(reader.take(_ITEM.size))
         items.append(Body(codec, reader.take(length)))
-    if len(items) != (now - since if form == Form.STEPS else 1):
+    if len(items) != (now - since if form == Form.STEPS else wholes):
         raise PacketError("form", f"catch-up with {len(items)} items from {since} to {now}")
     return since, now, Form(form), items
