@@ -3,6 +3,7 @@ from .algorithms.algorithm import Algorithm as Algorithm
 from .algorithms.downlinks.dense import DenseDownlink as DenseDownlink
 from .algorithms.downlinks.base import Downlink as Downlink
 from .algorithms.downlinks.broadcast import Broadcast as Broadcast
+from .algorithms.downlinks.compressed import CompressedDownlink as CompressedDownlink
 from .algorithms.downlinks.estimated import Estimated as Estimated
 from .algorithms.downlinks.mirrored import Mirrored as Mirrored
 from .algorithms.downlinks.repeated import Repeated as Repeated
@@ -69,6 +70,7 @@ from .algorithms.recipes import (
     fed_prox as fed_prox,
     fed_sgd as fed_sgd,
     fed_yogi as fed_yogi,
+    flasc as flasc,
     marina as marina,
     minibatch_sgd as minibatch_sgd,
     qsparse_local_sgd as qsparse_local_sgd,

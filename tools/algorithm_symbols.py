@@ -80,7 +80,7 @@ SYMBOLS = (
     Symbol(
         "y",
         "what the server decodes",
-        ("fed_aa", "fed_aca", "fed_baca", "stc", "qsparse_local_sgd", "sparse_loco", "fed_cams_two_way"),
+        ("fed_aa", "fed_aca", "fed_baca", "stc", "qsparse_local_sgd", "sparse_loco", "fed_cams_two_way", "flasc"),
     ),
     Symbol("y", "what the server would decode", ("fed_nlaa", "fed_nlaca", "fed_bnlaca", "fed_laconic")),
     Symbol("y", "the mean over the participants"),

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, Unpack
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.downlinks.broadcast import Broadcast
+from laconic.algorithms.downlinks.compressed import CompressedDownlink
 from laconic.algorithms.downlinks.estimated import Estimated
 from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.algorithms.downlinks.repeated import Repeated
@@ -152,6 +153,13 @@ def sparse_loco(**parameters: Unpack[Changes]) -> Algorithm:
     compressor = Chain(TopK(1 / 32), Uniform(2, rounding="nearest"))
     uplink = Compressed(compressor, granularity="chunk:4096", memory=True, memory_decay=0.95)
     return Algorithm(method, uplink, name="sparse_loco").replace(**parameters)
+
+
+@_recipe
+def flasc(**parameters: Unpack[Changes]) -> Algorithm:
+    """For LoRA adapters: the largest entries of the model down, of the update up, server Adam. Kuo et al., 2024."""
+    uplink, downlink = Compressed(TopK(1 / 4)), CompressedDownlink(TopK(1 / 4))
+    return Algorithm(LocalSGD(), uplink, Adam(), downlink, name="flasc").replace(**parameters)
 
 
 @_recipe

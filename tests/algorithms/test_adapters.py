@@ -41,6 +41,30 @@ def test_only_the_adapter_travels_and_only_the_adapter_changes() -> None:
         assert torch.equal(after[name], value) != (name in adapter), name
 
 
+def test_the_mean_of_adapters_is_exact_if_a_is_frozen() -> None:
+    """FFA-LoRA (Sun et al., 2024): the mean of B_i A is (mean of B_i) A. In FedIT, where A_i differ, it is not."""
+    example = import_file(Path(__file__).parents[2] / "examples" / "lora.py")
+    data, apart = example.tokens(clients=2), {}
+    for frozen in (False, True):
+        # The mean of two clients, and each of them alone, after one round from the same model.
+        products = []
+        for clients in ([0, 1], [0], [1]):
+            torch.manual_seed(0)
+            module = example.Classifier(rank=2, freeze_a=frozen)
+            task = laconic.Task(module, example.loss, means=example.metrics)
+            held = laconic.data.from_arrays(
+                [tuple(data.batch(i, torch.arange(data.size(i)).numpy(), torch.float32)) for i in clients], classes=10
+            )
+            settings = {"local_lr": 0.5, "local_steps": 2, "batch_size": 4, "batch_order": "fixed"}
+            laconic.simulate(laconic.fed_avg(**settings), task, held, rounds=1, weighting="uniform", eval_every=1)
+            layer = module.model.base_model.model.model.layers[0].self_attn.q_proj
+            products.append((layer.lora_B["default"].weight @ layer.lora_A["default"].weight).detach())
+            assert layer.lora_A["default"].weight.requires_grad != frozen
+        mean, first, second = products
+        apart[frozen] = float((mean - (first + second) / 2).norm() / mean.norm())
+    assert apart[True] < 1e-5 < 1e-3 < apart[False]
+
+
 def test_compressed_with_error_feedback_it_is_a_bit_for_each_of_its_numbers() -> None:
     example = import_file(Path(__file__).parents[2] / "examples" / "lora.py")
     task = laconic.Task(example.Classifier(rank=2), example.loss, means=example.metrics)

@@ -89,6 +89,7 @@ DOWNLINKS = {
     "dense": laconic.DenseDownlink(),
     "broadcast": laconic.Broadcast("top_k:1/8"),
     "broadcast sign": laconic.Broadcast("sign"),
+    "compressed": laconic.CompressedDownlink("uniform:8"),
     "estimated": laconic.Estimated("top_k:1/8"),
     "mirrored": laconic.Mirrored("top_k:1/4", threshold=0.05),
     "mirrored as printed": laconic.Mirrored("top_k:1/4", threshold=0.05, literal=True),

@@ -15,7 +15,7 @@ from laconic.core.randomness import Randomness
 from tests.algorithms.test_link_recipes import FIXED, LAYERS, difference
 from tests.algorithms.test_method_recipes import FULL, apart, large, models, quantize
 from tests.oracles import compressors, contenders, methods, rounds
-from tests.oracles.optimizers import AMS
+from tests.oracles.optimizers import AMS, Adam
 from tests.oracles.problem import Problem
 from tests.problems import BATCH, CLASSES, FEATURES, SIZES, Setting
 
@@ -125,6 +125,11 @@ def test_sparse_loco() -> None:
     assert difference(algorithm.replace(memory_decay=1.0), oracle) > 1e-4
 
 
+def test_flasc() -> None:
+    oracle = contenders.flasc(SETTING.oracle(), FIXED[TOP], FIXED[SIGN], Adam())
+    assert difference(laconic.flasc(compressor=TOP, downlink={"compressor": SIGN}), oracle) < 1e-10
+
+
 # Identities
 
 
@@ -192,10 +197,11 @@ def test_ef21_both_ways_with_a_dense_downlink_is_ef21() -> None:
         (laconic.stc(), laconic.fed_ef_sgd(compressor="heavy_sign:1/64@model", downlink="broadcast")),
         (laconic.qsparse_local_sgd(), laconic.fed_ef_sgd(compressor="top_k:1/64+qsgd:4@model")),
         (laconic.fed_cams_two_way(), laconic.fed_cams(downlink="broadcast")),
+        (laconic.flasc(compressor="dense", downlink={"compressor": "dense"}), laconic.fed_adam()),
         (laconic.sparse_loco(compressor="dense"), laconic.diloco(momentum=0.0, server_lr=1.0)),
         (laconic.fed_avg(momentum=0.0, nesterov=True), laconic.fed_avg()),
     ],
-    ids=["stc", "qsparse", "two-way cams", "loco", "nesterov"],
+    ids=["stc", "qsparse", "two-way cams", "flasc", "loco", "nesterov"],
 )
 def test_what_else_they_are_bit_for_bit(one: laconic.Algorithm, other: laconic.Algorithm) -> None:
     assert apart(SETTING.models(one), SETTING.models(other)) == 0

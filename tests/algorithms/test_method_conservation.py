@@ -1,7 +1,8 @@
 """What methods keep on both sides agrees after any history of losses, crashes and restarts.
 
 Control variates: c is the mean of all c_i. FedDyn: h is the mean of all h_i. Anchors: vbar is the mean of all v_i. Gradient
-tracking: the trackers, and what clients are still owed, sum to 0. What a client threw away with a lost state is entered in the books.
+tracking: the trackers, and what clients are still owed, sum to 0. What a client threw away with a lost state is entered in
+the books.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from .compressors import Compress
+from .optimizers import Optimizer
 from .problem import History, Indices, PerClient, Problem, Vector, local_update, snapshot
 
 
@@ -214,6 +215,22 @@ def fed_dyn(problem: Problem, alpha: float) -> History:
         history.models.append(theta.copy())
         history.client_states.append(snapshot(g))
         history.server_state.append(h.copy())
+    return history
+
+
+def flasc(problem: Problem, up: Compress, down: Compress, optimizer: Optimizer) -> History:
+    """FLASC (Kuo, Raje, Rajesh and Smith 2024, Algorithm 1). From memory and the abstract, which has both directions.
+
+    Clients download the largest weights P~ = TopK(P), the others being 0, train all of them, and upload TopK(P_i - P~). The
+    server adds the mean to P through its optimizer; P itself stays dense.
+    """
+    history = History()
+    P = problem.initial.copy()
+    for t in range(len(problem.participants)):
+        P_tilde = down(t, -1, P)
+        deltas = [up(t, i, local_update(problem, t, i, P_tilde)) for i in problem.participants[t]]
+        P = P + optimizer.increment(np.mean(deltas, axis=0))
+        history.models.append(P.copy())
     return history
 
 
