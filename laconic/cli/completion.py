@@ -21,7 +21,7 @@ DATASETS = (
 MODELS = ("logistic", "mlp", "lenet5", "cnn", "cnn_mnist", "cnn_fashion", "char_gru", "resnet18", "convmixer_256_8")
 PARTITIONS = ("iid", "shards", "pairs", "dirichlet", "natural")
 COMPRESSORS = ("dense", "cast", "qsgd", "uniform", "top_k", "random_k", "sign", "heavy_sign")
-DOWNLINKS = ("dense", "broadcast", "mirrored", "repeated")
+DOWNLINKS = ("dense", "compressed", "broadcast", "estimated", "mirrored", "repeated")
 AGGREGATES = ("mean", "median", "trimmed_mean")
 
 
