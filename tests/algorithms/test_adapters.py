@@ -50,14 +50,18 @@ def test_the_mean_of_adapters_is_exact_if_a_is_frozen() -> None:
         products = []
         for clients in ([0, 1], [0], [1]):
             torch.manual_seed(0)
-            module = example.Classifier(rank=2, freeze_a=frozen)
-            task = laconic.Task(module, example.loss, means=example.metrics)
+            task = laconic.Task(example.Classifier(rank=2, freeze_a=frozen), example.loss, means=example.metrics)
+            pairs = [
+                (data.examples.inputs[rows], data.examples.targets[rows])
+                for rows in map(data.clients.__getitem__, clients)
+            ]
             held = laconic.data.from_arrays(
-                [tuple(data.batch(i, torch.arange(data.size(i)).numpy(), torch.float32)) for i in clients], classes=10
+                pairs, test=(pairs[0][0][:8], pairs[0][1][:8]), classes=10, kind="classification"
             )
-            settings = {"local_lr": 0.5, "local_steps": 2, "batch_size": 4, "batch_order": "fixed"}
-            laconic.simulate(laconic.fed_avg(**settings), task, held, rounds=1, weighting="uniform", eval_every=1)
-            layer = module.model.base_model.model.model.layers[0].self_attn.q_proj
+            settings = {"local_lr": 0.5, "local_steps": 4, "batch_size": 4, "batch_order": "fixed"}
+            algorithm = laconic.fed_avg(**settings)
+            result = laconic.simulate(algorithm, task, held, rounds=1, weighting="uniform", eval_every=1)
+            layer = result.model.model.base_model.model.model.layers[0].self_attn.q_proj
             products.append((layer.lora_B["default"].weight @ layer.lora_A["default"].weight).detach())
             assert layer.lora_A["default"].weight.requires_grad != frozen
         mean, first, second = products
