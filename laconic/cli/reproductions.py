@@ -39,7 +39,7 @@ def reproduce(
         return
     output = docs or (Path("docs") if Path("docs/data").is_dir() else runs)
     if page:
-        say(f"The page is {render(output)}")
+        say(f"The pages are {' and '.join(map(str, render(output)))}")
         return
     if quick and full:
         raise ConfigError("--quick and --full: only one of the two is allowed")

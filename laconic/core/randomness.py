@@ -81,12 +81,6 @@ class Randomness:
         key = int.from_bytes(self.key(purpose, round, client), "little")
         return np.random.Generator(np.random.Philox(key=key))
 
-    def torch(
-        self, purpose: str, round: int = GLOBAL, client: int = GLOBAL, device: str | torch.device = "cpu"
-    ) -> torch.Generator:
-        """A torch generator for one purpose, on a device."""
-        return torch.Generator(device).manual_seed(self.integer(purpose, round, client))
-
     def integer(self, purpose: str, round: int = GLOBAL, client: int = GLOBAL) -> int:
         """A 63-bit seed for one purpose."""
         return int.from_bytes(self.key(purpose, round, client)[:8], "little") >> 1

@@ -122,10 +122,6 @@ class Task:
 
 def classification(module: nn.Module) -> Task:
     """Cross-entropy loss; the metrics are loss and accuracy."""
-    return _classifier(module)
-
-
-def _classifier(module: nn.Module) -> Task:
     losses, means = _classification_losses, _classification_means
     return Task(module, _classification_loss, losses=losses, means=means, predict=_counted_logits)
 
@@ -137,7 +133,7 @@ def is_cross_entropy(task: Task) -> bool:
 
 def next_token(module: nn.Module) -> Task:
     """Next-token prediction: the module returns logits [batch, time, vocabulary] for tokens [batch, time]."""
-    return _classifier(module)
+    return classification(module)
 
 
 def regression(module: nn.Module) -> Task:

@@ -117,6 +117,8 @@ def _load(
         if data_dir is not None and (is_file(name) or split_path(name)):
             raise ConfigError(f"data_dir '{data_dir}': {name} reads its own files; leave data_dir out")
         return _own_reader(name)(name, seed, clients, partition, skip_empty)
+    if skip_empty:
+        raise ConfigError(f"skip_empty: {name} has no clients without examples; leave skip_empty out")
     source = SOURCES[name]
     chosen = parse_partition(partition or source.info.default_partition)
     if chosen.name == "natural" and source.info.natural_clients is None:

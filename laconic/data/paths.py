@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from laconic.core.errors import ConfigError
+from laconic.core.errors import ConfigError, DataError
 from laconic.core.spelling import convert, parse
 from laconic.data.federated import FederatedData
 from laconic.data.images import from_images
@@ -41,6 +41,8 @@ def from_path(
     shared: dict[str, Any] = {"clients": clients, "partition": partition, "seed": seed, "skip_empty": skip_empty}
     if not is_table:
         return from_images(path, **options, **shared)
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
     if "target" not in options:
         raise ConfigError(f"data set '{name}': name the column to predict, as in {path}:target=COLUMN,client=COLUMN")
     if "inputs" in options:

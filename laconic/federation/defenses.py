@@ -42,7 +42,10 @@ def check_defenses(
     # `refuse` works with every method: a refused reply is handled as a lost one.
     reason = _needs_exact_means(algorithm)
     if defenses.any() and reason is not None:
-        raise ConfigError(f"{_named(defenses)}: not possible with method '{algorithm.method.name}': {reason}")
+        raise ConfigError(
+            f"{_named(defenses)}: not possible with method '{algorithm.method.name}': {reason}; "
+            "leave it out, or use defense.refuse, which works with every method"
+        )
     if defenses.aggregate != "mean":
         _check_coordinates(defenses, algorithm, weighting)
     if defenses.aggregate != "mean":

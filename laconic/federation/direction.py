@@ -1,9 +1,9 @@
 """Refuses clients whose updates push the model away from where their own data pulls it, such as updates with a flipped sign.
 
-Training is a restoring force. Let the model have moved by y since a client's last update u', and let u be its new update.
-Then u - u' points against y, since the loss curves upward, and u does not oppose y for long. So the score
-cos(u - u', y) - cos(u, y) of an honest client is negative on average, whatever its data. The score is odd in u: flipped
-updates have positive scores. It says nothing about a client that trains honestly on wrong labels.
+Let u be a client's new update, u' its last one, and y the movement of the model in between. The loss curves upward, so
+gradients pull the model back: the change u - u' points against y. The update u itself does not point against y for long.
+So an honest client's score, cos(u - u', y) - cos(u, y), is negative on average, whatever its data. If a client flips the
+sign of its updates, the sign of its scores flips, too. A client that trains honestly on wrong labels is not found.
 
 Random projections stand for the vectors, so the server keeps 8 kB per client instead of an update and a model.
 """

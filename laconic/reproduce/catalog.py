@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from laconic import unknown_name
-from laconic.reproduce import fed_ef, fedamd, fedbnlaca, fedcams, fedcomgate, ours
+from laconic.reproduce import fed_ef, fedamd, fedbnlaca, fedcams, fedcomgate, frontier, ours
 from laconic.reproduce.study import Reproduction
 
 REPRODUCTIONS: dict[str, Reproduction] = {
@@ -35,6 +35,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
     "bytes-to-accuracy": ours.BYTES_TO_ACCURACY,
     "fedamd-settings": ours.FED_AMD_AT_ITS_BEST,
     "fedamd-links": ours.FED_AMD_IN_FEW_BYTES,
+    "frontier": frontier.FRONTIER,
 }
 
 

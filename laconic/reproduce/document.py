@@ -13,6 +13,7 @@ from laconic.reproduce.tables import BRACKETS, about, draw, grid, verdicts
 from laconic.run import plain
 
 PAGE = "reproductions.md"
+FRONTIER = "frontier.md"
 
 
 def save(name: str, study: Study, data: Data, docs: Path) -> list[Path]:
@@ -22,7 +23,7 @@ def save(name: str, study: Study, data: Data, docs: Path) -> list[Path]:
         file.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(spelled(data))
     written = [path] + ([figure] if draw(study, data, figure) else [])
-    return [*written, render(docs)]
+    return [*written, *render(docs)]
 
 
 def spelled(data: Data) -> str:
@@ -44,11 +45,27 @@ def load(name: str, docs: Path) -> Data | None:
     return data
 
 
-def render(docs: Path) -> Path:
-    """Write the page from the data in `docs`."""
-    path = docs / PAGE
-    path.write_text(page(docs))
-    return path
+def render(docs: Path) -> list[Path]:
+    """Write the pages from the data in `docs`."""
+    texts = {docs / PAGE: page(docs), docs / FRONTIER: frontier(docs)}
+    for path, text in texts.items():
+        path.write_text(text)
+    return [*texts]
+
+
+def frontier(docs: Path) -> str:
+    """Return the page that compares all contenders."""
+    (reproduction,) = (each for each in REPRODUCTIONS.values() if each.page == FRONTIER)
+    head = [
+        "# Frontier",
+        "",
+        f"{reproduction.what}. {reproduction.paper}.",
+        "",
+        "    laconic reproduce frontier --full --seeds 3",
+        "",
+        *filter(None, [_discussion(docs, "findings").get("frontier", "")]),
+    ]
+    return "\n".join([*head, *(line for each in reproduction.studies.items() for line in _section(*each, docs))]) + "\n"
 
 
 def page(docs: Path) -> str:
@@ -67,6 +84,8 @@ def page(docs: Path) -> str:
     ]
     sections = []
     for name, reproduction in REPRODUCTIONS.items():
+        if reproduction.page != PAGE:
+            continue
         score = _score(reproduction, docs)
         head.append(f"| [{name}](#{name}) | {reproduction.what} | {score} |")
         sections += [
@@ -83,7 +102,7 @@ def page(docs: Path) -> str:
 
 
 def _findings(docs: Path) -> list[str]:
-    lines = [f"- **{paper}.** {text}" for paper, text in _discussion(docs, "findings").items()]
+    lines = [f"- **{paper}.** {text}" for paper, text in _discussion(docs, "findings").items() if paper != "frontier"]
     return ["Summary (one seed each, so small differences may be noise):", "", *lines, ""] if lines else []
 
 

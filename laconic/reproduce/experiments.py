@@ -18,6 +18,8 @@ class Experiment:
     trial: int = 40
     long_trials: tuple[str, ...] = ()
     """Labels with trials of 100 rounds, for methods that may diverge late."""
+    first_seed: int = 0
+    """The first seed of the judged runs. Trials of rates use seed 0."""
 
 
 BYTES = Experiment(

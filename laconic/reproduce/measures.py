@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from laconic.run import WINDOW
@@ -45,6 +45,12 @@ def mean(measure: Measure, curves: Sequence[Curve]) -> float | None:
     values = [measure.of(curve) for curve in curves]
     known = [value for value in values if value is not None]
     return fmean(known) if len(known) == len(values) and known else None
+
+
+def spread(measure: Measure, curves: Sequence[Curve]) -> float | None:
+    """Return the standard deviation over seeds; None with fewer than two seeds, or if a seed has no value."""
+    values = [value for curve in curves if (value := measure.of(curve)) is not None]
+    return stdev(values) if len(values) == len(curves) > 1 else None
 
 
 def column(curve: Curve, name: str) -> list[float]:

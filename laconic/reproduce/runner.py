@@ -129,7 +129,8 @@ class Runner:
         return data
 
     def _seeds(self, label: str, settings: dict[str, Any], rate: str | None = None) -> Data:
-        seeds = range(self.plan.seeds)
+        first = self.experiment.first_seed
+        seeds = range(first, first + self.plan.seeds)
         runs = [self._run(settings | {"seed": seed}, self._directory(label, rate, seed), label) for seed in seeds]
         data: Data = {"seeds": [*seeds], "curves": [_columns(curve) for curve, _ in runs]}
         return data | ({"diverged": True} if any(diverged for _, diverged in runs) else {})

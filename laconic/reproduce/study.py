@@ -52,6 +52,10 @@ class Study:
     folder: str = ""
     """The name of the study whose run directories this one shares, if any."""
     needs_gpu: bool = False
+    references: tuple[str, ...] = ()
+    """Labels of dense runs. The best of them sets the accuracies to which all runs are measured (`reproduce.frontier`)."""
+    chance: float = 0.0
+    """The accuracy of guessing, where the gain of `references` begins."""
 
 
 @dataclass(frozen=True)
@@ -62,3 +66,5 @@ class Reproduction:
     paper: str
     studies: Mapping[str, Study]
     """Studies by name. The name is also that of the data in docs/data and of the runs in runs/reproduce."""
+    page: str = "reproductions.md"
+    """The page in docs that shows it."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, pstdev
 
 from laconic.report import COSTS, STYLES, beside
 from laconic.reproduce.claims import Rows, Verdict
-from laconic.reproduce.measures import Curve, both, mean
+from laconic.reproduce.measures import Curve, both, mean, spread
 from laconic.reproduce.runner import Data, curves
 from laconic.reproduce.study import Study
+from laconic.reproduce.targets import measures
 from laconic.run import WINDOW
 
 FEW = 12
@@ -35,25 +36,32 @@ def rows(study: Study, data: Data) -> Rows:
     if "rows" in data:
         computed: Rows = data["rows"]
         return computed
+    columns = measures(study, data)
     by_label = {label: curves(run) for label, run in data["runs"].items()}
-    return {label: {m.name: mean(m, seeds) for m in study.measures} for label, seeds in by_label.items()}
+    return {label: {m.name: mean(m, seeds) for m in columns} for label, seeds in by_label.items()}
 
 
 def grid(study: Study, data: Data) -> Grid:
-    """Return the table of our numbers, followed by the paper's number and the difference in brackets, if any."""
-    numbers = rows(study, data)
+    """Return the table of our numbers, followed by the paper's number and the difference in brackets, if any.
+
+    With several seeds a number is the mean and the standard deviation.
+    """
+    numbers, columns = rows(study, data), measures(study, data)
     lines = []
     for label, own in numbers.items():
         line = [_entitled(label, data)]
-        for measure in study.measures:
+        seeds = curves(data["runs"][label]) if "runs" in data else []
+        for measure in columns:
             value, theirs = own.get(measure.name), study.paper.get(label, {}).get(measure.name)
             text = measure.text(value)
+            if (deviation := spread(measure, seeds)) is not None:
+                text += f" ± {measure.text(deviation)}"
             if theirs is not None:
                 gap = "" if value is None else f", {measure.difference(value - theirs)}"
                 text += f" ({measure.text(theirs)}{gap})"
             line.append(text)
         lines.append(line)
-    return Grid(["", *(measure.name for measure in study.measures)], lines)
+    return Grid(["", *(measure.name for measure in columns)], lines)
 
 
 BRACKETS = "In brackets: the paper's number, and how far ours is from it."
@@ -124,9 +132,18 @@ def draw(study: Study, data: Data, path: Path) -> bool:
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.subplots()
         for number, (label, run) in enumerate(data["runs"].items()):
-            costs, values = _line(study, curves(run)[0])
-            marker = "." if len(costs) <= FEW else None
-            axes.plot(costs, values, STYLES[number // 10 % len(STYLES)], marker=marker, label=_entitled(label, data))
+            seeds = [_line(study, curve) for curve in curves(run)]
+            # The seeds of a run that diverged have fewer evaluations.
+            costs, values = ([*zip(*columns, strict=False)] for columns in zip(*seeds, strict=True))
+            places, means = [fmean(each) for each in costs], [fmean(each) for each in values]
+            marker = "." if len(places) <= FEW else None
+            (line,) = axes.plot(
+                places, means, STYLES[number // 10 % len(STYLES)], marker=marker, label=_entitled(label, data)
+            )
+            if len(seeds) > 1:
+                bands = [pstdev(each) for each in values]
+                low, high = ([m + sign * b for m, b in zip(means, bands, strict=True)] for sign in (-1, 1))
+                axes.fill_between(places, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
         if study.drawn == "accuracy":
             axes.set(ylabel=f"accuracy, % (mean of {WINDOW} evaluations)")
         else:

@@ -7,8 +7,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TextIO
 
 import pytest
 
@@ -78,6 +81,30 @@ def forked(zygote: subprocess.Popen, tmp_path: Path) -> Laconic:
         return Outcome(**json.loads(zygote.stdout.readline()))
 
     return run
+
+
+@pytest.fixture
+def program(zygote: subprocess.Popen, tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Runs parts of one Python program in the test's own folder; returns the traceback of each part, or nothing."""
+    with ExitStack() as opened:
+        files: list[TextIO] = []
+
+        def run(part: str) -> str:
+            if not files:
+                pipes = [Path(opened.enter_context(TemporaryDirectory())) / name for name in ("parts", "answers")]
+                for pipe in pipes:
+                    os.mkfifo(pipe)
+                job = {"folder": str(tmp_path), "parts": str(pipes[0]), "answers": str(pipes[1])}
+                zygote.stdin.write(json.dumps(job) + "\n")
+                zygote.stdin.flush()
+                zygote.stdout.readline()
+                files.extend(opened.enter_context(pipe.open(mode)) for pipe, mode in zip(pipes, "wr", strict=True))
+            parts, answers = files
+            parts.write(json.dumps(part) + "\n")
+            parts.flush()
+            return json.loads(answers.readline())
+
+        yield run
 
 
 @pytest.fixture

@@ -80,11 +80,26 @@ SETTINGS = {
         ["--augment", "crop:4+flop"],
         ["augment = 'crop:4+flop'", "'flop'", "did you mean 'flip'?"],
     ),
-    "a table without a target": (
-        ["--dataset", "people.csv"],
-        ["name the column to predict", "people.csv:target=COLUMN"],
-    ),
+    "a misspelled augmentation": (["--augment", "flop"], ["augment = 'flop'", "did you mean 'flip'?"]),
     "a table that is not there": (["--dataset", "people.csv:target=ill"], ["people.csv: no such file"]),
+    "a table that is not there, and no target": (["--dataset", "people.parquet"], ["people.parquet: no such file"]),
+    "empty clients of data that has none": (["--skip-empty"], ["skip_empty: digits", "leave skip_empty out"]),
+    "a value for a flag": (["--skip-empty", "yes"], ["config 'yes'", "no such file"]),
+    "an unknown metric": (["--metrics", "nosuch"], ["unknown metric 'nosuch'", "f1", "recall"]),
+    "an argument that the local optimizer does not have": (
+        ["--local-optimizer", "adam:beta3=1"],
+        ["method.local_optimizer = 'adam:beta3=1'", "'beta3' is not an argument", "[:BETA1][:BETA2]"],
+    ),
+    "a state that the local optimizer does not have": (
+        ["--local-optimizer-state", "averaged"],
+        ["method.local_optimizer_state = 'averaged'", "'sgd' has no state", "use momentum, nesterov, adam or adamw"],
+    ),
+    "a clip that would not bound everything": (
+        ["--local-optimizer", "adam", "--local-optimizer-state", "averaged", "--clip-updates", "1"],
+        ["defense.clip = 1.0", "'first_moment'", "leave it out, or use defense.refuse"],
+    ),
+    "an earlier round of a new run": (["--from-round", "3"], ["--from-round: only with --resume"]),
+    "an earlier round of no run": (["--resume", "--from-round", "3"], ["from_round = 3", "there is no run in 'out'"]),
     "a folder of data that is not there": (["--dataset", "mnist", "--data-dir", "nowhere"], ["data_dir 'nowhere'"]),
     "a folder of data for a file of one's own": (
         ["--dataset", "own.py", "--data-dir", "data"],
@@ -118,6 +133,18 @@ def refused(forked, tmp_path: Path, *arguments: str) -> str:
 def test_a_setting_that_cannot_work(forked, tmp_path: Path, arguments: list[str], parts: list[str]) -> None:
     line = refused(forked, tmp_path, *arguments)
     assert [part for part in parts if part not in line] == [], line
+
+
+def test_a_table_without_a_target(forked, tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("age,ill\n1,0\n")
+    line = refused(forked, tmp_path, "--dataset", "people.csv")
+    assert "name the column to predict" in line and "people.csv:target=COLUMN" in line
+
+
+def test_an_earlier_round_without_a_checkpoint(forked, tmp_path: Path) -> None:
+    assert forked("run", "--model", "logistic", "--strategy", "loop", "--rounds", 1, "--out", "out").code == 0
+    line = refused(forked, tmp_path, "--resume", "--from-round", "3")
+    assert "from_round = 3: no such checkpoint; there are those of rounds: 1" in line
 
 
 CONFIGS = {

@@ -43,9 +43,7 @@ def stopped(folder: Path, command: list[str], signals: int = 1) -> tuple[int, st
     return process.returncode, stderr
 
 
-def test_ctrl_c_saves_and_prints_a_command_that_finishes_the_run_bit_for_bit(
-    laconic, forked, small, tmp_path: Path
-) -> None:
+def test_ctrl_c_saves_and_prints_a_command_that_finishes_the_run_bit_for_bit(forked, small, tmp_path: Path) -> None:
     options = ["run", *small, "--algorithm", "fed_yogi", "--rounds", "200", "--eval-every", "50"]
     code, stderr = stopped(tmp_path, [*options, "--out", "a run"])
     assert code == 130, stderr
@@ -58,7 +56,7 @@ def test_ctrl_c_saves_and_prints_a_command_that_finishes_the_run_bit_for_bit(
 
     program, *arguments = shlex.split(command)
     assert program == "laconic"
-    again = laconic(*arguments, "--json")
+    again = forked(*arguments, "--json")
     assert again.code == 0, again.stderr
     assert f"resuming after round {done}" in again.stderr
     whole = forked(*options, "--out", "whole", "--json")
@@ -181,9 +179,9 @@ def test_resume_needs_to_know_which_run(forked) -> None:
     assert (missing.code, missing.stderr) == (2, "error: --resume: there is no run 'runs/nothing'\n")
 
 
-def test_two_that_resume_at_once_do_not_destroy_the_run(laconic, small, tmp_path: Path) -> None:
+def test_two_that_resume_at_once_do_not_destroy_the_run(forked, small, tmp_path: Path) -> None:
     options = ["run", *small, "--algorithm", "fed_yogi", "--rounds", "400", "--eval-every", "400"]
-    whole = laconic(*options, "--out", "whole", "--json").json()
+    whole = forked(*options, "--out", "whole", "--json").json()
     stopped(tmp_path, [*options, "--out", "run"])
     command = [sys.executable, "-m", "laconic", "run", "run", "--resume", "--json"]
     environment = os.environ | {"LACONIC_OFFLINE": "1", "NO_COLOR": "1"}

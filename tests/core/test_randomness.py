@@ -30,7 +30,6 @@ def test_the_same_key_gives_the_same_draws(key: tuple) -> None:
     seed, *name = key
     one, other = Randomness(seed), Randomness(seed)
     assert np.array_equal(one.numpy(*name).random(5), other.numpy(*name).random(5))
-    assert torch.equal(torch.rand(5, generator=one.torch(*name)), torch.rand(5, generator=other.torch(*name)))
     assert one.integer(*name) == other.integer(*name)
 
 
@@ -53,9 +52,7 @@ def test_one_difference_in_the_key_gives_an_unrelated_stream(other: tuple) -> No
     # The correlation of independent streams has deviation 1/sqrt(4000): five of them are passed by one seed in 1.7 million.
     assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(4000)
     assert not np.isin(first, second).any()
-    generators = Randomness(0).torch("batches", 3, 5), randomness.torch(*name)
-    ours, theirs = (torch.rand(100, generator=generator) for generator in generators)
-    assert not torch.isin(ours, theirs).any()
+    assert Randomness(0).integer("batches", 3, 5) != randomness.integer(*name)
 
 
 def test_drawing_from_one_stream_leaves_the_others_as_they_were() -> None:

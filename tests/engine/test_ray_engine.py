@@ -16,6 +16,7 @@ from laconic.data.owned import part_of
 from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import Instruction, Reply
 from laconic.run.directory import RunDirectory
+from tests.cli.conftest import forked, zygote  # noqa: F401
 from tests.engine.ray_problem import ALGORITHMS, FAULTS, RAY, data, result_of, simulation, without_times
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
@@ -198,10 +199,9 @@ def test_what_cannot_work_is_said_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "no-such-host.invalid:6379"])
-def test_a_cluster_that_is_not_there_is_noticed_before_any_work(address: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "laconic", "run", "--engine", "ray", "--ray-address", address]
-    done = subprocess.run([*command, "--out", str(tmp_path / "run")], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
+def test_a_cluster_that_is_not_there_is_noticed_before_any_work(forked, address: str, tmp_path: Path) -> None:  # noqa: F811
+    done = forked("run", "--engine", "ray", "--ray-address", address, "--out", "run")
+    assert done.code == 2
     assert len(done.stderr.splitlines()) == 1 and f"ray.address = '{address}': no connection" in done.stderr
     assert not (tmp_path / "run").exists()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,18 +14,22 @@ from hypothesis import strategies as st
 
 import laconic
 from laconic.algorithms.methods.received import Aggregate
+from laconic.algorithms.recipes import make
 from laconic.compression import DensePayload, Payload, SparsePayload, SumPayload
+from laconic.compression.packet import Flag, Packet
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.randomness import Randomness
 from laconic.federation import defenses as module
 from laconic.federation.aggregation import RunningMean
 from laconic.federation.blocklist import Blocklist
 from laconic.federation.defenses import CoordinateMean, NoisyMean
+from laconic.federation.messages import Instruction, Reply
 from laconic.federation.replies import CodedVector
-from laconic.federation.round import Round
+from laconic.federation.round import Round, run_round
 from laconic.federation.settings import Defenses, share
 from laconic.federation.update_norms import KEPT, UpdateNormFilter, kind_of
 from laconic.run.simulation import Simulation, initial_module, make_task
+from tests.federation.rounds import NoEngine
 from tests.oracles import defenses as oracle
 
 FORMS = ("dense", "sparse", "sum")
@@ -109,7 +115,7 @@ def simulation(algorithm="fed_avg", model="logistic", **given) -> Simulation:
     data = laconic.data.load("digits", clients=10, partition="iid")
     module = initial_module(lambda: laconic.models.build(model, data.input_shape, 10), 0)
     return Simulation(
-        laconic.algorithms.recipes.make(algorithm),
+        make(algorithm),
         make_task(module, data),
         data,
         laconic.Settings(**{"rounds": 2} | given),
@@ -250,6 +256,31 @@ def test_a_difference_may_be_as_large_as_the_state() -> None:
         norms.add({"first/control": norm, "train/model": 1.0})
     assert refused_above(norms, 1.0, 1.2, 50.0, kind="train/control") == 55.0
     assert refused_above(norms, 1.0, 1.2, 50.0, kind="train/model") == 5.0
+
+
+class Forgetful(NoEngine):
+    """One client claims in every round to have lost its state."""
+
+    def __init__(self, simulation: Simulation, client: int) -> None:
+        self.engine, self.layout, self.client = simulation.engine, simulation.layout, client
+
+    def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
+        for reply in self.engine.run(instructions):
+            if reply.client == self.client:
+                packets = [Packet.parse(raw, self.layout) for raw in reply.packets]
+                claimed = tuple(replace(each, flags=each.flags | Flag.RESET).to_bytes() for each in packets)
+                reply = replace(reply, packets=claimed)
+            yield reply
+
+
+def test_a_client_that_claims_again_and_again_to_start_over_does_not_raise_limits() -> None:
+    """The limit for differences grows with first ones. One client must not be most of them."""
+    found = simulation("scaffold", defense={"refuse": "auto"})
+    engine = Forgetful(found, client=3)
+    finished = [run_round(found.server, engine) for _ in range(3)]
+    assert all(len(round.answered) == 10 for round in finished), "its replies are used"
+    kept = {kind: len(norms) for kind, norms in found.server.norms.state_dict().items()}
+    assert kept == {"first/control": 9, "train/model": 27, "train/control": 18}
 
 
 def test_a_fixed_norm_bounds_every_vector_but_buffers() -> None:

@@ -17,7 +17,7 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 import laconic
 from laconic.report.live import Watched
-from tests.cli.conftest import clean_environment
+from tests.cli.conftest import clean_environment, forked, zygote  # noqa: F401
 
 # Far more than it takes: a machine may be busy with other things.
 PATIENCE = 600.0
@@ -74,12 +74,11 @@ def wait(what: Callable[[], object], process: subprocess.Popen[str]) -> None:
         (("--partition", "shards"), "shards"),
     ],
 )
-def test_what_cannot_work_is_one_line_before_anything_starts(tmp_path, arguments, words):
-    process = demo(tmp_path, *arguments)
-    _, complaint = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 2
-    assert words in complaint
-    assert len(complaint.strip().splitlines()) == 1
+def test_what_cannot_work_is_one_line_before_anything_starts(forked, tmp_path, arguments, words):  # noqa: F811
+    done = forked("deploy-demo", "--out", "runs/demo", *SMALL, *arguments)
+    assert done.code == 2
+    assert words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "runs").exists()
 
 

@@ -12,6 +12,8 @@ import torch
 
 import laconic
 from laconic.algorithms.recipes import RECIPES
+from laconic.federation.direction import SIZE
+from laconic.run.files import load_tensors
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
@@ -318,6 +320,27 @@ def test_noise_and_participants_are_a_secret_of_the_server(tmp_path):
     assert third is not None
     assert fourth is not None
     assert third.model_sha256 == fourth.model_sha256
+
+
+def test_the_signs_of_the_direction_filter_are_a_secret_of_the_server(tmp_path):
+    """A client that knows them can deceive the filter. They outlive the server, since it keeps projections."""
+
+    def kept(folder: str, rounds: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The projections of each client's last update and its model, and the weights of the run."""
+        result = run(federation(tmp_path / folder), tmp_path / folder, "fed_avg", rounds=rounds)
+        tensors, _ = load_tensors(tmp_path / folder / "run" / "checkpoint.safetensors")
+        (rows,) = [value for name, value in tensors.items() if name.endswith("directions/train/rows")]
+        return rows[:, -SIZE:], laconic.Layout.of(result.model).flatten(result.model)
+
+    (one, first), (two, second) = kept("one", 2), kept("two", 2)
+    assert torch.equal(first, second)
+    assert not torch.equal(one, two)
+    shutil.copytree(tmp_path / "one", tmp_path / "three")
+    (one, first), (three, _), (two, second) = kept("one", 3), kept("three", 3), kept("two", 3)
+    assert torch.equal(first, second)
+    assert torch.equal(one, three), "a restarted server has the same signs"
+    assert not torch.equal(one, two)
+    assert one.any() and two.any()
 
 
 def test_nodes_are_told_how_many_are_expected_not_how_many_were_drawn(tmp_path):

@@ -13,6 +13,7 @@ import torch
 import laconic
 from laconic.run.directory import RunDirectory
 from laconic.run.files import load_tensors
+from laconic.run.simulation import Simulation, initial_module, make_task
 from laconic.run.training import Diverged
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
@@ -24,7 +25,18 @@ from laconic.compression.packet import Packet
 from laconic.flower import client_app, wire
 from laconic.flower.server import serve
 from tests.flower.loopback import LoopbackGrid, failure
-from tests.flower.small_federation import CLIENTS, add, federation, not_a_number, replaced, run, simulated
+from tests.flower.small_federation import (
+    CLIENTS,
+    SETTINGS,
+    add,
+    data,
+    federation,
+    not_a_number,
+    replaced,
+    run,
+    simulated,
+)
+from tests.flower.test_process_faults import OnlyThese
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +121,21 @@ def test_when_all_are_set_aside_the_server_stops_and_more_strikes_let_them_in(tm
     grid.spoil = lambda node, reply: reply
     result = run(grid, tmp_path, "fed_avg", max_violations=5)
     assert result.model_sha256 == simulated("fed_avg").model_sha256
+
+
+def test_an_answer_that_is_lost_once_the_node_has_stored_its_state_counts_nowhere(tmp_path):
+    grid = federation(tmp_path)
+    grid.spoil = lambda node, reply: None if node == 101 and reply.metadata.group_id == "2" else reply
+    result = run(grid, tmp_path, "fed_cams:compressor=sign", rounds=4)
+    assert [record["participants"] for record in result.history] == [3, 2, 3, 3]
+    module = initial_module(lambda: laconic.models.build("logistic", (1, 8, 8), 10), SETTINGS["seed"])
+    settings = laconic.Settings(rounds=4, eval_every=4, seed=SETTINGS["seed"], numerics={"strategy": "loop"})
+    algorithm = laconic.fed_cams(compressor="sign", local_steps=SETTINGS["local_steps"])
+    expected = Simulation(algorithm, make_task(module, data()), data(), settings)
+    everybody = {0, 1, 2}
+    expected.engine = OnlyThese(expected, {0: everybody, 1: {0, 2}, 2: everybody, 3: everybody})
+    list(expected.rounds())
+    assert result.model_sha256 == expected.model_sha256()
 
 
 @pytest.mark.parametrize("label", ["fed_cams:compressor=sign", "fed_bnlaca", "fed_amd"])

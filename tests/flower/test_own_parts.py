@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import subprocess
+import sys
 import tomllib
 from functools import partial
 from pathlib import Path
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import laconic
+from laconic.algorithms.recipes import RECIPES
 from laconic.core.errors import ConfigError
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
@@ -81,3 +85,26 @@ def test_settings_of_simulations_are_refused(tmp_path, settings, words, whole):
     with pytest.raises(ConfigError, match=words):
         run(federation(tmp_path), tmp_path, laconic.fed_avg() if whole else "fed_avg", **settings)
     assert not (tmp_path / "run").exists()
+
+
+NODE = """
+import json, sys
+from laconic.flower import client_app
+client_app("logistic", "digits")
+from laconic.flower.plan import Plan
+for plan in json.load(sys.stdin):
+    print(Plan.model_validate(plan).algorithm().name)
+"""
+
+
+def test_a_fresh_node_finds_every_built_in_part():
+    """Its process has imported nothing but the client app."""
+    plans = []
+    for name, recipe in RECIPES.items():
+        parts = {slot: each.table() for slot, each in recipe().resolve().parts().items()}
+        rest = {"seed": 0, "clients": 1, "partition": None, "numerics": {}, "buffers": "mean", "shape": None}
+        plans.append({"run": "", "name": name, "parts": parts, "fingerprint": 0, "initial": "", **rest})
+    done = subprocess.run(
+        [sys.executable, "-c", NODE], input=json.dumps(plans), capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.split() == [*RECIPES], done.stderr

@@ -135,6 +135,8 @@ def simulated(label: str, clients: int, rounds: int, heard: Mapping[int, set[int
     return simulation
 
 
+# test_hard_times.py loses such an answer without processes, in every `make test`.
+@pytest.mark.long
 def test_a_node_killed_between_its_file_and_its_answer(tmp_path: Path) -> None:
     """The hardest moment: its new state is durable, and the server never hears of it. Its SuperNode lives on."""
     federation = Federation(tmp_path)

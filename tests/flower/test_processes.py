@@ -44,6 +44,8 @@ def simulated(label: str, rounds: int = 5) -> laconic.Result:
     return laconic.simulate(algorithm, "mlp:32", data, rounds=rounds, numerics={"strategy": "loop"})
 
 
+# test_access.py compares one algorithm on one node in every `make test`.
+@pytest.mark.long
 def test_four_algorithms_end_with_the_models_of_their_simulations(tmp_path: Path):
     write_app(tmp_path / "app", NODES)
     with LocalFederation(tmp_path, NODES) as trial:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -18,6 +19,7 @@ from laconic.algorithms.methods.exchange import TRAIN, UPDATE, Answer, Exchange,
 from laconic.algorithms.methods.local_optimizers import COUNT, AnyLocalOptimizer, LocalOptimizer
 from laconic.algorithms.methods.received import Received
 from laconic.algorithms.uplinks.base import Uplink
+from laconic.core.errors import ConfigError
 from laconic.core.part import BOUNDED, STATEFUL, State
 from laconic.core.schedules import LARGEST, RateSchedule, Schedule
 
@@ -53,6 +55,14 @@ class LocalSGD(LocalMethod):
     @property
     def _kept(self) -> bool:
         return self.local_optimizer_state == "kept" and bool(self.local_optimizer.vectors)
+
+    def check(self, sizes: np.ndarray, weighting: str) -> None:
+        super().check(sizes, weighting)
+        if self.local_optimizer_state == "averaged" and not self._averaged:
+            raise ConfigError(
+                f"method.local_optimizer_state = 'averaged': local_optimizer = '{self.local_optimizer}' has no state; "
+                "use momentum, nesterov, adam or adamw, or leave it out"
+            )
 
     def local(self, cohort: Cohort) -> Tensor | Answer:
         models, state = cohort.models.clone(), self._state(cohort)
