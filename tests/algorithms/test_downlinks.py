@@ -127,7 +127,7 @@ def test_mirrored_tells_what_was_skipped_later() -> None:
 
 
 SERVER = Broadcasting("top_k:0.05", False, 6)
-PAIR = frame(0, 3, Form.PAIR, [encode_dense(SERVER.models[3]), encode_dense(SERVER.models[2])])
+PAIR = frame(0, 3, Form.WHOLE, [encode_dense(SERVER.models[3]), encode_dense(SERVER.models[2])])
 HONEST = [*SERVER.forms(1).values(), *SERVER.forms(3).values(), *SERVER.forms(6).values(), PAIR]
 RECEIVERS: list[Downlink] = [
     SERVER.downlink,
@@ -207,15 +207,15 @@ def test_an_estimated_step_comes_as_changes_or_whole_with_its_model() -> None:
             own = clients.get(name, {})
             version = LOST if name == "lost" else int(own["version"]) if own else 0
             body = downlink.send(publication, ClientModelVersion(version, {}), context(round))
-            form = Form.PAIR if name == "lost" else Form.STEPS
-            assert read(body, LAYOUT)[2] == form
+            form = Form.WHOLE if name == "lost" else Form.STEPS
+            assert read(body, LAYOUT, wholes=2)[2] == form
             received, clients[name] = downlink.receive(body, own, initial, LAYOUT, lost=False)
             assert torch.equal(received, model)
             assert torch.equal(clients[name]["estimate"], state["estimate"])
-            many = 64 * LAYOUT.size if form == Form.PAIR else (round - version) * 64 * 10
+            many = 64 * LAYOUT.size if form == Form.WHOLE else (round - version) * 64 * 10
             assert downlink.paper_bits(body, LAYOUT) == many
         model, state = downlink.advance(model, normal(LAYOUT, round + 1), state, context(round))
-    for wrong in (Form.WHOLE, Form.VALUES):
+    for wrong in (Form.WHOLE, Form.VALUES):  # the model without its estimate, and values
         with pytest.raises(PacketError) as caught:
             downlink.receive(frame(0, 1, wrong, [encode_dense(model)]), {}, initial, LAYOUT, lost=False)
         assert caught.value.reason == "form"

@@ -18,7 +18,6 @@ from laconic.algorithms.downlinks.catch_up import MOST_STEPS, Form, frame, read
 from laconic.algorithms.link import CompressedLink
 from laconic.compression import decode_body, encode_sparse
 from laconic.compression.packet import Body
-from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import BOUNDED, State, part
 from laconic.core.randomness import Draw
@@ -93,8 +92,6 @@ class Broadcast(CompressedLink, Downlink):
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
         since, now, form, items = read(body, layout)
         version = int(state["version"]) if "version" in state else 0
-        if form == Form.PAIR:
-            raise PacketError("form", "a broadcast model comes without an estimate")
         if form == Form.WHOLE:
             model = decode_body(items[0], layout).dense()
         elif version != since:

@@ -43,12 +43,12 @@ class Estimated(Broadcast):
 
     def whole(self, broadcast: BroadcastModel) -> Body:
         items = [broadcast.whole, encode_dense(broadcast.state["estimate"])]
-        return frame(0, self.version(broadcast.state), Form.PAIR, items)
+        return frame(0, self.version(broadcast.state), Form.WHOLE, items)
 
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
-        since, now, form, items = read(body, layout)
+        since, now, form, items = read(body, layout, wholes=2)
         version = int(state["version"]) if "version" in state else 0
-        if form == Form.PAIR:
+        if form == Form.WHOLE:
             model, estimate = (decode_body(item, layout).dense() for item in items)
         elif form != Form.STEPS:
             raise PacketError("form", "an estimated step comes as a change, or whole with its model")
@@ -64,5 +64,5 @@ class Estimated(Broadcast):
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count per step; 64 d for the whole model and g."""
-        _, _, form, items = read(body, layout)
-        return 64 * layout.size if form == Form.PAIR else len(items) * self.compression.paper_bits(layout)
+        _, _, form, items = read(body, layout, wholes=2)
+        return 64 * layout.size if form == Form.WHOLE else len(items) * self.compression.paper_bits(layout)
