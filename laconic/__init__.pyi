@@ -85,7 +85,7 @@ from .algorithms.uplinks.compressed import Compressed as Compressed
 from .algorithms.uplinks.dense import DenseUplink as DenseUplink
 from .algorithms.uplinks.base import Uplink as Uplink
 from .algorithms.uplinks.lazy import Accelerated as Accelerated, Lazy as Lazy
-from .api import simulate as simulate
+from .api import compare as compare, simulate as simulate
 from .compression import (
     QSGD as QSGD,
     Cast as Cast,
@@ -120,8 +120,15 @@ from .core.task import (
     next_token as next_token,
     regression as regression,
 )
-from .report.trackers import MLflow as MLflow, TensorBoard as TensorBoard
-from .run.callbacks import Callback as Callback, EarlyStopping as EarlyStopping, ProgressBar as ProgressBar
+from .report.comparison import Comparison as Comparison
+from .report.trackers import MLflow as MLflow, TensorBoard as TensorBoard, WandB as WandB
+from .run.callbacks import (
+    Callback as Callback,
+    EarlyStopping as EarlyStopping,
+    ProgressBar as ProgressBar,
+    SaveBest as SaveBest,
+)
+from .run.directory import load_model as load_model
 from .run.settings import Settings as Settings
 from .run.simulation import Simulation as Simulation
 from .run.training import Result as Result

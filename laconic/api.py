@@ -1,11 +1,15 @@
-"""`simulate`: train a model with one call."""
+"""`simulate` and `compare`: train models with one call."""
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import product
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Unpack, cast
 
 from pydantic import ValidationError
@@ -22,14 +26,18 @@ from laconic.core.task import Task
 from laconic.core.validation import explain
 from laconic.data.arrays import Pair
 from laconic.data.federated import ClientData
+from laconic.report.comparison import Comparison, Planned, check_directory, check_ranking, directory_of, run_all
 from laconic.run.callbacks import Callback, EachRound, ProgressBar
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
+from laconic.run.driver import Finished
 from laconic.run.keywords import SettingsKeywords
 from laconic.run.labels import split_label
 from laconic.run.loop import run_training
+from laconic.run.resume import check_same
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
+from laconic.run.target import RankBy
 from laconic.run.training import Record, Result
 
 
@@ -37,15 +45,20 @@ class SimulateKeywords(SettingsKeywords, Changes, total=False):
     """The settings of a run, and parameters and parts of its algorithm."""
 
 
+Model = Task | nn.Module | Callable[[], nn.Module] | str
+Data = ClientData | Sequence[Pair] | Sequence[Dataset[Any]] | Mapping[str, Any] | str
+
+
 def simulate(
     algorithm: Algorithm | Callable[[], Algorithm] | str,
-    model: Task | nn.Module | Callable[[], nn.Module] | str,
-    data: ClientData | Sequence[Pair] | Sequence[Dataset[Any]] | Mapping[str, Any] | str,
+    model: Model,
+    data: Data,
     *,
     callbacks: Iterable[Callback] = (),
     progress: bool = False,
     on_round: Callable[[Record], None] | None = None,
     out: str | PathLike[str] | None = None,
+    resume: bool = False,
     **settings: Unpack[SimulateKeywords],
 ) -> Result:
     """Train a model over many simulated clients in this process.
@@ -61,6 +74,9 @@ def simulate(
         out: The run directory, such as "runs/mine", for `laconic report`, `plot` and `watch`. Its config.toml can be run
             again if algorithm, model and data are given by name. With a run directory, Ctrl-C stops after the current
             round and saves it.
+        resume: Whether to continue the run in `out`, if there is one. Pass the same algorithm, model, data and settings
+            again; only the number of rounds and settings of speed may differ. The result equals that of an uninterrupted
+            run, bit for bit.
         settings: Fields of `Settings`, such as rounds, participants, seed and eval_every, and parameters of the algorithm,
             such as local_lr.
 
@@ -69,8 +85,116 @@ def simulate(
     >>> len(result.history), result.ledger.bytes("up")
     (3, 39450)
     """
-    recipe, checked = _configured(algorithm, settings)
-    clients = data_sets.load(data, seed=checked.seed) if isinstance(data, str) else data_sets.as_data(data)
+    if resume and out is None:
+        raise ConfigError("resume: name the run's directory, as in out='runs/mine'")
+    simulation, config = _build(algorithm, model, data, settings)
+    callbacks = [*_builtin(progress), *([EachRound(on_round)] if on_round else []), *callbacks]
+    try:
+        return _run(simulation, config, None if out is None else Path(out), callbacks, resume)
+    except Interrupted as stop:
+        # KeyboardInterrupt, as without `out`: a script that catches `Exception` must stop, too.
+        raise KeyboardInterrupt(f"stopped after round {stop.done}; saved in '{out}'") from None
+
+
+def compare(
+    algorithms: Mapping[str, Algorithm | Callable[[], Algorithm] | str] | Sequence[str],
+    model: Model,
+    data: Data,
+    *,
+    seeds: int = 1,
+    target: float | None = None,
+    rank_by: RankBy = "bytes",
+    callbacks: Iterable[Callback] = (),
+    progress: bool = False,
+    out: str | PathLike[str] | None = None,
+    resume: bool = False,
+    **settings: Unpack[SimulateKeywords],
+) -> Comparison:
+    """Train with several algorithms on the same data and from the same initial model, and rank them.
+
+    All runs are checked before the first one starts.
+
+    Args:
+        algorithms: The algorithms by label, or a list of labels such as "fed_cams:compressor=sign".
+        model: As in `simulate`.
+        data: As in `simulate`.
+        seeds: The number of seeds per algorithm. The table then has means and standard deviations.
+        target: A target accuracy, as a fraction. Algorithms are ranked by the cost until they reach it.
+        rank_by: That cost: "bytes", "rounds", or "time" in a simulated network.
+        callbacks: As in `simulate`; each is used for one run after the other.
+        progress: Whether to show a progress bar for each run.
+        out: The folder of the run directories. Default: a temporary folder, which is removed with the result.
+        resume: Whether to continue the comparison in `out`, if there is one. Finished runs are not repeated.
+        settings: As in `simulate`.
+
+    >>> import laconic
+    >>> contenders = {"dense": laconic.fed_avg, "signs": laconic.fed_cams(compressor="sign")}
+    >>> comparison = laconic.compare(contenders, "logistic", "digits", rounds=3, participants=5)
+    >>> comparison["signs"].ledger.bytes("up") < comparison["dense"].ledger.bytes("up") / 10
+    True
+    """
+    if resume and out is None:
+        raise ConfigError("resume: name the folder of the comparison, as in out='runs/compared'")
+    contenders = _contenders(algorithms, seeds)
+    temporary = TemporaryDirectory(prefix="laconic-") if out is None else None
+    folder = Path(temporary.name if temporary is not None else os.fspath(out or ""))
+    hooks = [*_builtin(progress), *callbacks]
+    loaded: dict[int, Data] = {}
+
+    def build(label: str, seed: int) -> tuple[Simulation, RunConfig]:
+        if isinstance(data, str) and seed not in loaded:
+            loaded[seed] = data_sets.load(data, seed=seed)
+        return _build(contenders[label], model, data, {**settings, "seed": seed}, loaded.get(seed))
+
+    def start(label: str, seed: int, directory: Path, more: bool) -> Finished:
+        simulation, config = build(label, seed)
+        resolved = config.resolved(simulation)
+        result = _run(simulation, config, directory, hooks, resume, label=label, more=more)
+        return Finished(label, resolved, result, directory, target)
+
+    first = settings.get("seed", 0)
+    planned = [
+        Planned(label, directory_of(folder, label, seed if seeds > 1 else None), partial(start, label, seed))
+        for label, seed in product(contenders, range(first, first + seeds))
+    ]
+    for plan in planned:
+        check_directory(plan, planned, resume)
+    networks = []
+    for label, seed in product(contenders, range(first, first + seeds)):
+        simulation, _ = build(label, seed)
+        networks.append(simulation.settings.network.any())
+        simulation.close()
+    check_ranking(rank_by, target, networks)
+    try:
+        finished, failed = run_all(planned)
+    except Interrupted as stop:
+        saved = f"; saved in '{out}'" if out is not None else ""
+        raise KeyboardInterrupt(f"stopped after round {stop.done}{saved}") from None
+    labels = {plan.directory: plan.label for plan in planned}
+    return Comparison(finished, failed, [*labels], target, rank_by, labels, temporary)
+
+
+def _contenders(
+    algorithms: Mapping[str, Algorithm | Callable[[], Algorithm] | str] | Sequence[str], seeds: int
+) -> Mapping[str, Algorithm | Callable[[], Algorithm] | str]:
+    if seeds < 1:
+        raise ConfigError(f"seeds = {seeds}: 1 or more is allowed")
+    if not algorithms or isinstance(algorithms, str):
+        raise ConfigError("compare: name at least one algorithm, as in {'a': laconic.fed_avg}")
+    return algorithms if isinstance(algorithms, Mapping) else {label: label for label in algorithms}
+
+
+def _build(
+    algorithm: Algorithm | Callable[[], Algorithm] | str,
+    model: Model,
+    data: Data,
+    keywords: Mapping[str, Any],
+    loaded: Data | None = None,
+) -> tuple[Simulation, RunConfig]:
+    """The simulation and its config. `loaded` is the data set that `data` names, if it is loaded already."""
+    recipe, checked = _configured(algorithm, keywords)
+    given = data if loaded is None else loaded
+    clients = data_sets.load(given, seed=checked.seed) if isinstance(given, str) else data_sets.as_data(given)
     simulation = Simulation(recipe, _task(model, clients, checked.seed), clients, checked)
     names: dict[str, Any] = {
         "algorithm": recipe.name,
@@ -79,13 +203,32 @@ def simulate(
         "partition": None if isinstance(data, str) else "own",
         "model": _name(model),
     }
-    directory = None if out is None else RunDirectory(Path(out))
-    builtin = [ProgressBar(shown=progress), EachRound(_warn_of_collapse), *([EachRound(on_round)] if on_round else [])]
+    return simulation, RunConfig(**names)
+
+
+def _builtin(progress: bool) -> list[Callback]:
+    return [ProgressBar(shown=progress), EachRound(_warn_of_collapse)]
+
+
+def _run(
+    simulation: Simulation,
+    config: RunConfig,
+    out: Path | None,
+    callbacks: Sequence[Callback],
+    resume: bool,
+    label: str | None = None,
+    more: bool = True,
+) -> Result:
+    directory = None if out is None else RunDirectory(out, resume=resume)
     try:
-        return run_training(simulation, RunConfig(**names), directory, [*builtin, *callbacks], more=True)
-    except Interrupted as stop:
-        # KeyboardInterrupt, as without `out`: a script that catches `Exception` must stop, too.
-        raise KeyboardInterrupt(f"stopped after round {stop.done}; saved in '{out}'") from None
+        if directory is not None and resume and directory.exists():
+            # "auto" numerics depend on the model. The checkpoint has fingerprints of both.
+            wanted = config.resolved(simulation).model_dump(exclude={"numerics"})
+            check_same(wanted, directory.stored_config(), directory.path)
+    except BaseException:
+        simulation.close()
+        raise
+    return run_training(simulation, config, directory, callbacks, label=label, more=more)
 
 
 def _warn_of_collapse(record: Record) -> None:
@@ -93,7 +236,7 @@ def _warn_of_collapse(record: Record) -> None:
         warnings.warn(record["collapsed"], stacklevel=2)
 
 
-def _name(model: Task | nn.Module | Callable[[], nn.Module] | str) -> str:
+def _name(model: Model) -> str:
     """The model's name in the config. Only a config with a registered name can be run again."""
     if isinstance(model, str):
         return model
@@ -134,7 +277,7 @@ def _labeled(label: str, settings: Mapping[str, Any]) -> tuple[Algorithm, Settin
     return config.build_algorithm(), config.settings()
 
 
-def _task(model: Task | nn.Module | Callable[[], nn.Module] | str, clients: ClientData, seed: int) -> Task:
+def _task(model: Model, clients: ClientData, seed: int) -> Task:
     if isinstance(model, Task):
         return model
     if callable(model) and not isinstance(model, nn.Module):

@@ -126,3 +126,88 @@ def test_ctrl_c_stops_what_follows_also_in_the_last_round_of_a_run(tmp_path: Pat
         settings = SMALL | {"rounds": 3}
         laconic.simulate("fed_avg", "logistic", "digits", out=tmp_path / "other", on_round=interrupt, **settings)
     assert not (tmp_path / "other" / "model.safetensors").exists()
+
+
+class Stop(laconic.Callback):
+    """Kills a run, as far as it can tell, in the middle of its second round."""
+
+    def on_round_end(self, run, record) -> None:
+        if record["round"] == 2:
+            raise RuntimeError("power failure")
+
+
+def own(shift: float = 0.0, count: int = 3) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        (torch.randn(8, 4, generator=generator) + shift, torch.randint(0, 2, (8,), generator=generator))
+        for _ in range(count)
+    ]
+
+
+def frozen(value: float = 1.0, activation: type[torch.nn.Module] = torch.nn.ReLU) -> torch.nn.Module:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), activation(), torch.nn.Linear(4, 2))
+    torch.nn.init.constant_(module[0].weight, value)
+    torch.nn.init.zeros_(module[0].bias)
+    module[0].requires_grad_(False)
+    return module
+
+
+def lazily(clients: list) -> list:
+    class Noisy(torch.utils.data.Dataset):
+        def __init__(self, pair) -> None:
+            self.pair = pair
+
+        def __len__(self) -> int:
+            return len(self.pair[0])
+
+        def __getitem__(self, position: int):
+            return self.pair[0][position] + 0.1 * torch.randn(4), self.pair[1][position]
+
+    return [Noisy(pair) for pair in clients]
+
+
+RESUMED = {"rounds": 4, "seed": 1, "local_steps": 2, "threads": 1}
+
+
+@pytest.mark.parametrize("wrap", [list, lazily], ids=["arrays", "lazy"])
+@pytest.mark.parametrize("algorithm", [laconic.fed_cams(compressor="sign"), laconic.scaffold])
+def test_a_run_with_own_data_and_module_is_resumed_bit_for_bit(tmp_path: Path, algorithm, wrap) -> None:
+    torch.manual_seed(0)
+    module = frozen()
+    whole = laconic.simulate(algorithm, module, wrap(own()), **RESUMED)
+    with pytest.raises(RuntimeError, match="power failure"):
+        laconic.simulate(algorithm, module, wrap(own()), out=tmp_path / "run", callbacks=[Stop()], **RESUMED)
+    for _ in range(2):  # the second time it is complete already
+        resumed = laconic.simulate(algorithm, module, wrap(own()), out=tmp_path / "run", resume=True, **RESUMED)
+        assert resumed.model_sha256 == whole.model_sha256
+        assert [record["round"] for record in resumed.history] == [1, 2, 3, 4]
+    longer = laconic.simulate(
+        algorithm, module, wrap(own()), out=tmp_path / "run", resume=True, **RESUMED | {"rounds": 5}
+    )
+    expected = laconic.simulate(algorithm, module, wrap(own()), **RESUMED | {"rounds": 5})
+    assert longer.model_sha256 == expected.model_sha256
+
+
+def test_a_run_is_not_resumed_with_anything_else(tmp_path: Path) -> None:
+    def run(algorithm="fed_avg", model=None, data=None, **settings) -> laconic.Result:
+        directory = {"out": tmp_path / "run", "resume": True}
+        return laconic.simulate(algorithm, model or frozen(), data or own(), **directory, **RESUMED | settings)
+
+    first = run()
+    stored = (tmp_path / "run/metrics.jsonl").read_bytes()
+    for changes, said in (
+        ({"algorithm": "fed_cams"}, "algorithm = 'fed_cams', but the run in"),
+        ({"local_lr": 0.5}, "method.local_lr = 0.5"),
+        ({"seed": 2}, "seed = 2, but"),
+        ({"rounds": 3}, "already has 4 rounds"),
+        ({"data": own(shift=1.0)}, "the data differs"),
+        ({"data": own(count=2)}, "clients = 2"),
+        ({"model": frozen(2.0)}, "the model .its layers, frozen parameters or loss. differs"),
+        ({"model": frozen(activation=torch.nn.Tanh)}, "the model .its layers, frozen parameters or loss. differs"),
+        ({"model": torch.nn.Sequential(torch.nn.Linear(4, 2))}, "the model differs"),
+    ):
+        with pytest.raises(laconic.ConfigError, match=said):
+            run(**changes)
+    assert (tmp_path / "run/metrics.jsonl").read_bytes() == stored and run().model_sha256 == first.model_sha256
+    with pytest.raises(laconic.ConfigError, match="resume: name the run's directory"):
+        laconic.simulate("fed_avg", frozen(), own(), resume=True)

@@ -29,6 +29,9 @@ SETTINGS = {
     # With the paper's threshold no update is ever similar enough here, and they would equal fed_ams.
     "fed_nlaa": "uplink.threshold=0.7",
     "fed_aa": "uplink.threshold=0.7",
+    # Measured with their former default rates.
+    "fed_amd": "local_lr=0.05",
+    "fed_ef_ams": "server_lr=0.03",
     # They take one step per round; the default rates are for harder problems.
     "minibatch_sgd": "local_lr=0.5",
     "ef21": "server_lr=0.5",

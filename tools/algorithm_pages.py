@@ -12,6 +12,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from algorithm_symbols import symbols
 
@@ -21,6 +22,7 @@ from laconic.core.part import Part
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs/algorithms"
 DATA = ROOT / "docs/data/algorithms.json"
+RATES = ROOT / "docs/data/default-rates.json"
 PLAIN = {"dense"}
 """Parts that have nothing to say."""
 
@@ -40,7 +42,7 @@ def rewritten() -> dict[Path, str]:
         text = marked(text, "parts", slots(name), page)
         texts[page] = marked(text, "curve", curve(name), page)
     index = PAGES / "index.md"
-    texts[index] = marked(index.read_text(), "table", table(), index)
+    texts[index] = marked(marked(index.read_text(), "table", table(), index), "rates", rates(), index)
     navigation = ROOT / "mkdocs.yml"
     texts[navigation] = navigated(navigation.read_text())
     return texts
@@ -106,6 +108,26 @@ def table() -> str:
         parts = recipe().parts()
         rows.append(f"| [`{name}`]({name}.md) | " + " | ".join(short(part) for part in parts.values()) + " |")
     return "\n".join(rows)
+
+
+def rates() -> str:
+    """Every recipe's default rates, and its accuracy with them on each data set that tools/default_rates.py measured."""
+    measured = json.loads(RATES.read_text())
+    rows = ["| recipe | local rate | server rate | " + " | ".join(measured) + " |", "|---" * (3 + len(measured)) + "|"]
+    for name, recipe in RECIPES.items():
+        given = {key: value for part in recipe().parts().values() for key, value in part.parameters().items()}
+        chosen = {key: given[key] for key in ("local_lr", "server_lr") if key in given}
+        cells = [f"{chosen[key]:g}" if key in chosen else "" for key in ("local_lr", "server_lr")]
+        for found in measured.values():
+            known = name in found and found[name]["rates"] == chosen
+            cells.append(_learned(found[name]) if known else "not measured")
+        rows.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def _learned(found: dict[str, Any]) -> str:
+    accuracy = f"{100 * found['accuracy']:.1f} %" if "accuracy" in found else "diverged"
+    return accuracy if found["learns"] else f"**no** ({accuracy})"
 
 
 def short(part: Part) -> str:

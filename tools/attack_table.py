@@ -161,7 +161,7 @@ def cases() -> Iterator[tuple[Any, ...]]:
     others = (
         "fed_avg:local_epochs=5",
         "fed_gate",
-        "fed_amd",
+        "fed_amd:local_lr=0.05",
         "fed_page",
         "bvr_l_sgd",
         "ef21:server_lr=0.5",

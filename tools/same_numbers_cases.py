@@ -89,8 +89,16 @@ EVERY_FAULT = "--drop 0.15 --late 0.15 --duplicate 0.15 --crash 0.15 --lose-stat
 FEW = "--partition iid --participants 4 --rounds 2"
 RAY = "--engine ray --workers 2"
 NATURAL = "--partition natural --participants 4 --rounds 2"
+FED_AMD, FED_EF_AMS = "--algorithm fed_amd --local-lr 0.05", "--algorithm fed_ef_ams --server-lr 0.03"
+"""With their former default rates."""
+
+
+def _recipe(name: str) -> str:
+    return {"fed_amd": FED_AMD, "fed_ef_ams": FED_EF_AMS}.get(name, f"--algorithm {name}")
+
+
 RESUMED = {
-    **{name: f"--algorithm {name}" for name in RECIPES.split()},
+    **{name: _recipe(name) for name in RECIPES.split()},
     "faults": "--algorithm fed_cams --drop 0.2 --late 0.3 --lose-state 0.1 --refuse-updates auto",
     "lazy": "--algorithm fed_nlaa --set uplink.threshold=0.15",
     "broadcast": "--algorithm fed_ef_sgd --downlink broadcast",
@@ -103,15 +111,15 @@ RESUMED = {
 """Run for three rounds, and then for three more."""
 
 CASES = [
-    *(Case(f"memory/{name}", f"--algorithm {name} --partition iid") for name in RECIPES.split()),
-    *(Case(f"disk/{name}", f"--algorithm {name} --store disk") for name in RECIPES.split()),
-    *(Case(f"ray/{name}", f"--algorithm {name} --partition iid {RAY}") for name in RECIPES.split()),
-    *(Case(f"faults/{name}", f"--algorithm {name} {EVERY_FAULT}") for name in RECIPES.split()),
+    *(Case(f"memory/{name}", f"{_recipe(name)} --partition iid") for name in RECIPES.split()),
+    *(Case(f"disk/{name}", f"{_recipe(name)} --store disk") for name in RECIPES.split()),
+    *(Case(f"ray/{name}", f"{_recipe(name)} --partition iid {RAY}") for name in RECIPES.split()),
+    *(Case(f"faults/{name}", f"{_recipe(name)} {EVERY_FAULT}") for name in RECIPES.split()),
     Case("flower/fed_avg", "fed_avg", "fed_avg:weighting=uniform"),
     Case("flower/fed_cams", "fed_cams:compressor=sign"),
     Case("flower/scaffold", "scaffold"),
     Case("flower/fed_bnlaca", "fed_bnlaca"),
-    Case("flower/fed_amd", "fed_amd"),
+    Case("flower/fed_amd", "fed_amd", "fed_amd:local_lr=0.05"),
     Case("flower/fed_comgate", "fed_comgate"),
     Case("model/logistic", "--model logistic"),
     Case("model/mlp-deep", "--model mlp:32,16"),
@@ -170,7 +178,7 @@ CASES = [
     Case("attack/both-median", "--set faults.not_finite=1 --set faults.boosted=2 --aggregate median"),
     Case("attack/boosted-top-k", "--set faults.boosted=2 --set faults.boost=-5 --algorithm fed_cams"),
     Case("network/bandwidth", "--bandwidth-up 1Mbit --bandwidth-down 10Mbit"),
-    Case("network/lognormal", "--bandwidth-up lognormal:1Mbit,0.5 --latency lognormal:50ms,0.5 --algorithm fed_amd"),
+    Case("network/lognormal", f"--bandwidth-up lognormal:1Mbit,0.5 --latency lognormal:50ms,0.5 {FED_AMD}"),
     Case("network/latency", "--latency 50ms --algorithm fed_comgate"),
     Case("network/compute", "--set network.compute=1e-4"),
     Case("network/deadline", "--bandwidth-up lognormal:1Mbit,1 --bandwidth-down 10Mbit --deadline 0.2s"),
@@ -183,7 +191,7 @@ CASES = [
     Case("defense/clip-key", "--set defence.clip=0.5 --set defence.aggregate=trimmed_mean:0.2"),
     Case("defense/clip-median", "--clip-updates median --algorithm fed_cams"),
     Case("defense/refuse", "--refuse-updates 0.75"),
-    Case("defense/refuse-auto", "--refuse-updates auto --algorithm fed_amd"),
+    Case("defense/refuse-auto", f"--refuse-updates auto {FED_AMD}"),
     Case("privacy/noise", "--clip-updates 0.5 --dp-noise 0.5"),
     Case("privacy/noise-poisson", "--clip-updates 0.5 --dp-noise 1 --dp-delta 1e-4 --sampling poisson"),
     Case(
@@ -195,7 +203,7 @@ CASES = [
     Case("compressor/without-memory", "--algorithm fed_cams --compressor sign --no-memory"),
     Case("compressor/with-memory", "--algorithm fed_com --memory --compressor uniform:3"),
     Case("compressor/on-fed-avg", "--compressor top_k:1/16"),
-    Case("compressor/in-fed-ef", "--algorithm fed_ef_ams --compressor sign"),
+    Case("compressor/in-fed-ef", f"{FED_EF_AMS} --compressor sign"),
     Case("compressor/in-fed-com", "--algorithm fed_com --compressor qsgd:8"),
     Case("compressor/restart", "--algorithm fed_cams --set uplink.restart_after=1 --set uplink.restart_from=2"),
     Case("uplink/lazy", "--algorithm fed_nlaa --set uplink.threshold=0.15"),
@@ -209,7 +217,7 @@ CASES = [
     Case(
         "uplink/accelerated-heavy-sign", "--algorithm fed_baca --compressor heavy_sign:1/8 --set uplink.threshold=1.4"
     ),
-    Case("downlink/broadcast", "--algorithm fed_ef_ams --downlink broadcast"),
+    Case("downlink/broadcast", f"{FED_EF_AMS} --downlink broadcast"),
     Case("downlink/broadcast-sign", "--downlink broadcast --set downlink.compressor=sign --participants 4 --rounds 10"),
     Case("downlink/broadcast-top-k", "--downlink broadcast --compressor top_k:1/200 --participants 3 --rounds 12"),
     Case("downlink/mirrored", "--algorithm fed_cams --downlink mirrored"),
@@ -236,10 +244,10 @@ CASES = [
     Case("optimizer/yogi", "--set optimizer.name=yogi --set optimizer.beta2=0.9 --set optimizer.epsilon=0.01"),
     Case("optimizer/bias-correction", "--algorithm fed_adam --set optimizer.bias_correction=true"),
     Case("optimizer/epsilon-inside", "--algorithm fed_amsgrad --set optimizer.epsilon_inside=true"),
-    Case("method/anchor-probability", "--algorithm fed_amd --set method.probability=0.4 --set method.anchor_batch=20"),
-    Case("method/anchor-period", "--algorithm fed_amd --set method.period=3 --set method.first_pass=compressed"),
-    Case("method/anchor-pl", "--algorithm fed_amd --set method.probability=optimal_pl --compressor top_k:1/16"),
-    Case("method/anchor-mean", "--algorithm fed_amd --set method.mean_compressor=sign --compressor qsgd:4"),
+    Case("method/anchor-probability", f"{FED_AMD} --set method.probability=0.4 --set method.anchor_batch=20"),
+    Case("method/anchor-period", f"{FED_AMD} --set method.period=3 --set method.first_pass=compressed"),
+    Case("method/anchor-pl", f"{FED_AMD} --set method.probability=optimal_pl --compressor top_k:1/16"),
+    Case("method/anchor-mean", f"{FED_AMD} --set method.mean_compressor=sign --compressor qsgd:4"),
     Case("method/scaffold-warm", "--algorithm scaffold --set method.warm_start=true"),
     Case("method/scaffold-mean", "--algorithm scaffold --set method.mean_compressor=top_k:1/8 --compressor top_k:1/16"),
     Case("method/tracker-rate", "--algorithm fed_gate --set method.tracker_rate=0.5"),

@@ -119,7 +119,8 @@ def fed_ef_sgd(**parameters: Unpack[Changes]) -> Algorithm:
 def fed_ef_ams(**parameters: Unpack[Changes]) -> Algorithm:
     """Error feedback per layer, AMSGrad with eps in the root. Li and Li, ICML 2023, Algorithm 1 (two-way: Algorithm 3)."""
     uplink = Compressed(TopK(0.01), granularity="layer", memory=True)
-    optimizer = AMSGrad(beta2=0.999, epsilon=1e-8, epsilon_inside=True)
+    # A smaller rate than FedAMS's: with so small an epsilon every entry takes a step of about that rate.
+    optimizer = AMSGrad(server_lr=0.01, beta2=0.999, epsilon=1e-8, epsilon_inside=True)
     return Algorithm(LocalSGD(), uplink, optimizer, name="fed_ef_ams").replace(**parameters)
 
 
@@ -270,7 +271,8 @@ def scafcom(**parameters: Unpack[Changes]) -> Algorithm:
 @_recipe
 def fed_amd(**parameters: Unpack[Changes]) -> Algorithm:
     """Anchors renew their cached gradient; miners take steps with the mean cache. Wu et al., ICML 2023, Algorithm 1."""
-    return Algorithm(AnchorSampling(), name="fed_amd").replace(**parameters)
+    # A smaller rate than FedAvg's: with old anchors the recursion overshoots.
+    return Algorithm(AnchorSampling(local_lr=0.01), name="fed_amd").replace(**parameters)
 
 
 @_recipe

@@ -14,16 +14,16 @@ from laconic.cli.options import (
     Algorithm,
     FromRound,
     Json,
-    MLflow,
     Out,
     Ranking,
     Report,
     Resume,
     Target,
-    TensorBoard,
     help_of,
     implemented_in,
+    with_callbacks,
     with_config,
+    with_trust,
 )
 from laconic.search.space import PRESETS
 from laconic.version import __version__
@@ -51,6 +51,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 @app.command(rich_help_panel=TRAIN)
 @with_config
+@with_callbacks
 @implemented_in("training")
 def run(
     config: Config = None,
@@ -60,10 +61,9 @@ def run(
     resume: Resume = False,
     from_round: FromRound = None,
     report: Report = True,
-    tensorboard: TensorBoard = False,
-    mlflow: MLflow = False,
     as_json: Json = False,
     *,
+    callbacks: dict[str, Any],
     options: dict[str, Any],
 ) -> None:
     """Train with one algorithm."""
@@ -71,6 +71,7 @@ def run(
 
 @app.command(rich_help_panel=TRAIN)
 @with_config
+@with_callbacks
 @implemented_in("training")
 def compare(
     algorithms: Annotated[
@@ -82,10 +83,9 @@ def compare(
     resume: Resume = False,
     rank_by: Ranking = "bytes",
     report: Report = True,
-    tensorboard: TensorBoard = False,
-    mlflow: MLflow = False,
     as_json: Json = False,
     *,
+    callbacks: dict[str, Any],
     options: dict[str, Any],
 ) -> None:
     """Train with several algorithms on the same data, seed and initial model, and rank them."""
@@ -170,6 +170,7 @@ def tune(
 
 
 @app.command(rich_help_panel=TRAIN)
+@with_trust
 @implemented_in("reproductions")
 def reproduce(
     names: Annotated[

@@ -18,7 +18,10 @@ DATASETS = (
     "tinyshakespeare",
     "heart-disease",
 )
-MODELS = ("logistic", "mlp", "lenet5", "cnn", "cnn_mnist", "cnn_fashion", "char_gru", "resnet18", "convmixer_256_8")
+MODELS = (
+    *("logistic", "mlp", "lenet5", "cnn", "cnn_mnist", "cnn_fashion"),
+    *("char_gru", "gpt", "vit", "resnet18", "convmixer_256_8"),
+)
 PARTITIONS = ("iid", "shards", "pairs", "dirichlet", "natural")
 COMPRESSORS = ("dense", "cast", "qsgd", "uniform", "top_k", "random_k", "sign", "heavy_sign")
 DOWNLINKS = ("dense", "compressed", "broadcast", "estimated", "mirrored", "repeated")

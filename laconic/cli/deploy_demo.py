@@ -11,8 +11,9 @@ from pathlib import Path
 from laconic.cli.console import say, stderr
 from laconic.cli.output import new_directory, print_json
 from laconic.cli.training import and_report
-from laconic.cli.view import LiveView, size
+from laconic.cli.view import LiveView
 from laconic.core.errors import ConfigError
+from laconic.report.units import size
 
 
 def deploy_demo(

@@ -12,8 +12,8 @@ from laconic import data, models
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.recipes import RECIPES
 from laconic.cli.console import stdout
-from laconic.cli.tables import new_table
 from laconic.core.part import stated_sensitivity
+from laconic.report.tables import new_table
 from laconic.run.config import load_config
 from laconic.run.keys import SHORT_NAMES
 from laconic.run.labels import split_label

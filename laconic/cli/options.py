@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 from pydantic import ByteSize
@@ -27,6 +27,7 @@ from laconic.cli.completion import (
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.user_code import UntrustedCode, load_parts, trust
 from laconic.run.keys import SHORT_NAMES, ConfigKeys, PartParameters, parse_setting
+from laconic.run.target import RANK_BY
 
 Command = Callable[..., None]
 
@@ -40,7 +41,7 @@ PANELS = {
     ),
     "Links": ("compressor", "granularity", "memory", "downlink"),
     "Server": ("server_lr", "sampling", "weighting"),
-    OUTPUT: ("eval_every", "metrics", "diagnostics", "full_gradient"),
+    OUTPUT: ("eval_every", "metrics", "client_eval", "personalize", "diagnostics", "full_gradient"),
     "Network and faults": (
         *("bandwidth_up", "bandwidth_down", "latency", "deadline"),
         *("drop", "late", "duplicate", "crash", "lose_state"),
@@ -61,10 +62,6 @@ _COMPLETED = {
     **{"dataset": DATASETS, "partition": PARTITIONS, "model": MODELS, "compressor": COMPRESSORS},
     **{"downlink": DOWNLINKS, "aggregate": AGGREGATES},
 }
-
-RankBy = Literal["bytes", "time", "rounds"]
-RANK_BY: dict[RankBy, str] = {"bytes": "bytes", "time": "simulated_seconds", "rounds": "rounds"}
-"""The costs that runs can be ranked by, and the name of the cost in `Reached`."""
 
 
 def as_fraction(target: float | None) -> float | None:
@@ -138,10 +135,26 @@ FromRound = Annotated[
 ]
 Json = Annotated[bool, _output("--json", help="Print one JSON object as the last line of stdout.")]
 Report = Annotated[bool, _output("--report/--no-report", help="Write report.html at the end.")]
-TensorBoard = Annotated[
-    bool, _output("--tensorboard", help="Also write TensorBoard event files to the run's directory.")
-]
-MLflow = Annotated[bool, _output("--mlflow", help=_MLFLOW_HELP)]
+_STOPPING_HELP = (
+    "Stop when METRIC has not improved for 5 evaluations, or for `patience` many. Also: minimum_change, mode."
+)
+CALLBACKS: dict[str, Any] = {
+    "early_stopping": Annotated[
+        str | None, _output("--early-stopping", metavar="METRIC[:patience=5,…]", help=_STOPPING_HELP)
+    ],
+    "save_best": Annotated[
+        str | None,
+        _output(
+            "--save-best", metavar="METRIC[:mode=max]", help="Save the model with the best METRIC as best.safetensors."
+        ),
+    ],
+    "tensorboard": Annotated[
+        bool, _output("--tensorboard", help="Also write TensorBoard event files to the run's directory.")
+    ],
+    "mlflow": Annotated[bool, _output("--mlflow", help=_MLFLOW_HELP)],
+    "wandb": Annotated[bool, _output("--wandb", help="Also log to Weights & Biases; WANDB_MODE=offline: to a file.")],
+}
+"""The options that add callbacks to a run. A command receives them as `callbacks`, a dict."""
 
 
 def implemented_in(module: str) -> Callable[[Command], Command]:
@@ -162,6 +175,24 @@ def implemented_in(module: str) -> Callable[[Command], Command]:
     return declare
 
 
+def with_callbacks(declaration: Command) -> Command:
+    """Add the options of callbacks to a command. The command receives them as `callbacks`."""
+    own = [p for p in inspect.signature(declaration, eval_str=True).parameters.values() if p.name != "callbacks"]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    added = [
+        inspect.Parameter(name, kind, default=False if get_args(option)[0] is bool else None, annotation=option)
+        for name, option in CALLBACKS.items()
+    ]
+
+    @functools.wraps(declaration)
+    def command(**arguments: Any) -> None:
+        chosen = {name: arguments.pop(name) for name in CALLBACKS}
+        declaration(**arguments, callbacks=chosen)
+
+    command.__signature__ = inspect.Signature([*(p.replace(kind=kind) for p in own), *added])  # type: ignore[attr-defined]
+    return command
+
+
 def with_config(declaration: Command, defaults: dict[str, str] | None = None) -> Command:
     """Add the options of a run to a command. The command receives them as `options`, a dict of config keys.
 
@@ -175,8 +206,8 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
     help_text = "Set any other key, such as optimizer.beta2=0.9; repeatable."
     details: dict[str, Any] = {"metavar": "SLOT.PARAMETER=VALUE", "help": help_text, "rich_help_panel": panel}
     shared.append(_parameter("set", list[str] | None, "--set", **details))
-    help_text = "Run the code that an earlier run or another person's config names, without asking."
-    shared.append(_parameter("trusting", bool | None, "--trust", help=help_text, rich_help_panel=panel))
+    shared.append(_trust(panel))
+    asking = with_trust(declaration)
 
     @functools.wraps(declaration)
     def command(**arguments: Any) -> None:
@@ -186,23 +217,43 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
             raise ConfigError("--local-steps and --local-epochs: only one of the two is allowed")
         load_parts(options["imports"] or [])  # first, because labels may name the user's parts
         settings = dict(parse_setting(text) for text in arguments.pop("set") or [])
-        trusting = arguments.pop("trusting")
-        while True:
-            try:
-                return declaration(**arguments, options=options | settings)
-            except UntrustedCode as error:
-                if not (trusting or _allowed(error)):
-                    raise
-                # Commands read all files before they do anything else, so they can simply start again.
-                trust(error.names)
+        asking(**arguments, options=options | settings)
 
     # The help shows panels in the order of their first option.
     order = [None, *PANELS]
     parameters = sorted([*own, *shared], key=lambda parameter: order.index(_panel(parameter)))
+    return _with_parameters(command, parameters)
+
+
+def with_trust(declaration: Command) -> Command:
+    """Add `--trust` to a command that may read another person's config. Without it the command asks before code runs."""
+
+    @functools.wraps(declaration)
+    def command(**arguments: Any) -> None:
+        trusting = arguments.pop("trusting")
+        while True:
+            try:
+                return declaration(**arguments)
+            except UntrustedCode as error:
+                if not (trusting or _allowed(error)):
+                    raise
+                # Commands read all files before they do anything else, or reuse finished runs: they can start again.
+                trust(error.names)
+
+    own = inspect.signature(declaration, eval_str=True).parameters.values()
+    return _with_parameters(command, [*own, _trust(None)])
+
+
+def _with_parameters(command: Command, parameters: Iterable[inspect.Parameter]) -> Command:
     parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def _trust(panel: str | None) -> inspect.Parameter:
+    help_text = "Run the code that an earlier run or another person's config names, without asking."
+    return _parameter("trusting", bool | None, "--trust", help=help_text, rich_help_panel=panel)
 
 
 def _allowed(error: UntrustedCode) -> bool:

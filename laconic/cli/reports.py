@@ -6,7 +6,6 @@ import webbrowser
 from pathlib import Path
 
 from laconic.cli.console import say
-from laconic.cli.options import RankBy
 from laconic.cli.output import check_file
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.report.gather import find_runs, gather
@@ -16,6 +15,7 @@ from laconic.report.plot import CHARTS, COSTS, FORMATS, Scale, pareto, traffic
 from laconic.report.plot import plot as draw_curves
 from laconic.report.reading import COSTS as RUN_COSTS
 from laconic.report.reading import Table
+from laconic.run.target import RankBy
 
 
 def report(runs: list[Path], out: Path, target: float | None, rank_by: RankBy, show: bool) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from rich.markup import escape
 
 from laconic.cli.console import say, stderr, stdout
-from laconic.cli.tables import new_table
-from laconic.cli.view import LiveView, duration
+from laconic.cli.view import LiveView
 from laconic.core.errors import ConfigError, Interrupted
+from laconic.report.tables import new_table
+from laconic.report.units import duration
 from laconic.reproduce.catalog import REPRODUCTIONS, find
 from laconic.reproduce.document import render, save
 from laconic.reproduce.runner import Data, Skipped, collect

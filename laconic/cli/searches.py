@@ -12,19 +12,19 @@ from rich.markup import escape
 
 from laconic.cli.app import CHOSEN_BY_ADVISE
 from laconic.cli.console import note, say, stderr, stdout
-from laconic.cli.options import RANK_BY, RankBy
 from laconic.cli.output import check_same, new_directory, print_json, resume_command, stored
-from laconic.cli.tables import new_table
-from laconic.cli.view import LiveView, SearchView, duration, size
+from laconic.cli.view import LiveView, SearchView
 from laconic.core.errors import ConfigError, Interrupted
 from laconic.core.user_code import check_trusted
 from laconic.engine.settings import Network, Spread
 from laconic.report.page import report as write_report
+from laconic.report.tables import new_table
+from laconic.report.units import duration, size
 from laconic.run.config import RunConfig, code_in, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.files import write_atomically
 from laconic.run.labels import split_label
-from laconic.run.target import WINDOW
+from laconic.run.target import RANK_BY, WINDOW, RankBy
 from laconic.search.advise import ARMS, Advice, candidates
 from laconic.search.advise import advise as find_advice
 from laconic.search.score import Score, mean_of, spread

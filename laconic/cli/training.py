@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,22 +12,21 @@ from rich.markup import escape
 
 from laconic.cli import tables
 from laconic.cli.console import note, say, stderr, stdout
-from laconic.cli.options import RankBy
 from laconic.cli.output import check_file, check_same, new_directory, print_json, resume_command, stored
 from laconic.cli.view import LiveView
 from laconic.core.errors import ConfigError, Interrupted
 from laconic.core.user_code import check_trusted, trust
-from laconic.data.federated import ClientData
+from laconic.report.comparison import Comparison, Planned, check_directory, check_ranking, directory_of, run_all
 from laconic.report.page import report as write_report
-from laconic.report.trackers import trackers
-from laconic.run.callbacks import Callback
+from laconic.report.tables import outcome
+from laconic.report.trackers import chosen_callbacks
 from laconic.run.config import RunConfig, code_in, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.driver import Finished, run_config
 from laconic.run.files import write_atomically
 from laconic.run.labels import split_label
 from laconic.run.resume import FREE_TO_CHANGE
-from laconic.run.target import WINDOW
+from laconic.run.target import WINDOW, RankBy
 from laconic.run.training import Diverged
 from laconic.run.tune import tune as measure_strategies
 
@@ -45,9 +42,8 @@ def run(
     resume: bool,
     from_round: int | None,
     report: bool,
-    tensorboard: bool,
-    mlflow: bool,
     as_json: bool,
+    callbacks: dict[str, Any],
     options: dict[str, Any],
 ) -> None:
     """Train with one algorithm."""
@@ -57,19 +53,19 @@ def run(
     wanted = load_config(config, options, split_label(algorithm) if algorithm else {})
     directory = out or new_directory(wanted.algorithm, wanted.dataset)
     _check_target(target, wanted)
-    callbacks = [LiveView(stderr), *trackers(tensorboard=tensorboard, mlflow=mlflow)]
+    observers = [LiveView(stderr), *chosen_callbacks(**callbacks)]
     try:
-        finished = run_config(wanted, directory, callbacks, resume=resume, from_round=from_round, target=target)
+        finished = run_config(wanted, directory, observers, resume=resume, from_round=from_round, target=target)
     except Diverged:
         # The report shows the rounds before the divergence.
         if report:
-            note(f"The report is {_report([directory], directory, target)}")
+            note(f"The report is {_report(directory, target)}")
         raise
-    page = _report([directory], directory, target) if report else None
+    page = _report(directory, target) if report else None
     if as_json:
         print_json(finished.summary())
         return
-    stdout.print(tables.outcome([finished], stdout.width))
+    stdout.print(outcome([finished], stdout.width).rich())
     say(f"The run is in {directory}{and_report(page)}")
 
 
@@ -90,55 +86,35 @@ def _earlier_run(config: Path | None, out: Path | None, resume: bool) -> tuple[P
     return config, out
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Runs that share data, seed and initial model."""
+def _plan(
+    configs: Mapping[str, RunConfig], directory: Path, options: Mapping[str, Any], resume: bool, **shared: Any
+) -> list[Planned]:
+    """The runs of a comparison. Data that they share is loaded once, and every run is checked before the first starts.
 
-    configs: Mapping[str, RunConfig]
-    directory: Path
-    target: float | None
-    resume: bool
+    A resumed run loads its own data.
+    """
 
-    @property
-    def folders(self) -> dict[str, Path]:
-        """The directory of each run, by its label."""
-        return {label: self.directory / re.sub(r"[^\w.+-]+", "_", label) for label in self.configs}
+    def start(label: str, folder: Path, more: bool) -> Finished:
+        own = partial(run_config, resume=resume, label=label, data=loaded[label], more=more)
+        return own(configs[label], folder, **shared)
 
-    def prepare(self, options: Mapping[str, Any]) -> ClientData | None:
-        """Load the data, and check every run before the first one starts. A resumed run loads its own data."""
-        if self.resume:
-            return None
-        data = self._first.load_data()
-        for label, folder in self.folders.items():
-            RunDirectory(folder).check_new()
-            self.configs[label].build(self._shared(data, label)).close()
-        self.directory.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.directory / COMPARISON, json.dumps(options).encode())
-        return data
+    planned = [Planned(label, directory_of(directory, label), partial(start, label)) for label in configs]
+    for plan in planned:
+        check_directory(plan, planned, resume)
+    first = next(iter(configs.values()))
+    data = None if resume else first.load_data()
+    loaded = {label: data if _same_data(config, first) else None for label, config in configs.items()}
+    if not resume:
+        for label, config in configs.items():
+            config.build(loaded[label]).close()
+        directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(directory / COMPARISON, json.dumps(options).encode())
+    return planned
 
-    def train(self, data: ClientData | None, callbacks: Sequence[Callback]) -> tuple[list[Finished], dict[str, str]]:
-        """Run all algorithms; returns the finished runs, and the errors of diverged runs by label."""
-        finished: list[Finished] = []
-        failed: dict[str, str] = {}
-        for label, wanted in self.configs.items():
-            own, more = self._shared(data, label), label != [*self.configs][-1]
-            try:
-                run = partial(run_config, resume=self.resume, target=self.target, data=own, more=more)
-                finished.append(run(wanted, self.folders[label], callbacks, label=label))
-            except Diverged as error:
-                failed[label] = str(error)
-                stderr.print(f"[red]{escape(f'{label}: {error}')}[/red]", highlight=False, soft_wrap=True)
-        return finished, failed
 
-    @property
-    def _first(self) -> RunConfig:
-        return next(iter(self.configs.values()))
-
-    def _shared(self, data: ClientData | None, label: str) -> ClientData | None:
-        """The common data; None if the run has another data set or partition."""
-        keys = ("dataset", "partition", "clients", "augment", "skip_empty", "seed", "data_dir")
-        same = all(getattr(self.configs[label], key) == getattr(self._first, key) for key in keys)
-        return data if same else None
+def _same_data(config: RunConfig, other: RunConfig) -> bool:
+    keys = ("dataset", "partition", "clients", "augment", "skip_empty", "seed", "data_dir")
+    return all(getattr(config, key) == getattr(other, key) for key in keys)
 
 
 def compare(
@@ -149,9 +125,8 @@ def compare(
     resume: bool,
     rank_by: RankBy,
     report: bool,
-    tensorboard: bool,
-    mlflow: bool,
     as_json: bool,
+    callbacks: dict[str, Any],
     options: dict[str, Any],
 ) -> None:
     """Train with several algorithms on the same data, seed and initial model, and rank them."""
@@ -160,39 +135,40 @@ def compare(
     first = next(iter(configs.values()))
     directory = out or new_directory("compare", first.dataset)
     _check_target(target, first)
-    comparison = Comparison(configs, directory, target, resume)
-    data = comparison.prepare(options)
-    callbacks = [LiveView(stderr), *trackers(tensorboard=tensorboard, mlflow=mlflow)]
+    observers = [LiveView(stderr), *chosen_callbacks(**callbacks)]
+    planned = _plan(configs, directory, options, resume, callbacks=observers, target=target)
     try:
-        finished, failed = comparison.train(data, callbacks)
+        finished, failed = run_all(planned, _say_failure)
     except Interrupted as stop:
         stop.again = resume_command(out, directory)
         raise
-    page = _report([*comparison.folders.values()], directory, target, rank_by) if report else None
+    comparison = Comparison(finished, failed, [plan.directory for plan in planned], target, rank_by)
+    page = directory / "report.html" if report else None
+    if page is not None:
+        comparison.report(page)
     if as_json:
-        runs = [run.summary() for run in tables.ranked(finished, rank_by)]
-        print_json({"runs": runs + [_failure(label, text, target) for label, text in failed.items()]})
+        print_json({"runs": comparison.summaries()})
         return
     if finished:
-        stdout.print(tables.outcome(finished, stdout.width, rank_by))
+        stdout.print(comparison.table(stdout.width).rich())
     for label in failed:
         say(f"{label}: diverged")
     say(f"Runs are in {directory}{and_report(page)}")
+
+
+def _say_failure(label: str, error: str) -> None:
+    stderr.print(f"[red]{escape(f'{label}: {error}')}[/red]", highlight=False, soft_wrap=True)
 
 
 def _compared(
     labels: list[str], config: Path | None, options: dict[str, Any], rank_by: RankBy, target: float | None
 ) -> dict[str, RunConfig]:
     """The config of each run, by label. Raises if the runs cannot be compared."""
-    if target is None and rank_by != "bytes":
-        raise ConfigError(f"--rank-by {rank_by}: needs a --target")
     for label in labels:
         if labels.count(label) > 1:
             raise ConfigError(f"'{label}' is named twice; give one of them another setting, as in {label}:seed=1")
     configs = {label: load_config(config, options, split_label(label)) for label in labels}
-    if rank_by == "time" and not all(run.network.any() for run in configs.values()):
-        example = "--bandwidth-up 1Mbit --bandwidth-down 10Mbit"
-        raise ConfigError(f"--rank-by time: describe the network, as in {example}")
+    check_ranking(rank_by, target, [run.network.any() for run in configs.values()])
     return configs
 
 
@@ -210,12 +186,6 @@ def _stored_options(out: Path | None, given: dict[str, Any]) -> dict[str, Any]:
     return old | {key: value for key, value in given.items() if value is not None}
 
 
-def _failure(label: str, error: str, target: float | None) -> dict[str, Any]:
-    """The `--json` summary of a diverged run."""
-    costs = dict.fromkeys(f"{cost}_to_target" for cost in ("rounds", "bytes", "seconds", "simulated_seconds"))
-    return {"algorithm": label.partition(":")[0], "label": label, "error": error, "target": target, **costs}
-
-
 def _check_target(target: float | None, config: RunConfig) -> None:
     """Warn before training if there are too few evaluations for a target."""
     evaluations = -(-config.rounds // config.eval_every)
@@ -224,9 +194,9 @@ def _check_target(target: float | None, config: RunConfig) -> None:
         note(f"note: --target cannot be reported: {reason}; lower --eval-every")
 
 
-def _report(runs: list[Path], directory: Path, target: float | None, by: RankBy = "bytes") -> Path:
+def _report(directory: Path, target: float | None) -> Path:
     page = directory / "report.html"
-    write_report(runs, page, target, by)
+    write_report([directory], page, target)
     return page
 
 

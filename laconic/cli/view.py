@@ -11,25 +11,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from laconic.report.units import size
 from laconic.run.callbacks import Callback, Outcome, Run
-from laconic.run.training import Record, metrics_of
+from laconic.run.training import OF_CLIENTS, Record, metrics_of
 from laconic.search.advise import SearchCallback
 
 SHOWN_LABELS = 10
 """The number of class names that are shown. Free text, given as labels by mistake, would fill the screen."""
-
-
-def size(count: float) -> str:
-    """Format a number of bytes.
-
-    >>> size(999), size(1_234_567), size(45_600_000_000)
-    ('999 B', '1.23 MB', '45.6 GB')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
-        count /= 1000
-    raise AssertionError
 
 
 def short(name: str) -> str:
@@ -39,23 +27,6 @@ def short(name: str) -> str:
     ('nets.py:build', 'fashion-mnist')
     """
     return name if ".py" not in name else Path(name).name
-
-
-def duration(seconds: float | None) -> str:
-    """Format seconds; empty for None.
-
-    >>> duration(0.25), duration(75), duration(7384), duration(200_000)
-    ('0.25 s', '1 min 15 s', '2 h 3 min', '2 d 7 h')
-    """
-    if seconds is None:
-        return ""
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60 // 1:.0f} s"
-    if seconds < 86400:
-        return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
-    return f"{seconds // 86400:.0f} d {seconds % 86400 // 3600:.0f} h"
 
 
 class LiveView(Callback):
@@ -110,7 +81,8 @@ class LiveView(Callback):
     def show(self, record: Record) -> None:
         """Show the record of a round."""
         metrics = metrics_of(record)
-        self.shown |= metrics
+        # The table at the end has the metrics by client. They would fill the line.
+        self.shown |= {name: value for name, value in metrics.items() if not name.startswith(OF_CLIENTS)}
         if "collapsed" in record:
             self.console.print(f"  {record['collapsed']}", style="yellow", highlight=False, soft_wrap=True)
         line = self._line(record)

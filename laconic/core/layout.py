@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from laconic.core.errors import ConfigError
 
+UNSHAPED = "model has layers without shapes, such as LazyLinear: call it once on a batch of inputs first"
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -34,7 +36,12 @@ class Slot:
     def view(self, vector: Tensor) -> Tensor:
         """This tensor as a view of `vector`, or of every row of a matrix `[C, d]`."""
         entries = vector[..., self.offset : self.offset + self.size]
-        return entries.view(*vector.shape[:-1], *self.shape)
+        return entries.view((*vector.shape[:-1], *self.shape))
+
+
+def is_unshaped(module: nn.Module) -> bool:
+    """Whether a lazy layer of the module has not seen an input yet, so that its parameters have no shapes."""
+    return any(nn.parameter.is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers()))
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,8 @@ class Layout:
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
         """The layout of a module, in the order of its `named_parameters` and `named_buffers`."""
+        if is_unshaped(module):
+            raise ConfigError(UNSHAPED)
         trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if not trainable:
             raise ConfigError("model has no trainable parameter: at least one must have requires_grad=True")

@@ -33,6 +33,7 @@ class Draw(StrEnum):
     BANDWIDTH_DOWN = "network/down"
     BANDWIDTH_UP = "network/up"
     BATCHES = "batches"
+    CLIENT_EVALUATION = "client evaluation"
     CRASH = "fault/crash"
     CRASH_MOMENT = "fault/crash moment"
     DIAGNOSTICS = "diagnostics"

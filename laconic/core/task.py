@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -23,6 +25,7 @@ Batch = tuple[Tensor, ...]
 Loss = Callable[[nn.Module, Batch], Tensor]
 Means = Callable[[nn.Module, Batch], dict[str, Tensor]]
 Predict = Callable[[nn.Module, Batch], tuple[Tensor, Tensor]]
+Share = Callable[[Batch], Tensor]
 
 
 @runtime_checkable
@@ -54,9 +57,10 @@ class Task:
         metrics: Metrics by name. Each is a metric of torchmetrics, or a function of the outputs and targets of all examples.
         losses: The per-example losses, whose mean is `loss`. Models of linear layers train faster with it.
         means: `means(module, batch)` returns metrics that are means over examples, such as {"loss": …, "accuracy": …}. An
-            evaluation averages them over batches, weighted by batch size. Default: the loss.
+            evaluation averages them over batches, weighted by batch size and `counted`. Default: the loss.
         predict: `predict(module, batch)` returns the outputs and targets that `metrics` compares. Default: the module is
             called with all tensors of the batch but the last, which is the target.
+        counted: `counted(batch)` is the share of the batch's targets that count. Default: all of them.
     """
 
     module: nn.Module
@@ -65,6 +69,7 @@ class Task:
     losses: Loss | None = None
     means: Means | None = None
     predict: Predict | None = None
+    counted: Share | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.metrics, Metric):
@@ -84,6 +89,10 @@ class Task:
         """The means over one batch."""
         return self.means(module, batch) if self.means else {"loss": self.loss(module, batch)}
 
+    def share(self, batch: Batch) -> float:
+        """The share of the batch's targets that count. If it is 0, the batch has no means and no outputs to compare."""
+        return float(self.counted(batch)) if self.counted else 1.0
+
     def named_metrics(self) -> Metrics:
         """The metrics by name."""
         assert not isinstance(self.metrics, Metric)
@@ -91,7 +100,17 @@ class Task:
 
     def outputs(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """The outputs and targets that `metrics` compares."""
-        return self.predict(module, batch) if self.predict else (module(*batch[:-1]), batch[-1])
+        return self.predict(module, batch) if self.predict else (output_of(module, batch), batch[-1])
+
+    def fingerprint(self) -> str:
+        """A hash of the module's structure, its frozen parameters and the name of its loss, without trained parameters."""
+        # Some layers print a function with its address, which differs between processes.
+        structure = re.sub(r" at 0x[0-9a-f]+", "", repr(self.module))
+        digest = sha256(f"{structure}/{getattr(self.loss, '__qualname__', type(self.loss).__qualname__)}".encode())
+        for name, parameter in self.module.named_parameters():
+            if not parameter.requires_grad:
+                digest.update(name.encode() + parameter.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     def check(self, batch: Batch) -> None:
         """Run loss and metrics once. A model that does not fit the data is a `ConfigError` before the run starts."""
@@ -131,9 +150,19 @@ def is_cross_entropy(task: Task) -> bool:
     return task.loss is _classification_loss and task.losses is _classification_losses
 
 
+def predicts_classes(task: Task) -> bool:
+    """Whether the loss is that of `classification` or `next_token`: outputs are logits of classes."""
+    return task.loss in (_classification_loss, _token_loss)
+
+
 def next_token(module: nn.Module) -> Task:
-    """Next-token prediction: the module returns logits [batch, time, vocabulary] for tokens [batch, time]."""
-    return classification(module)
+    """Next-token prediction: the module returns logits [batch, time, vocabulary] for tokens [batch, time].
+
+    Targets of -100 do not count. The loss of a batch without any other target is 0.
+    """
+    means, predict = _classification_means, _counted_logits
+    # The mean of the tokens' losses is not the loss, since some do not count: no `losses`.
+    return Task(module, _token_loss, means=means, predict=predict, counted=_counted_share)
 
 
 def regression(module: nn.Module) -> Task:
@@ -173,7 +202,7 @@ def called_by_name(module: nn.Module, names: Sequence[str]) -> nn.Module:
     return module
 
 
-def _output(module: nn.Module, batch: Batch) -> Tensor:
+def output_of(module: nn.Module, batch: Batch) -> Tensor:
     """The module's output tensor, also from an object or dict with `logits`, as Hugging Face's models return."""
     output = module(*batch[:-1])
     if isinstance(output, Tensor):
@@ -187,7 +216,7 @@ def _output(module: nn.Module, batch: Batch) -> Tensor:
 
 
 def _logits(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    targets, logits = batch[-1], _output(module, batch)
+    targets, logits = batch[-1], output_of(module, batch)
     if logits.shape[:-1] != targets.shape:
         raise ConfigError(
             f"model's output has shape {tuple(logits.shape)}, which does not fit labels of shape {tuple(targets.shape)}: "
@@ -207,6 +236,16 @@ def _classification_loss(module: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(*_logits(module, batch))
 
 
+def _token_loss(module: nn.Module, batch: Batch) -> Tensor:
+    logits, targets = _logits(module, batch)
+    # If no target counts, cross-entropy is 0/0, and its gradient 0.
+    return torch.where((targets != IGNORED).any(), F.cross_entropy(logits, targets), 0.0)
+
+
+def _counted_share(batch: Batch) -> Tensor:
+    return (batch[-1] != IGNORED).double().mean()
+
+
 def _classification_losses(module: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(*_logits(module, batch), reduction="none")
 
@@ -218,7 +257,7 @@ def _classification_means(module: nn.Module, batch: Batch) -> dict[str, Tensor]:
 
 
 def _predictions(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    targets, outputs = batch[-1], _output(module, batch)
+    targets, outputs = batch[-1], output_of(module, batch)
     if outputs.shape != targets.shape:
         outputs = outputs.squeeze(-1)
     if outputs.shape != targets.shape:

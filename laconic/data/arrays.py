@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ def from_arrays(
 ) -> FederatedData:
     """Build federated data from one (inputs, targets) pair per client.
 
-    Inputs are an array, or a dict of arrays: the names of parameters of the model's `forward`.
+    Inputs are an array, a tuple of arrays, or a dict of arrays: the names of parameters of the model's `forward`.
 
     Args:
         kind: Defaults to classification for integer or text targets, regression for floating-point targets.
@@ -44,7 +44,12 @@ def from_arrays(
     >>> data.kind, data.classes, data.sizes().tolist(), data.input_shape
     ('classification', 3, [3, 1], (2,))
     """
-    clients = _clients(name, clients, skip_empty)
+    if is_bare(clients):
+        raise DataError(
+            f"{name}: one (inputs, targets) pair; give a list with a pair per client, [(inputs, targets), …]"
+        )
+    clients = _clients(name, [with_named_inputs(client) for client in clients], skip_empty)
+    test = None if test is None else with_named_inputs(test)
     extra, input_name = _extra_inputs([pair[0] for pair in clients if is_pair(pair)])
     test_extra, _ = _extra_inputs([] if test is None else [test[0]])
     pairs, test_pair, class_names = _numeric(name, clients, test, labels)
@@ -64,10 +69,6 @@ def _clients(name: str, clients: Sequence[Pair], skip_empty: bool) -> Sequence[P
     """The clients, after checking that there are some."""
     if len(clients) == 0:
         raise DataError(f"{name}: there are no clients")
-    if is_bare(clients):
-        raise DataError(
-            f"{name}: one (inputs, targets) pair; give a list with a pair per client, [(inputs, targets), …]"
-        )
     return without_empty(name, clients, lambda pair: len(pair[1]), skip_empty)
 
 
@@ -141,12 +142,28 @@ def _check_shapes(name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         check_finite(f"{name}, client {client}", "target", targets, range(len(targets)))
 
 
+def named_inputs(inputs: Any) -> Any:
+    """Several inputs, a tuple of arrays, as a dict. A model gets inputs of these names in order."""
+    return {f"input_{number}": part for number, part in enumerate(inputs)} if _are_arrays(inputs) else inputs
+
+
+def with_named_inputs(value: Any) -> Any:
+    """((a, b), targets) and (a, b, targets) as a pair whose inputs have names. Other values are unchanged."""
+    if _are_arrays(value) and len(value) > 2:
+        value = (value[:-1], value[-1])
+    return (named_inputs(value[0]), value[1]) if is_pair(value) else value
+
+
+def _are_arrays(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) > 1 and all(isinstance(part, _ARRAYS) for part in value)
+
+
 def is_bare(value: object) -> bool:
     """Whether the value is one (inputs, targets) pair instead of a list of clients."""
-    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, _ARRAYS) for part in value)
+    return is_pair(value) and _are_arrays(value)
 
 
-def is_pair(value: object) -> bool:
+def is_pair(value: object) -> TypeGuard[Pair]:
     """Whether the value has two parts."""
     return isinstance(value, (tuple, list)) and len(value) == 2
 

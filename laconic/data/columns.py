@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
 from laconic.core.errors import DataError
-from laconic.data.arrays import Pair
+from laconic.data.arrays import Pair, named_inputs
 from laconic.data.federated import Array
 
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
@@ -63,14 +63,17 @@ class Columns:
                 target = targets[0]
             inputs = {name: part[0] for name, part in joined.items()} if isinstance(joined, dict) else joined[0]
         else:
-            first, target = sample
-            inputs = as_tensor(first)
+            first, *more, target = sample
+            parts = first if isinstance(first, tuple) and not more else (first, *more)
+            tensors = tuple(map(as_tensor, parts))
+            inputs = tensors[0] if len(tensors) == 1 else named_inputs(tensors)
         return inputs, target if isinstance(target, str) else torch.as_tensor(target)
 
     def tensors(self, dataset: Any) -> Pair | None:
         """All examples of a data set that is a table of tensors. None if samples are computed when they are read."""
-        if type(dataset) is TensorDataset and len(dataset.tensors) == 2:
-            return dataset.tensors[0], dataset.tensors[1]
+        if type(dataset) is TensorDataset and len(dataset.tensors) > 1:
+            *inputs, targets = dataset.tensors
+            return named_inputs(tuple(inputs)) if len(inputs) > 1 else inputs[0], targets
         if type(dataset) is Subset:
             whole = self.tensors(dataset.dataset)
             return None if whole is None else _rows(whole, torch.as_tensor(dataset.indices, dtype=torch.int64))

@@ -192,6 +192,18 @@ def sizes_of(data: ClientData) -> Indices:
     return np.fromiter((data.size(client) for client in range(len(data))), np.int64, len(data))
 
 
+def fingerprint_of(data: ClientData) -> str:
+    """The data's own fingerprint, or else a hash of the number of clients and the examples of the first and last one."""
+    if isinstance(data, Fingerprinted):
+        return data.fingerprint()
+    digest = hashlib.sha256(f"{data.kind}/{data.classes}/{len(data)}".encode())
+    for client in (0, len(data) - 1):
+        for tensor in data.batch(client, np.arange(data.size(client))):
+            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
 @dataclass(frozen=True, eq=False)
 class FederatedData:
     """Examples in memory and their split over clients. `clients[i]` lists client i's examples in its own order."""
@@ -238,6 +250,11 @@ class FederatedData:
         """The names of a batch's inputs; empty if they have none."""
         return input_names(self.examples)
 
+    @property
+    def normalize(self) -> Normalize | None:
+        """Mean and standard deviation that images are normalized by."""
+        return self.examples.normalize
+
     def size(self, client: int) -> int:
         """Number of examples of a client."""
         return len(self.clients[client])
@@ -257,6 +274,10 @@ class FederatedData:
     def divided(self, split: Sequence[Indices]) -> Self:
         """The same examples with other clients."""
         return replace(self, clients=split)
+
+    def selected(self, positions: Sequence[Indices]) -> Self:
+        """The same clients with some of their examples."""
+        return self.divided([indices[chosen] for indices, chosen in zip(self.clients, positions, strict=True)])
 
     def part(self, clients: Sequence[int]) -> Self:
         """The same data with some of the clients only."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -53,7 +53,7 @@ class GeneratedData:
             raise ConfigError(f"{name}: clients is {clients}; at least 1 is needed")
         self.name, self.kind, self.classes, self.test = name, kind, classes, test
         self._clients, self._size, self._make = clients, size, make
-        self._normalize = normalize
+        self.normalize = normalize
         self._augmentation: Augment
         self.augmented: Callable[[int, Indices, torch.dtype, int], tuple[Tensor, ...]]
         """Only with augmentation: see `AugmentedData`."""
@@ -99,6 +99,15 @@ class GeneratedData:
         indices = torch.from_numpy(np.ascontiguousarray(positions))
         return self._examples(client).batch(indices, dtype, lambda inputs: self._augmentation(inputs, seed))
 
+    def selected(self, positions: Sequence[Indices]) -> GeneratedData:
+        """The same clients with some of their examples."""
+        other = self.without_cache()
+        other.__dict__.pop("_fingerprint", None)
+        other.test = self.test
+        other._size = [len(chosen) for chosen in positions].__getitem__
+        other._make = partial(_selected, self._make, positions)
+        return other
+
     def without_cache(self) -> GeneratedData:
         """Return a copy without cached clients and test set, to send to another process."""
         other = copy.copy(self)
@@ -119,6 +128,12 @@ class GeneratedData:
             check_examples(where, inputs, targets, self.kind, self.classes)
             if len(inputs) != self.size(client):
                 raise DataError(f"{where}: make returned {len(inputs)} examples, but size is {self.size(client)}")
-            examples = Examples(inputs, targets, self._normalize)
+            examples = Examples(inputs, targets, self.normalize)
             self._cache.put(client, examples)
         return examples
+
+
+def _selected(make: Make, positions: Sequence[Indices], client: int) -> tuple[Tensor, Tensor]:
+    inputs, targets = make(client)
+    chosen = torch.from_numpy(positions[client])
+    return torch.as_tensor(inputs)[chosen], torch.as_tensor(targets)[chosen]

@@ -42,7 +42,7 @@ class LazyData:
         columns: Columns | None = None,
     ) -> None:
         self.name, self.classes = name, classes
-        self._datasets, self._normalize, self._columns = datasets, normalize, columns or Columns()
+        self._datasets, self.normalize, self._columns = datasets, normalize, columns or Columns()
         self.labels = None if labels is None else tuple(labels)
         self.labels_found = False
         inputs, targets = self._stacked(0, [0], FIXED_SEED)
@@ -96,6 +96,11 @@ class LazyData:
         whole: Dataset[Any] = ConcatDataset(self._datasets) if len(self) > 1 else self._datasets[0]
         return self._with([Subset(whole, indices.tolist()) for indices in split])
 
+    def selected(self, positions: Sequence[Indices]) -> Self:
+        """The same clients with some of their examples."""
+        pairs = zip(self._datasets, positions, strict=True)
+        return self._with([Subset(dataset, chosen.tolist()) for dataset, chosen in pairs])
+
     def without_test(self) -> Self:
         """The same clients without the test set, to send to another process."""
         other = self._with(self._datasets)
@@ -131,7 +136,7 @@ class LazyData:
         main, *more = inputs.values() if isinstance(inputs, dict) else [inputs]
         extra = dict(zip(self.input_names[1:], (compact(torch.as_tensor(part)) for part in more), strict=True))
         name = next(iter(self.input_names), None)
-        examples = Examples(compact(torch.as_tensor(main)), self._encoded(targets), self._normalize, extra, name)
+        examples = Examples(compact(torch.as_tensor(main)), self._encoded(targets), self.normalize, extra, name)
         check_examples(where, examples.inputs, examples.targets, self.kind, self.classes, numbers)
         if examples.inputs.shape[1:] != self.input_shape:
             shape = tuple(examples.inputs.shape[1:])

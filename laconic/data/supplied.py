@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 from laconic.core.errors import ConfigError, DataError, LaconicError
 from laconic.core.user_code import import_file, importable, line_in
-from laconic.data.arrays import Pair, first_line, from_arrays, is_bare, is_pair
+from laconic.data.arrays import Pair, first_line, from_arrays, is_bare, is_pair, with_named_inputs
 from laconic.data.columns import Columns
 from laconic.data.divide import divide, some_clients
 from laconic.data.federated import ClientData, FederatedData
@@ -113,8 +113,8 @@ def as_data(given: object, name: str = "own", skip_empty: bool = False, what: st
         options |= _options(given)
         given = options.pop("clients")
     if isinstance(given, Sequence) and len(given):
-        test = options.get("test")
-        if is_bare(given) or all(is_pair(client) for client in given):
+        test = with_named_inputs(options.get("test"))
+        if is_bare(given) or all(is_pair(with_named_inputs(client)) for client in given):
             options["test"] = test if test is None or is_pair(test) else read("test", test, Columns())
             return from_arrays(cast(Sequence[Pair], given), **options)
         if not any(isinstance(client, int | float | str) for client in given):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,20 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _read(file: Path) -> Any:
+def _pandas(what: str) -> Any:
     try:
-        import pandas as pd  # an extra
+        return import_module("pandas")  # an extra
     except ImportError:
-        raise ConfigError(f"{file}: tables need pandas: pip install 'laconic[tables]'") from None
+        raise ConfigError(f"{what} needs pandas: pip install 'laconic[tables]'") from None
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """A pandas DataFrame with one row per mapping."""
+    return _pandas("to_pandas()").DataFrame(list(rows))
+
+
+def _read(file: Path) -> Any:
+    pd = _pandas(f"{file}: a table")
     if not file.is_file():
         raise DataError(f"{file}: no such file")
     try:

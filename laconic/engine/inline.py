@@ -20,6 +20,7 @@ from typing import TypeVar
 import torch
 
 from laconic.algorithms.algorithm import Algorithm
+from laconic.core.errors import ConfigError
 from laconic.core.randomness import Randomness
 from laconic.core.task import Batch
 from laconic.data.federated import ClientData
@@ -69,6 +70,10 @@ class InlineEngine(SimulatedEngine):
         prepared, method = spec.prepared, spec.algorithm.method
         numerics = prepared.numerics
         check_numerics(prepared.task.module, numerics, prepared.stochastic, spec.frozen_buffers)
+        if method.one_at_a_time and numerics.dtype == "bfloat16":
+            raise ConfigError(
+                "dtype = 'bfloat16': method.function computes its own gradients; use torch.autocast there"
+            )
         self.runtime = ClientRuntime(
             spec.algorithm,
             prepared.task,

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
-from laconic.core.task import TASKS, Batch, Task
+from laconic.core.task import Batch, Task, predicts_classes
 from laconic.data.federated import ClientData
 from laconic.gradients.choose import resolve_numerics
 from laconic.gradients.named_rng import Stochastic, stochastic
 from laconic.gradients.numerics import Numerics
+from laconic.gradients.precision import in_bfloat16
 
 Example = Callable[[torch.dtype], Batch]
 """A function that returns a batch of two examples in a given floating-point type."""
@@ -51,17 +52,21 @@ def prepare(
     task: Task, numerics: Numerics, device: torch.device, example: Example | None, classes: int | None
 ) -> PreparedTask:
     """Check a task on an example. Without one the strategy `auto` becomes `loop`, which works for every model."""
-    dtype: torch.dtype = getattr(torch, numerics.dtype)
+    dtype: torch.dtype = getattr(torch, numerics.state_dtype)
     task = task.to(device, dtype)
     layout = Layout.of(task.module)
+    trained = in_bfloat16(task, device) if numerics.dtype == "bfloat16" else task
     if example is None:
         chosen = numerics.model_copy(update={"strategy": "loop"}) if numerics.strategy == "auto" else numerics
-        return PreparedTask(task, layout, chosen, "no", device, None)
+        return PreparedTask(trained, layout, chosen, "no", device, None)
     batch = tuple(part.to(device) for part in example(dtype))
     task.check(batch)
     _check_labels(task, classes, batch)
-    draws = stochastic(task, batch)
-    return PreparedTask(task, layout, resolve_numerics(numerics, task, layout, draws, batch), draws, device, batch)
+    if trained is not task:
+        trained.check(batch)
+    draws = stochastic(trained, batch)
+    chosen = resolve_numerics(numerics, trained, layout, draws, batch)
+    return PreparedTask(trained, layout, chosen, draws, device, batch)
 
 
 def client_example(data: ClientData, client: int) -> Example:
@@ -71,7 +76,7 @@ def client_example(data: ClientData, client: int) -> Example:
 
 def _check_labels(task: Task, classes: int | None, batch: Batch) -> None:
     """Refuse a classifier with fewer outputs than classes."""
-    if classes is None or task.loss is not TASKS["classification"](task.module).loss:
+    if classes is None or not predicts_classes(task):
         return
     with torch.no_grad():
         outputs = task.outputs(task.module.eval(), batch)[0].shape[-1]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 
+import numpy as np
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
@@ -34,6 +36,7 @@ from laconic.federation.replies import (
     coded_vectors,
     parse_packets,
 )
+from laconic.federation.sampling import limited
 from laconic.federation.server import Server
 from laconic.federation.settings import share
 from laconic.federation.update_norms import kind_of
@@ -292,11 +295,12 @@ class Round:
     def finish(self, exchange: Exchange) -> Outcome:
         """End an exchange: the method processes the replies if the reply policy lets the round proceed."""
         limits = self.server.norms.limits([valid.norms for _, _, valid in self._waiting.values()])
+        work = self._relative_work()
         for client in sorted(self._waiting):
             # Replies are summed in client order, not in order of arrival, so that results are reproducible.
             reply, sent, valid = self._waiting.pop(client)
             try:
-                factor = limits.factor(valid.norms, client)
+                factor = limits.factor(valid.norms, client, work[client])
                 self._check_direction(client, sent, valid)
             except PacketError as error:
                 self._refuse(reply, error)
@@ -305,7 +309,6 @@ class Round:
         unanswered = () if self.has_quorum() else self.unanswered()
         replies = (self.participants, self.answered, self._refusals, unanswered)
         self.outcome = self.server.policy.judge(ExchangeReport(self.server.round, self._number, *replies))
-        self.server.blocklist.accept(self.answered)
         if self.outcome is not Outcome.PROCEED:
             return self.outcome
         server = self.server
@@ -316,17 +319,28 @@ class Round:
             server.clients.pending.must_deliver(server.round, bodies, self.answered)
         return self.outcome
 
+    def _relative_work(self) -> dict[int, float]:
+        """The gradients that each waiting client computes, as a multiple of the median client's in the same phase."""
+        # From the sizes that nodes joined with, limited as for weights: larger claims are not believed.
+        sizes = limited(np.array([self.server.data.size(client) for client in self._waiting]), self.server.weight_limit)
+        work: dict[str, dict[int, int]] = {}
+        for (client, (_, sent, _)), size in zip(self._waiting.items(), sizes.tolist(), strict=True):
+            work.setdefault(sent.phase.name, {})[client] = max(1, sent.phase.gradients(int(size)))
+        return {client: each / median(of.values()) for of in work.values() for client, each in of.items()}
+
     def _check_direction(self, client: int, sent: SentInstruction, valid: ValidReply) -> None:
         server, vector = self.server, valid.vectors.get(MODEL)
         if server.defenses.refuse != "auto" or not isinstance(vector, CodedVector):
             return
         if self._start is None:
             self._start = server.directions.project(server.model)
-        update = server.directions.project(vector.decode().dense())
-        server.directions.check(sent.phase.name, client, update, self._start)
+        model = server.model if server.algorithm.uplink.compression is None else None
+        server.directions.check(sent.phase.name, client, vector.decode().dense(), self._start, model)
 
     def close(self) -> Round:
         """Update the model with the mean of the updates. Without updates the model does not change."""
+        # Not after each exchange: an accepted gradient must not clear the refused updates of a later exchange.
+        self.server.blocklist.accept(self.answered)
         self.server.advance(self.received)
         return self
 

@@ -88,7 +88,7 @@ class Defenses(BaseModel):
     clip: Annotated[float | Literal["median", "auto"] | str | None, BeforeValidator(_clip)] = None
     """Scale updates down to at most this norm; median:2: twice the round's median norm; auto: that, if possible."""
     refuse: Annotated[float | Literal["auto"] | None, BeforeValidator(_refuse)] = None
-    """Refuse replies with a larger norm; auto: 5 times the round's median, or 100 times the median of recent rounds."""
+    """Refuse replies with a larger norm; auto: compares norms and directions with those of other clients."""
     noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Central differential privacy: standard deviation of the noise on the sum, as a multiple of the clipping norm."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, quantiles
 from typing import NamedTuple
 
 import torch
@@ -21,6 +21,8 @@ from laconic.federation.settings import Defenses, median_multiple
 
 OUTLIER = 5.0
 """`refuse = "auto"` refuses updates above this multiple of the round's median. docs/defenses.md has the measurements."""
+CLIPPED_OUTLIER = 10.0
+"""The same where updates are clipped, which bounds attackers too, once the norms of earlier updates are known."""
 OTHER_OUTLIER = 20.0
 """The same for other vectors. Most are differences to a shared state, which are large if a client was away for long."""
 EXPLODING = 100.0
@@ -29,8 +31,8 @@ ENOUGH = 5
 """The number of norms that make a median. A round with fewer is completed with the latest norms of earlier rounds."""
 FEWEST = 3
 """The number of norms below which no reply is compared with a median."""
-KEPT = 100
-"""The number of recent norms whose median is taken."""
+KEPT = 300
+"""The number of recent norms that a norm is compared with."""
 
 
 class Limit(NamedTuple):
@@ -52,14 +54,20 @@ class NormLimits:
     clip: Mapping[str, float]
     """The norm to which an update is scaled down."""
 
-    def factor(self, norms: Mapping[str, float], client: int) -> float:
-        """The factor that clips a reply's update, 1 for most; `PacketError` if a vector is refused."""
+    def factor(self, norms: Mapping[str, float], client: int, work: float = 1.0) -> float:
+        """The factor that clips a reply's update, 1 for most; `PacketError` if a vector is refused.
+
+        Args:
+            work: the client's local steps, as a multiple of the median client's. So much farther may its update go.
+        """
         factor = 1.0
         for kind, norm in norms.items():
+            update = _stream(kind) == MODEL
             for limit in self.refuse.get(kind, ()):
-                if norm > limit.norm:
-                    what = "update" if _stream(kind) == MODEL else f"vector '{_stream(kind)}'"
-                    found = f"has norm {norm:.3g}, above {limit.norm:.3g}{limit.origin}"
+                most = limit.norm * max(1.0, work) if update and limit.reason == "outlier" else limit.norm
+                if norm > most:
+                    what = "update" if update else f"vector '{_stream(kind)}'"
+                    found = f"has norm {norm:.3g}, above {most:.3g}{limit.origin}"
                     raise PacketError(limit.reason, f"the {what} of client {client} {found}")
             if kind in self.clip and norm > self.clip[kind]:
                 factor = self.clip[kind] / norm
@@ -97,21 +105,22 @@ class UpdateNormFilter:
         # A client that was away for long, or has lost its state, sends a difference as large as the state.
         state = OUTLIER * median(self._accepted.get(f"first/{_stream(kind)}") or [0.0])
         limits = []
-        accepted = self._accepted.get(kind, ())
-        if len(accepted) >= ENOUGH:
-            origin = f", {EXPLODING:g} times the median of earlier rounds"
-            limits.append(Limit(EXPLODING * median(accepted), "exploding", origin))
-        if len(self._sample(kind, norms)) >= FEWEST:
-            outlier = OUTLIER if _stream(kind) == MODEL else OTHER_OUTLIER
-            round_median = self._median(kind, norms)
-            typical = round_median
-            if self._defenses.clip is not None and len(accepted) >= ENOUGH:
+        outlier = OUTLIER if _stream(kind) == MODEL else OTHER_OUTLIER
+        typical, origin = self._median(kind, norms), "times the median of the round"
+        if len(accepted := self._accepted.get(kind, ())) >= ENOUGH:
+            recent, known = median(accepted), "times the median of earlier rounds"
+            if self._defenses.clip is not None:
                 # Near the optimum most updates are tiny, and some honest ones are not. Clipping bounds them.
-                typical = max(round_median, median(accepted))
-            origin = f", {EXPLODING:g} times the median of the round"
-            limits.append(Limit(EXPLODING * round_median, "exploding", origin))
-            origin = f", {outlier:g} times the median of this and recent rounds"
-            limits.append(Limit(outlier * typical, "outlier", origin))
+                outlier, recent, known = (
+                    CLIPPED_OUTLIER,
+                    quantiles(accepted, n=4)[-1],
+                    "times the norms of earlier rounds",
+                )
+                typical, origin = max((typical, origin), (recent, known))
+            limits.append(Limit(EXPLODING * recent, "exploding", f", {EXPLODING:g} {known}"))
+        if len(self._sample(kind, norms)) >= FEWEST:
+            limits.append(Limit(EXPLODING * typical, "exploding", f", {EXPLODING:g} {origin}"))
+            limits.append(Limit(outlier * typical, "outlier", f", {outlier:g} {origin}"))
         return [limit._replace(norm=max(limit.norm, state)) for limit in limits]
 
     def _sample(self, kind: str, norms: Sequence[float]) -> list[float]:

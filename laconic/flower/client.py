@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from platformdirs import user_state_path
 from pydantic import ValidationError
 from torch import Tensor
 
@@ -32,9 +31,9 @@ from laconic.engine.inline import ClientSpec, InlineEngine
 from laconic.engine.prepared import client_example, prepare
 from laconic.federation.store import ClientStore
 from laconic.flower import wire
-from laconic.flower.node_store import KEEP_DAYS, NodeFile
+from laconic.flower.node_store import KEEP_DAYS, node_file
 from laconic.flower.plan import Model, Plan, initial_hash, make_model
-from laconic.run.evaluate import evaluate
+from laconic.run.evaluate import ClientExamples, evaluate
 
 LOG = getLogger("flwr.laconic")
 
@@ -97,13 +96,13 @@ class Node:
             reply = wire.refusal(error.reason, str(error))
         except (LaconicError, ValidationError) as error:
             LOG.error("laconic: %s", error)
-            reply = wire.refusal("node", str(error))
+            reply = wire.refusal("failed", str(error))
         return Message(reply, reply_to=message)
 
     def join(self, record: ConfigRecord, context: Context) -> RecordDict:
         """Join a run: check that model and data fit, then store the plan."""
         plan = Plan.model_validate_json(wire.text(record, "plan"))
-        file = self._file(context)
+        file = node_file(context, self._state)
         number = context.node_config.get("partition-id")
         # The server assigns a number to a node without partition-id. Any number will do to check the data.
         trainer = self._trainer(plan, context, int(number) if number is not None else 0)
@@ -134,16 +133,10 @@ class Node:
         return wire.content(examples=len(examples), names=[*metrics], values=[*map(float, metrics.values())])
 
     def _known(self, record: ConfigRecord, context: Context, client: int) -> Trainer:
-        plan = self._file(context).plan(wire.text(record, "run"))
+        plan = node_file(context, self._state).plan(wire.text(record, "run"))
         if plan is None:
             raise PacketError(wire.UNKNOWN_RUN, "this node has not joined the run, or has lost its file")
         return self._trainer(plan, context, client)
-
-    def _file(self, context: Context) -> NodeFile:
-        number = context.node_config.get("partition-id")
-        folder = context.node_config.get("state", self._state)
-        path = user_state_path("laconic") / "nodes" if folder is None else Path(str(folder))
-        return NodeFile(path / ("node.sqlite" if number is None else f"node-{number}.sqlite"))
 
     def _trainer(self, plan: Plan, context: Context, client: int) -> Trainer:
         key = (plan.run, client)
@@ -151,7 +144,7 @@ class Node:
             if self._cached is not None:
                 self._cached[1].engine.close()
                 self._cached = None
-            store = self._file(context).store(plan.run)
+            store = node_file(context, self._state).store(plan.run)
             self._cached = key, self._build(plan, context, client, store)
         return self._cached[1]
 
@@ -216,23 +209,8 @@ class Trainer:
     buffers: Tensor
     """The initial buffers."""
 
-    def examples(self) -> Examples | OwnExamples:
+    def examples(self) -> Examples | ClientExamples:
         """The examples for an evaluation on this node."""
         # The server already evaluates on the test examples of a shared data set.
         test = self.data.test if isinstance(self.data, OwnData) else None
-        return OwnExamples(self.data, self.client) if test is None else test
-
-
-@dataclass(frozen=True)
-class OwnExamples:
-    """A client's training examples, as input of `evaluate`."""
-
-    data: ClientData
-    client: int
-
-    def __len__(self) -> int:
-        return self.data.size(self.client)
-
-    def batch(self, indices: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Inputs and targets at `indices`."""
-        return self.data.batch(self.client, indices.numpy(), dtype)
+        return ClientExamples(self.data, self.client) if test is None else test

@@ -147,8 +147,6 @@ class GridEngine(Engine):
         try:
             if isinstance(message, PacketError):
                 raise message
-            if message.has_error():
-                raise PacketError("failed", wire.sanitized(message.error.reason))
             return wire.unpack_reply(wire.read_record(message), client)
         except PacketError as error:
             if error.reason != wire.UNKNOWN_RUN:
@@ -187,8 +185,6 @@ class GridEngine(Engine):
 def _metrics(message: Message | PacketError) -> tuple[int, dict[str, float]]:
     if isinstance(message, PacketError):
         raise message
-    if message.has_error():
-        raise PacketError("node", wire.sanitized(message.error.reason))
     record = wire.read_record(message)
     if "refused" in record:
         raise wire.refusal_error(record)

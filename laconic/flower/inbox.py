@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from logging import getLogger
 
 from flwr.app import Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 
@@ -26,7 +27,7 @@ class Inbox:
         """Whether to pull messages one by one, which is slower. Flower loses the messages that it pulls with a bad one."""
 
     def pull(self, identifiers: Sequence[str]) -> Iterator[tuple[str, Message | PacketError]]:
-        """The replies that have arrived, by the id of the message that they answer; an error for one that is unreadable."""
+        """The replies that have arrived, by the id of the message that they answer; errors for failed or unreadable ones."""
         if not self._one_by_one:
             try:
                 replies = [*self._grid.pull_messages(identifiers)]
@@ -34,10 +35,19 @@ class Inbox:
                 LOG.warning("laconic: a message is unreadable for Flower: %s", wire.sanitized(repr(error)))
                 self._one_by_one = True
             else:
-                yield from ((reply.metadata.reply_to_message_id, reply) for reply in replies)
+                yield from ((reply.metadata.reply_to_message_id, self._opened(reply)) for reply in replies)
                 return
         for identifier in identifiers:
             try:
-                yield from [(identifier, reply) for reply in self._grid.pull_messages([identifier])]
+                yield from [(identifier, self._opened(reply)) for reply in self._grid.pull_messages([identifier])]
             except UNREADABLE as error:
                 yield identifier, PacketError("record", f"unreadable for Flower: {wire.sanitized(repr(error))}")
+
+    def _opened(self, message: Message) -> Message | PacketError:
+        """The message, or the failure that Flower reports instead of one. A failure is no violation."""
+        if not message.has_error():
+            return message
+        if message.error.code == ErrorCode.INVALID_FAB:
+            listed = f"its hash {self._grid.run.fab_hash} is not in the list of the node's --apps"
+            return PacketError("failed", f"the node's owner has not approved this app: {listed}")
+        return PacketError("failed", wire.sanitized(message.error.reason))

@@ -5,7 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
+
+from flwr.app import Context
+from platformdirs import user_state_path
 
 from laconic.federation.database import NODE, Database
 from laconic.federation.disk_store import SharedStore
@@ -41,9 +45,7 @@ class NodeFile:
 
     def plan(self, run: str) -> Plan | None:
         """The stored plan of a run; None if the node has not joined it."""
-        database = self._database(run)
-        with database.transaction():
-            plan = database.value(("plan", 0, 0))
+        plan = self.value(run, "plan")
         return None if plan is None else Plan.model_validate(plan)
 
     def enter(self, plan: Plan, keep_days: float = KEEP_DAYS) -> None:
@@ -51,12 +53,30 @@ class NodeFile:
 
         If a deleted run continues, the server sends the plan again, and the node reports that its state is lost.
         """
-        database = self._database(plan.run)
+        self.put_value(plan.run, "plan", plan.model_dump(mode="json"), keep_days)
+
+    def value(self, run: str, name: str) -> Any:
+        """The stored JSON value of a run under a name; None if there is none."""
+        database = self._database(run)
         with database.transaction():
-            database.put_value(("plan", 0, 0), plan.model_dump(mode="json"))
+            return database.value((name, 0, 0))
+
+    def put_value(self, run: str, name: str, value: Any, keep_days: float) -> None:
+        """Store a JSON value of a run durably, and delete runs without activity for `keep_days` days."""
+        database = self._database(run)
+        with database.transaction():
+            database.put_value((name, 0, 0), value)
             database.touch()
             database.prune(before=time.time() - keep_days * 86400)
 
     def store(self, run: str, unseen: Callable[[], int] = unseen) -> SharedStore:
         """The store of one run's client states on this node."""
         return SharedStore(self._database(run), unseen)
+
+
+def node_file(context: Context, folder: str | Path | None) -> NodeFile:
+    """The file of the node that Flower's context belongs to. `state = "…"` in the node's config names its folder."""
+    number = context.node_config.get("partition-id")
+    chosen = context.node_config.get("state", folder)
+    path = user_state_path("laconic") / "nodes" if chosen is None else Path(str(chosen))
+    return NodeFile(path / ("node.sqlite" if number is None else f"node-{number}.sqlite"))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import json
 import os
 import shutil
@@ -47,6 +48,8 @@ except OSError:
 os.execv({command!r}, [{command!r}, *sys.argv[1:]])
 """
 _POLL_SECONDS = 0.2
+_PR_SET_PDEATHSIG = 1
+"""From Linux's `prctl.h`: the signal that a process gets when its parent ends."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -83,7 +86,12 @@ def main(arguments: Sequence[str]) -> int:
 def _start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
     program, *options = command
     environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"}
-    process = subprocess.Popen([sys.executable, "-m", f"laconic.flower.{program}", *options], env=environment)
+    parent = os.getpid()
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"laconic.flower.{program}", *options],
+        env=environment,
+        preexec_fn=lambda: _end_with(parent),
+    )
 
     def stop(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
@@ -91,6 +99,14 @@ def _start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     return process
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent is gone, even if that was killed (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # the parent has ended before the call
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _write_script(path: Path, address: str) -> None:
@@ -103,7 +119,7 @@ def _write_script(path: Path, address: str) -> None:
 
 def _serve(listener: socket.socket, process: subprocess.Popen[bytes] | None, modules: Sequence[str]) -> None:
     """Fork for every command that a script sends, until Flower's own process ends."""
-    functions = {name: _entry_point(name) for name in COMMANDS}
+    functions, parent = {name: _entry_point(name) for name in COMMANDS}, os.getpid()
     for module in modules:
         import_module(module)
     listener.settimeout(_POLL_SECONDS)
@@ -124,7 +140,7 @@ def _serve(listener: socket.socket, process: subprocess.Popen[bytes] | None, mod
                 # Join the script's process group, so that a signal to a node's group reaches this process, too.
                 with contextlib.suppress(OSError):
                     os.setpgid(0, group)
-                _run_in_child(functions[Path(arguments[0]).name], arguments, (listener, connection))
+                _run_in_child(functions[Path(arguments[0]).name], arguments, (listener, connection), parent)
             children.add(child)
             with contextlib.suppress(OSError):
                 connection.sendall(b"1")
@@ -148,12 +164,15 @@ def _read(connection: socket.socket) -> tuple[int, list[str]] | None:
     return (group, arguments) if Path(str(arguments[0])).name in COMMANDS else None
 
 
-def _run_in_child(command: Callable[[], object], arguments: list[str], inherited: Sequence[socket.socket]) -> None:
+def _run_in_child(
+    command: Callable[[], object], arguments: list[str], inherited: Sequence[socket.socket], parent: int
+) -> None:
     """Run the command as if it had been started as a process, and exit."""
     status = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        _end_with(parent)
         for connection in inherited:
             connection.close()
         sys.argv = arguments

@@ -38,7 +38,7 @@ class Presence:
         if self.roster.blocklist.blocked_count() == len(self._population):
             raise Diverged(
                 f"all clients are blocked after round {self._server.round}: their replies were refused; "
-                "a higher `max_violations` unblocks them"
+                "a higher `max-violations` unblocks them"
             )
 
     def wait_for_nodes(self) -> None:

@@ -145,8 +145,6 @@ class Roster:
         try:
             if isinstance(message, PacketError):
                 raise message
-            if message.has_error():
-                raise PacketError("node", wire.sanitized(message.error.reason))
             record = wire.read_record(message)
             if "refused" in record:
                 raise wire.refusal_error(record)

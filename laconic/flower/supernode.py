@@ -74,7 +74,7 @@ class ApprovedApps:
             LOG.error("laconic: %s", error)
             approved = False
         if not approved:
-            LOG.error("laconic: app %s is refused: its hash is not in %s", digest.hexdigest(), self.path)
+            LOG.error("laconic: app %s is refused: its hash is not in %s (--apps)", digest.hexdigest(), self.path)
             return
         signed_at = int(time.time())
         signature = self._key.sign(create_message_to_sign(digest.digest(), signed_at))

@@ -63,6 +63,8 @@ class FederatedTraining(Training):
         for name in ("diagnostics", "full_gradient"):
             if getattr(config, name):
                 raise ConfigError(f"{name}: needs data that never leaves a client; only a simulation has it")
+        if config.client_eval is not None:
+            raise ConfigError("client_eval: only simulations hold out examples; nodes evaluate with client-eval-every")
         if config.faults.any():
             raise ConfigError("faults: only simulations inject faults")
         self.deployment, self._save = deployment, save

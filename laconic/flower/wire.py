@@ -43,7 +43,7 @@ def refusal(reason: str, detail: str) -> RecordDict:
 def refusal_error(record: ConfigRecord) -> PacketError:
     """A node's refusal as an error. A node may say that an instruction is old or its plan lost; all else is its failure."""
     reason, detail = record.get("refused"), sanitized(record.get("detail"))
-    return PacketError(reason, detail) if reason in ("stale", UNKNOWN_RUN) else PacketError("node", detail)
+    return PacketError(reason, detail) if reason in ("stale", UNKNOWN_RUN) else PacketError("failed", detail)
 
 
 def sanitized(text: object, limit: int = 300) -> str:

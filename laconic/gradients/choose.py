@@ -23,11 +23,14 @@ def resolve_numerics(numerics: Numerics, task: Task, layout: Layout, stochastic:
     """Replace the strategy `auto`.
 
     Small models whose parameters are all in linear layers are batched over clients, if a trial on `batch` agrees with the
-    strategy `loop`. All other models use `loop`.
+    strategy `loop`. All other models, and all models in bfloat16, use `loop`.
     """
     if numerics.strategy != "auto":
         return numerics
     strategy = "loop"
+    if numerics.dtype == "bfloat16":
+        # The last bits of bfloat16 are too coarse for a comparison of strategies.
+        return numerics.model_copy(update={"strategy": strategy})
     if can_be_stacked(task.module) and stochastic != "serial" and layout.size <= MOST_PARAMETERS:
         # A trial, since vmap fails on data-dependent control flow, and models may mix the examples of a batch.
         trial = _Trial(task, layout, stochastic, batch)

@@ -43,12 +43,12 @@ class NamedDraws(TorchFunctionMode):
         return handler(self, *args, **(kwargs or {})) if handler else func(*args, **(kwargs or {}))
 
     def draw(self, function: Draw, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Random numbers of that shape for the current row."""
+        """Random numbers of that shape for the current row, at least in float32."""
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         rows = [function(*shape, generator=g, dtype=dtype, device=g.device) for g in self.generators]
         if self.row is None:
-            return rows[0].to(like.dtype)
-        return torch.stack(rows).index_select(0, self.row.reshape(1)).squeeze(0).to(like.dtype)
+            return rows[0]
+        return torch.stack(rows).index_select(0, self.row.reshape(1)).squeeze(0)
 
     def keep(self, shape: Sequence[int], p: float, like: Tensor) -> Tensor:
         """A dropout mask: 1 with probability 1 - p, else 0."""
@@ -83,7 +83,7 @@ def _alpha_dropout(
 
 def _like(function: Draw) -> Callable[..., Tensor]:
     def draw(mode: NamedDraws, input: Tensor, **options: Any) -> Tensor:
-        return mode.draw(function, input.shape, input)
+        return mode.draw(function, input.shape, input).to(input.dtype)
 
     return draw
 

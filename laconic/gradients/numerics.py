@@ -16,5 +16,10 @@ class Numerics(BaseModel):
     """How gradients are computed: in one call per chunk (stacked), per vmap_width clients (vmap) or per client (loop)."""
     vmap_width: int = Field(default=25, ge=1)
     """Clients per call of vmap; smaller calls are padded, so that results do not depend on the number of clients."""
-    dtype: Literal["float32", "float64"] = "float32"
-    """Floating-point type of the model."""
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    """Floating-point type of the model; bfloat16 computes gradients in mixed precision, and the state stays float32."""
+
+    @property
+    def state_dtype(self) -> str:
+        """The type of the model's parameters and of all state."""
+        return "float32" if self.dtype == "bfloat16" else self.dtype

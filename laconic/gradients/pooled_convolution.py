@@ -67,8 +67,9 @@ class PooledConvolution(nn.Conv2d):
     """max_pool(relu(convolution(x)))."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Unusual inputs (not a batch, not on the CPU, smaller than one pooling window) use torch's operators."""
+        """Unusual inputs (not a batch, not on the CPU, bfloat16, smaller than one window) use torch's operators."""
         ordinary = input.ndim == 4 and input.device.type == "cpu" and input.dtype in (torch.float32, torch.float64)
+        ordinary = ordinary and not torch.is_autocast_enabled("cpu")
         if not ordinary or min(input.shape[2] - self.kernel_size[0], input.shape[3] - self.kernel_size[1]) < 1:
             return F.max_pool2d(F.relu(super().forward(input)), 2)
         result: Tensor = _Pooled.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from laconic.core.devices import to_device
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.task import Batch, Task
@@ -143,7 +144,7 @@ class StackedGradients(Gradients):
             if len(group) == len(models):
                 losses.copy_(self._compute(models, batch, result, rate))
                 continue
-            index = torch.tensor([row for row, _ in group], device=models.device)
+            index = to_device(torch.tensor([row for row, _ in group]), models.device)
             chosen = models[index]
             part = chosen if result is models else torch.empty_like(chosen)
             losses[index] = self._compute(chosen, batch, part, rate)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from laconic.core.devices import to_device
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.randomness import GLOBAL_GENERATORS
@@ -32,6 +33,8 @@ from laconic.gradients.stacked import StackedGradients, can_be_stacked
 def check_numerics(module: nn.Module, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> None:
     """Refuse numerics with which results would depend on threads, chunks or other clients."""
     norms = _batch_norms(module)
+    if numerics.strategy == "stacked" and numerics.dtype == "bfloat16":
+        raise ConfigError("numerics.strategy = 'stacked': not with dtype = 'bfloat16'; try 'vmap' or 'loop'")
     if numerics.strategy == "stacked" and (stochastic != "no" or not can_be_stacked(module)):
         raise ConfigError(
             "numerics.strategy = 'stacked': only for linear layers without random draws; try 'vmap' or 'loop'"
@@ -133,7 +136,7 @@ class VmapGradients(Gradients):
         stacked = tuple(torch.stack(parts) for parts in zip(*(batch for _, batch in padded), strict=True))
         if self.stochastic == "named":
             self.generators = [torch.Generator(models.device).manual_seed(seed(row)) for row, _ in padded]
-        index = torch.tensor([row for row, _ in padded], device=models.device)
+        index = to_device(torch.tensor([row for row, _ in padded]), models.device)
         parameters = {f"module.{name}": view for name, view in self.layout.views(models[index]).items()}
         gradients, values = self.call(parameters, stacked, self.rows)
         flat = torch.cat([gradients[f"module.{s.name}"].flatten(1) for s in self.layout.parameters], dim=1)

@@ -12,7 +12,7 @@ from torch import nn
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.spelling import convert, parse
 from laconic.core.user_code import is_own
-from laconic.models import convolutional, dense, recurrent, residual
+from laconic.models import convolutional, dense, recurrent, residual, transformer
 from laconic.models.own import build_own
 from laconic.models.shapes import Shape, wrong_shape
 
@@ -93,6 +93,22 @@ _MODELS = (
         sizes=(("hidden", 128), ("embedding", 8)),
     ),
     ModelInfo(
+        "gpt",
+        transformer.gpt,
+        "next-character transformer with dropout; gpt:2x64 gives layers and width",
+        "Radford et al. 2019 (GPT-2)",
+        reference_input=(80,),
+        reference_classes=65,
+        sizes=(("layers", 2), ("width", 64), ("heads", 4)),
+    ),
+    ModelInfo(
+        "vit",
+        transformer.vit,
+        "vision transformer with dropout; vit:2x64,4 gives layers, width and patch size",
+        "Dosovitskiy et al. 2021 (ViT)",
+        sizes=(("layers", 2), ("width", 64), ("patch", 4), ("heads", 4)),
+    ),
+    ModelInfo(
         "resnet18",
         residual.resnet18,
         "ResNet-18 in its CIFAR form: 3x3 stem, no max-pooling",
@@ -151,7 +167,10 @@ def _sizes(name: str, info: ModelInfo) -> tuple[int, ...]:
     if not defaults:
         raise ConfigError(f"model '{name}': '{spelling.name}' takes no sizes")
     try:
-        given: tuple[int, ...] = convert(spelling.positional(), tuple[PositiveInt, ...])
+        # Named sizes may also be split by an x, as in gpt:2x64.
+        words = ",".join(spelling.positional())
+        words = words if info.hidden else words.replace("x", ",")
+        given: tuple[int, ...] = convert(tuple(words.split(",")), tuple[PositiveInt, ...])
     except ValueError:
         allowed = ", ".join(f"{key}={value}" for key, value in info.parameters.items())
         raise ConfigError(

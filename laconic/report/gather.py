@@ -21,7 +21,7 @@ LEAST_POINTS = 40
 """Minimum number of points per curve."""
 LONGEST_REASON = 200
 """Maximum number of characters of the reason why a run cannot be read."""
-FREE = ("seed", "rounds", "eval_every", "diagnostics", "full_gradient", "threads", "chunk", "data_dir")
+FREE = ("seed", "rounds", "eval_every", "personalize", "diagnostics", "full_gradient", "threads", "chunk", "data_dir")
 """Settings that do not separate runs: runs that differ only in these are one group, drawn as a mean with a band."""
 
 

@@ -6,7 +6,7 @@ import ast
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -26,9 +26,22 @@ SHARP_PIXELS = "".join(
 """The style attribute of Plotly's heat maps."""
 
 
-def report(paths: list[Path], out: Path, target: float | None = None, rank_by: str = "bytes") -> dict[str, str]:
-    """Write the report of some runs to one file. Return the skipped, unreadable runs: path to reason."""
+def report(
+    paths: list[Path],
+    out: Path,
+    target: float | None = None,
+    rank_by: str = "bytes",
+    labels: Mapping[Path, str] | None = None,
+) -> dict[str, str]:
+    """Write the report of some runs to one file. Return the skipped, unreadable runs: path to reason.
+
+    `labels` names runs by their directory. Default: the settings that distinguish them.
+    """
     data = gather(find_runs(paths), target, rank_by)
+    given = {str(path): label for path, label in (labels or {}).items()}
+    for run in data["runs"]:
+        if run["path"] in given:
+            run |= dict.fromkeys(("label", "group"), given[run["path"]])
     write_atomically(out, html(data).encode())
     unreadable: dict[str, str] = data["unreadable"]
     return unreadable

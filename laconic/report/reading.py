@@ -109,6 +109,7 @@ def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS) -> Ta
         "streams": summary.streams(),
         "troubles": {name: summary.troubles[name] for name in TROUBLES if summary.troubles[name]},
         "similarity": _similarity(path / "gradient_similarity.csv"),
+        "client_metrics": _client_metrics(folder.client_values),
         "label_counts": _label_counts(folder.label_counts),
     }
 
@@ -242,6 +243,18 @@ def _similarity(path: Path) -> list[list[float]] | None:
         return None
     rows = (line for _, line in zip(range(CLIENTS), _lines(path), strict=False))
     return _matrix([[round(float(value), 3) for value in line.split(",")[:CLIENTS]] for line in rows])
+
+
+def _client_metrics(path: Path) -> Table | None:
+    """The values of each client's metrics, by name."""
+    if not path.exists():
+        return None
+    names, *rows = ([*line.strip().split(",")] for line in _lines(path))
+    if any(len(row) != len(names) for row in rows):
+        raise ValueError(f"{path.name} has lines of different lengths")
+    numbers = [[_short(_number(name, float(value))) for name, value in zip(names, row, strict=True)] for row in rows]
+    columns = dict(zip(map(_name, names), map(list, zip(*numbers, strict=True)), strict=True))
+    return {name: values for name, values in columns.items() if name != "client"} or None
 
 
 def _label_counts(path: Path) -> list[list[float]] | None:

@@ -1,15 +1,18 @@
-"""Callbacks that log runs to TensorBoard and MLflow."""
+"""Callbacks that log runs to TensorBoard, MLflow, and Weights & Biases; callbacks by the command line's options."""
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
+from uuid import uuid4
 
 from laconic.core.errors import ConfigError
-from laconic.run.callbacks import Callback, Outcome, Run
+from laconic.core.spelling import convert, parse
+from laconic.run.callbacks import BestSoFar, Callback, EarlyStopping, Outcome, Run, SaveBest
 from laconic.run.config import RunConfig
 from laconic.run.settings import flat
 from laconic.run.training import Record
@@ -137,6 +140,73 @@ class MLflow(Callback):
             self._client.set_terminated(self._run, STATUS[outcome])
 
 
-def trackers(*, tensorboard: bool, mlflow: bool) -> list[Callback]:
-    """Return the callbacks of the selected tools."""
-    return [*([TensorBoard()] if tensorboard else []), *([MLflow()] if mlflow else [])]
+class WandB(Callback):
+    """Logs the run to Weights & Biases. With `mode="offline"`, or WANDB_MODE=offline, `wandb sync` uploads it later.
+
+    Args:
+        project: The project.
+        directory: Stores the files and the run's id, so that a resumed run continues it. Defaults to the run directory.
+        options: Other arguments of `wandb.init`, such as mode, entity or tags.
+    """
+
+    def __init__(self, project: str = "laconic", directory: str | Path | None = None, **options: Any) -> None:
+        self._wandb = _extra("WandB", "wandb")
+        self._given = None if directory is None else Path(directory)
+        self._options = {"project": project, **options}
+        self._run: Any = None
+
+    def on_run_start(self, run: Run) -> None:
+        """Start the run of Weights & Biases, or continue it."""
+        self._run = None
+        directory = _directory("WandB", self._given, run)
+        directory.mkdir(parents=True, exist_ok=True)
+        id_file = directory / "wandb_run"
+        if not id_file.exists():
+            id_file.write_text(f"{uuid4().hex}\n")
+        own = {"dir": str(directory), "id": id_file.read_text().strip(), "resume": "allow", "name": run.label}
+        config = flat(run.config.model_dump(exclude_none=True))
+        try:
+            self._run = self._wandb.init(config=config, **own | self._options)
+        except self._wandb.Error as error:
+            line = " ".join(str(error).split())
+            raise ConfigError(f"WandB: {line}; log in with `wandb login`, or set WANDB_MODE=offline") from None
+
+    def on_round_end(self, run: Run, record: Record) -> None:
+        """Log all numbers of the record."""
+        self._run.log(numbers(record), step=record["round"])
+
+    def on_run_end(self, run: Run, outcome: Outcome) -> None:
+        if self._run is not None:
+            self._run.finish(exit_code=0 if outcome == "finished" else 1)
+
+
+def chosen_callbacks(
+    *,
+    early_stopping: str | None = None,
+    save_best: str | None = None,
+    tensorboard: bool = False,
+    mlflow: bool = False,
+    wandb: bool = False,
+) -> list[Callback]:
+    """The callbacks that options of the command line select."""
+    spelled = {EarlyStopping: early_stopping, SaveBest: save_best}
+    tools: dict[Callable[[], Callback], bool] = {TensorBoard: tensorboard, MLflow: mlflow, WandB: wandb}
+    named = [_spelled(callback, text) for callback, text in spelled.items() if text is not None]
+    return [*named, *(tool() for tool, wanted in tools.items() if wanted)]
+
+
+def _spelled(callback: type[BestSoFar], text: str) -> Callback:
+    """A callback from text such as `accuracy:patience=3`: a metric, and arguments by name."""
+    kinds = get_type_hints(callback.__init__)
+    del kinds["return"]
+    try:
+        metric, positional, keywords = parse(text)
+        if positional or "metric" in keywords:
+            raise ValueError("arguments need names")
+        for key in keywords:
+            if key not in kinds:
+                raise ValueError(f"'{key}' is not an argument")
+        return callback(metric, **{key: convert(value, kinds[key]) for key, value in keywords.items()})
+    except ValueError as error:
+        allowed = ", ".join(f"{key}=…" for key in kinds if key != "metric")
+        raise ConfigError(f"{callback.__name__}: '{text}': {error}; write METRIC:{allowed}") from None

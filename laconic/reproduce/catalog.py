@@ -36,6 +36,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
     "fedamd-settings": ours.FED_AMD_AT_ITS_BEST,
     "fedamd-links": ours.FED_AMD_IN_FEW_BYTES,
     "frontier": frontier.FRONTIER,
+    "language-model": ours.CHARACTER_MODEL,
 }
 
 

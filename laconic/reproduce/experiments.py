@@ -26,14 +26,14 @@ BYTES = Experiment(
     "--dataset fashion-mnist --partition shards:2 --clients 100 --participants 20 --model lenet5 "
     "--local-steps 10 --batch-size 64 --eval-every 10",
     {
-        "fed_ams": "--algorithm fed_ams --rounds 200",
-        "fed_ams-rate-0.1": "--algorithm fed_ams --local-lr 0.1 --rounds 200",
-        "fed_bnlaca-same-rates": "--algorithm fed_bnlaca --rounds 200 --set uplink.compressor=top_k:1/8+qsgd:5 "
-        "--set downlink.compressor=top_k:1/8+qsgd:5",
+        "fed_ams": "--algorithm fed_ams --local-lr 0.05 --server-lr 0.03 --rounds 200",
+        "fed_ams-rate-0.1": "--algorithm fed_ams --local-lr 0.1 --server-lr 0.03 --rounds 200",
+        "fed_bnlaca-same-rates": "--algorithm fed_bnlaca --local-lr 0.05 --server-lr 0.03 --rounds 200 "
+        "--set uplink.compressor=top_k:1/8+qsgd:5 --set downlink.compressor=top_k:1/8+qsgd:5",
         "fed_ef_ams-two-way": "--algorithm fed_ef_ams --rounds 600 --local-lr 0.1 --server-lr 0.03 "
         "--set optimizer.epsilon=1e-3 --set optimizer.beta2=0.99 --compressor heavy_sign:1/16@layer "
         "--downlink broadcast --set downlink.compressor=heavy_sign:1/64@layer",
-        "fed_laconic": "--algorithm fed_laconic --rounds 600",
+        "fed_laconic": "--algorithm fed_laconic --local-lr 0.1 --server-lr 0.03 --rounds 600",
     },
 )
 _FED_AMD_SETTING = (
@@ -113,3 +113,19 @@ FED_AMD_LINKS = Experiment(
 )
 """FedAMD with compressed links: top_k with error feedback for updates, top_k for changes of anchors and for the model,
 qsgd:8 for the mean of the anchors."""
+
+_ADAMW = "--local-optimizer adamw --local-lr 0.003"
+LANGUAGE_MODEL = Experiment(
+    "--dataset tinyshakespeare --partition natural --clients 50 --participants 5 --weighting size --model gpt:2x64 "
+    "--local-steps 10 --batch-size 8 --eval-every 5",
+    {
+        "SGD, rate 0.3": "--algorithm fed_avg --local-lr 0.3 --server-lr 1",
+        "SGD, rate 1": "--algorithm fed_avg --local-lr 1 --server-lr 1",
+        "AdamW": f"--algorithm fed_avg {_ADAMW} --server-lr 1",
+        "AdamW, fed_cams sign": f"--algorithm fed_cams --compressor sign {_ADAMW} --server-lr 0.03",
+        "AdamW, top_k:1/16 with memory": f"--algorithm fed_ef_sgd --compressor top_k:1/16 {_ADAMW} --server-lr 1",
+        "AdamW, fed_laconic": f"--algorithm fed_laconic {_ADAMW} --server-lr 0.03",
+    },
+    rounds=300,
+)
+"""A small transformer, one client per role, weighted by size. A local AdamW starts anew in every round."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from laconic.run import WINDOW
 from laconic.run import reached as first_reached
@@ -129,3 +130,16 @@ def to_accuracy(accuracy: float, what: str) -> Measure:
         return None if record is None else cost(record)
 
     return Measure(f"{name} to {100 * accuracy:g} %", value, digits, absent="not reached")
+
+
+def to_loss(loss: float, what: Literal["rounds", "megabytes"]) -> Measure:
+    """Return the measure of the cost to the first evaluation with at most that test loss: rounds or megabytes."""
+
+    def value(curve: Curve) -> float | None:
+        record = next((record for record in curve if record.get("loss", math.inf) <= loss), None)
+        if record is None:
+            return None
+        return float(record["round"]) if what == "rounds" else both(record) / 1e6
+
+    name, digits = {"rounds": ("rounds", 0), "megabytes": ("MB both ways", 1)}[what]
+    return Measure(f"{name} to a loss of {loss:g}", value, digits, absent="not reached")

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from laconic.reproduce.claims import Claim
-from laconic.reproduce.experiments import BYTES, FED_AMD_LINKS, FED_AMD_SETTINGS
-from laconic.reproduce.measures import FINAL, LAST_FIVE, MEGABYTES, Measure, both, reached, to_accuracy
+from laconic.reproduce.experiments import BYTES, FED_AMD_LINKS, FED_AMD_SETTINGS, LANGUAGE_MODEL
+from laconic.reproduce.measures import (
+    FINAL,
+    LAST_FIVE,
+    LOSS,
+    MEGABYTES,
+    Measure,
+    both,
+    reached,
+    to_accuracy,
+    to_loss,
+)
 from laconic.reproduce.study import Reproduction, Short, Study
 
 _USUAL, _BEST = (
@@ -80,6 +90,34 @@ FED_AMD_IN_FEW_BYTES = Reproduction(
             against="bytes",
             short=Short(rounds=100),
             quick=("top_k:1/16 both ways",),
+        )
+    },
+)
+
+
+_ROUNDS_TO_LOSS, _BYTES_TO_LOSS = to_loss(2.8, "rounds"), to_loss(2.8, "megabytes")
+CHARACTER_MODEL = Reproduction(
+    "A character language model: local SGD beside AdamW, dense beside compressed links",
+    "Laconic. Tiny Shakespeare, one client per role, a transformer of two layers and 113,601 parameters. A model that "
+    "knows only how often each character occurs has a loss of 3.16",
+    {
+        "language-model": Study(
+            "gpt:2x64, 5 of 50 roles a round",
+            LANGUAGE_MODEL,
+            measures=(_ROUNDS_TO_LOSS, _BYTES_TO_LOSS, to_loss(2.5, "megabytes"), LOSS, FINAL, MEGABYTES),
+            claims={
+                "AdamW needs fewer rounds than SGD": Claim(
+                    _ROUNDS_TO_LOSS, "less", "AdamW", ("SGD, rate 0.3", "SGD, rate 1")
+                ),
+                "fed_laconic needs at most a tenth of the bytes of dense links": Claim(
+                    _BYTES_TO_LOSS, "less", "AdamW, fed_laconic", "AdamW", factor=0.1
+                ),
+            },
+            against="bytes",
+            drawn="loss",
+            seeds=3,
+            short=Short(rounds=40),
+            quick=("SGD, rate 0.3", "AdamW", "AdamW, fed_laconic"),
         )
     },
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,7 @@ from rich.progress import Progress
 
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.run.config import RunConfig
-from laconic.run.training import OTHER_KEYS, Record, Training, metrics_of
+from laconic.run.training import OF_CLIENTS, OTHER_KEYS, Record, Training, metrics_of
 
 Outcome = Literal["finished", "stopped", "diverged", "failed"]
 """How a run ended: training is complete, the user interrupted it, a value is not finite, or an error was raised."""
@@ -135,7 +136,65 @@ class ProgressBar(Callback):
         self._bar.stop()
 
 
-class EarlyStopping(Callback):
+class BestSoFar(Callback):
+    """The base of callbacks that compare a metric with its best value so far.
+
+    Args:
+        metric: A key of the records, such as "accuracy" or "loss". Rounds without this metric are ignored.
+        mode: "max" if larger is better, "min" if smaller is better. Default: "max" for accuracy, otherwise "min".
+        minimum_change: A value counts as an improvement if it is better than the best so far by more than this.
+    """
+
+    best: float | None = None
+    """The best value so far; None before the first evaluation."""
+    best_round: int | None = None
+    """Its round."""
+
+    def __init__(
+        self, metric: str = "accuracy", mode: Literal["max", "min"] | None = None, minimum_change: float = 0.0
+    ) -> None:
+        if minimum_change < 0:
+            raise ConfigError(f"{self._name}: minimum_change = {minimum_change}: 0 or more is allowed")
+        if mode not in (None, "max", "min"):
+            raise ConfigError(f"{self._name}: mode = {mode!r}: 'max' or 'min' is allowed")
+        self.metric, self.minimum_change = metric, minimum_change
+        self.mode = mode or ("max" if metric.endswith("accuracy") else "min")
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    def on_run_start(self, run: Run) -> None:
+        self.best = self.best_round = None
+        training = run.training
+        of_clients = training.data.test is None or self.metric in OTHER_KEYS or self.metric.startswith(OF_CLIENTS)
+        if training.privacy is not None and of_clients:
+            raise ConfigError(
+                f"{self._name}: metric = '{self.metric}': with dp_noise the result must not depend on what clients "
+                "report; use a metric of the server's test examples"
+            )
+        for record in run.history:
+            self.update(record)
+
+    def on_round_end(self, run: Run, record: Record) -> None:
+        measured = metrics_of(record)
+        if measured and self.metric not in record:
+            raise unknown_name("metric", self.metric, measured, of=self._name)
+        self.update(record)
+
+    def update(self, record: Record) -> bool | None:
+        """Compare a record with the best one. Returns whether it is better; None if it does not have the metric."""
+        value = record.get(self.metric)
+        if value is None:
+            return None
+        gain = 0.0 if self.best is None else (value - self.best) * (1 if self.mode == "max" else -1)
+        better = self.best is None or gain > self.minimum_change
+        if better:
+            self.best, self.best_round = value, record["round"]
+        return better
+
+
+class EarlyStopping(BestSoFar):
     """Stops a run when a metric no longer improves.
 
     Args:
@@ -160,42 +219,59 @@ class EarlyStopping(Callback):
     ) -> None:
         if patience < 1:
             raise ConfigError(f"EarlyStopping: patience = {patience}: 1 or more is allowed")
-        if minimum_change < 0:
-            raise ConfigError(f"EarlyStopping: minimum_change = {minimum_change}: 0 or more is allowed")
-        if mode not in (None, "max", "min"):
-            raise ConfigError(f"EarlyStopping: mode = {mode!r}: 'max' or 'min' is allowed")
-        self.metric, self.patience, self.minimum_change = metric, patience, minimum_change
-        self.mode = mode or ("max" if metric.endswith("accuracy") else "min")
-        self._best: float | None = None
+        super().__init__(metric, mode, minimum_change)
+        self.patience = patience
         self._evaluations_without_gain = 0
 
     def on_run_start(self, run: Run) -> None:
-        self._best, self._evaluations_without_gain = None, 0
-        training = run.training
-        of_clients = training.data.test is None or self.metric in OTHER_KEYS or self.metric.startswith("clients_")
-        if training.privacy is not None and of_clients:
-            raise ConfigError(
-                f"EarlyStopping: metric = '{self.metric}': with dp_noise the last round must not depend on what clients "
-                "report; use a metric of the server's test examples"
-            )
-        for record in run.history:
-            self._update(record)
+        self._evaluations_without_gain = 0
+        super().on_run_start(run)
 
     def on_round_end(self, run: Run, record: Record) -> None:
-        measured = metrics_of(record)
-        if measured and self.metric not in record:
-            raise unknown_name("metric", self.metric, measured, of="EarlyStopping")
-        self._update(record)
+        super().on_round_end(run, record)
         if self._evaluations_without_gain >= self.patience:
             margin = f" by more than {self.minimum_change:g}" if self.minimum_change else ""
             run.stop(f"{self.metric} has not improved{margin} in {self.patience} evaluations")
 
-    def _update(self, record: Record) -> None:
-        value = record.get(self.metric)
-        if value is None:
-            return
-        gain = 0.0 if self._best is None else (value - self._best) * (1 if self.mode == "max" else -1)
-        if self._best is None or gain > self.minimum_change:
-            self._best, self._evaluations_without_gain = value, 0
-        else:
-            self._evaluations_without_gain += 1
+    def update(self, record: Record) -> bool | None:
+        better = super().update(record)
+        if better is not None:
+            self._evaluations_without_gain = 0 if better else self._evaluations_without_gain + 1
+        return better
+
+
+class SaveBest(BestSoFar):
+    """Saves the model of the evaluated round with the best metric. `best` and `best_round` tell which one it is.
+
+    `module.load_state_dict(laconic.load_model(path))` loads the model.
+
+    Args:
+        metric: A key of the records, such as "accuracy" or "loss".
+        path: The file. Default: best.safetensors in the run directory.
+        mode: "max" if larger is better, "min" if smaller is better. Default: "max" for accuracy, otherwise "min".
+    """
+
+    def __init__(
+        self,
+        metric: str = "accuracy",
+        path: str | PathLike[str] | None = None,
+        mode: Literal["max", "min"] | None = None,
+    ) -> None:
+        super().__init__(metric, mode)
+        self._given = None if path is None else Path(path)
+        self.path: Path | None = self._given
+        """The file of the current or last run."""
+
+    def on_run_start(self, run: Run) -> None:
+        if self._given is None and run.directory is None:
+            raise ConfigError("SaveBest: pass a path to it, or a directory to the run, as in out='runs/mine'")
+        self.path = self._given or (run.directory or Path()) / "best.safetensors"
+        super().on_run_start(run)
+        if not self.path.exists():
+            # The model of an earlier round is gone: the best of the rounds to come counts.
+            self.best = self.best_round = None
+
+    def on_round_end(self, run: Run, record: Record) -> None:
+        super().on_round_end(run, record)
+        if self.best_round == record["round"] and self.path is not None:
+            run.training.save_model(self.path)

@@ -10,10 +10,12 @@ import json
 import math
 import os
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from laconic.core.errors import ConfigError, DataError
 from laconic.core.part import section
@@ -21,7 +23,8 @@ from laconic.core.state_dict import checksum
 from laconic.data.federated import FederatedData
 from laconic.run.callbacks import Callback, Outcome, Run
 from laconic.run.checkpoints import Checkpoints
-from laconic.run.files import is_unfinished, naming, save_tensors, write_atomically
+from laconic.run.config import RunConfig
+from laconic.run.files import is_unfinished, load_tensors, naming, write_atomically
 from laconic.run.heat_map import heat_map
 from laconic.run.resume import check_fingerprints, check_rounds
 from laconic.run.training import Record, Training
@@ -86,6 +89,11 @@ class RunDirectory(Callback):
         return self.path / "label_counts.json"
 
     @property
+    def client_values(self) -> Path:
+        """The metrics of each client at the last evaluation, with `client_eval`."""
+        return self.path / "client_metrics.csv"
+
+    @property
     def checkpoint(self) -> Path:
         """The state to resume from, unless `store="disk"`."""
         return self.checkpoints.file
@@ -141,11 +149,13 @@ class RunDirectory(Callback):
             if not run.broken_off and self.checkpoints.last != run.training.server.round:
                 self.save_checkpoint(run.training)
             if outcome == "finished":
-                self.save_model(run.training)
+                run.training.save_model(self.model)
                 self.diverged.unlink(missing_ok=True)
                 config, last = run.config, run.training.server.round
                 for name, matrix in run.training.figures().items():
                     self.save_matrix(name, matrix, f"{config.dataset}, {config.partition or 'natural'}, round {last}")
+                if values := run.training.client_values():
+                    self.save_client_values(values)
         finally:
             if self._lock is not None:
                 os.close(self._lock)
@@ -209,6 +219,11 @@ class RunDirectory(Callback):
                 f"'{self.config}' was changed or is damaged; use it for a new run: laconic run {self.config}"
             )
 
+    def stored_config(self) -> RunConfig:
+        """The config that the run was started with. Code that it names is not loaded."""
+        self.check_config()
+        return RunConfig(**tomllib.loads(self.config.read_text()))
+
     def _tidy(self) -> None:
         for leftover in filter(is_unfinished, self.path.iterdir()):
             leftover.unlink(missing_ok=True)
@@ -237,14 +252,15 @@ class RunDirectory(Callback):
         self._last_save = time.perf_counter()
         self._save_seconds = self._last_save - started
 
-    def save_model(self, training: Training) -> None:
-        """Write the trained model's state dict, including frozen parameters, as a safetensors file."""
-        numbers = {"sha256": training.model_sha256(), "round": training.server.round}
-        save_tensors(self.model, training.trained().state_dict(), numbers)
-
     def save_label_counts(self, counts: np.ndarray) -> None:
         """Write the number of examples per client and class, for the report."""
         write_atomically(self.label_counts, json.dumps(counts.tolist()).encode())
+
+    def save_client_values(self, values: dict[str, list[float]]) -> None:
+        """Write the metrics of each client as CSV: a header, and one line per client."""
+        rows = zip(*values.values(), strict=True)
+        lines = [",".join(values), *(",".join(f"{value:.10g}" for value in row) for row in rows)]
+        write_atomically(self.client_values, "".join(f"{line}\n" for line in lines).encode())
 
     def save_matrix(self, name: str, matrix: np.ndarray, title: str) -> None:
         """Write a matrix as CSV, and as a PNG heat map if matplotlib is installed."""
@@ -253,6 +269,24 @@ class RunDirectory(Callback):
         picture = heat_map(matrix, title)
         if picture is not None:
             write_atomically(self.path / f"{name}.png", picture)
+
+
+def load_model(path: str | Path) -> dict[str, Tensor]:
+    """The state dict of a trained model. A file that has changed since it was written raises `DataError`.
+
+    Args:
+        path: A run directory, or its `model.safetensors`, which may have been moved.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = RunDirectory(path).model
+    if not path.exists():
+        raise DataError(f"'{path}' is missing: a run writes it at its end")
+    with naming(path):
+        tensors, numbers = load_tensors(path)
+    if "sha256" not in numbers:
+        raise DataError(f"'{path}' is not a model, but a checkpoint")
+    return tensors
 
 
 def read_metrics(path: Path, rounds: int | None = None) -> list[Record]:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from laconic.core.layout import Layout
-from laconic.core.task import Metric, Task
+from laconic.core.task import Metric, Task, output_of
+from laconic.data.federated import ClientData, Indices
 
 BATCH = 500
 
@@ -21,7 +22,8 @@ BATCH = 500
 class Measured:
     """One evaluated batch."""
 
-    count: int
+    weight: float
+    """The number of examples, times the share of their targets that count."""
     means: dict[str, Tensor]
     outputs: tuple[Tensor, Tensor] | None
     """Outputs and targets, if the task has metrics of all examples."""
@@ -41,32 +43,79 @@ class Measurable(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class ClientExamples:
+    """The examples of one client, or those at some positions, as input of `evaluate`."""
+
+    data: ClientData
+    client: int
+    positions: Indices | None = None
+
+    def __len__(self) -> int:
+        return self.data.size(self.client) if self.positions is None else len(self.positions)
+
+    def batch(self, indices: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """Inputs and targets at `indices`."""
+        chosen = indices.numpy() if self.positions is None else self.positions[indices.numpy()]
+        return self.data.batch(self.client, chosen, dtype)
+
+
 def evaluate(
     mapper: Mapper, task: Task, layout: Layout, model: Tensor, buffers: Tensor, examples: Measurable
 ) -> dict[str, float]:
-    """Compute every metric of the task over all examples."""
+    """Compute every metric of the task over all examples, for the model that is given as vectors."""
     module = copy.deepcopy(task.module).eval()
     layout.write(module, model, buffers)
+    return evaluate_module(mapper, task, module, examples, model.device, layout.dtype)
+
+
+def evaluate_module(
+    mapper: Mapper,
+    task: Task,
+    module: nn.Module,
+    examples: Measurable,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> dict[str, float]:
+    """Compute every metric of the task over all examples. The module is in evaluation mode."""
 
     def measure(start: int) -> Measured:
         indices = torch.arange(start, min(start + BATCH, len(examples)))
-        batch = tuple(tensor.to(model.device) for tensor in examples.batch(indices, layout.dtype))
+        batch = tuple(tensor.to(device) for tensor in examples.batch(indices, dtype))
+        weight = len(indices) * task.share(batch)
+        if not weight:
+            return Measured(0.0, {}, None)
         with torch.inference_mode():
             outputs = task.outputs(module, batch) if task.metrics else None
-            return Measured(len(indices), task.measure(module, batch), outputs)
+            return Measured(weight, task.measure(module, batch), outputs)
 
     sums: dict[str, float] = defaultdict(float)
-    metrics = {name: _accumulating(metric, model.device) for name, metric in task.named_metrics().items()}
+    total_weight = 0.0
+    metrics = {name: _accumulating(metric, device) for name, metric in task.named_metrics().items()}
     for measured in mapper(measure, range(0, len(examples), BATCH)):
+        total_weight += measured.weight
         for name, value in measured.means.items():
-            sums[name] += float(value) * measured.count
-        for metric in metrics.values():
-            assert measured.outputs is not None
-            metric.update(*measured.outputs)
-    values = {name: total / len(examples) for name, total in sums.items()}
+            sums[name] += float(value) * measured.weight
+        if measured.outputs is not None:
+            for metric in metrics.values():
+                metric.update(*measured.outputs)
+    if not total_weight:
+        return {}
+    values = {name: total / total_weight for name, total in sums.items()}
     for name, metric in metrics.items():
         values |= _numbers(name, metric.compute())
     return values
+
+
+def predict(module: nn.Module, examples: Measurable, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The module's outputs for the inputs of all examples, in host memory."""
+    outputs: list[Tensor] = []
+    for start in range(0, len(examples), BATCH):
+        indices = torch.arange(start, min(start + BATCH, len(examples)))
+        batch = tuple(tensor.to(device) for tensor in examples.batch(indices, dtype))
+        with torch.inference_mode():
+            outputs.append(output_of(module, batch).cpu())
+    return torch.cat(outputs)
 
 
 class OfAllExamples(Metric):

@@ -11,7 +11,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from laconic.core.errors import DataError
 from laconic.core.state_dict import bytes_of, checksum
@@ -72,6 +72,11 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]
     # A single metadata entry, because safetensors does not order them, and equal checkpoints must be equal files.
     header = {"format": FORMAT, "checksum": _checksum(contiguous, numbers), "plain": numbers}
     write_atomically(path, save(contiguous, {"laconic": json.dumps(header)}), mode)
+
+
+def save_model(path: Path, module: nn.Module, sha256: str, round: int) -> None:
+    """Write a model's state dict to a safetensors file, with its hash and its round."""
+    save_tensors(path, module.state_dict(), {"sha256": sha256, "round": round})
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

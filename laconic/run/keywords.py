@@ -25,6 +25,8 @@ class SettingsKeywords(TypedDict, total=False):
     buffers: Literal["mean", "frozen"]
     diagnostics: bool
     full_gradient: bool
+    client_eval: float | None
+    personalize: int | None
     defense: Defenses | Table
     max_violations: int
     faults: Faults | Table

@@ -51,11 +51,15 @@ def with_changes(wanted: RunConfig, stored: RunConfig, directory: Path) -> RunCo
     return stored.model_copy(update=changes | {"ray": stored.ray.model_copy(update=cluster)})
 
 
+NAMES = {"task": "model (its layers, frozen parameters or loss)", "numerics": "way to compute gradients (numerics)"}
+"""How messages call a fingerprint, if not by its key."""
+
+
 def check_fingerprints(stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to resume from a checkpoint with another model or other data."""
     for what, value in now.items():
         if stored.get(what) != value:
-            raise ConfigError(f"resume: the {what} differs from the one that the run was started with")
+            raise ConfigError(f"resume: the {NAMES.get(what, what)} differs from the one that the run was started with")
 
 
 def check_rounds(wanted: int, done: int, directory: Path) -> None:

@@ -37,6 +37,10 @@ class Settings(BaseModel):
     """Measure the compressor's constants q_C, q_A and gamma and the norm of the error memories in every round."""
     full_gradient: bool = False
     """Measure the loss and gradient over all clients, and the similarity of clients' gradients, at every evaluation."""
+    client_eval: float | None = Field(None, gt=0, lt=1)
+    """Share of each client's examples to hold out from training, such as 0.2, and to evaluate the model on by client."""
+    personalize: int | None = Field(None, ge=1)
+    """With client_eval: local steps of each client after which its own model is evaluated, too."""
     defense: Defenses = Defenses()
     """Robust aggregation, clipping and differential privacy."""
     max_violations: int = Field(3, ge=1)
@@ -61,6 +65,12 @@ class Settings(BaseModel):
     """What runs the clients: this process (inline), or a Ray cluster."""
     ray: RaySettings = Field(default_factory=RaySettings)
     """The Ray engine."""
+
+    @model_validator(mode="after")
+    def _personalize_is_evaluated(self) -> Settings:
+        if self.personalize is not None and self.client_eval is None:
+            raise ValueError(f"personalize = {self.personalize}: needs client_eval, the share of examples to hold out")
+        return self
 
     @model_validator(mode="after")
     def _engine_has_workers(self) -> Settings:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Generator
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,11 +15,14 @@ from torch import nn
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
+from laconic.core.errors import ConfigError
+from laconic.core.layout import UNSHAPED, is_unshaped
 from laconic.core.part import section
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import StateDict, prefixed
-from laconic.core.task import TASKS, Task, called_by_name
-from laconic.data.federated import ClientData, Fingerprinted, Kind, NamedInputs, sizes_of
+from laconic.core.task import TASKS, Batch, Task, called_by_name
+from laconic.data.federated import ClientData, Indices, Kind, NamedInputs, fingerprint_of, sizes_of
+from laconic.data.held_out import hold_out
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.inline import ClientSpec
 from laconic.engine.network import NetworkEngine
@@ -32,6 +38,7 @@ from laconic.federation.ledger import Ledger
 from laconic.federation.policy import ExchangeReport, Outcome, ReplyPolicy
 from laconic.federation.round import Round
 from laconic.federation.store import MemoryStore
+from laconic.run.client_evaluation import ClientEvaluation
 from laconic.run.diagnostics import Diagnostics
 from laconic.run.full_gradient import FullGradient
 from laconic.run.settings import Settings
@@ -44,12 +51,18 @@ class Simulation(Training):
     def __init__(self, algorithm: Algorithm, task: Task, data: ClientData, settings: Settings) -> None:
         if settings.engine == "ray":
             settings = settings.model_copy(update={"ray": connect(settings.ray, settings.threads or 1)})
+        whole = data
+        held_out: list[Indices] | None = None
+        if settings.client_eval is not None:
+            data, held_out = hold_out(whole, settings.client_eval)
         self.database = Database(settings.store_cache) if settings.store == "disk" else None
         self.store = MemoryStore() if self.database is None else DiskStore(self.database)
         self.policy = SimulationPolicy(Blocklist(settings.max_violations))
         algorithm.method.check(sizes_of(data), weighting_of(algorithm, settings))
         device = usable_device(settings.device)
-        prepared = prepare(task, settings.numerics, device, client_example(data, 0), data.classes)
+        example = client_example(data, 0)
+        task = _with_shapes(task, example(torch.float32), settings.seed) if is_unshaped(task.module) else task
+        prepared = prepare(task, settings.numerics, device, example, data.classes)
         links = None if self.database is None else DiskClientLinkState(self.database)
         super().__init__(algorithm, prepared, data, settings, policy=self.policy, links=links)
         settings = self.settings
@@ -87,6 +100,11 @@ class Simulation(Training):
             self.diagnostics = Diagnostics(self.algorithm.uplink.effective)
         self.full_gradient = FullGradient(self.local_engine, self.server.weighting) if settings.full_gradient else None
 
+        self.client_evaluation: ClientEvaluation | None = None
+        if held_out is not None:
+            steps = settings.personalize
+            self.client_evaluation = ClientEvaluation(self.local_engine, self.task, whole, held_out, steps)
+
     def _warm_up(self, batch: tuple[torch.Tensor, ...]) -> None:
         try:
             self.local_engine.warm_up(batch)
@@ -112,6 +130,8 @@ class Simulation(Training):
         record: Record = {}
         if evaluated and self.full_gradient is not None:
             record |= self.full_gradient.measure(self.server)
+        if evaluated and self.client_evaluation is not None:
+            record |= self.client_evaluation.measure(self.server)
         if self.diagnostics is not None:
             assert self.last_round is not None
             context = RoundContext(self.layout, self.server.randomness, self.server.round)
@@ -148,9 +168,25 @@ class Simulation(Training):
         similarity = None if self.full_gradient is None else self.full_gradient.similarity
         return {} if similarity is None else {"gradient_similarity": similarity}
 
+    def client_values(self) -> dict[str, list[float]]:
+        measured = self.client_evaluation
+        return (
+            {}
+            if measured is None or not measured.values
+            else {"client": [*map(float, measured.clients)]} | measured.values
+        )
+
     def fingerprints(self) -> dict[str, Any]:
-        data = self.data.fingerprint() if isinstance(self.data, Fingerprinted) else None
-        return super().fingerprints() | {"data": data}
+        return self._fingerprints
+
+    @cached_property
+    def _fingerprints(self) -> dict[str, Any]:
+        # Computed once: every checkpoint has them, and frozen parameters may be large.
+        return super().fingerprints() | {
+            "task": self.task.fingerprint(),
+            "data": fingerprint_of(self.data),
+            "numerics": self.settings.numerics.model_dump_json(),
+        }
 
     def state_dict(self) -> StateDict:
         """The state needed to resume, without client states that are in a database."""
@@ -207,6 +243,22 @@ def initial_module(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Randomness(seed).integer(Draw.INITIAL_MODEL))
         return build()
+
+
+def _with_shapes(task: Task, batch: Batch, seed: int) -> Task:
+    """The task with shapes and initial weights for lazy layers, such as nn.LazyLinear, which depend only on the seed."""
+    try:
+        module = copy.deepcopy(task.module)
+    except ValueError:  # lazy buffers, as those of LazyBatchNorm1d, cannot be copied
+        raise ConfigError(UNSHAPED) from None
+    task.check(batch)
+
+    def build() -> nn.Module:
+        with torch.no_grad():
+            module.eval()(*batch[:-1])
+        return module.train(task.module.training)
+
+    return replace(task, module=initial_module(build, seed))
 
 
 class Described(Protocol):

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 WINDOW = 5
 """The number of consecutive evaluations whose mean must reach the target, so that one lucky round does not count."""
+
+
+RankBy = Literal["bytes", "time", "rounds"]
+RANK_BY: dict[RankBy, str] = {"bytes": "bytes", "time": "simulated_seconds", "rounds": "rounds"}
+"""The costs that runs can be ranked by, and the name of the cost in `Reached`."""
 
 
 @dataclass(frozen=True)

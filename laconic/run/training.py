@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.core.errors import ConfigError, LaconicError, PacketError
@@ -20,7 +22,10 @@ from laconic.core.part import section
 from laconic.core.randomness import Randomness
 from laconic.core.state_dict import StateDict, prefixed
 from laconic.core.task import Task
-from laconic.data.federated import ClientData
+from laconic.data.arrays import Pair
+from laconic.data.federated import Array, ClientData, Examples
+from laconic.data.form import Form
+from laconic.data.tables import data_frame
 from laconic.engine.prepared import PreparedTask
 from laconic.federation.client_links import DiskClientLinkState
 from laconic.federation.database import Database
@@ -31,7 +36,8 @@ from laconic.federation.privacy import Privacy
 from laconic.federation.round import Round, run_round
 from laconic.federation.server import Server
 from laconic.federation.settings import Weighting
-from laconic.run.evaluate import Mapper, evaluate
+from laconic.run.evaluate import Mapper, evaluate, evaluate_module, predict
+from laconic.run.files import save_model
 from laconic.run.metrics import metrics_by_name
 from laconic.run.settings import Settings
 
@@ -45,10 +51,15 @@ DIAGNOSTICS = (
 OTHER_KEYS = {
     *("round", "participants", "training_loss", "seconds", "streams", "refused"),
     *("skipped", "skipped_down", "accelerated", "lost", "clipped", "simulated_seconds", "cut_off", "collapsed"),
+    *("clients_evaluated", "clients_left_out"),
     *DIAGNOSTICS,
     *Ledger().totals(),
 }
 """Keys of a record that are not metrics of the task."""
+
+
+OF_CLIENTS = ("clients_", "client_", "worst_client_", "personal_", "worst_personal_")
+"""Prefixes of metrics that are measured on clients' examples."""
 
 
 def metrics_of(record: Record) -> dict[str, float]:
@@ -87,6 +98,10 @@ class Result:
     ledger: Ledger
     model_sha256: str
     seconds: float
+    task: Task
+    """The trained model with its loss and metrics."""
+    form: Form
+    """The form of the data."""
     stopped: str | None = None
     """Why a callback stopped the run before its last round; None if none did."""
 
@@ -104,6 +119,44 @@ class Result:
     def loss(self) -> float | None:
         """The loss of the last evaluation."""
         return self.metrics.get("loss")
+
+    def predict(self, inputs: Array | Mapping[str, Array]) -> Tensor:
+        """The trained model's outputs for an array of inputs, one row per example: logits, or predicted values.
+
+        Inputs have the form of the training data: uint8 images are normalized, and named inputs are a dict.
+
+        >>> import laconic
+        >>> data = laconic.data.load("digits")
+        >>> result = laconic.simulate("fed_avg", "logistic", data, rounds=3, participants=5)
+        >>> result.predict(data.test.inputs).argmax(-1)[:5]
+        tensor([3, 1, 4, 5, 9])
+        """
+        return predict(self.model, self.form.inputs(inputs), *self._placed())
+
+    def evaluate(self, data: Examples | ClientData | Pair | Dataset[Any]) -> dict[str, float]:
+        """The metrics of the trained model on other data.
+
+        Args:
+            data: A pair of arrays (inputs, targets), a data set of torch or Hugging Face, or a `ClientData`, whose test
+                examples are used.
+        """
+        return evaluate_module(map, self.task, self.model, self.form.examples(data), *self._placed())
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the trained model's state dict as a safetensors file.
+
+        `module.load_state_dict(laconic.load_model(path))` loads it into a module of the same kind.
+        """
+        save_model(Path(path), self.model, self.model_sha256, len(self.history))
+
+    def to_pandas(self) -> Any:
+        """The history as a pandas DataFrame: one row per round, one column per number (extra `tables`)."""
+        rows = [{key: value for key, value in record.items() if key != "streams"} for record in self.history]
+        return data_frame(rows).set_index("round")
+
+    def _placed(self) -> tuple[torch.device, torch.dtype]:
+        parameter = next(self.model.parameters())
+        return parameter.device, parameter.dtype
 
     def __repr__(self) -> str:
         costs = self.ledger.totals()
@@ -277,6 +330,10 @@ class Training:
         """Measured matrices by name, which the run directory stores next to the metrics."""
         return {}
 
+    def client_values(self) -> dict[str, list[float]]:
+        """The last values of an evaluation by client: "client", its number, and each metric. Empty without one."""
+        return {}
+
     def close(self) -> None:
         """Stop the engines and close files."""
 
@@ -285,6 +342,10 @@ class Training:
         module = self.task.to(self.server.model.device, self.layout.dtype).module
         self.layout.write(module, self.server.model, self.server.buffers)
         return module.eval()
+
+    def save_model(self, path: Path) -> None:
+        """Write the server's current model, including frozen parameters, as a safetensors file."""
+        save_model(path, self.trained(), self.model_sha256(), self.server.round)
 
     def model_sha256(self) -> str:
         """The SHA-256 hash of all parameters and floating-point buffers."""
@@ -296,7 +357,9 @@ class Training:
     def result(self, history: list[Record], stopped: str | None = None) -> Result:
         """Build the result. `stopped` is the reason if a callback stopped the run."""
         costs = (self.ledger, self.model_sha256(), self.seconds)
-        return Result(self.algorithm, self.settings, history, self.trained(), *costs, stopped)
+        task = replace(self.task, module=self.trained())
+        trained = (task, Form.of(self.data), stopped)
+        return Result(self.algorithm, self.settings, history, task.module, *costs, *trained)
 
 
 def weighting_of(algorithm: Algorithm, settings: Settings) -> Weighting:

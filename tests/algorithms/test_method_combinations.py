@@ -15,7 +15,7 @@ METHODS = {
     "fed_prox": {},
     "fed_gate": {},
     "scaffold": {},
-    "fed_amd": {"probability": 0.5},
+    "fed_amd": {"probability": 0.5, "local_lr": 0.05},
     "bvr_l_sgd": {},
     "fed_page": {"probability": 0.3},
     "minibatch_sgd": {},

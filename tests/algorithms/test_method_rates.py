@@ -55,7 +55,7 @@ def expected(name: str, problem: Problem, optimizer: optimizers.Optimizer | None
 
 
 def ours(name: str, **parameters: object) -> laconic.Algorithm:
-    return make(name, **({"period": 2} if name == "fed_amd" else {}), **parameters)
+    return make(name, **({"period": 2, "local_lr": 0.05} if name == "fed_amd" else {}), **parameters)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -92,7 +92,7 @@ CLIPPED: dict[str, tuple[dict[str, object], Callable[[Problem], History]]] = {
     "scaffold": ({"warm_start": True}, lambda problem: methods.control_variates(problem, FULL)),
     "fed_gate": ({}, methods.gradient_tracking),
     "fed_amd": (
-        {"probability": 0.4},
+        {"probability": 0.4, "local_lr": 0.05},
         lambda problem: methods.anchor_sampling(problem, anchors(0.4), FULL, large()),
     ),
     "bvr_l_sgd": ({}, lambda problem: methods.bvr_l_sgd(problem, large())),

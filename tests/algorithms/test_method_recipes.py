@@ -139,7 +139,7 @@ def test_scaffold_compressed_equals_its_oracle() -> None:
 def test_fed_amd_equals_both_forms_of_its_oracle(server_keeps: str, batch: int | None) -> None:
     first = large(batch, "first large batch")[0]
     oracle = methods.anchor_sampling(SETTING.oracle(), anchors(0.4), first, large(batch), server_keeps)
-    algorithm = laconic.fed_amd(probability=0.4, anchor_batch="full" if batch is None else batch)
+    algorithm = laconic.fed_amd(local_lr=0.05, probability=0.4, anchor_batch="full" if batch is None else batch)
     assert difference(algorithm, oracle) < 1e-9
 
 
@@ -157,14 +157,14 @@ def test_large_batches_follow_the_order_of_the_data() -> None:
 def test_fed_amd_sequential_equals_its_oracle() -> None:
     everybody = [set(range(N)) if t % 3 == 0 else set() for t in range(SETTING.rounds)]
     oracle = methods.anchor_sampling(SETTING.oracle(), everybody, FULL, large())
-    assert difference(laconic.fed_amd(period=3), oracle) < 1e-9
+    assert difference(laconic.fed_amd(local_lr=0.05, period=3), oracle) < 1e-9
 
 
 def test_fed_amd_compressed_equals_its_oracle() -> None:
     compress = FIXED[SPELLING]
     sent = {"uplink": links.ErrorFeedback(compress), "compress_difference": compress}
     oracle = methods.anchor_sampling(SETTING.oracle(), anchors(0.4), FULL, large(), **sent)
-    algorithm = laconic.fed_amd(probability=0.4, uplink=laconic.Compressed(SPELLING, memory=True))
+    algorithm = laconic.fed_amd(local_lr=0.05, probability=0.4, uplink=laconic.Compressed(SPELLING, memory=True))
     assert difference(algorithm, oracle) < 1e-8
     assert difference(algorithm.replace(first_pass="compressed"), oracle) > 1e-4
 
@@ -321,7 +321,7 @@ def _proximal(problem: Problem, mu: float) -> list[np.ndarray]:
 def test_fed_amd_with_everybody_and_one_step_is_minibatch_sgd_every_other_round() -> None:
     """n = N, p = 1, 0, 1, 0, … and K = 1: w moves in odd rounds, by the full gradient at the round before, which is w."""
     setting = Setting(participants=N, local_steps=1, rounds=10)
-    ours = models("fed_amd", setting, period=2)
+    ours = models("fed_amd", setting, period=2, local_lr=0.05)
     w = setting.oracle().initial.copy()
     for t in range(10):
         if t % 2:
@@ -332,7 +332,7 @@ def test_fed_amd_with_everybody_and_one_step_is_minibatch_sgd_every_other_round(
 def test_fed_amd_with_everybody_alternating_is_bvr_l_sgd() -> None:
     """With K > 1 too, but for the batches, which are named after the round: so one client and full batches."""
     setting = Setting(participants=N, rounds=8, local_steps=3)
-    algorithm = laconic.fed_amd(period=2, batch_order="fixed", batch_size=max(SIZES))
+    algorithm = laconic.fed_amd(local_lr=0.05, period=2, batch_order="fixed", batch_size=max(SIZES))
     reference = laconic.bvr_l_sgd(batch_order="fixed", batch_size=max(SIZES))
     with_anchors = _full_batches(setting, algorithm)
     at_once = _full_batches(setting, reference)

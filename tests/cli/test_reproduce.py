@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from laconic.reproduce.catalog import REPRODUCTIONS
+from laconic.reproduce.runner import Runner, plan
+from laconic.run import Callback, RunDirectory
 
 
 def test_the_list_names_every_one(forked) -> None:
@@ -26,6 +28,23 @@ def test_results_go_to_the_folder_that_is_named(forked, tmp_path: Path) -> None:
     assert done.code == 0, done.stderr
     assert done.stdout.count("holds:") == 12 and "does not hold" not in done.stdout
     assert "12 of 12" in (tmp_path / "out/reproductions.md").read_text()
+
+
+def test_code_that_a_stored_run_names_runs_only_if_it_is_trusted(forked, tmp_path: Path) -> None:
+    """Whoever sends a folder of runs must not run code on the machine of whoever continues them."""
+    (tmp_path / "own.py").write_text("open('ran', 'w').close()\nraise SystemExit\n")
+    name, study = next(iter(REPRODUCTIONS["fedcams-epsilon"].studies.items()))
+    assert study.experiment is not None
+    runner = Runner(study.experiment, plan(study, study.experiment, "short"), tmp_path / "runs" / name, Callback())
+    for label in runner.labels():
+        directory = RunDirectory(runner._directory(label))
+        directory.path.mkdir(parents=True)
+        directory._write_config('imports = ["own.py"]\n')
+    refused = forked("reproduce", "fedcams-epsilon", "--runs", "runs")
+    assert refused.code == 2 and "runs code of its author: 'own.py'; if you trust it, add --trust" in refused.stderr
+    assert not (tmp_path / "ran").exists()
+    trusted = forked("reproduce", "fedcams-epsilon", "--runs", "runs", "--trust")
+    assert trusted.code == 2 and "cannot load" in trusted.stderr and (tmp_path / "ran").exists(), trusted.stderr
 
 
 def test_a_misspelled_name_is_one_line(forked) -> None:

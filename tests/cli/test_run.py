@@ -223,3 +223,14 @@ def test_a_collapse_is_shown_once_and_counted(laconic) -> None:
     outcome = laconic("run", "--model", "mlp:16", "--participants", 5, *collapsing, "--json")
     assert outcome.stderr.count("collapsed in round 1") == 1
     assert outcome.json()["collapsed"] == 1
+
+
+def test_callbacks_are_options(forked, small, tmp_path: Path) -> None:
+    options = ("--early-stopping", "accuracy:patience=1,minimum_change=0.9", "--save-best", "loss")
+    done = forked("run", *small, "--rounds", 9, "--eval-every", 1, *options, "--out", tmp_path / "run", "--json")
+    assert done.code == 0, done.stderr
+    assert rounds_in(tmp_path / "run") == [1, 2] and done.json()["rounds"] == 2
+    assert load_file(tmp_path / "run/best.safetensors").keys() == load_file(tmp_path / "run/model.safetensors").keys()
+    wrong = forked("run", *small, "--early-stopping", "accuracy:patience=none", "--out", tmp_path / "other")
+    assert wrong.code == 2 and "EarlyStopping: 'accuracy:patience=none'" in wrong.stderr
+    assert not (tmp_path / "other").exists()

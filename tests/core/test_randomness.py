@@ -79,6 +79,7 @@ def test_names_of_draws_are_frozen() -> None:
         "BANDWIDTH_DOWN": "network/down",
         "BANDWIDTH_UP": "network/up",
         "BATCHES": "batches",
+        "CLIENT_EVALUATION": "client evaluation",
         "CRASH": "fault/crash",
         "CRASH_MOMENT": "fault/crash moment",
         "DIAGNOSTICS": "diagnostics",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -46,6 +47,38 @@ def test_next_token_is_the_mean_over_all_places() -> None:
     likelihood = math.log(1 + 3 * math.exp(-5))
     assert float(task.loss(task.module, (targets, targets))) == pytest.approx((likelihood + 5 * math.log(4)) / 6)
     assert float(task.measure(task.module, (targets, targets))["accuracy"]) == pytest.approx(2 / 6)
+
+
+@pytest.mark.parametrize("strategy", ["loop", "vmap"])
+def test_a_client_whose_targets_are_all_ignored_neither_learns_nor_diverges(strategy: str) -> None:
+    tokens, ignored = torch.arange(8).view(4, 2) % 3, torch.full((4, 2), -100)
+    clients = from_arrays([(tokens, ignored), (tokens, ignored)], kind="next_token", classes=3)
+    model = nn.Embedding(3, 3)
+    settings = {"rounds": 2, "numerics": {"strategy": strategy}}
+    result = laconic.simulate("fed_avg", model, clients, local_steps=2, **settings)
+    assert torch.equal(result.model.weight, model.weight) and result.loss == 0.0
+    # One ignored client of two halves the step of the other.
+    alone, both = (
+        laconic.simulate("fed_avg", model, from_arrays(parts, kind="next_token", classes=3), **settings | {"rounds": 1})
+        for parts in ([(tokens, tokens)], [(tokens, tokens), (tokens, ignored)])
+    )
+    torch.testing.assert_close(2 * (both.model.weight - model.weight), alone.model.weight - model.weight)
+
+
+def test_an_evaluation_weighs_batches_by_the_tokens_that_count(monkeypatch) -> None:
+    monkeypatch.setattr("laconic.run.evaluate.BATCH", 1)
+    tokens = torch.tensor([[0, 1, 2], [2, 1, 0], [1, 1, 1]])
+    targets = torch.tensor([[0, -100, -100], [1, 2, 0], [-100, -100, -100]])
+    model = nn.Embedding.from_pretrained(torch.eye(3) * torch.tensor([1.0, 2.0, 3.0]), freeze=False)
+    counted = targets != -100
+    with torch.no_grad():
+        expected = nn.functional.cross_entropy(model(tokens)[counted], targets[counted])
+    data = from_arrays([(tokens, tokens)], test=(tokens, targets), kind="next_token", classes=3)
+    right = {"right": lambda outputs, targets: (outputs.argmax(-1) == targets).float().mean()}
+    task = replace(next_token(model), metrics=right)
+    result = laconic.simulate("fed_avg:server_lr=1e-12", task, data, rounds=1)
+    assert result.loss == pytest.approx(float(expected), rel=1e-6)
+    assert result.accuracy == pytest.approx(2 / 4) and result.metrics["right"] == pytest.approx(2 / 4)
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 1)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -247,6 +248,18 @@ def test_norms_are_compared_with_those_of_the_round_and_with_earlier_ones() -> N
     assert refused_above(again, *[1e6] * 9) == 1.0
 
 
+def test_with_clipping_norms_are_compared_with_the_upper_quartile_of_earlier_ones() -> None:
+    """Near the optimum most updates are tiny, but honest ones may still be as large as before."""
+    norms = UpdateNormFilter(Defenses(clip="median:2", refuse="auto"))
+    assert refused_above(norms, *[0.01] * 5) == pytest.approx(0.05)
+    for norm in [0.01] * 60 + [1.0] * 40:
+        norms.add({"train/model": norm})
+    assert refused_above(norms, *[0.001] * 9) == 10.0
+    assert refused_above(norms, *[2.0] * 9) == 20.0
+    limits = norms.limits([{"train/model": 0.001}] * 9)
+    assert limits.factor({"train/model": 9.0}, 0) == pytest.approx(0.002 / 9)
+
+
 def test_a_difference_may_be_as_large_as_the_state() -> None:
     """A client that was away for long, or has lost its state, is no outlier."""
     norms = UpdateNormFilter(Defenses(refuse="auto"))
@@ -330,6 +343,25 @@ def test_one_attacker_does_no_harm_to_a_deployment_from_the_first_round_on(algor
 def test_an_outlier_is_refused_and_blocked_if_it_stays_one() -> None:
     result = run(defense=DEPLOYMENT, faults={"boosted": 1, "boost": -20.0}, max_violations=2, rounds=4)
     assert [record.get("refused") for record in result.history] == [{"outlier": 1}] * 2 + [None] * 2
+
+
+def test_a_client_with_many_examples_takes_more_steps_and_is_no_outlier() -> None:
+    data = laconic.data.load("digits", clients=10, partition="iid")
+    order = np.concatenate(data.clients)
+    data = replace(data, clients=[*np.split(order[:180], 9), order[180:]])
+    given: dict[str, Any] = {"rounds": 4, "eval_every": 4, "defense": DEPLOYMENT, "max_violations": 2}
+    result = laconic.simulate("fed_avg:local_epochs=2", "logistic", data, **given)
+    assert not any("refused" in record for record in result.history)
+
+
+def test_more_local_steps_raise_the_limit_for_outliers_only() -> None:
+    limits = UpdateNormFilter(Defenses(refuse="auto")).limits([{"train/model": 1.0, "train/control": 1.0}] * 5)
+    limits.factor({"train/model": 14.0}, 0, work=3.0)
+    for norms in ({"train/model": 16.0}, {"train/model": 101.0}, {"train/control": 21.0}):
+        with pytest.raises(PacketError):
+            limits.factor(norms, 0, work=50.0 if max(norms.values()) > 16 else 3.0)
+    with pytest.raises(PacketError, match="above 5, 5 times the median"):
+        limits.factor({"train/model": 6.0}, 0, work=0.1)
 
 
 def test_an_accepted_reply_clears_outliers_and_nothing_else() -> None:

@@ -1,8 +1,9 @@
-"""Clients whose updates have a flipped sign are refused; honest clients are not, however different their data is."""
+"""Clients whose updates are reversed or undo training are refused; honest ones are not, however different their data is."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,7 +32,8 @@ def test_only_the_client_with_the_flipped_sign_is_refused(algorithm: str, caplog
     assert sum(sum(each.values()) for each in refused) >= 3
     # With some methods the norms of its later updates are outliers, too.
     assert {reason for each in refused for reason in each} <= {"direction", "outlier"}
-    assert len({*re.findall(r"the reply of (client \d+) was refused", caplog.text)}) == 1
+    (client,) = {*re.findall(r"the reply of (client \d+) was refused", caplog.text)}
+    assert f"{client} is blocked" in caplog.text
 
 
 def clients(directions: DirectionFilter, rounds: range, flipped: int) -> list[tuple[int, int]]:
@@ -45,7 +47,7 @@ def clients(directions: DirectionFilter, rounds: range, flipped: int) -> list[tu
             update = 0.1 * (minimum - model) + 0.02 * noise[client]
             signed = -update if client == flipped else update
             try:
-                directions.check("train", client, directions.project(signed), directions.project(model))
+                directions.check("train", client, signed, directions.project(model), model)
             except PacketError as error:
                 assert error.reason == "direction"
                 refused.append((round, client))
@@ -62,6 +64,62 @@ def test_a_client_is_judged_after_three_scores_and_a_resumed_run_remembers_them(
     assert clients(second, range(2, 8), flipped=4) == expected
     for name, value in whole.state_dict().items():
         assert torch.equal(value, second.state_dict()[name])
+
+
+def judged(growth: list[float], exact: bool = True) -> set[int]:
+    """The clients that are refused in eight rounds, if each one's updates have this cosine with the model."""
+    directions, refused = DirectionFilter(Randomness(0)), set()
+    for round in range(8):
+        draws = torch.randn(len(growth) + 1, 2000, generator=torch.Generator().manual_seed(round))
+        model = torch.ones(2000) + 0.01 * draws[-1]
+        start = directions.project(model)
+        for client, cosine in enumerate(growth):
+            across = draws[client] - draws[client].mean()
+            update = cosine * model / model.norm() + (1 - cosine**2) ** 0.5 * across / across.norm()
+            try:
+                directions.check("train", client, update, start, model if exact else None)
+            except PacketError as error:
+                assert "undo the training of the others" in str(error)
+                refused.add(client)
+    return refused
+
+
+def test_an_update_that_shrinks_the_model_is_refused_if_nearly_all_others_let_it_grow() -> None:
+    """As wrong labels do."""
+    wrong = [0.1, 0.12, 0.08, 0.1, 0.11, 0.09, 0.1, 0.12, 0.1, -0.06]
+    assert judged(wrong) == {9}
+    assert judged(wrong, exact=False) == set()  # compressed updates are too noisy
+    # With weight decay, or in regression, the sign says nothing: the clients do not agree on it.
+    assert judged([0.1, 0.05, 0.02, -0.03, -0.06, 0.08, 0.12, -0.02, 0.04, -0.06]) == set()
+    assert judged([-0.1] * 9 + [-0.2]) == set()
+    assert judged([0.1, 0.12, 0.08, -0.06]) == set()  # too few clients
+
+
+@pytest.mark.parametrize("score", [0, 1])
+def test_many_attackers_widen_the_spread_and_do_not_switch_off_the_first_score(score: int) -> None:
+    averages = torch.tensor([-0.14, -0.12, -0.1, -0.08, -0.06, -0.04, 0.2, 0.2, 0.2])
+    rows = torch.zeros(9, 5 + 2 * SIZE)
+    rows[:, 0], rows[:, 1 + score], rows[:, 3 + score] = 5, 5 * averages, 5 * averages**2
+    directions = DirectionFilter(Randomness(0))
+    directions.load_state_dict({"train/clients": torch.arange(9), "train/rows": rows})
+    # The model has not moved, so the moments stay as they are.
+    if score == 0:
+        with pytest.raises(PacketError, match="client 8 look reversed"):
+            directions.check("train", 8, torch.ones(5), torch.zeros(SIZE), torch.ones(5))
+    else:
+        directions.check("train", 8, torch.ones(5), torch.zeros(SIZE), torch.ones(5))
+
+
+def test_wrong_labels_are_found() -> None:
+    data = laconic.data.load("digits", clients=10, partition="iid")
+    targets = data.examples.targets.clone()
+    wrong = torch.from_numpy(data.clients[0])
+    targets[wrong] = 9 - targets[wrong]
+    data = replace(data, examples=replace(data.examples, targets=targets))
+    given: dict[str, Any] = {"defense": DEPLOYMENT, "eval_every": 16, "max_violations": 3}
+    result = laconic.simulate("fed_avg", "mlp:16", data, rounds=16, **given)
+    assert sum(record.get("refused", {}).get("direction", 0) for record in result.history) == 3
+    assert result.history[-1]["participants"] == 9
 
 
 def test_a_client_that_recovers_is_accepted_again() -> None:
@@ -81,6 +139,6 @@ def test_projections_keep_cosines() -> None:
 
 def test_what_is_not_finite_or_does_not_move_gives_no_score() -> None:
     directions = DirectionFilter(Randomness(0))
-    for value in (1.0, float("inf"), 1.0, 3e38):
-        directions.check("train", 0, directions.project(torch.full((5,), value)), torch.zeros(SIZE))
-    assert directions.state_dict()["train/rows"][0, :3].tolist() == [0, 0, 0]
+    for value in (1.0, float("inf"), 1.0, 3e38, float("nan")):
+        directions.check("train", 0, torch.full((5,), value), torch.zeros(SIZE), torch.ones(5))
+    assert directions.state_dict()["train/rows"][0, :5].tolist() == [0] * 5

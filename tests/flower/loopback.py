@@ -17,9 +17,9 @@ Filter = Callable[[int, Message], Message | None]
 """Node and reply -> the reply as it arrives; None if it is lost."""
 
 
-def failure(reply: Message, reason: str) -> Message:
+def failure(reply: Message, reason: str, code: int = 8) -> Message:
     """What Flower delivers in the place of a reply whose process has failed."""
-    error = Message(Error(code=8, reason=reason), reply_to=reply)
+    error = Message(Error(code=code, reason=reason), reply_to=reply)
     error.metadata.__dict__["_reply_to_message_id"] = reply.metadata.reply_to_message_id
     return error
 

@@ -39,10 +39,10 @@ def run(grid: LoopbackGrid, folder: Path, algorithm="fed_cams", **settings):
     return serve(grid, algorithm, "logistic", "digits", own | SETTINGS | settings)
 
 
-def simulated(label: str, **settings):
+def simulated(label: str, dtype="float32", **settings):
     name, *said = label.split(":")
     said = dict(pair.split("=") for pair in said)
-    numerics = laconic.gradients.numerics.Numerics(strategy="loop")
+    numerics = laconic.gradients.numerics.Numerics(strategy="loop", dtype=dtype)
     changes = {key: value for key, value in (SETTINGS | settings).items() if key != "local_steps"}
     algorithm = laconic.algorithms.recipes.make(name, **said)
     if "local_steps" in algorithm.method.parameters():

@@ -44,6 +44,12 @@ def test_every_recipe_gives_the_model_of_a_simulation(tmp_path, name):
     assert federated.metrics == expected.metrics
 
 
+def test_nodes_train_in_the_precision_of_the_plan(tmp_path):
+    federated = run(federation(tmp_path), tmp_path, dtype="bfloat16", rounds=2)
+    assert federated.model_sha256 == simulated("fed_cams", dtype="bfloat16", rounds=2).model_sha256
+    assert federated.model_sha256 != simulated("fed_cams", rounds=2).model_sha256
+
+
 class PowerCut(Exception):
     pass
 

@@ -14,6 +14,8 @@ import laconic
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from flwr.app import Message
+from flwr.supercore.run import Run
+from flwr.supernode.start_client_internal import FAB_VERIFICATION_ERROR
 
 from laconic.flower import client_app, wire
 from tests.flower.loopback import LoopbackGrid, failure
@@ -58,9 +60,27 @@ def test_a_node_that_fails_to_join_is_told_again(tmp_path, caplog):
     complaints = [record.getMessage() for record in caplog.records if "cannot take part" in record.getMessage()]
     # The same reason is said once, in one line of bounded length.
     assert len(complaints) == 1
-    assert "node 102 cannot take part: node: out of memory out of memory" in complaints[0]
+    assert "node 102 cannot take part: failed: out of memory out of memory" in complaints[0]
     assert len(complaints[0]) < 400
     assert "\n" not in complaints[0]
+
+
+def test_the_server_names_the_app_that_a_node_has_not_approved(tmp_path, caplog, monkeypatch):
+    """Flower itself reports only that "the FAB could not be verified"."""
+    grid = federation(tmp_path)
+    digest = "1a" * 32
+    monkeypatch.setattr(LoopbackGrid, "run", Run.create_empty(1))
+    grid.run.fab_hash = digest
+    grid.spoil = lambda node, reply: (
+        failure(reply, FAB_VERIFICATION_ERROR.reason, FAB_VERIFICATION_ERROR.code) if node == 102 else reply
+    )
+    with caplog.at_level(logging.WARNING, logger="flwr.laconic"):
+        run(grid, tmp_path, "fed_avg", rounds=1, deadline=0.5)
+    (complaint,) = (record.getMessage() for record in caplog.records if "cannot take part" in record.getMessage())
+    assert complaint.startswith(
+        "laconic: node 102 cannot take part: failed: the node's owner has not approved this app"
+    )
+    assert digest in complaint and "--apps" in complaint
 
 
 def test_a_node_that_comes_back_under_a_new_name_is_let_in_though_flower_has_the_old_one_still(tmp_path, caplog):

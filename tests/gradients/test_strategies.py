@@ -56,6 +56,10 @@ BUILDERS = {
 }
 
 
+# The others' batches of 8 numbers, as one image.
+BUILDERS["transformer"] = lambda: nn.Sequential(nn.Unflatten(1, (1, 2, 4)), models.build("vit:1x8,2", (1, 2, 4), 3))
+
+
 class Twice(nn.Module):
     """One layer that is used twice, and one that is not used."""
 
@@ -227,6 +231,18 @@ def test_a_perceptron_for_every_token_of_a_text() -> None:
     ]
     loop, stacked = (call(task, each, batches, rows(task, 3)) for each in ("loop", "stacked"))
     torch.testing.assert_close(loop[0], stacked[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_language_model_with_dropout_in_vmap_and_loop() -> None:
+    torch.manual_seed(0)
+    task, generator = laconic.next_token(models.build("gpt:2x16", (6,), 5)), torch.Generator().manual_seed(1)
+    batches: list[Batch | None] = [
+        tuple(torch.randint(5, (4, 6), generator=generator) for _ in range(2)) for _ in range(3)
+    ]
+    assert stochastic(task, batches[0]) == "named"
+    loop, again, vmap = (call(task, each, batches, rows(task, 3)) for each in ("loop", "loop", "vmap"))
+    assert torch.equal(loop[0], again[0])
+    torch.testing.assert_close(loop[0], vmap[0], rtol=1e-5, atol=1e-6)
 
 
 def test_gradient_is_that_of_plain_autograd() -> None:

@@ -6,6 +6,8 @@ from laconic.models import build, models
 
 IMAGE = (1, 28, 28)
 
+# Two norms, attention (3 + 1 squares with biases), two linear layers with 4 times the width between them.
+BLOCK_OF_64 = 4 * 64 + 4 * 64 * 65 + 65 * 256 + 257 * 64
 # Counted by hand from the layers that the papers and readings describe.
 COUNTS = [
     ("logistic", IMAGE, 10, 784 * 10 + 10),
@@ -21,6 +23,10 @@ COUNTS = [
     ("char_gru", (80,), 65, 65 * 8 + 3 * 128 * (8 + 128 + 2) + 129 * 65),
     ("char_gru:32", (80,), 65, 65 * 8 + 3 * 32 * (8 + 32 + 2) + 33 * 65),
     ("char_gru:32,4", (80,), 65, 65 * 4 + 3 * 32 * (4 + 32 + 2) + 33 * 65),
+    ("gpt", (80,), 65, (65 + 80) * 64 + 2 * BLOCK_OF_64 + 2 * 64 + 65 * 65),
+    ("gpt:1x64", (20,), 65, (65 + 20) * 64 + BLOCK_OF_64 + 2 * 64 + 65 * 65),
+    ("vit", IMAGE, 10, 17 * 64 + 49 * 64 + 2 * BLOCK_OF_64 + 2 * 64 + 65 * 10),
+    ("vit:1x64,2,8", (3, 8, 8), 10, 13 * 64 + 16 * 64 + BLOCK_OF_64 + 2 * 64 + 65 * 10),
     ("resnet18", (3, 32, 32), 10, 11_173_962),
     ("convmixer_256_8", (3, 32, 32), 10, 594_186),
     ("convmixer_256_8:1,9", (3, 32, 32), 10, 706_570),
@@ -64,6 +70,7 @@ SHAPES = [
     ("cnn_fashion", (1, 4, 4)),
     ("resnet18", (1, 28, 28)),
     ("convmixer_256_8:4,3", (1, 28, 28)),
+    ("vit:1x16,4", (3, 8, 12)),
 ]
 
 
@@ -78,8 +85,9 @@ def test_regression_has_one_output() -> None:
     assert build("mlp:8", (13,), 1)(torch.randn(5, 13)).shape == (5, 1)
 
 
-def test_characters_get_logits_at_every_position() -> None:
-    module = build("char_gru:16", (20,), 65)
+@pytest.mark.parametrize("name", ["char_gru:16", "gpt:2x16"])
+def test_characters_get_logits_at_every_position(name: str) -> None:
+    module = build(name, (20,), 65).eval()
     tokens = torch.randint(65, (3, 20))
     logits = module(tokens)
     assert logits.shape == (3, 20, 65)
@@ -88,7 +96,17 @@ def test_characters_get_logits_at_every_position() -> None:
     torch.testing.assert_close(module(tokens)[:, :10], logits[:, :10])
 
 
-@pytest.mark.parametrize("name", ["mlp:16", "lenet5", "cnn_fashion"])
+def test_a_vision_transformer_cuts_patches_of_neighboring_pixels() -> None:
+    module = build("vit:1x16,4", (2, 8, 8), 3)
+    seen: list[torch.Tensor] = []
+    module.embedding.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    images = torch.randn(3, 2, 8, 8)
+    module(images)
+    expected = [images[:, :, row : row + 4, column : column + 4].flatten(1) for row in (0, 4) for column in (0, 4)]
+    assert torch.equal(seen[0], torch.stack(expected, dim=1))
+
+
+@pytest.mark.parametrize("name", ["mlp:16", "lenet5", "cnn_fashion", "vit:1x16"])
 def test_the_seed_decides_the_weights(name: str) -> None:
     def weights(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
@@ -115,6 +133,10 @@ ERRORS = [
     ("mlp:0", IMAGE, "positive whole numbers"),
     ("mlp:64,", IMAGE, "positive whole numbers"),
     ("lenet5:3", IMAGE, "'lenet5' takes no sizes"),
+    ("gpt:2x64", IMAGE, "model 'gpt' cannot take input of shape 1x28x28: it needs a sequence length"),
+    ("gpt:2x30", (80,), "model 'gpt': the width 30 must be a multiple of the number of heads, 4"),
+    ("vit:2x64,5", IMAGE, "multiples of the patch size 5"),
+    ("mlp:2x64", IMAGE, "positive whole numbers"),
     ("char_gru:1,2,3", (80,), "3 sizes given, at most 2 allowed: hidden, embedding"),
 ]
 

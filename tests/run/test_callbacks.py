@@ -9,6 +9,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import laconic
 from laconic.core.errors import DataError, Interrupted
@@ -233,3 +235,45 @@ def test_early_stopping_refuses_what_it_cannot_use() -> None:
             laconic.EarlyStopping(**wrong)
     with pytest.raises(laconic.ConfigError, match=r"acuracy.*accuracy"):
         simulate(3, [laconic.EarlyStopping("acuracy")])
+
+
+def test_the_best_model_is_saved_and_can_be_loaded(tmp_path: Path) -> None:
+    seen: dict[int, torch.Tensor] = {}
+
+    def keep(run) -> None:
+        seen[run.training.server.round] = run.training.trained().state_dict()
+
+    class Keep(laconic.Callback):
+        def on_round_end(self, run, record) -> None:
+            keep(run)
+
+    best = laconic.SaveBest("accuracy")
+    result = simulate(4, [Values("accuracy", [0.3, 0.5, None, 0.4]), Keep(), best], out=tmp_path / "run")
+    assert (best.best, best.best_round) == (0.5, 2) and best.path == tmp_path / "run/best.safetensors"
+    result.model.load_state_dict(load_file(best.path))
+    for name, tensor in result.model.state_dict().items():
+        assert torch.equal(tensor, seen[2][name])
+
+
+def test_the_best_model_of_a_resumed_run_may_be_an_earlier_one(tmp_path: Path) -> None:
+    best = laconic.SaveBest("loss", tmp_path / "best.safetensors")
+    simulate(2, [Values("loss", [1.0, 2.0]), best], out=tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    for line, value in zip(lines, [1.0, 2.0], strict=True):
+        line["loss"] = value
+    (tmp_path / "run/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    content = best.path.read_bytes()
+    callbacks = [Values("loss", [1.0, 2.0, 3.0]), best]
+    simulate(3, callbacks, out=tmp_path / "run", resume=True)
+    assert best.path.read_bytes() == content and best.best_round == 1
+    # Without its file, the best of the remaining rounds counts.
+    best.path.unlink()
+    simulate(4, [Values("loss", [1.0, 2.0, 3.0, 4.0]), best], out=tmp_path / "run", resume=True)
+    assert best.path.exists() and (best.best, best.best_round) == (4.0, 4)
+
+
+def test_save_best_refuses_what_it_cannot_use() -> None:
+    with pytest.raises(laconic.ConfigError, match="SaveBest: pass a path to it"):
+        simulate(1, [laconic.SaveBest()])
+    with pytest.raises(laconic.ConfigError, match="SaveBest: mode"):
+        laconic.SaveBest(mode="best")

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
+import laconic
 from laconic.core.errors import ConfigError, DataError, LaconicError
 from laconic.federation.database import Database
 from laconic.federation.disk_store import DiskStore
@@ -287,3 +289,22 @@ def test_every_byte_of_a_tensor_file_is_verified(tmp_path: Path) -> None:
             assert "file.safetensors'" in str(error) and "\n" not in str(error)
     # Some bytes mean nothing, such as the spaces after the header.
     assert silent < 16
+
+
+def test_a_model_is_verified_when_it_is_read(begun: Path, copy: Path) -> None:
+    model = laconic.load_model(begun)
+    assert model.keys() == laconic.load_model(begun / "model.safetensors").keys()
+    torch.nn.Linear(64, 10).load_state_dict({name.rpartition(".")[2]: tensor for name, tensor in model.items()})
+    path = copy / "model.safetensors"
+    content = path.read_bytes()
+    # The last bytes are weights: safetensors itself notices nothing.
+    path.write_bytes(flipped(content, len(content) - 1, 0))
+    safetensors.torch.load_file(path)
+    with pytest.raises(DataError, match=r"model.safetensors' is damaged"):
+        laconic.load_model(copy)
+    path.unlink()
+    with pytest.raises(DataError, match=r"model.safetensors' is missing"):
+        laconic.load_model(copy)
+    save_tensors(path, {"server/model": torch.zeros(3)}, {})
+    with pytest.raises(DataError, match="not a model"):
+        laconic.load_model(path)

@@ -128,7 +128,7 @@ def test_frozen_parameters_are_saved_with_the_model(tmp_path: Path) -> None:
     module[0].requires_grad_(False)
     simulation = Simulation(laconic.fed_avg(), laconic.classification(module), data(), laconic.Settings(rounds=1))
     list(simulation.rounds())
-    RunDirectory(tmp_path).save_model(simulation)
+    simulation.save_model(RunDirectory(tmp_path).model)
     simulation.close()
     from safetensors.torch import load_file
 

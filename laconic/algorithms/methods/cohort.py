@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from laconic.algorithms.methods.batches import BatchOrder
+from laconic.core.devices import to_device
 from laconic.core.layout import Layout
 from laconic.core.part import State
 from laconic.core.randomness import Draw, Randomness
@@ -38,7 +39,8 @@ class Step:
 
     def working(self, like: Tensor) -> Tensor:
         """[C, 1]: 1 for a client that takes this step, 0 for one that has finished."""
-        return like.new_tensor([[batch is not None] for batch in self.batches])
+        flags = torch.tensor([[batch is not None] for batch in self.batches], dtype=like.dtype)
+        return to_device(flags, like.device)
 
 
 class Vectors:
@@ -106,7 +108,7 @@ class Cohort:
 
     def stacked(self, name: str) -> Tensor:
         """[C, d]: one entry of the clients' states; 0 for a client that does not have it yet."""
-        return torch.stack([state.get(name, self.zeros()) for state in self.states]).to(self.models.device)
+        return to_device(torch.stack([state.get(name, self.zeros()) for state in self.states]), self.models.device)
 
     def moving_average(self, name: str, fresh: Tensor, rate: float) -> Tensor:
         """v = (1 - rate) v + rate fresh, [C, d], an entry of the clients' states. A client's first v is `fresh`."""
@@ -156,7 +158,8 @@ class Cohort:
         examples = torch.zeros(len(self.clients), 1, dtype=self.models.dtype, device=self.models.device)
         buffers = self.buffers.clone()
         for step in self._planned(purpose, f"{purpose} {Draw.DROPOUT}", plan):
-            counts = examples.new_tensor([[0 if batch is None else len(batch[0])] for batch in step.batches])
+            lengths = [[0 if batch is None else len(batch[0])] for batch in step.batches]
+            counts = to_device(torch.tensor(lengths, dtype=examples.dtype), examples.device)
             examples += counts
             for total, model in zip(totals, models, strict=True):
                 total += self.gradients(model, step) * counts
@@ -186,7 +189,7 @@ class Cohort:
     def report(self, row: int, examples: int, loss: float) -> None:
         """Record examples that a client used without `gradients`, and their mean loss (NaN if unknown)."""
         counts = [examples if other == row else 0 for other in range(len(self.clients))]
-        self._seen.append((torch.full((len(self.clients),), loss), counts))
+        self._seen.append((torch.full((len(self.clients),), loss, device=self.models.device), counts))
 
     def samples(self) -> list[int]:
         """[C]: per-example gradients that were computed."""
@@ -206,12 +209,12 @@ class Cohort:
             for number, positions in enumerate(plan):
                 seed = self.randomness.integer(f"{Draw.AUGMENTATION}/{purpose}/{number}", self.round, client)
                 read = self.data.augmented(client, positions, self.models.dtype, seed)
-                yield tuple(tensor.to(self.models.device) for tensor in read)
+                yield tuple(to_device(tensor, self.models.device) for tensor in read)
             return
         # One gather for several batches: a call costs more than the copy of a small batch.
         for first in plan:
             block = [first, *itertools.islice(plan, GATHERED // len(first) - 1 if len(first) < GATHERED else 0)]
             gathered = self.data.batch(client, np.concatenate(block), self.models.dtype)
             lengths = [len(positions) for positions in block]
-            pieces = [torch.split(tensor.to(self.models.device), lengths) for tensor in gathered]
+            pieces = [torch.split(to_device(tensor, self.models.device), lengths) for tensor in gathered]
             yield from zip(*pieces, strict=True)

@@ -144,6 +144,17 @@ function drawCourse(groups, name, log) {
   show("course", traces, { xaxis: { title: { text: "round" } }, yaxis: { title: { text: literal(name.replaceAll("_", " ")) }, type: log ? "log" : "linear" } });
 }
 
+// The distribution over clients: the sorted values, from the lowest to the highest.
+function drawClients(groups, name) {
+  const traces = groups.flatMap((group) => group.runs.filter((run) => run.client_metrics?.[name]).map((run) => {
+    const values = run.client_metrics[name].filter((value) => value !== null).sort((a, b) => a - b);
+    return { x: values.map((_, at) => (100 * (at + 1)) / values.length), y: values, name: literal(group.label), mode: "lines",
+      line: { color: group.color, width: 1.5, dash: group.dash, shape: "vh" },
+      hovertemplate: `${literal(group.label)}, seed ${run.seed}<br>%{x:.3g} % of ${values.length} clients: at most %{y:.4g}<extra></extra>` };
+  }));
+  show("clients", traces, { xaxis: { title: { text: "clients, %" } }, yaxis: { title: { text: literal(name.replaceAll("_", " ")) } } });
+}
+
 function drawMatrix(name, matrix, more, axes) {
   const trace = { type: "heatmap", z: matrix, xgap: 0, ygap: 0, colorbar: { thickness: 12 }, ...more };
   // Ticks at whole numbers only: clients and classes are integers.

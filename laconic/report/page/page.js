@@ -121,6 +121,9 @@ function draw() {
   courses.sort((a, b) => (a === "participants") - (b === "participants"));
   element("course-section").hidden = !courses.length;
   if (courses.length) drawCourse(groups, options("course-name", courses), checked("course-log"));
+  const evaluated = data.runs.filter((run) => run.client_metrics);
+  element("clients-section").hidden = !evaluated.length;
+  if (evaluated.length) drawClients(groups, options("clients-metric", [...new Set(evaluated.flatMap((run) => Object.keys(run.client_metrics)))]));
   const similarity = matrixOf("similarity", "similarity");
   if (similarity) drawMatrix("similarity", similarity, { zmin: -1, zmax: 1, colorscale: "RdBu" }, ["client", "client"]);
   const labels = matrixOf("labels", "label_counts");
@@ -148,7 +151,7 @@ function update() {
   draw();
 }
 
-for (const name of ["metric", "cost", "log-x", "log-y", "smooth", "target", "rank", "course-name", "course-log", "streams-scale", "similarity-run", "labels-run"]) {
+for (const name of ["metric", "cost", "log-x", "log-y", "smooth", "target", "rank", "course-name", "course-log", "streams-scale", "clients-metric", "similarity-run", "labels-run"]) {
   element(name).addEventListener("input", draw);
 }
 element("target").addEventListener("input", () => { element("target").dataset.typed = "yes"; });

@@ -1,0 +1,18 @@
+"""Copies from host memory to a device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device. A copy to a GPU does not wait for the work that the GPU has not finished.
+
+    >>> to_device(torch.ones(2), torch.device("cpu"))
+    tensor([1., 1.])
+    """
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    # Torch keeps the pinned memory until the copy is done.
+    return tensor.pin_memory().to(device, non_blocking=True)

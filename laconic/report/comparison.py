@@ -1,0 +1,145 @@
+"""Several runs on the same data, one after the other: `laconic.compare` and `laconic compare`."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+
+from laconic.core.errors import ConfigError, unknown_name
+from laconic.data.tables import data_frame
+from laconic.report.page import report
+from laconic.report.tables import OutcomeTable, outcome, ranked
+from laconic.run.directory import RunDirectory
+from laconic.run.driver import Finished
+from laconic.run.target import RANK_BY, RankBy
+from laconic.run.training import Diverged, Result
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run of a comparison that has not started."""
+
+    label: str
+    directory: Path
+    run: Callable[[Path, bool], Finished]
+    """Runs it in a directory. The second argument says whether other runs follow."""
+
+
+def directory_of(folder: Path, label: str, seed: int | None = None) -> Path:
+    """The directory of one run of a comparison; `seed` only if there are several."""
+    name = re.sub(r"[^\w.+-]+", "_", label)
+    return folder / (name if seed is None else f"{name}-seed-{seed}")
+
+
+def check_directory(plan: Planned, planned: Sequence[Planned], resume: bool) -> None:
+    """Refuse a run whose directory is that of another run, or exists already."""
+    for other in planned:
+        if other.directory == plan.directory and other is not plan:
+            raise ConfigError(f"'{plan.label}' and '{other.label}': their directories have the same name; rename one")
+    if not resume:
+        RunDirectory(plan.directory).check_new()
+
+
+def check_ranking(rank_by: RankBy, target: float | None, networks: Sequence[bool]) -> None:
+    """Refuse a ranking by what the runs do not measure. `networks`: whether each run simulates one."""
+    if rank_by not in RANK_BY:
+        raise unknown_name("ranking", rank_by, RANK_BY)
+    if target is None and rank_by != "bytes":
+        raise ConfigError(f"--rank-by {rank_by}: needs a --target")
+    if rank_by == "time" and not all(networks):
+        raise ConfigError("--rank-by time: describe the network, as in --bandwidth-up 1Mbit --bandwidth-down 10Mbit")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Finished runs on the same data, as a table: best first, in a terminal and in a notebook.
+
+    Runs are ordered by the bytes until they reached the target, if there is one, then by accuracy, then by loss.
+    """
+
+    runs: list[Finished]
+    """The finished runs, one per label and seed."""
+    failed: dict[str, str]
+    """The errors of diverged runs by label."""
+    directories: list[Path]
+    """The run directories, also of diverged runs."""
+    target: float | None = None
+    rank_by: RankBy = "bytes"
+    labels: dict[Path, str] = field(default_factory=dict)
+    """Labels of the runs in the report. Default: the settings that distinguish them."""
+    temporary: TemporaryDirectory[str] | None = field(default=None, repr=False)
+    """The folder of the runs, if nobody asked for it. It is removed with this object."""
+
+    def __getitem__(self, label: str) -> Result:
+        """The result of a label; of the first seed if there are several."""
+        if label in self.failed:
+            raise ConfigError(f"{label}: {self.failed[label]}")
+        results = {run.label: run.result for run in reversed(self.runs)}
+        if label not in results:
+            raise unknown_name("run", label, results)
+        return results[label]
+
+    def table(self, width: int | None = None) -> OutcomeTable:
+        """The table, without algorithms that diverged with any seed. A narrow one has fewer columns."""
+        return outcome([run for run in self.runs if run.label not in self.failed], width, self.rank_by)
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """One object of plain values per run, best first, then the diverged runs."""
+        finished = [run.summary() for group in ranked(self.runs, self.rank_by) for run in group]
+        return finished + [_failure(label, text, self.target) for label, text in self.failed.items()]
+
+    def to_pandas(self) -> Any:
+        """One row per run, best first, as a pandas DataFrame (extra `tables`)."""
+        finished = [run for group in ranked(self.runs, self.rank_by) for run in group]
+        rows = [run.summary() | {"seed": run.config.seed} | run.result.metrics for run in finished]
+        frame = data_frame(rows + [_failure(*failure, self.target) for failure in self.failed.items()])
+        return frame.set_index("label").dropna(axis="columns", how="all")
+
+    def report(self, path: str | PathLike[str]) -> None:
+        """Write the runs as one HTML page that works offline, as `laconic report` does."""
+        report(self.directories, Path(path), self.target, self.rank_by, self.labels)
+
+    def __repr__(self) -> str:
+        text = io.StringIO()
+        console = Console(file=text, width=160)
+        table = self.table(console.width)
+        if table.rows:
+            console.print(table.rich())
+        for label, error in self.failed.items():
+            console.print(f"{label}: {error}", markup=False, highlight=False, soft_wrap=True)
+        return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+
+    def _repr_html_(self) -> str:
+        """The table in a notebook."""
+        table = self.table()
+        failures = [f"{label}: {error}" for label, error in self.failed.items()]
+        return OutcomeTable(table.columns, table.rows, [*table.captions, *failures]).html()
+
+
+def run_all(
+    planned: Sequence[Planned], on_failure: Callable[[str, str], None] = lambda label, error: None
+) -> tuple[list[Finished], dict[str, str]]:
+    """Run one after the other; returns the finished runs, and the errors of diverged runs by label."""
+    finished: list[Finished] = []
+    failed: dict[str, str] = {}
+    for number, plan in enumerate(planned, 1):
+        try:
+            finished.append(plan.run(plan.directory, number < len(planned)))
+        except Diverged as error:
+            failed[plan.label] = str(error)
+            on_failure(plan.label, str(error))
+    return finished, failed
+
+
+def _failure(label: str, error: str, target: float | None) -> dict[str, Any]:
+    """The summary of a diverged run."""
+    costs = dict.fromkeys(f"{cost}_to_target" for cost in ("rounds", "bytes", "seconds", "simulated_seconds"))
+    return {"algorithm": label.partition(":")[0], "label": label, "error": error, "target": target, **costs}

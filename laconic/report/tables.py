@@ -1,0 +1,191 @@
+"""The table of finished runs, for terminals and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from math import inf
+from statistics import fmean, stdev
+
+from rich import box, markup
+from rich.table import Table
+
+from laconic.report.units import duration, size
+from laconic.run.driver import Finished
+from laconic.run.target import RANK_BY, WINDOW, RankBy
+from laconic.run.training import TROUBLES, troubles
+
+Value = Callable[[Finished], float | None]
+Format = Callable[[float], str]
+
+
+def new_table(*columns: str) -> Table:
+    """An empty table with common formatting. Its first column does not wrap."""
+    table = Table(box=box.SIMPLE_HEAD, show_lines=False, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=number == 0)
+    return table
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """The mean over seeds; None if a value is missing."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def ranked(runs: Sequence[Finished], by: RankBy = "bytes") -> list[list[Finished]]:
+    """The runs of each label, which differ in their seeds. The best label is first.
+
+    Labels are ordered by the mean cost to reach the target, then by accuracy, then by loss.
+    """
+    labels = dict.fromkeys(run.label for run in runs)
+
+    def order(group: list[Finished]) -> tuple[float, float, float]:
+        cost = mean([None if run.reached is None else getattr(run.reached, RANK_BY[by]) for run in group])
+        accuracy, loss = (mean([run.result.metrics.get(name) for run in group]) for name in ("accuracy", "loss"))
+        return inf if cost is None else cost, -(accuracy or 0.0), inf if loss is None else loss
+
+    return sorted(([run for run in runs if run.label == label] for label in labels), key=order)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A number of each run, and how it is written."""
+
+    value: Value
+    format: Format
+    missing: str = ""
+    """What is written if a run does not have the number."""
+
+    def cell(self, group: Sequence[Finished]) -> str:
+        """The number of one run, or mean and standard deviation over seeds."""
+        values = [self.value(run) for run in group]
+        average = mean(values)
+        if average is None:
+            return self.missing
+        known = [value for value in values if value is not None]
+        spread = stdev(known) if len(known) > 1 else 0.0
+        return self.format(average) + (f" ± {self.format(spread)}" if spread else "")
+
+
+@dataclass(frozen=True)
+class OutcomeTable:
+    """The outcome of runs as text, best first."""
+
+    columns: list[str]
+    rows: list[list[str]]
+    captions: list[str]
+
+    def rich(self) -> Table:
+        """The table for a terminal."""
+        table = new_table()
+        table.caption = "; ".join(self.captions) or None
+        for name in self.columns:
+            text = name == "algorithm"
+            table.add_column(name, justify="left" if text else "right", no_wrap=not text, overflow="fold")
+        for row in self.rows:
+            table.add_row(*map(markup.escape, row))
+        return table
+
+    def html(self) -> str:
+        """The table for a notebook."""
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
+        captions = "".join(f"<p>{escape(caption)}</p>" for caption in self.captions)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{captions}"
+
+
+def outcome(runs: Sequence[Finished], width: int | None = None, by: RankBy = "bytes") -> OutcomeTable:
+    """A table of runs, best first. A narrow terminal shows fewer columns."""
+    width = 10_000 if width is None else width
+    target = next((run.target for run in runs if run.target is not None), None)
+    simulated = any(run.simulated_seconds is not None for run in runs)
+    narrow = {"loss": width < 100, "gradients": width < 100, "rounds": width < 90, "seconds": simulated and width < 120}
+    narrow |= {"spread": width < 120, "its worst tenth": width < 140}
+    columns = {name: column for name, column in _columns(runs, target, simulated).items() if not narrow.get(name)}
+    groups = ranked(runs, by)
+    names, rows = ["algorithm", *columns], [[group[0].label] for group in groups]
+    for row, group in zip(rows, groups, strict=True):
+        row += [column.cell(group) for column in columns.values()]
+    if len(groups) > 1:
+        names, rows = ["", *names], [[str(rank), *row] for rank, row in enumerate(rows, 1)]
+    return OutcomeTable(names, rows, [*_captions(runs, target, simulated)])
+
+
+def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) -> dict[str, Column]:
+    """The columns by name."""
+    columns = {
+        "accuracy": Column(partial(_metric, "accuracy"), _percent),
+        "loss": Column(partial(_metric, "loss"), "{:.4f}".format),
+        "bytes up": Column(lambda run: run.result.ledger.totals()["bytes_up"], size),
+        "bytes down": Column(lambda run: run.result.ledger.totals()["bytes_down"], size),
+    }
+    columns |= _client_columns(runs)
+    if target is not None:
+        columns[f"both to {100 * target:g} %"] = Column(partial(_to_target, "bytes"), size, "not reached")
+        if simulated:
+            columns["time to it"] = Column(partial(_to_target, "simulated_seconds"), duration)
+        columns["rounds"] = Column(partial(_to_target, "rounds"), "{:.0f}".format)
+    if simulated:
+        columns["time"] = Column(lambda run: run.simulated_seconds, duration)
+    for name, title in TROUBLES.items():
+        if any(troubles(run.result.history).get(name) for run in runs):
+            columns[title] = Column(partial(_count, name), "{:.0f}".format)
+    columns["gradients"] = Column(lambda run: run.result.ledger.totals()["gradients"], "{:,.0f}".format)
+    columns["seconds"] = Column(lambda run: run.result.seconds, "{:.1f}".format)
+    return columns
+
+
+def _client_columns(runs: Sequence[Finished]) -> dict[str, Column]:
+    """The columns of an evaluation by client: of the accuracy, or else of the loss."""
+    measured = {name for run in runs for name in run.result.metrics}
+    metric: str = "accuracy" if "client_accuracy" in measured else "loss"
+    titles = {
+        f"client_{metric}": "client mean",
+        f"worst_client_{metric}": "worst tenth",
+        f"client_{metric}_spread": "spread",
+        f"personal_{metric}": "personal mean",
+        f"worst_personal_{metric}": "its worst tenth",
+    }
+    text: Format = _percent if metric == "accuracy" else "{:.4f}".format
+    return {title: Column(partial(_metric, name), text) for name, title in titles.items() if name in measured}
+
+
+def _metric(name: str, run: Finished) -> float | None:
+    return run.result.metrics.get(name)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
+def _to_target(cost: str, run: Finished) -> float | None:
+    return None if run.reached is None else getattr(run.reached, cost)
+
+
+def _count(trouble: str, run: Finished) -> int:
+    return troubles(run.result.history).get(trouble, 0)
+
+
+def _client_captions(runs: Sequence[Finished]) -> Iterator[str]:
+    last = [run.result.history[-1] for run in runs if run.result.history]
+    if any("clients_evaluated" in record for record in last):
+        yield "client mean, worst tenth, spread: over clients, on the examples that each holds out"
+    if left_out := max((record.get("clients_left_out", 0) for record in last), default=0):
+        yield f"{left_out} clients have too few examples to hold one out and are not evaluated"
+
+
+def _captions(runs: Sequence[Finished], target: float | None, simulated: bool) -> Iterator[str]:
+    if target is not None:
+        yield f"both: bytes up and down until the mean of {WINDOW} evaluations reached {100 * target:g} %"
+        if any(sum("accuracy" in record for record in run.result.history) < WINDOW for run in runs):
+            yield f"a target needs at least {WINDOW} evaluations: lower --eval-every"
+    yield from _client_captions(runs)
+    if simulated:
+        computing = any(run.config.network.compute for run in runs)
+        yield "time: simulated, " + ("messages and gradients" if computing else "messages only")
+    seeds = len({run.config.seed for run in runs if run.label == runs[0].label}) if runs else 0
+    if seeds > 1:
+        yield f"mean ± standard deviation over {seeds} seeds"
