@@ -22,7 +22,7 @@ METHODS = {
     "ef21": {},
     "diana": {},
     "marina": {},
-    "scafcom": {},
+    "scafcom": {"compressor": "top_k:1/8"},
     "fed_dyn": {},
 }
 ONE_STEP = ("minibatch_sgd", "ef21", "diana", "marina")
