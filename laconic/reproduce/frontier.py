@@ -22,6 +22,9 @@ BEST = {
     "fed_com, qsgd:1 by layer": "--algorithm fed_com --compressor qsgd:1@layer --local-lr {rate}",
     "fed_ef_sgd, heavy_sign:1/16, two-way": "--algorithm fed_ef_sgd --compressor heavy_sign:1/16@layer "
     "--downlink broadcast --set downlink.compressor=heavy_sign:1/64@layer --local-lr {rate}",
+    "stc": "--algorithm stc --local-lr {rate}",
+    "scafcom": "--algorithm scafcom --local-lr {rate}",
+    "sparse_loco, local SGD": "--algorithm sparse_loco --local-optimizer sgd --local-lr {rate}",
     "fed_laconic": "--algorithm fed_laconic",
 }
 """Contenders on every task. `fed_laconic` has no rate to choose."""
@@ -31,6 +34,15 @@ OTHERS = {
     "fed_bnlaca, top_k:1/8+qsgd:5": "--algorithm fed_bnlaca --set uplink.compressor=top_k:1/8+qsgd:5 "
     "--set downlink.compressor=top_k:1/8+qsgd:5 --local-lr {rate}",
     "fed_comgate": "--algorithm fed_comgate --local-lr {rate}",
+    "fed_cams_two_way": "--algorithm fed_cams_two_way --local-lr {rate}",
+    "qsparse_local_sgd": "--algorithm qsparse_local_sgd --local-lr {rate}",
+    "ef21_p": "--algorithm ef21_p",
+    "ef21_bc": "--algorithm ef21_bc",
+    "ef21_sgdm": "--algorithm ef21_sgdm",
+    "scallion": "--algorithm scallion --local-lr {rate}",
+    "scaffnew": "--algorithm scaffnew --local-lr {rate}",
+    "fed_dyn": "--algorithm fed_dyn --local-lr {rate}",
+    "fed_laconic_1": "--algorithm fed_laconic_1",
 }
 """More contenders on the first task."""
 TASKS = {
