@@ -11,15 +11,15 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
 from laconic.core.errors import DataError
 from laconic.core.randomness import seeded
 from laconic.core.user_code import blamed, one_line
-from laconic.data.arrays import Pair, check_labels, first_line, from_arrays, without_empty
+from laconic.data.arrays import Pair, check_labels, first_line, from_arrays, of_kind, without_empty
 from laconic.data.checks import check_examples
 from laconic.data.columns import Columns
-from laconic.data.federated import Examples, FederatedData, Indices, Kind, Normalize, compact
+from laconic.data.federated import Examples, FederatedData, Indices, Kind, Normalize, compact, described
 
 FIXED_SEED = 0
 """The seed under which examples are read outside of training."""
@@ -62,7 +62,7 @@ class LazyData:
 
     def __repr__(self) -> str:
         """A summary without the data."""
-        return f"<{self.name}: {len(self)} clients, {self.sizes().sum():,} examples read lazily, {self.kind}>"
+        return f"<{self.name}: {len(self)} clients, {self.sizes().sum():,} examples read lazily, {described(self)}>"
 
     def size(self, client: int) -> int:
         """Number of examples of a client."""
@@ -136,7 +136,8 @@ class LazyData:
         main, *more = inputs.values() if isinstance(inputs, dict) else [inputs]
         extra = dict(zip(self.input_names[1:], (compact(torch.as_tensor(part)) for part in more), strict=True))
         name = next(iter(self.input_names), None)
-        examples = Examples(compact(torch.as_tensor(main)), self._encoded(targets), self.normalize, extra, name)
+        encoded = of_kind(where, self._encoded(targets), self.kind)
+        examples = Examples(compact(torch.as_tensor(main)), encoded, self.normalize, extra, name)
         check_examples(where, examples.inputs, examples.targets, self.kind, self.classes, numbers)
         if examples.inputs.shape[1:] != self.input_shape:
             shape = tuple(examples.inputs.shape[1:])
@@ -217,6 +218,8 @@ def from_datasets(
 
 
 def _check_map_style(where: str, dataset: Any) -> None:
+    if isinstance(dataset, DataLoader):
+        raise DataError(f"{where}: DataLoader makes batches of its own; pass its data set: loader.dataset")
     is_iterable = isinstance(dataset, IterableDataset)
     if is_iterable or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(
@@ -263,7 +266,7 @@ def stacked(where: str, dataset: Any, positions: Sequence[int], columns: Columns
     try:
         is_text = isinstance(targets[0], str)
         return _stack(inputs), np.array(targets, dtype=object) if is_text else torch.stack(targets)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, KeyError) as error:
         raise DataError(f"{where}: the samples differ in shape ({first_line(error)})") from error
 
 
