@@ -19,6 +19,7 @@ from laconic.core.user_code import blamed, one_line
 from laconic.data.arrays import Pair, check_labels, first_line, from_arrays, of_kind, without_empty
 from laconic.data.checks import check_examples
 from laconic.data.columns import Columns
+from laconic.data.doubts import doubt_classes, doubt_kind
 from laconic.data.federated import Examples, FederatedData, Indices, Kind, Normalize, compact, described
 
 FIXED_SEED = 0
@@ -54,7 +55,7 @@ class LazyData:
         if self.kind != "regression":
             self.classes = classes or (len(self.labels) if self.labels else None)
             if self.classes is None or not (isinstance(targets, Tensor) or self.labels):
-                self._find_classes(test)
+                self._find_classes(test, kind)
         self.test = None if test is None else self._examples(f"{name} (test)", *test)
 
     def __len__(self) -> int:
@@ -157,10 +158,10 @@ class LazyData:
         parts = [self._stacked(client, block, FIXED_SEED)[1] for block in blocks]
         return torch.cat(parts) if isinstance(parts[0], Tensor) else np.concatenate(parts)
 
-    def _find_classes(self, test: Pair | None) -> None:
+    def _find_classes(self, test: Pair | None, kind: Kind | None) -> None:
         """Collect the text labels, or count the classes, in one pass over all examples."""
-        found = [self._targets(client) for client in range(len(self))]
-        found += [] if test is None else [test[1]]
+        train = [self._targets(client) for client in range(len(self))]
+        found = [*train, *([] if test is None else [test[1]])]
         texts = [part for part in found if _is_text(part)]
         if texts and len(texts) < len(found):
             raise DataError(f"{self.name}: some targets are numbers, but others are text")
@@ -170,6 +171,14 @@ class LazyData:
             self.classes = len(self.labels)
         else:
             self.classes = 1 + max(int(torch.as_tensor(part).max()) for part in found if len(part))
+        if self.kind == "classification" and self.classes is not None:
+            targets = torch.cat([self._encoded(part) for part in train])
+            if kind is None and not texts:
+                doubt_kind(self.name, targets, self.classes)
+            if not texts or self.labels_found:
+                doubt_classes(
+                    self.name, targets, None if test is None else self._encoded(test[1]), self.classes, self.labels
+                )
 
 
 def from_datasets(

@@ -102,7 +102,7 @@ def _as_one_client(returned: object) -> dict[str, Any] | None:
     return None
 
 
-def as_data(given: object, name: str = "own", skip_empty: bool = False, what: str = "data is") -> ClientData:
+def as_data(given: object, name: str = "data", skip_empty: bool = False, what: str = "data is") -> ClientData:
     """Data in any form that `from_file` describes. `what` starts the message of an error."""
     if isinstance(given, ClientData):
         return given
@@ -112,6 +112,8 @@ def as_data(given: object, name: str = "own", skip_empty: bool = False, what: st
     if isinstance(given, Mapping):
         options |= _options(given)
         given = options.pop("clients")
+    if _are_lists_of_arrays(given):
+        raise DataError(f"{what} a list of inputs and a list of targets; pair them: list(zip(inputs, targets))")
     if isinstance(given, Sequence) and len(given):
         test = with_named_inputs(options.get("test"))
         if is_bare(given) or all(is_pair(with_named_inputs(client)) for client in given):
@@ -124,6 +126,19 @@ def as_data(given: object, name: str = "own", skip_empty: bool = False, what: st
         f"{what} {type(given).__name__}; expected a ClientData, a non-empty list with one "
         '(inputs, targets) pair or torch Dataset per client, or a dictionary with "clients" and "test"'
     )
+
+
+def _are_lists_of_arrays(given: object) -> bool:
+    """Whether the value is (inputs, targets), each a list with one array per client."""
+    if not isinstance(given, tuple) or len(given) != 2 or not all(isinstance(part, list) for part in given):
+        return False
+    inputs, targets = given
+    if len(inputs) != len(targets) or not all(hasattr(part, "shape") for part in (*inputs, *targets)):
+        return False
+    # Two clients, each a list [inputs, targets], look the same but for the lengths.
+    matching = [list(map(len, pair)) for pair in zip(inputs, targets, strict=True)]
+    swapped = len(inputs) == 2 and len(inputs[0]) == len(inputs[1])
+    return bool(inputs) and not swapped and all(len(set(lengths)) == 1 for lengths in matching)
 
 
 def _options(returned: Mapping[Any, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from laconic.federation.server import Server
 from laconic.federation.settings import Weighting
 from laconic.run.evaluate import Mapper, evaluate, evaluate_module, predict
 from laconic.run.files import save_model
-from laconic.run.metrics import metrics_by_name
+from laconic.run.metrics import NAMES, metrics_by_name
 from laconic.run.settings import Settings
 
 Record = dict[str, Any]
@@ -373,6 +373,11 @@ def weighting_of(algorithm: Algorithm, settings: Settings) -> Weighting:
 
 def _with_metrics(task: Task, data: ClientData, names: str | None) -> Task:
     """The task with further metrics by name."""
+    for name in () if names is None else map(str.strip, names.split(",")):
+        kinds = [kind for kind in NAMES if name in NAMES[kind]]
+        if kinds and data.kind not in kinds:
+            reason = f"the targets suggest {data.kind}, unless the data is given kind={kinds[0]}"
+            raise ConfigError(f"metrics: '{name}' is a metric of {kinds[0]}, but this is {data.kind}: {reason}")
     named = {} if names is None else metrics_by_name(names, data.kind, data.classes)
     reserved = OTHER_KEYS & task.named_metrics().keys()
     if reserved:

@@ -172,7 +172,10 @@ def test_a_folder_of_files_has_one_client_per_file(tmp_path):
 
 
 def test_faults_of_tables_say_what_to_do(table, tmp_path):
-    with pytest.raises(DataError, match="column 'hospital' has no numbers, such as 'h0'; is it the column of clients\\? client=hospital"):
+    with pytest.raises(
+        DataError,
+        match="column 'hospital' has no numbers, such as 'h0'; is it the column of clients\\? client=hospital",
+    ):
         load(f"{table}:target=ill")
     with pytest.raises(DataError, match="no column 'sick'; allowed: age, weight, hospital, ill"):
         load(f"{table}:target=sick")

@@ -94,7 +94,7 @@ def test_text_labels_for_a_model_that_was_trained_on_numbers_are_refused():
         result.evaluate((INPUTS, np.array(["well", "ill"] * 30)))
 
 
-def test_the_kind_is_in_the_repr_of_lazy_data_and_in_the_header(capsys):
+def test_the_kind_is_in_the_repr_of_lazy_data():
     class Lazy(torch.utils.data.Dataset):
         def __len__(self):
             return 4
@@ -111,6 +111,7 @@ def frame() -> Any:
     return pandas.DataFrame(values | {"hospital": [f"H{row % 3}" for row in range(60)]})
 
 
+@pytest.mark.filterwarnings("ignore::laconic.LaconicWarning")
 def test_frames_and_series_are_data():
     table = frame()
     inputs, targets = table[["age", "area"]], table["ill"]
@@ -124,10 +125,11 @@ def test_frames_and_series_are_data():
     assert result.evaluate((inputs, targets)) == result.evaluate(numbers.examples)
     with pytest.raises(DataError, match="column 'hospital' has no numbers, such as 'H0'"):
         from_arrays([(table, targets)])
-    with pytest.raises(DataError, match="one .inputs, targets. pair; give a list"):
+    with pytest.raises(DataError, match=r"one .inputs, targets. pair; give a list"):
         from_arrays((inputs, targets))
 
 
+@pytest.mark.filterwarnings("ignore::laconic.LaconicWarning")
 def test_a_frame_is_a_table_and_its_scale_is_that_of_all_clients(tmp_path):
     table = frame()
     table.to_csv(tmp_path / "people.csv", index=False)
@@ -172,8 +174,38 @@ def test_messages_for_wrong_forms_of_data():
         laconic.data.as_data([loader])
     with pytest.raises(DataError, match=r"pair them: list\(zip\(inputs, targets\)\)"):
         laconic.data.as_data(([INPUTS, INPUTS[:9]], [targets, targets[:9]]))
-    with pytest.raises(DataError, match="^data, client 1: input 0 contains nan"):
+    with pytest.raises(DataError, match=r"^data, client 1: input 0 contains nan"):
         laconic.data.as_data([(INPUTS, targets), (np.full((2, 3), np.nan), targets[:2])])
+
+
+def test_a_metric_of_another_kind_says_why():
+    data = from_arrays([(INPUTS, np.arange(60) / 7)], test=(INPUTS, np.arange(60) / 7))
+    reason = "'f1' is a metric of classification, but this is regression: .* kind=classification"
+    with pytest.raises(ConfigError, match=reason):
+        laconic.simulate("fed_avg", "logistic", data, rounds=1, metrics="f1")
+
+
+def test_a_callback_without_a_list_and_an_optimizer_of_torch_are_explained():
+    with pytest.raises(ConfigError, match=r"^callbacks: a list is needed, as in callbacks=\[EarlyStopping\(…\)\]$"):
+        laconic.simulate("fed_avg", "logistic", "digits", callbacks=laconic.EarlyStopping())  # type: ignore[arg-type]
+    optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters())
+    with pytest.raises(ConfigError, match=r"^method\.local_optimizer = AdamW object: "):
+        laconic.fed_avg(local_optimizer=optimizer)  # type: ignore[arg-type]
+
+
+def test_a_comparison_warns_once_and_names_its_own_argument(tmp_path):
+    clients = [(INPUTS * 500, np.arange(60) % 2)]
+    algorithms = ["fed_avg", "fed_prox"]
+    assert len(warned(lambda: laconic.compare(algorithms, "logistic", clients, rounds=1, local_lr=1e-9))) == 1
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"resume=True"):
+        laconic.simulate("fed_avg", "logistic", "digits", rounds=1, out=tmp_path)
+
+
+def test_the_run_directory_has_the_names_of_clients(tmp_path):
+    data = laconic.data.from_table(frame(), "ill", client="hospital", scale=True)
+    laconic.simulate("fed_avg", "logistic", data, rounds=1, client_eval=0.2, out=tmp_path / "run")
+    assert (tmp_path / "run" / "client_names.csv").read_text() == "client,name\n0,H0\n1,H1\n2,H2\n"
 
 
 def test_a_name_in_another_case_is_suggested():
