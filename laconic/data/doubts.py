@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,8 +38,8 @@ def doubt_kind(name: str, targets: Tensor, classes: int | None) -> None:
                 f"{values.shape[1]} classes pass the numbers of the classes: targets.argmax(1)"
             )
     elif classes > MANY_CLASSES:
-        counts = targets.unique(return_counts=True)[1]
-        if classes - int((counts >= RARE).sum()) > classes / 2:
+        _, counts = np.unique(targets.cpu().numpy(), return_counts=True)
+        if classes - np.count_nonzero(counts >= RARE) > classes / 2:
             warn(
                 f"{name}: the targets are integers, so this is classification, with {classes} classes, most of them with "
                 f"fewer than {RARE} examples; for regression pass kind='regression' (--dataset …,kind=regression)"
@@ -47,15 +48,15 @@ def doubt_kind(name: str, targets: Tensor, classes: int | None) -> None:
 
 def doubt_classes(name: str, train: Tensor, test: Tensor | None, classes: int, labels: Sequence[str] | None) -> None:
     """Warn if the classes that were found in the data are not those that training needs."""
-    trained = train.unique()
-    tested = trained if test is None else test.unique()
+    trained = np.unique(train.cpu().numpy())
+    tested = trained if test is None else np.unique(test.cpu().numpy())
     lowest = min(int(part.min()) for part in (trained, tested) if len(part))
     if lowest > 0:
         warn(
             f"{name}: the labels are {lowest}..{classes - 1}; class 0 has no examples, and the model needs {classes} "
             f"outputs; subtract {lowest} from the labels, or pass classes={classes}"
         )
-    unseen = tested[~torch.isin(tested, trained)].tolist()
+    unseen = np.setdiff1d(tested, trained).tolist()
     if unseen:
         label = f"'{labels[unseen[0]]}'" if labels else str(unseen[0])
         more = f" and of {len(unseen) - 1} more" if len(unseen) > 1 else ""
@@ -66,11 +67,11 @@ def doubt_scale(name: str, inputs: Tensor, columns: Sequence[str] | None, remedy
     """Warn if columns of a table of numbers have a large mean or deviation, or deviations of very different size."""
     if inputs.ndim != 2 or not inputs.is_floating_point() or len(inputs) < 2:
         return
-    deviations, means = torch.std_mean(inputs, 0)
-    sizes = torch.maximum(means.abs(), deviations)
+    deviations, means = (values.cpu().numpy() for values in torch.std_mean(inputs.float(), 0))
+    sizes = np.maximum(abs(means), deviations)
     varied = deviations[deviations > 0]
-    unlike = len(varied) > 0 and bool(varied.max() > max(UNLIKE * varied.min(), LARGE / 10))
-    if unlike or bool(sizes.max() > LARGE):
+    unlike = len(varied) > 0 and varied.max() > max(UNLIKE * float(varied.min()), LARGE / 10)
+    if len(sizes) and (unlike or sizes.max() > LARGE):
         worst = int(sizes.argmax())
         column = str(worst) if columns is None else f"'{columns[worst]}'"
         warn(
