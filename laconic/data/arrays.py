@@ -58,8 +58,8 @@ def from_arrays(
 def doubt_guesses(data: FederatedData, kind: Kind | None, classes: int | None) -> None:
     """Warn if the kind of task or the classes, where they were not given, are probably wrong."""
     targets, test = data.examples.targets, None if data.test is None else data.test.targets
-    if kind is None and data.labels is None:
-        doubt_kind(data.name, targets, data.classes)
+    if kind is None and data.labels is None and doubt_kind(data.name, targets, data.classes):
+        return
     guessed = classes is None and (data.labels is None or data.labels_found)
     if guessed and data.kind == "classification" and data.classes is not None:
         doubt_classes(data.name, targets, test, data.classes, data.labels)

@@ -19,31 +19,44 @@ UNLIKE = 1000
 """A ratio of standard deviations of inputs that slows down training."""
 
 
-def doubt_kind(name: str, targets: Tensor, classes: int | None) -> None:
-    """Warn if the targets' type may suggest the wrong kind of task. `classes` is None for regression."""
-    if not targets.numel():
-        return
-    if classes is None:
-        values = targets.squeeze(-1) if targets.ndim > 1 and targets.shape[-1] == 1 else targets
-        if not bool(((values == 0) | (values == 1)).all()):
-            return
-        if values.ndim == 1:
-            warn(
-                f"{name}: all targets are 0.0 or 1.0; they are floating-point, so this is regression; for two classes pass "
-                "kind='classification' (--dataset …,kind=classification)"
-            )
-        elif values.ndim == 2 and bool((values.sum(1) == 1).all()):
-            warn(
-                f"{name}: the targets look one-hot; they are floating-point, so this is regression; for "
-                f"{values.shape[1]} classes pass the numbers of the classes: targets.argmax(1)"
-            )
-    elif classes > MANY_CLASSES:
-        _, counts = np.unique(targets.cpu().numpy(), return_counts=True)
-        if classes - np.count_nonzero(counts >= RARE) > classes / 2:
-            warn(
-                f"{name}: the targets are integers, so this is classification, with {classes} classes, most of them with "
-                f"fewer than {RARE} examples; for regression pass kind='regression' (--dataset …,kind=regression)"
-            )
+def doubt_kind(name: str, targets: Tensor, classes: int | None) -> bool:
+    """Warn if the targets' type may suggest the wrong kind of task, and return whether it does.
+
+    `classes` is None for regression.
+    """
+    doubt = _zeros_and_ones(targets) if classes is None else _rare_classes(targets, classes)
+    if doubt:
+        warn(f"{name}: {doubt}")
+    return bool(doubt)
+
+
+def _zeros_and_ones(targets: Tensor) -> str:
+    values = targets.squeeze(-1) if targets.ndim > 1 and targets.shape[-1] == 1 else targets
+    if not bool(((values == 0) | (values == 1)).all()):
+        return ""
+    if values.ndim == 1:
+        return (
+            "all targets are 0.0 or 1.0; they are floating-point, so this is regression; for two classes pass "
+            "kind='classification' (--dataset …,kind=classification)"
+        )
+    if values.ndim == 2 and bool((values.sum(1) == 1).all()):
+        return (
+            "the targets look one-hot; they are floating-point, so this is regression; for "
+            f"{values.shape[1]} classes pass the numbers of the classes: targets.argmax(1)"
+        )
+    return ""
+
+
+def _rare_classes(targets: Tensor, classes: int) -> str:
+    if classes <= MANY_CLASSES:
+        return ""
+    _, counts = np.unique(targets.cpu().numpy(), return_counts=True)
+    if classes - np.count_nonzero(counts >= RARE) <= classes / 2:
+        return ""
+    return (
+        f"the targets are integers, so this is classification, with {classes} classes, most of them with fewer than "
+        f"{RARE} examples; for regression pass kind='regression' (--dataset …,kind=regression)"
+    )
 
 
 def doubt_classes(name: str, train: Tensor, test: Tensor | None, classes: int, labels: Sequence[str] | None) -> None:

@@ -173,12 +173,11 @@ class LazyData:
             self.classes = 1 + max(int(torch.as_tensor(part).max()) for part in found if len(part))
         if self.kind == "classification" and self.classes is not None:
             targets = torch.cat([self._encoded(part) for part in train])
-            if kind is None and not texts:
-                doubt_kind(self.name, targets, self.classes)
+            if kind is None and not texts and doubt_kind(self.name, targets, self.classes):
+                return
             if not texts or self.labels_found:
-                doubt_classes(
-                    self.name, targets, None if test is None else self._encoded(test[1]), self.classes, self.labels
-                )
+                tested = None if test is None else self._encoded(test[1])
+                doubt_classes(self.name, targets, tested, self.classes, self.labels)
 
 
 def from_datasets(

@@ -376,8 +376,9 @@ def _with_metrics(task: Task, data: ClientData, names: str | None) -> Task:
     for name in () if names is None else map(str.strip, names.split(",")):
         kinds = [kind for kind in NAMES if name in NAMES[kind]]
         if kinds and data.kind not in kinds:
-            reason = f"the targets suggest {data.kind}, unless the data is given kind={kinds[0]}"
-            raise ConfigError(f"metrics: '{name}' is a metric of {kinds[0]}, but this is {data.kind}: {reason}")
+            reason = "floating-point" if data.kind == "regression" else "integers or text"
+            why = f"the data is {data.kind}: the targets are {reason}; pass kind={kinds[0]} to change it"
+            raise ConfigError(f"metrics: '{name}' needs {kinds[0]}, but {why}")
     named = {} if names is None else metrics_by_name(names, data.kind, data.classes)
     reserved = OTHER_KEYS & task.named_metrics().keys()
     if reserved:

@@ -33,7 +33,11 @@ def warned(make: Callable[[], Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("targets", "kind", "expected"),
     [
-        (np.arange(60) * 5, "regression", "classification, with 296 classes, most of them with fewer than 5 examples"),
+        (
+            1 + np.arange(60) * 5,
+            "regression",
+            "classification, with 297 classes, most of them with fewer than 5 examples",
+        ),
         (np.arange(60) % 2.0, "classification", "all targets are 0.0 or 1.0; they are floating-point, so this is regr"),
         (np.eye(3)[np.arange(60) % 3], "regression", "look one-hot.* for 3 classes pass .*targets.argmax"),
     ],
@@ -181,7 +185,7 @@ def test_messages_for_wrong_forms_of_data():
 
 def test_a_metric_of_another_kind_says_why():
     data = from_arrays([(INPUTS, np.arange(60) / 7)], test=(INPUTS, np.arange(60) / 7))
-    reason = "'f1' is a metric of classification, but this is regression: .* kind=classification"
+    reason = "'f1' needs classification, but the data is regression: the targets are floating-point; pass kind=class"
     with pytest.raises(ConfigError, match=reason):
         laconic.simulate("fed_avg", "logistic", data, rounds=1, metrics="f1")
 
