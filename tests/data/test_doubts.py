@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import warnings
 from collections.abc import Callable
@@ -10,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import laconic
+from laconic.cli.view import LiveView
 from laconic.core.errors import ConfigError, DataError, LaconicWarning, suggestion
 from laconic.data import FederatedData, from_arrays, from_datasets, load
 
@@ -99,7 +102,7 @@ def test_text_labels_for_a_model_that_was_trained_on_numbers_are_refused():
         result.evaluate((INPUTS, np.array(["well", "ill"] * 30)))
 
 
-def test_the_kind_is_in_the_repr_of_lazy_data():
+def test_the_kind_is_in_the_repr_and_in_the_header():
     class Lazy(torch.utils.data.Dataset):
         def __len__(self):
             return 4
@@ -107,7 +110,11 @@ def test_the_kind_is_in_the_repr_of_lazy_data():
         def __getitem__(self, position):
             return torch.zeros(2), position % 2
 
-    assert "classification, 2 classes" in repr(from_datasets([Lazy()]))
+    data = from_datasets([Lazy()])
+    assert "classification, 2 classes" in repr(data)
+    shown = Console(file=io.StringIO(), width=200)
+    laconic.simulate("fed_avg", "logistic", data, rounds=1, callbacks=[LiveView(shown)])
+    assert "on datasets (own): classification, 2 classes, 1 of 1 clients" in shown.file.getvalue()
 
 
 def frame() -> Any:
