@@ -52,7 +52,7 @@ class LiveView(Callback):
             resumed = ", already complete"
         model = f"{escape(short(config.model or ''))} with {training.layout.size:,} parameters"
         kind = described(training.data)
-        self.console.print(f"{head}: {kind}, {counts}, {model}{resumed}", highlight=False, soft_wrap=True)
+        self.console.print(f"{head}: {counts}, {kind}, {model}{resumed}", highlight=False, soft_wrap=True)
         labels = getattr(training.data, "labels", None)
         if labels:
             named = ", ".join(f"{number} = {label}" for number, label in enumerate(labels[:SHOWN_LABELS]))
