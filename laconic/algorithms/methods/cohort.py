@@ -219,8 +219,9 @@ class Cohort:
         """[calls, C]: the examples of each gradient call, times the share of their targets that count."""
         if not self._seen:
             return np.zeros((0, len(self.clients)))
-        shares = torch.stack([shares for _, _, shares in self._seen]).cpu().numpy()
-        return np.array([counts for _, counts, _ in self._seen]) * shares
+        shares: np.ndarray = torch.stack([shares for _, _, shares in self._seen]).cpu().numpy()
+        weights: np.ndarray = np.array([counts for _, counts, _ in self._seen]) * shares
+        return weights
 
     def _batches(self, client: int, purpose: str, plan: Iterator[np.ndarray]) -> Iterator[Batch]:
         if self.augment and isinstance(self.data, AugmentedData):
