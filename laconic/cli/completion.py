@@ -24,7 +24,7 @@ MODELS = (
 )
 PARTITIONS = ("iid", "shards", "pairs", "dirichlet", "natural")
 COMPRESSORS = ("dense", "cast", "qsgd", "uniform", "top_k", "random_k", "sign", "heavy_sign", "stochastic", "dead_zone")
-DOWNLINKS = ("dense", "broadcast", "mirrored", "repeated")
+DOWNLINKS = ("dense", "compressed", "broadcast", "estimated", "mirrored", "repeated")
 AGGREGATES = ("mean", "median", "trimmed_mean")
 
 

@@ -21,7 +21,6 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from flwr.app import Context, Message, RecordDict
 
 from laconic.flower import client_app, server_app, wire
-from laconic.flower.server import serve
 from tests.flower.loopback import LoopbackGrid
 from tests.flower.small_federation import (
     CLIENTS,
@@ -297,27 +296,6 @@ def test_clients_evaluate_on_their_own_examples(tmp_path):
     with torch.no_grad():
         right = (expected.model(together[0]).argmax(-1) == together[1]).double().mean()
     assert result.history[1]["clients_accuracy"] == pytest.approx(float(right), abs=1e-6)
-
-
-def test_nodes_weigh_by_the_targets_that_count(tmp_path):
-    tokens = torch.arange(24).view(4, 6) % 5
-    few = torch.full_like(tokens, -100)
-    few[0, 0] = 3
-    clients = [(tokens, tokens.roll(-1)), (tokens, few)]
-    grid = LoopbackGrid()
-    for client, pair in enumerate(clients):
-        own = partial(laconic.data.from_arrays, [pair], kind="next_token", classes=5)
-        app = partial(client_app, "char_gru:4,4", lambda context, own=own: own())
-        grid.add(100 + client, app, partition_id=client, state=str(tmp_path / "nodes"))
-    settings = {"local_lr": 1e-12, "rounds": 1, "local_epochs": 1, "batch_size": 4, "seed": 5, "strategy": "loop"}
-    form = laconic.data.from_arrays(clients, kind="next_token", classes=5)
-    network = {"clients": 2, "out": str(tmp_path / "run"), "deadline": 5.0, "client_eval_every": 1}
-    result = serve(grid, "fed_avg", "char_gru:4,4", form, settings | network)
-    with torch.no_grad():
-        logits = result.model(torch.cat([tokens, tokens])).flatten(0, 1)
-        expected = torch.nn.functional.cross_entropy(logits, torch.cat([clients[0][1], few]).flatten())
-    assert result.history[-1]["training_loss"] == pytest.approx(float(expected), rel=1e-5)
-    assert result.history[-1]["clients_loss"] == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_noise_and_participants_are_a_secret_of_the_server(tmp_path):
