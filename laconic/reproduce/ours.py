@@ -110,6 +110,7 @@ CHARACTER_MODEL = Reproduction(
                 "fed_laconic needs at most a tenth of the bytes of dense links": Claim(
                     _BYTES_TO_LOSS, "less", "AdamW, fed_laconic", "AdamW", factor=0.1
                 ),
+                "so it does with local SGD": Claim(_BYTES_TO_LOSS, "less", "SGD, fed_laconic", "SGD", factor=0.1),
             },
             against="bytes",
             drawn="loss",
