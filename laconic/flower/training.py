@@ -159,8 +159,9 @@ class FederatedTraining(Training):
     def evaluate_on_clients(self) -> Record:
         """If due, the metrics on clients' own examples, and the updated cost totals.
 
-        Metrics are averaged over examples. A client counts with at most the size that it reported when it joined,
-        and with at most `largest_weight` times the median size. Metrics that only a minority reports are left out.
+        Metrics are averaged over examples, weighted by the share of their targets that count. A client counts with at most
+        the size that it reported when it joined, and with at most `largest_weight` times the median size. Metrics that
+        only a minority reports are left out.
         """
         every = self.deployment.client_eval_every
         if not every or self.server.round % every:
@@ -180,7 +181,7 @@ class FederatedTraining(Training):
             reported = [
                 (min(count, float(weights[client])), metrics[name])
                 for client, count, metrics in answers
-                if name in metrics
+                if name in metrics and count > 0
             ]
             if 2 * len(reported) > len(answers):
                 total = math.fsum(count * value for count, value in reported)
