@@ -84,7 +84,7 @@ def main() -> None:
     result = laconic.simulate(algorithm, task, data, rounds=20, participants=5, eval_every=20, on_round=show)
     whole = sum(each.numel() for each in task.module.parameters())
     trained = sum(each.numel() for each in task.module.parameters() if each.requires_grad)
-    print(f"{trained:,} of {whole:,} parameters travel: {4 * trained:,} bytes and a header of 30, each way")
+    print(f"{trained:,} of {whole:,} parameters travel: {4 * trained:,} bytes and a header of 15, each way")
     print(result)
     print(result.ledger)
 

@@ -83,7 +83,7 @@ def simulate(
     >>> import laconic
     >>> result = laconic.simulate("fed_avg", "logistic", "digits", rounds=3, participants=5)
     >>> len(result.history), result.ledger.bytes("up")
-    (3, 39450)
+    (3, 39225)
     """
     if resume and out is None:
         raise ConfigError("resume: name the run's directory, as in out='runs/mine'")

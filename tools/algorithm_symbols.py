@@ -62,7 +62,7 @@ SYMBOLS = (
     Symbol("qᵢ", "client i's update as the server has it"),
     Symbol("q", "the mean of qᵢ over the participants"),
     Symbol("y", "what the server decodes", ("fed_aa", "fed_aca", "fed_baca")),
-    Symbol("y", "what the server would decode", ("fed_nlaa", "fed_nlaca", "fed_bnlaca", "fed_laconic")),
+    Symbol("y", "what the server would decode", ("fed_nlaa", "fed_nlaca", "fed_bnlaca", "fed_laconic_1")),
     Symbol("y", "the mean over the participants"),
     Symbol("ȳ", "the mean of what was used, over the participants"),
     Symbol("r", "the last vector that this client sent; before the first there is none, and nothing is near it"),

@@ -75,7 +75,7 @@ def train(module, dataset):
 RECIPES = (
     "fed_avg fed_sgd fed_adagrad fed_adam fed_yogi fed_amsgrad fed_ams fed_cams fed_ef_sgd fed_ef_ams fed_com fed_paq "
     "fed_nlaa fed_aa fed_nlaca fed_aca fed_bnlaca fed_baca fed_prox fed_gate fed_comgate scaffold fed_amd bvr_l_sgd "
-    "fed_page minibatch_sgd ef21 diana marina fed_laconic"
+    "fed_page minibatch_sgd ef21 diana marina fed_laconic fed_laconic_1"
 )
 COMPRESSORS = (
     "sign sign@layer top_k:1/64 top_k:1/64@layer top_k:0.1,coding=rice top_k:1/64+qsgd:4 top_k:0.1+qsgd:4@layer "
@@ -135,7 +135,7 @@ CASES = [
     Case("ray/model-batch-norm", f"--model cnn_fashion {RAY} {FEW}"),
     Case("ray/faults", f"--algorithm fed_bnlaca {RAY} {EVERY_FAULT}"),
     Case("data/mnist-lenet5", f"--dataset mnist --model lenet5 {FEW}"),
-    Case("data/mnist-lenet5-heavy-sign", f"--dataset mnist --model lenet5 --algorithm fed_laconic {FEW}"),
+    Case("data/mnist-lenet5-heavy-sign", f"--dataset mnist --model lenet5 --algorithm fed_laconic_1 {FEW}"),
     Case("data/mnist-cnn-mnist", f"--dataset mnist --model cnn_mnist {FEW} --local-steps 3"),
     Case("data/fashion-mnist-lenet5", f"--dataset fashion-mnist --model lenet5 --compressor sign {FEW}"),
     Case("data/fashion-mnist-cnn-fashion", f"--dataset fashion-mnist --model cnn_fashion {FEW} --local-steps 3"),

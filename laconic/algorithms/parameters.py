@@ -33,6 +33,7 @@ class Changes(TypedDict, total=False):
 
     alpha: float
     anchor_batch: int | Literal["full"]
+    average: int
     batch_order: BatchOrder
     batch_size: int | Literal["full"]
     beta1: float

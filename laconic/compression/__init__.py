@@ -8,6 +8,7 @@ compressor see docs/guides/add-a-compressor.md.
 from laconic.compression.alone import decode, encode
 from laconic.compression.codec import Codec
 from laconic.compression.compressors.base import COMPRESSORS, Compressor, compressor
+from laconic.compression.compressors.budgeted import DeadZone, Stochastic
 from laconic.compression.compressors.chain import Chain
 from laconic.compression.compressors.dense import Cast, Dense, encode_dense
 from laconic.compression.compressors.grouped import DENSE, AnyGroupedCompressor, GroupedCompressor
@@ -32,6 +33,7 @@ __all__ = [
     "Chain",
     "Codec",
     "Compressor",
+    "DeadZone",
     "Dense",
     "DensePayload",
     "Form",
@@ -45,6 +47,7 @@ __all__ = [
     "Sign",
     "Signs",
     "SparsePayload",
+    "Stochastic",
     "SumPayload",
     "TopK",
     "Uniform",

@@ -15,7 +15,7 @@ from laconic.core.layout import Layout, Slot
 
 
 def encode(tensor: Tensor, compressor: str | Compressor = "dense", seed: int = 0) -> bytes:
-    """Encode a float32 or float64 tensor as one self-contained packet: a header of 30 bytes and the compressed body.
+    """Encode a float32 or float64 tensor as one self-contained packet: a header of 15 bytes and the compressed body.
 
     Args:
         tensor: a tensor of any shape; it is flattened.
@@ -40,11 +40,11 @@ def decode(data: Buffer, size: int) -> Tensor:
         try:
             packet = Packet.parse(data, layout)
         except PacketError as error:
-            if error.reason != "layout":
+            if error.reason != "checksum":
                 raise
             continue
         return decode_body(packet.body, layout).dense()
-    raise PacketError("layout", f"not a vector of {size} entries")
+    raise PacketError("checksum", f"damaged on the way, or not a vector of {size} entries")
 
 
 def vector_layout(size: int, dtype: torch.dtype) -> Layout:

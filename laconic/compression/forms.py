@@ -209,6 +209,6 @@ def _write_levels(levels: NDArray[Any], bits: int | None, writer: BodyWriter) ->
     symbols >>= np.uint32(width)
     size = int(symbols.max()) + 1
     with_table = writer.symbols.put(Run.smaller(symbols, np.ones(size)))
-    for field in (lowest + HIGHEST_LEVEL, width, size - 1, int(with_table)):
+    for field in (2 * lowest if lowest >= 0 else -2 * lowest - 1, 2 * width + with_table, size - 1):
         writer.number(field)
     writer.put(low)

@@ -1,15 +1,15 @@
-"""Packets: a header of 30 bytes and a body (docs/reference/wire-format.md).
+"""Packets: a header of 15 bytes and a body (docs/reference/wire-format.md).
 
-The header names the body's codec, the model's layout, and the position in the exchange between the server and one client:
+The header names the body's codec and the position in the exchange between the server and one client:
 
-    magic 2 | version 1 | codec 1 | stream 1 | flags 1 | layout 6 | incarnation 2
-    sequence 4 | round 4 | length 4 | checksum 4
+    version and flags 1 | codec 1 | stream 1 | incarnation 2 | sequence 3 | round 3 | checksum 4
 
-The lower half of the byte `stream` is the stream, the upper half is the exchange of the round. `sequence` in a reply is the
-number of the client's update. In an instruction it is the number of the client's last update that the server has used, which
-acknowledges that update. `incarnation` counts the server's starts, so that a reply to a round that a crash rolled back is
-not used in the repeated round. Bytes from outside may be malicious: `parse` checks every field, allocates nothing, and
-raises `PacketError` with a reason.
+The checksum also covers the model's layout, which both sides know. The lower half of the first byte is the version, the
+upper half are the flags. The lower half of the byte `stream` is the stream, the upper half is the exchange of the round.
+`sequence` in a reply is the number of the client's update. In an instruction it is the number of the client's last update
+that the server has used, which acknowledges that update. `incarnation` counts the server's starts, so that a reply to a
+round that a crash rolled back is not used in the repeated round. Bytes from outside may be malicious: `parse` checks every
+field, allocates nothing, and raises `PacketError` with a reason.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from torch import Tensor
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.layout import Layout
 
-HEADER = struct.Struct("<2sBBBB6sHIIII")
-HEADER_BYTES = HEADER.size
-MAGIC = b"La"
-VERSION = 1
-_BEFORE_CHECKSUM = HEADER_BYTES - 4
+_LABEL = struct.Struct("<BBBH3s3s")
+HEADER_BYTES = _LABEL.size + 4
+VERSION = 2
+MOST_ROUNDS = 2**24 - 1
+"""The header has three bytes for the round, and for the number of a client's update."""
 _MAXIMUM_BODY = 2**32 - 1
 
 Buffer = bytes | bytearray | memoryview
@@ -123,11 +123,12 @@ class Packet:
         data = self.body.data
         if len(data) > _MAXIMUM_BODY:
             raise ConfigError(f"a packet body of {len(data)} bytes is above the limit of {_MAXIMUM_BODY}")
-        model = self.fingerprint.to_bytes(6, "little")
-        stream = self.stream | self.exchange << 4
-        fields = (MAGIC, VERSION, self.body.codec, stream, self.flags, model, self.incarnation)
-        head = HEADER.pack(*fields, self.sequence, self.round, len(data), 0)[:_BEFORE_CHECKSUM]
-        return Frame(head + _checksum(head, self.body).to_bytes(4, "little"), self.body)
+        if max(self.sequence, self.round) > MOST_ROUNDS:
+            raise ConfigError(f"round {self.round}: packets can count {MOST_ROUNDS} rounds")
+        numbers = (number.to_bytes(3, "little") for number in (self.sequence, self.round))
+        first, stream = VERSION | self.flags << 4, self.stream | self.exchange << 4
+        label = _LABEL.pack(first, self.body.codec, stream, self.incarnation, *numbers)
+        return Frame(label + _checksum(label, self.body, self.fingerprint), self.body)
 
     @classmethod
     def parse(cls, data: Buffer | Frame, layout: Layout) -> Packet:
@@ -135,23 +136,18 @@ class Packet:
         head = data.head if isinstance(data, Frame) else memoryview(data)[:HEADER_BYTES]
         if len(head) < HEADER_BYTES:
             raise PacketError("truncated", f"{len(head)} bytes, a header has {HEADER_BYTES}")
-        magic, version, codec, stream, flags, model, incarnation, *rest = HEADER.unpack(head)
-        sequence, round_, length, expected = rest
-        fingerprint = int.from_bytes(model, "little")
-        if magic != MAGIC:
-            raise PacketError("magic", "not a Laconic packet")
+        label, expected = head[: _LABEL.size], head[_LABEL.size :]
+        first, codec, stream, incarnation, *numbers = _LABEL.unpack(label)
+        version, flags = first & 15, first >> 4
         if version != VERSION:
             raise PacketError("version", f"{version}, this side speaks {VERSION}")
-        if length != len(data) - HEADER_BYTES:
-            raise PacketError("length", f"body of {len(data) - HEADER_BYTES} bytes, header says {length}")
-        if fingerprint != layout.fingerprint:
-            raise PacketError("layout", "made for another model")
         body = data.body if isinstance(data, Frame) else Body(codec, memoryview(data)[HEADER_BYTES:])
-        if _checksum(head[:_BEFORE_CHECKSUM], body) != expected:
-            raise PacketError("checksum", "damaged on the way")
+        if _checksum(label, body, layout.fingerprint) != expected:
+            raise PacketError("checksum", "damaged on the way, or made for another model")
         if flags > sum(Flag):
             raise PacketError("flags", f"{flags} is not known")
-        return cls(body, stream & 15, fingerprint, sequence, round_, Flag(flags), incarnation, stream >> 4)
+        sequence, round_ = (int.from_bytes(number, "little") for number in numbers)
+        return cls(body, stream & 15, layout.fingerprint, sequence, round_, Flag(flags), incarnation, stream >> 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +170,11 @@ Wire = bytes | Frame
 
 def sequence_of(data: Wire) -> int:
     """The sequence number of a packet that this process made, without checks."""
-    return int(HEADER.unpack_from(data.head if isinstance(data, Frame) else data)[7])
+    *_, sequence, _ = _LABEL.unpack_from(data.head if isinstance(data, Frame) else data)
+    return int.from_bytes(sequence, "little")
 
 
-def _checksum(head: Buffer, body: Body) -> int:
-    """A 32-bit hash of the header, seeded with the body's hash."""
-    return xxhash.xxh3_64_intdigest(head, seed=body.checksum) & 0xFFFFFFFF
+def _checksum(label: Buffer, body: Body, fingerprint: int) -> bytes:
+    """A 32-bit hash of the header and the model's layout, seeded with the body's hash."""
+    data = bytes(label) + fingerprint.to_bytes(6, "little")
+    return (xxhash.xxh3_64_intdigest(data, seed=body.checksum) & 0xFFFFFFFF).to_bytes(4, "little")

@@ -144,10 +144,10 @@ class LevelReader(ScaledReader):
         super().__init__(steps, reader.values(groups) if form is Codec.GRID else None)
         self._count = count
         if count:
-            self._lowest = reader.number(2 * HIGHEST_LEVEL) - HIGHEST_LEVEL
-            self._width = reader.number(MOST_BITS - CODED_BITS)
+            signed = reader.number(2 * HIGHEST_LEVEL)
+            self._lowest = -((signed + 1) // 2) if signed % 2 else signed // 2
+            self._width, self._with_table = divmod(reader.number(2 * (MOST_BITS - CODED_BITS) + 1), 2)
             self._size = 1 + reader.number(_MOST_SYMBOLS - 1)
-            self._with_table = reader.number(1)
             self._low = half_words_of(reader.take(packed_size(count, self._width)))
 
     def begin(self, bounds: Bounds, symbols: SymbolReader) -> None:

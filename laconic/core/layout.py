@@ -95,7 +95,7 @@ class Layout:
 
     @cached_property
     def fingerprint(self) -> int:
-        """A 48-bit hash of the layout; a packet for another model is rejected by it."""
+        """A 48-bit hash of the layout. Packets have it in their checksum, so a packet for another model is rejected."""
         text = repr([(s.name, s.shape) for s in (*self.parameters, *self.buffers)]) + str(self.dtype)
         return int.from_bytes(blake2b(text.encode(), digest_size=6).digest(), "little")
 

@@ -215,7 +215,7 @@ class ClientRuntime:
                 continue
             stream = opening.phase.stream(name)
             generator = context.generator(Draw.UPLINK_STREAM.format(stream.draw))
-            body = (stream.compressor or DENSE).encode(vector, self.layout, generator)
+            body = (stream.compressor or DENSE).encode(vector, self.layout, generator, context.invited)
             answer.bodies[name], answer.used[name] = body, decode_body(body, self.layout)
         if not vectors:
             answer.bodies[CONFIRM] = Body(Codec.SKIP)

@@ -152,8 +152,9 @@ class Round:
         return Instruction(server.round, client, context.invited, self._number, phase.name, continues, tuple(packets))
 
     def _encode_stream(self, stream: Stream) -> Body:
-        generator = self._context().generator(Draw.DOWNLINK_STREAM.format(stream.draw))
-        return (stream.compressor or DENSE).encode(self.server.method_state[stream.name], self.layout, generator)
+        context, vector = self._context(), self.server.method_state[stream.name]
+        generator = context.generator(Draw.DOWNLINK_STREAM.format(stream.draw))
+        return (stream.compressor or DENSE).encode(vector, self.layout, generator, context.invited)
 
     def _paper_bits_down(self, name: str, body: Body, phase: Phase) -> int:
         if name == MODEL:

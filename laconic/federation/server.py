@@ -79,6 +79,8 @@ class Server:
         """How often the current round was repeated because nobody answered."""
         self.model = model.clone()
         self.buffers = buffers.clone()
+        self.averages = self.model, self.buffers
+        """The moving averages of model and buffers, which are evaluated and saved."""
         self.method_state = algorithm.method.init(model)
         self.optimizer_state = algorithm.optimizer.init(model)
         self.downlink_state = algorithm.downlink.init(model)
@@ -134,7 +136,8 @@ class Server:
         if update is not None:
             step, self.optimizer_state = algorithm.optimizer.step(update, self.optimizer_state)
             step = algorithm.optimizer.scheduled(step, self.round)
-            context = RoundContext(self.layout, self.randomness, self.round, population=len(self.data))
+            counts = {"invited": self.count, "population": len(self.data)}
+            context = RoundContext(self.layout, self.randomness, self.round, **counts)
             self.model, self.downlink_state = algorithm.downlink.advance(self.model, step, self.downlink_state, context)
             statistics = received.mean(BUFFERS)
             if statistics is not None:
@@ -142,10 +145,18 @@ class Server:
         self.method_state = algorithm.method.close(self.method_state, before)
         self.round += 1
         self.attempt = 0
+        weight = algorithm.optimizer.average_weight(self.round)
+        self.averages = (
+            (self.model, self.buffers)
+            if weight == 1
+            else (self.averages[0].lerp(self.model, weight), self.averages[1].lerp(self.buffers, weight))
+        )
 
     def state_dict(self) -> State:
         """Everything that the next round depends on, as a flat dict of tensors."""
         result: State = {"round": torch.tensor(self.round), "model": self.model, "buffers": self.buffers}
+        if self.averages[0] is not self.model:
+            result |= {"average/model": self.averages[0], "average/buffers": self.averages[1]}
         for name, state in {
             "optimizer": self.optimizer_state,
             "downlink": self.downlink_state,
@@ -167,6 +178,8 @@ class Server:
         self.method_state = on_device("method")
         self.round = int(state["round"])
         self.model, self.buffers = state["model"].to(self.model.device), state["buffers"].to(self.model.device)
+        averages = on_device("average")
+        self.averages = averages.get("model", self.model), averages.get("buffers", self.buffers)
         self.norms.load_state_dict(section(state, "norms"))
         self.directions.load_state_dict(section(state, "directions"))
         self.clients.load_state_dict(section(state, "clients"))

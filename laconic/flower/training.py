@@ -165,9 +165,10 @@ class FederatedTraining(Training):
         every = self.deployment.client_eval_every
         if not every or self.server.round % every:
             return {}
-        bodies = {CoreStream.MODEL: encode_dense(self.server.model)}
+        model, buffers = self.server.averages
+        bodies = {CoreStream.MODEL: encode_dense(model)}
         if self.server.send_buffers:
-            bodies[CoreStream.BUFFERS] = encode_dense(self.server.buffers)
+            bodies[CoreStream.BUFFERS] = encode_dense(buffers)
         label = (self.layout.fingerprint, 0, self.server.round)
         packets = [Packet(body, stream, *label).to_bytes() for stream, body in bodies.items()]
         asked, answers = self.engine.evaluate(packets, self.server.round)

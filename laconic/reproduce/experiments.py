@@ -33,7 +33,7 @@ BYTES = Experiment(
         "fed_ef_ams-two-way": "--algorithm fed_ef_ams --rounds 600 --local-lr 0.1 --server-lr 0.03 "
         "--set optimizer.epsilon=1e-3 --set optimizer.beta2=0.99 --compressor heavy_sign:1/16@layer "
         "--downlink broadcast --set downlink.compressor=heavy_sign:1/64@layer",
-        "fed_laconic": "--algorithm fed_laconic --local-lr 0.1 --server-lr 0.03 --rounds 600",
+        "fed_laconic_1": "--algorithm fed_laconic_1 --local-lr 0.1 --server-lr 0.03 --rounds 600",
     },
 )
 _FED_AMD_SETTING = (

@@ -41,7 +41,7 @@ class Diagnostics:
         update, target, arrived = (
             _mean([getattr(probe, name) for probe in probes]) for name in ("update", "target", "arrived")
         )
-        body = self.compressor.encode(target, context.layout, context.generator(Draw.DIAGNOSTICS))
+        body = self.compressor.encode(target, context.layout, context.generator(Draw.DIAGNOSTICS), context.invited)
         direct = decode_body(body, context.layout).dense()
         for name, numerator, denominator in (
             ("q_c", direct - target, target),

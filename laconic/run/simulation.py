@@ -134,7 +134,8 @@ class Simulation(Training):
             record |= self.client_evaluation.measure(self.server)
         if self.diagnostics is not None:
             assert self.last_round is not None
-            context = RoundContext(self.layout, self.server.randomness, self.server.round)
+            server = self.server
+            context = RoundContext(self.layout, server.randomness, server.round, invited=server.count)
             record |= self.diagnostics.measure(self.last_round.probes, context)
             record |= self._rates(self.last_round.costs)
         if self.network is not None:

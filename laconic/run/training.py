@@ -289,7 +289,7 @@ class Training:
         if self.data.test is None:
             loss = math.nan if self.last_round is None else self.last_round.training_loss()
             return {"loss": loss} if loss == loss else {}
-        return evaluate(self.mapper, self.task, self.layout, self.server.model, self.server.buffers, self.data.test)
+        return evaluate(self.mapper, self.task, self.layout, *self.server.averages, self.data.test)
 
     def keep_in(self, folder: Path) -> None:
         """Use the run directory for durable state that is not part of the checkpoint."""
@@ -340,7 +340,7 @@ class Training:
     def trained(self) -> nn.Module:
         """The module with the server's current model, in evaluation mode."""
         module = self.task.to(self.server.model.device, self.layout.dtype).module
-        self.layout.write(module, self.server.model, self.server.buffers)
+        self.layout.write(module, *self.server.averages)
         return module.eval()
 
     def save_model(self, path: Path) -> None:

@@ -13,7 +13,7 @@ from laconic.core.user_code import import_file
 
 pytest.importorskip("peft", reason="the extra `lora` is not installed")
 pytest.importorskip("transformers", reason="the extra `lora` is not installed")
-HEADER = 30
+HEADER = 15
 
 
 def test_only_the_adapter_travels_and_only_the_adapter_changes() -> None:

@@ -35,7 +35,7 @@ def spelling(algorithm: Algorithm, slot: str = "uplink") -> str:
         ("fed_ef_sgd:compressor=sign", "sign@layer"),
         ("fed_ef_ams:compressor=top_k:0.1+qsgd:4", "top_k:1/10+qsgd:4@layer"),
         ("fed_com:compressor=qsgd:4", "qsgd:4@layer"),
-        ("fed_laconic:compressor=sign", "sign@layer"),
+        ("fed_laconic_1:compressor=sign", "sign@layer"),
         ("fed_ef_sgd:uplink=lazy,compressor=sign", "sign@layer"),
         ("fed_ef_sgd:compressor=sign@model", "sign@model"),
         ("fed_ef_sgd:compressor=qsgd:4,granularity=model", "qsgd:4@model"),
@@ -75,7 +75,7 @@ def test_a_granularity_that_is_said_twice_must_be_the_same() -> None:
 
 
 def test_the_downlink_has_a_granularity_of_its_own_and_a_compressor_changes_the_uplink_alone() -> None:
-    both = built("fed_laconic:downlink.compressor=sign")
+    both = built("fed_laconic_1:downlink.compressor=sign")
     assert spelling(both, "downlink") == "sign@layer"
     assert spelling(both) == "heavy_sign:1/16@layer"
     assert spelling(built("fed_bnlaca:compressor=sign"), "downlink") == "top_k:1/64@model"

@@ -212,20 +212,20 @@ def test_levels_at_their_limits_decode_to_finite_numbers(form: Codec, dtype: tor
     """The lowest level, the largest symbol and all low bits at once reach about 2^17 steps."""
     layout = layout_of(9, dtype=dtype)
     most = float(torch.finfo(dtype).max)
-    for power, sign, lowest in itertools.product(np.arange(0, 20, 0.25), (1.0, -1.0), (0, 2**17)):
+    for power, sign, lowest in itertools.product(np.arange(0, 20, 0.25), (1.0, -1.0), (-(2**16), 2**16)):
         writer = BodyWriter(layout)
         writer.values(np.array([sign * most / 2**power]))
         if form is Codec.GRID:
             writer.values(np.array([sign * most]))
         symbols = np.array([0, 256] * 4 + [256], dtype=np.uint32)
         writer.symbols.put(Run.expecting(symbols, np.ones(257)))
-        for field in (lowest, 8, 256, 0):
+        for field in (2 * lowest if lowest >= 0 else -2 * lowest - 1, 2 * 8, 256):
             writer.number(field)
         writer.put(b"\xff" * 9)
         found = decode_body(writer.body(form), layout).dense()
         assert bool(torch.isfinite(found).all())
         scale = sign * (most / 2**power)
-        levels = symbols.astype(np.longdouble) * 256 + 255 + lowest - 2**16
+        levels = symbols.astype(np.longdouble) * 256 + 255 + lowest
         exact = np.clip(levels * scale + (sign * most if form is Codec.GRID else 0), -most, most)
         # Where the product overflows before the offset is added, the clip is all that can be asked.
         if form is Codec.STEPS:

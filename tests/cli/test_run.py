@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from laconic.compression import HEADER_BYTES
 from laconic.models import build
 
 PROMISED = {
@@ -46,7 +47,7 @@ def test_a_run_leaves_all_that_is_promised_and_its_config_gives_the_same_model(l
     assert (summary["algorithm"], summary["dataset"], summary["rounds"]) == ("fed_ams", "digits", 7)
     assert summary["run_dir"] == "first"
     # 3 participants, 7 rounds, 2 steps of 32 examples; the bytes of 650 numbers and a header.
-    assert summary["bytes_up"] == summary["bytes_down"] == 3 * 7 * (4 * PARAMETERS + 30)
+    assert summary["bytes_up"] == summary["bytes_down"] == 3 * 7 * (4 * PARAMETERS + HEADER_BYTES)
     assert summary["paper_bits_up"] == summary["paper_bits_down"] == 3 * 7 * 32 * PARAMETERS
     assert summary["gradients"] == summary["samples"] == 3 * 7 * 2 * 32
 

@@ -57,6 +57,10 @@ ALL = [
     "random_k:0.1+uniform:4",
     "top_k:0.1+sign",
     "random_k:0.7+cast:float16",
+    "stochastic:1/20",
+    "stochastic:0.5",
+    "dead_zone:1/20",
+    "dead_zone:3",
 ]
 SIZES = (300, 7, 0, 1, 64, 1000)
 
@@ -103,6 +107,9 @@ def by_group(x: np.ndarray, sizes: tuple[int, ...], function: Callable[[np.ndarr
         ("sign", oracle.sign),
         ("heavy_sign:0.05", lambda x: oracle.heavy_sign(x, 0.05)),
         ("heavy_sign:0.05,scale=printed", lambda x: oracle.heavy_sign(x, 0.05, printed_scale=True)),
+        ("dead_zone:0.05", lambda x: oracle.dead_zone(x, 0.05)),
+        ("dead_zone:12", lambda x: oracle.dead_zone(x, 12)),
+        ("dead_zone:1", lambda x: oracle.dead_zone(x, 1)),
         ("uniform:8,rounding=nearest", lambda x: oracle.uniform(x, 8, None)),
         ("uniform:3,rounding=nearest", lambda x: oracle.uniform(x, 3, None)),
         ("uniform:8,rounding=authors", oracle.uniform_authors),
@@ -124,6 +131,9 @@ def test_deterministic_ones_equal_the_oracle(
     [
         ("qsgd:4", lambda x, r: oracle.qsgd(x, 4, "l2", r)),
         ("qsgd:1", lambda x, r: oracle.qsgd(x, 1, "l2", r)),
+        ("stochastic:0.05", lambda x, r: oracle.stochastic(x, 0.05, r)),
+        ("stochastic:12", lambda x, r: oracle.stochastic(x, 12, r)),
+        ("stochastic:0.9", lambda x, r: oracle.stochastic(x, 0.9, r)),
         ("qsgd:4,norm=max", lambda x, r: oracle.qsgd(x, 4, "max", r)),
         ("qsgd:12,norm=max", lambda x, r: oracle.qsgd(x, 12, "max", r)),
         ("qsgd:4,damped=true", lambda x, r: oracle.qsgd_damped(x, 4, r)),

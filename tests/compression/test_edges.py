@@ -12,10 +12,12 @@ from laconic.compression import (
     Cast,
     Chain,
     Compressor,
+    DeadZone,
     GroupedCompressor,
     HeavySign,
     RandomK,
     Sign,
+    Stochastic,
     TopK,
     Uniform,
     decode_body,
@@ -44,7 +46,7 @@ def edges(layout: Layout) -> dict[str, Tensor]:
 def allowed(values: Compressor, x: np.ndarray, least: float, eps: float) -> tuple[np.ndarray, np.ndarray]:
     """What one group's values should be, and by how much each may miss that; in extended precision."""
     size = np.abs(x)
-    rounding = 8 * eps * size.max() + 2 * least
+    rounding = 8 * eps * size.max(initial=0) + 2 * least
     if eps < 1e-12:
         # A step is computed in doubles, so a double's own step may be wrong by `least`, at every level.
         rounding += 2 ** getattr(values, "bits", 0) * least
@@ -56,6 +58,9 @@ def allowed(values: Compressor, x: np.ndarray, least: float, eps: float) -> tupl
             half = torch.finfo(getattr(torch, values.kind))
             expected = np.clip(x, -half.max, half.max)
             return expected, np.abs(expected) * half.eps / 2 * (1 + 1e-6) + half.smallest_normal * half.eps + least
+        case DeadZone():
+            # At most 2 t / 3 above t, and three eighths below the larger ones.
+            return x, size * (2 / 3 + 1e-6) + rounding
         case QSGD():
             length = size.max() if values.norm == "max" else np.sqrt(np.square(x).sum())
             # A norm above the largest double is taken for infinite, and the step is then the largest number there is.
@@ -142,12 +147,17 @@ def check_edges(spelling: str, by: str, dtype: torch.dtype) -> None:
                 elif isinstance(first, RandomK):
                     assert len(kept) == max(1, int(first.ratio * size))
                     factor = np.longdouble(size) / len(kept) if first.unbiased else factor
-                else:
+                elif isinstance(first, DeadZone):
+                    largest = oracle.kept_positions(x[part], first.kept(size) / size)
+                    assert kept.tolist() == [index for index in largest if x[part][index]]
+                elif not isinstance(first, Stochastic):
                     assert len(kept) == size
                 values = np.clip(values * factor, -info.max, info.max)
                 expected, error = allowed(second, values, least, info.eps)
                 if isinstance(second, HeavySign) and second.scale == "printed":
                     expected = expected * len(kept) / size
+                if isinstance(second, Stochastic):
+                    error = error + np.abs(x[part]).sum() + least  # one step, which is at most the sum
                 if factor != 1:
                     error = error + info.eps * np.abs(values) + least
                 assert (np.abs(found[part][kept] - expected) <= error).all(), (sizes, name)

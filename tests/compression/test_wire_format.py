@@ -205,16 +205,14 @@ def listed(reader: Reader, size: int, rice: bool) -> tuple[int, Later]:
 
 def decode_plain(packet: bytes, size: int) -> list[float]:
     """The vector in a packet of `laconic.compression.encode`."""
-    fields = struct.unpack("<2sBBBB6sHIIII", packet[:30])
-    magic, version, codec, _, _, fingerprint, _, _, _, length, checksum = fields
-    assert (magic, version, length) == (b"La", 1, len(packet) - 30)
-    seed = xxhash.xxh3_64_intdigest(packet[30:])
-    assert checksum == xxhash.xxh3_64_intdigest(packet[:26], seed=seed) & 0xFFFFFFFF
-    kinds = {
-        blake2b(f"[('', ({size},))]torch.{name}".encode(), digest_size=6).digest(): kind
-        for name, kind in (("float32", "f"), ("float64", "d"))
-    }
-    return decode_vector(codec, packet[30:], [size], kinds[fingerprint])
+    version, codec, _, _, _, _, checksum = struct.unpack("<BBBH3s3sI", packet[:15])
+    assert version == 2
+    seed = xxhash.xxh3_64_intdigest(packet[15:])
+    kinds = {}
+    for name, kind in (("float32", "f"), ("float64", "d")):
+        layout = blake2b(f"[('', ({size},))]torch.{name}".encode(), digest_size=6).digest()
+        kinds[xxhash.xxh3_64_intdigest(packet[:11] + layout, seed=seed) & 0xFFFFFFFF] = kind
+    return decode_vector(codec, packet[15:], [size], kinds[checksum])
 
 
 def decode_vector(codec: int, body: bytes, layers: Sequence[int], kind: str) -> list[float]:
@@ -272,7 +270,8 @@ def values(
     offsets = reader.floats(groups, kind) if form == 7 else None
     if not count:
         return lambda ans: []
-    lowest, width, size, with_table = (reader.number() for _ in range(4))
+    signed, (width, with_table), size = reader.number(), divmod(reader.number(), 2), reader.number()
+    lowest = -(signed + 1) // 2 if signed % 2 else signed // 2
     low = Packed(reader.take(-(-count * width // 8)))
 
     def scale(level: float, group: int) -> float:
@@ -281,7 +280,7 @@ def values(
 
     def levels(ans: Ans) -> list[tuple[float, Scale | None]]:
         symbols = ans.take(count, ans.table(size + 1) if with_table else [1.0] * (size + 1))
-        return [(lowest - 65536 + (symbol << width | low.take(width)), scale) for symbol in symbols]
+        return [(lowest + (symbol << width | low.take(width)), scale) for symbol in symbols]
 
     return levels
 
@@ -291,7 +290,7 @@ SPELLINGS = [
     *("uniform:1", "uniform:12", "uniform:8,rounding=authors", "top_k:1/64", "top_k:0.1", "top_k:0.3", "top_k:1"),
     *("top_k:1/64,coding=rice", "top_k:0.1,coding=rice", "heavy_sign:0.05", "heavy_sign:0.3", "random_k:1/64"),
     *("random_k:0.4", "random_k:0.8", "top_k:0.05+qsgd:4", "random_k:0.1+sign", "top_k:0.2+uniform:12"),
-    "top_k:0.02+cast:float16",
+    *("top_k:0.02+cast:float16", "stochastic:1/80", "stochastic:0.5", "dead_zone:1/64", "dead_zone:0.5"),
 ]
 
 
@@ -326,7 +325,7 @@ def test_every_form_and_kind_of_positions_was_read() -> None:
     for spelling in SPELLINGS:
         for vector in vectors(torch.float32):
             packet = encode(vector, spelling, seed=3)
-            codec, reader = packet[3], Reader(packet[30:])
+            codec, reader = packet[1], Reader(packet[15:])
             codecs.add(codec)
             if codec & 48 == 16 and 8 * reader.number() <= vector.numel():
                 forms.add((codec & 128, reader.number() % 4))
@@ -342,7 +341,7 @@ def test_high_parts_with_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     vector = torch.zeros(4000)
     vector[::16] = 1.0
     packet = encode(vector, "top_k:1/16")
-    reader = Reader(packet[30:])
+    reader = Reader(packet[15:])
     assert reader.number() == 250 and reader.number() % 4 == 1
     assert torch.equal(vector, torch.tensor(decode_plain(packet, 4000)))
 

@@ -27,6 +27,7 @@ ALGORITHMS = {
     "scaffold": laconic.scaffold(),
     "fed_ef_ams": laconic.fed_ef_ams(compressor="top_k:1/4", downlink="broadcast"),
     "fed_laconic": laconic.fed_laconic(),
+    "fed_laconic_1": laconic.fed_laconic_1(),
     "ef21": laconic.ef21(),
     "fed_page": laconic.fed_page(),
     "diana": laconic.diana(),

@@ -145,8 +145,8 @@ def hostile(replies: list[Reply], generator: np.random.Generator) -> Reply:
         field, most = [
             ("stream", 16),
             ("exchange", 16),
-            ("sequence", 2**32),
-            ("round", 2**32),
+            ("sequence", 2**24),
+            ("round", 2**24),
             ("flags", 8),
             ("incarnation", 2**16),
         ][generator.integers(6)]

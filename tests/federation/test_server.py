@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from laconic import fed_ams, fed_avg
 from laconic.algorithms.algorithm import Algorithm
-from laconic.compression import encode_dense
+from laconic.compression import HEADER_BYTES, encode_dense
 from laconic.compression.packet import CoreStream, Packet
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
@@ -196,8 +196,8 @@ def test_the_mean_is_that_of_numpy_over_whoever_answered(answering: set[int], we
     expected = np.average(statistics[rows].astype(np.float64), axis=0, weights=weights)
     np.testing.assert_allclose(server.buffers.numpy(), expected, rtol=1e-5, atol=1e-6)
     assert (costs.invited, costs.folded) == (4, len(rows))
-    assert costs.streams["up/model"].bytes == len(rows) * (30 + 4 * NORMED.size)
-    assert costs.streams["up/buffers"].bytes == len(rows) * (30 + 4 * NORMED.buffer_size)
+    assert costs.streams["up/model"].bytes == len(rows) * (HEADER_BYTES + 4 * NORMED.size)
+    assert costs.streams["up/buffers"].bytes == len(rows) * (HEADER_BYTES + 4 * NORMED.buffer_size)
     assert costs.paper_bits("up") == len(rows) * 32 * NORMED.size
 
 

@@ -12,6 +12,7 @@ import torch
 
 import laconic
 from laconic.algorithms.recipes import RECIPES
+from laconic.compression import HEADER_BYTES
 from laconic.federation.direction import SIZE
 from laconic.run.files import load_tensors
 
@@ -287,7 +288,7 @@ def test_a_second_server_on_the_same_run_stops(tmp_path):
 def test_clients_evaluate_on_their_own_examples(tmp_path):
     result = run(federation(tmp_path), tmp_path, "fed_avg", client_eval_every=2)
     assert ["clients_loss" in record for record in result.history] == [False, True, False]
-    assert result.ledger.streams["down/evaluation"].bytes == CLIENTS * (30 + 4 * 650)
+    assert result.ledger.streams["down/evaluation"].bytes == CLIENTS * (HEADER_BYTES + 4 * 650)
     expected = laconic.simulate(
         laconic.fed_avg(local_steps=2), "logistic", data(), rounds=2, seed=5, numerics={"strategy": "loop"}
     )

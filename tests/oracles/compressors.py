@@ -57,6 +57,51 @@ def heavy_sign(x: Vector, ratio: float, printed_scale: bool = False) -> Vector:
     return result
 
 
+def budget_count(size: int, budget: float) -> int:
+    """k: a share of the entries if the budget is at most 1, else a count; at least 1, at most all."""
+    return max(1, min(size, math.floor(budget * size) if budget <= 1 else round(budget)))
+
+
+def stochastic_step(x: Vector, budget: float) -> float:
+    """The step s with sum_j min(1, |x_j| / s) = k, found by bisection; at least max|x| / 2^14, 0 if x = 0."""
+    k, high = budget_count(len(x), budget), max(abs(value) for value in x)
+    if high == 0:
+        return 0.0
+    below, above = high / 2**14, float(sum(abs(value) for value in x)) + high
+    for _ in range(200):
+        step = (below + above) / 2
+        if sum(min(1.0, abs(value) / step) for value in x) > k:
+            below = step
+        else:
+            above = step
+    return below
+
+
+def stochastic(x: Vector, budget: float, draws: Vector) -> Vector:
+    """step sign(x) floor(|x| / step + draw), with the step of `stochastic_step` (qsgd with a chosen count)."""
+    step = stochastic_step(x, budget)
+    result = np.zeros_like(x)
+    for index in range(len(x) if step else 0):
+        result[index] = math.copysign(step * math.floor(abs(x[index]) / step + draws[index]), x[index])
+    return result
+
+
+def dead_zone(x: Vector, budget: float) -> Vector:
+    """Of the k largest, step sign(x) floor(|x| / step + 0.4), with step = t / 0.6 and t the smallest of them."""
+    k = budget_count(len(x), budget)
+    order = sorted(range(len(x)), key=lambda index: (-abs(x[index]), index))[:k]
+    high = abs(x[order[0]])
+    kept = [index for index in order if high and abs(x[index]) >= 0.6 * high / 2**14]
+    result = np.zeros_like(x)
+    if not kept:
+        return result
+    step = max(abs(x[kept[-1]]) / 0.6, high / 2**14)
+    for index in kept:
+        # The smallest one is at 1 exactly, which rounding may miss.
+        result[index] = math.copysign(step * max(1, math.floor(abs(x[index]) / step + 0.4)), x[index])
+    return result
+
+
 def qsgd_levels(bits: int, norm: str) -> int:
     """s: 2^(bits-1) for the l2 norm (Fed-EF), 2^(bits-1) - 1 for the max norm."""
     return int(2 ** (bits - 1)) if norm == "l2" else int(2 ** (bits - 1)) - 1

@@ -96,9 +96,12 @@ def qsparse_local_sgd(problem: Problem, compress: Compress) -> History:
     return history
 
 
-def fed_com(problem: Problem, compress: Compress, server_rate: float = 1.0) -> History:
-    """FedCOM (Haddadpour et al. 2021, Algorithm 1); with server_rate 1 it is FedPAQ."""
-    return train(problem, Plain(compress), SGD(server_rate))
+def fed_com(
+    problem: Problem, compress: Compress, server_rate: float = 1.0, down_compress: Compress | None = None
+) -> History:
+    """FedCOM (Haddadpour et al. 2021, Algorithm 1); with server_rate 1 it is FedPAQ, with mirrors it is fed_laconic."""
+    downlink = None if down_compress is None else Mirrored(problem.initial, down_compress)
+    return train(problem, Plain(compress), SGD(server_rate), downlink)
 
 
 def fed_nlaa(problem: Problem, threshold: Threshold, optimizer: Optimizer | None = None) -> History:

@@ -36,6 +36,17 @@ def test_sign_and_heavy_sign_by_hand() -> None:
     np.testing.assert_array_equal(compressors.heavy_sign(x, 0.5, printed_scale=True), [1.5, -1.5, 0, 0])
 
 
+def test_levels_on_a_budget_by_hand() -> None:
+    x = np.array([8.0, -1.0, 0.5, 0.0, 2.5])
+    # With 2 of 5 entries and 8 above the step: 1 + 4 / step = 2. Levels 2, 0.25, 0.125, 0 and 0.625 before the draw.
+    assert compressors.stochastic_step(x, 2) == pytest.approx(4)
+    found = compressors.stochastic(x, 0.4, np.array([0.9, 0.8, 0.8, 0.9, 0.3]))
+    np.testing.assert_allclose(found, [8, -4, 0, 0, 0])
+    # t = 2.5, so the step is 25 / 6: floor(8 * 6 / 25 + 0.4) = 2 and floor(0.6 + 0.4) = 1.
+    np.testing.assert_allclose(compressors.dead_zone(x, 2), [25 / 3, 0, 0, 0, 25 / 6])
+    np.testing.assert_allclose(compressors.dead_zone(np.zeros(3), 2), np.zeros(3))
+
+
 def test_half_precision_is_that_of_ieee() -> None:
     exponents = np.random.default_rng(5).uniform(-10, 6, 2000)
     x = (-1.0) ** np.arange(2000) * 10**exponents

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import laconic
+from laconic.compression import HEADER_BYTES
 from laconic.core.errors import ConfigError
 from laconic.data import FederatedData, from_arrays
 from laconic.gradients.numerics import Numerics
@@ -63,9 +64,9 @@ def test_buffers_travel_and_are_counted_as_a_stream_of_their_own() -> None:
     result = train(normed(), images(PAIRED), participants=3)
     down, up = (result.ledger.streams[f"{way}/buffers"] for way in ("down", "up"))
     assert down.packets == up.packets == 4 * 3
-    assert down.bytes == up.bytes == 4 * 3 * (30 + 4 * 12)
+    assert down.bytes == up.bytes == 4 * 3 * (HEADER_BYTES + 4 * 12)
     assert down.paper_bits == up.paper_bits == 0
-    assert result.history[0]["streams"]["up/buffers"]["bytes"] == 3 * (30 + 4 * 12)
+    assert result.history[0]["streams"]["up/buffers"]["bytes"] == 3 * (HEADER_BYTES + 4 * 12)
     assert float(result.model[1].running_mean.abs().sum()) > 0
     assert result.ledger.bytes("up") == up.bytes + result.ledger.streams["up/model"].bytes
 
@@ -234,8 +235,8 @@ def test_float64_trains_in_float64_and_sends_twice_the_bytes() -> None:
     single = train(plain(), data)
     assert {p.dtype for p in double.model.parameters()} == {torch.float64}
     size = sum(p.numel() for p in single.model.parameters())
-    assert double.ledger.bytes("up") == 4 * len(SIZES) * (30 + 8 * size)
-    assert single.ledger.bytes("up") == 4 * len(SIZES) * (30 + 4 * size)
+    assert double.ledger.bytes("up") == 4 * len(SIZES) * (HEADER_BYTES + 8 * size)
+    assert single.ledger.bytes("up") == 4 * len(SIZES) * (HEADER_BYTES + 4 * size)
     difference = float((vector(double) - vector(single)).abs().max())
     assert 0 < difference < 1e-4
 
@@ -246,7 +247,7 @@ def test_frozen_parameters_neither_move_nor_travel() -> None:
     result = train(module, images())
     assert torch.equal(result.model[0].weight, module[0].weight)
     assert not torch.equal(result.model[2].weight, module[2].weight)
-    assert result.ledger.streams["up/model"].bytes == 4 * len(SIZES) * (30 + 4 * (6 * CLASSES + CLASSES))
+    assert result.ledger.streams["up/model"].bytes == 4 * len(SIZES) * (HEADER_BYTES + 4 * (6 * CLASSES + CLASSES))
 
 
 def test_batch_norm_that_would_depend_on_threads_or_places_is_refused() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import laconic
+from laconic.compression import HEADER_BYTES
 from laconic.core.errors import ConfigError
 from laconic.data import FederatedData, from_arrays
 from laconic.run.directory import RunDirectory
@@ -101,7 +102,7 @@ def test_threads_and_chunks_change_nothing(kind: type[nn.Module]) -> None:
 def test_a_buffer_that_is_replaced_is_averaged_and_counted() -> None:
     result = train(MovingAverage)
     assert float(result.model.seen.abs().sum()) > 0
-    assert result.ledger.streams["up/buffers"].bytes == 4 * 3 * (30 + 4 * FEATURES)
+    assert result.ledger.streams["up/buffers"].bytes == 4 * 3 * (HEADER_BYTES + 4 * FEATURES)
 
 
 def test_a_constant_with_infinities_stays_at_home() -> None:

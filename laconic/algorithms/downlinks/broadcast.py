@@ -42,7 +42,8 @@ class Broadcast(CompressedLink, Downlink):
 
     def advance(self, model: Tensor, step: Tensor, state: State, context: RoundContext) -> tuple[Tensor, State]:
         target = step + state["phi"]
-        body = self.compression.scaled_for_feedback().encode(target, context.layout, context.generator(Draw.DOWNLINK))
+        draws = context.generator(Draw.DOWNLINK)
+        body = self.compression.scaled_for_feedback().encode(target, context.layout, draws, context.invited)
         payload = decode_body(body, context.layout)
         payload.add_to(target, -1.0)
         new_model = model.clone()

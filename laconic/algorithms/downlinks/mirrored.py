@@ -51,7 +51,8 @@ class Mirrored(CompressedLink, Downlink):
         if self.literal:
             target = model + client.peer["error"] if "error" in client.peer else model
         # w - v_i accumulates compression errors like an error memory, so C must be contractive.
-        body = self.compression.scaled_for_feedback().encode(target, context.layout, context.generator(Draw.DOWNLINK))
+        draws = context.generator(Draw.DOWNLINK)
+        body = self.compression.scaled_for_feedback().encode(target, context.layout, draws, context.invited)
         if self.threshold is not None:
             change = decode_body(body, context.layout).dense()
             change = change - mirror if self.literal else change

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from laconic.core.part import BOUNDED, Part, State
@@ -23,6 +23,8 @@ class Optimizer(Part):
     server_lr: Rate
     server_schedule: Schedule = RateSchedule()
     """The factor on `server_lr` in each round."""
+    average: PositiveInt = 1
+    """Evaluate and save a moving average of the model over about this number of rounds. Clients get the model itself."""
     sensitivity = BOUNDED  # of every optimizer: it sees only the mean, which has the noise already
 
     @property
@@ -37,6 +39,10 @@ class Optimizer(Part):
     def step(self, mean: Tensor, state: State) -> tuple[Tensor, State]:
         """The step, which `Downlink.advance` adds to the model, and the new state."""
         raise NotImplementedError
+
+    def average_weight(self, rounds: int) -> float:
+        """The weight of the newest model in the average after that many rounds: 2 / (t + 1), at least 1 / `average`."""
+        return max(2 / (rounds + 1), 1 / self.average)
 
     def scheduled(self, step: Tensor, round: int) -> Tensor:
         """The step times the schedule's factor for the round. Every step is proportional to `server_lr`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
 from laconic.algorithms.optimizers.base import Decay, Optimizer, Rate
@@ -17,6 +18,7 @@ class SGD(Optimizer):
     server_lr: Rate = 1.0
     momentum: Decay = 0.0
     server_schedule: Schedule = RateSchedule()
+    average: PositiveInt = 1
 
     @property
     def linear(self) -> bool:

@@ -63,7 +63,7 @@ class CompressedUplink(CompressedLink, Uplink):
     def compress(self, target: Tensor, context: RoundContext) -> Body:
         """C(x), with the random draws of this round and client."""
         assert self.effective is not None
-        return self.effective.encode(target, context.layout, context.generator(Draw.UPLINK))
+        return self.effective.encode(target, context.layout, context.generator(Draw.UPLINK), context.invited)
 
     def remember(self, target: Tensor, decoded: Payload, context: RoundContext) -> State:
         """m = x - C(x). Overwrites `target`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
@@ -14,7 +16,7 @@ from laconic.core.part import BOUNDED, State, part
 class DenseUplink(Uplink):
     """The uncompressed update: 32 d bits."""
 
-    memory: bool | None = None
+    memory: bool | Literal["auto"] | None = None
     """Accepted for uniformity with other uplinks. It has no effect, since there is no compression error."""
     sensitivity = BOUNDED
 

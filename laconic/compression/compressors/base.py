@@ -110,10 +110,14 @@ class Compressor(Part):
         """The bound of E||C(x) - x||^2 / ||x||^2 of an unbiased C, for a group of `size` entries; 0 if C is not random."""
         return 0.0
 
-    def scaled_for_feedback(self: Kind) -> Kind:
-        """A contractive form for error feedback: the compressor itself, or divided by 1 + omega."""
+    def scaled_for_feedback(self) -> Compressor:
+        """A contractive form for error feedback: the compressor itself, divided by 1 + omega, or a deterministic form."""
         if not self.contractive:
             raise ConfigError(f"compressor {self} is not contractive, as error feedback requires")
+        return self
+
+    def for_participants(self, count: int) -> Compressor:
+        """The compressor for a round with `count` participants; the compressor itself unless it adapts to them."""
         return self
 
     def kept(self, size: int) -> int:
@@ -179,12 +183,14 @@ def spell(compressor: Compressor, overrides: Mapping[str, Any] = {}) -> str:
     settings: list[str] = []
     for key, value in compressor.parameters().items():
         if key == compressor.argument:
-            settings.insert(0, _ratio(value) if key == "ratio" else str(value))
+            settings.insert(0, _number(value) if isinstance(value, float) else str(value))
         elif value != defaults[key]:
             settings.append(f"{key}={str(value).lower()}")
     return compressor.name + (":" + ",".join(settings) if settings else "")
 
 
-def _ratio(value: float) -> str:
+def _number(value: float) -> str:
+    if value > 1 and value == int(value):
+        return str(int(value))
     whole = round(1 / value)
     return f"1/{whole}" if whole > 1 and 1 / whole == value else repr(value)

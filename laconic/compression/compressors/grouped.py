@@ -34,9 +34,9 @@ class GroupedCompressor:
         spelled, granularity = split_granularity(text)
         return cls(parse_compressor(spelled), granularity or "model")
 
-    def encode(self, vector: Tensor, layout: Layout, rng: np.random.Generator) -> Body:
-        """Encode a vector; only random compressors use the generator."""
-        return self.compressor.encode(vector, layout, rng, self.granularity)
+    def encode(self, vector: Tensor, layout: Layout, rng: np.random.Generator, participants: int = 1) -> Body:
+        """Encode a vector in a round with that many participants; only random compressors use the generator."""
+        return self.compressor.for_participants(participants).encode(vector, layout, rng, self.granularity)
 
     def scaled_for_feedback(self) -> GroupedCompressor:
         """The same with the compressor's contractive form, for error feedback."""

@@ -48,7 +48,7 @@ class QSGD(Compressor):
         norm = peak(x) if self.norm == "max" else euclidean(x)
         step = representable(norm / self.levels, x.dtype)
         levels = np.zeros(len(x), dtype=_integer_type(self.bits))
-        _round_magnitudes(x, step, self.levels, rng, levels)
+        round_magnitudes(x, step, self.levels, rng, levels)
         return Levels(levels, step / self._damping(x, norm) if self.damped else step, bits=self.bits)
 
     def _damping(self, values: Floats, norm: float) -> float:
@@ -190,7 +190,7 @@ def euclidean(values: Floats) -> float:
     return math.sqrt(total) * factor
 
 
-def _round_magnitudes(
+def round_magnitudes(
     values: Floats, step: float, highest: int, generator: np.random.Generator, levels: NDArray[Any]
 ) -> None:
     """levels = sign(x) min(floor(|x| / step + draw), highest), with one uniform draw per value."""
