@@ -25,6 +25,7 @@ from laconic.algorithms.optimizers.sgd import SGD
 from laconic.algorithms.parameters import Changes
 from laconic.algorithms.uplinks.compressed import Compressed
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
+from laconic.algorithms.uplinks.shifted import Shifted
 from laconic.compression import QSGD, DeadZone, HeavySign, Stochastic, TopK, Uniform
 from laconic.core.errors import unknown_name
 
@@ -32,7 +33,7 @@ Recipe = Callable[..., Algorithm]
 Named = TypeVar("Named", bound=Recipe)
 RECIPES: dict[str, Recipe] = {}
 # Importing a part registers its name. No recipe uses these parts.
-_OTHER_PARTS = (Broadcast, OwnTraining, Repeated)
+_OTHER_PARTS = (Broadcast, OwnTraining, Repeated, Shifted)
 
 
 def _recipe(function: Named) -> Named:

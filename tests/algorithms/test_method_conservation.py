@@ -63,6 +63,7 @@ UPLINKS = {
     "quantized": laconic.Compressed("uniform:4@layer"),
     "lazy": laconic.Lazy("top_k:1/4", memory=True, threshold=1.0),
     "accelerated": laconic.Accelerated(threshold=1.0),
+    "shifted": laconic.Shifted("uniform:4@layer"),
 }
 DOWNLINKS = {
     "dense": laconic.DenseDownlink(),
@@ -223,7 +224,7 @@ def live_through(method: str, uplink: str, downlink: str, history: list[tuple[li
         downlink = "dense"
     if method in UNBIASED and uplink in ("sign", "top_k", "lazy"):
         uplink = "quantized"
-    if method == "tracking, global memory" and uplink in ("quantized", "accelerated"):
+    if method == "tracking, global memory" and uplink in ("quantized", "accelerated", "shifted"):
         uplink = "lazy"  # there must be a memory to take the mean out of
     # What is conserved has nothing to do with the server's step: half of the links go with each.
     adaptive = uplink in ("sign", "lazy", "accelerated") and downlink != "repeated"

@@ -19,6 +19,7 @@ from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.algorithms.uplinks.base import Uplink
 from laconic.algorithms.uplinks.compressed import Compressed
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
+from laconic.algorithms.uplinks.shifted import Shifted
 from laconic.compression import QSGD, Compressor, GroupedCompressor, Uniform, decode_body
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
@@ -199,6 +200,15 @@ def uplink_memories(uplink: Uplink, update: torch.Tensor, layout: Layout, rounds
     return norms
 
 
+def shift_distances(compressor: Compressor, update: torch.Tensor, layout: Layout, rounds: int) -> list[float]:
+    """||u - h|| after every round of the same update."""
+    uplink, state, norms = Shifted(compressor), {}, []
+    for context in occasions(layout, rounds):
+        state = uplink.encode(update, state, context).state
+        norms.append(float((update - state["shift"]).norm()))
+    return norms
+
+
 def broadcast_memories(compressor: Compressor, step: torch.Tensor, layout: Layout, rounds: int) -> list[float]:
     """||phi||, which is how far the shared model is behind."""
     downlink, model, norms = Broadcast(compressor), torch.zeros_like(step), []
@@ -225,6 +235,7 @@ LINKS: dict[str, Callable[[Compressor, torch.Tensor, Layout, int], list[float]]]
     "error feedback": lambda c, *rest: uplink_memories(Compressed(c, memory=True), *rest),
     "lazy": lambda c, *rest: uplink_memories(Lazy(c, memory=True, threshold=0.1), *rest),
     "accelerated": lambda c, *rest: uplink_memories(Accelerated(c, memory=True, threshold=0.1), *rest),
+    "shifted": shift_distances,
     "broadcast": broadcast_memories,
     "mirrored": mirror_distances,
 }
