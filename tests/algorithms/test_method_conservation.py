@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import laconic
 from laconic.algorithms.algorithm import Algorithm
 from laconic.compression import decode_body
-from laconic.compression.packet import Flag
+from laconic.compression.packet import Flag, Packet
 from laconic.core.layout import Layout
 from laconic.core.part import State
 from laconic.core.randomness import Randomness
@@ -89,8 +89,6 @@ PLAIN = ("ef21", "diana", "marina")
 """They refuse uplinks with a memory or a reference, and so have the compressor alone."""
 MEANS = ("control", "anchor", "gradient")
 KEPT = (*MEANS, "tracker")
-FLAGS = 5
-"""Where a packet has its flags."""
 FATES = ["answers"] * 3 + ["away", "dropped", "late", "doubled", "dead amid", "dead after", "emptied"]
 
 
@@ -136,7 +134,7 @@ class World:
         round = Round(self.server, NoEngine())
         for number, exchange in enumerate(round.exchanges()):
             for reply in self.deliver(round.instructions(exchange), waiting):
-                started_anew = any(bytes(packet)[FLAGS] & Flag.RESET for packet in reply.packets)
+                started_anew = any(Flag.RESET in Packet.parse(packet, LAYOUT).flags for packet in reply.packets)
                 if round.receive(reply) and started_anew:
                     self.emptied.discard(reply.client)
             if death == number:
