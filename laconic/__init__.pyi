@@ -78,6 +78,7 @@ from .compression import (
     Compressor as Compressor,
     Dense as Dense,
     DeadZone as DeadZone,
+    Eden as Eden,
     HeavySign as HeavySign,
     Kept as Kept,
     Levels as Levels,

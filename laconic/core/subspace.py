@@ -1,7 +1,7 @@
 """Training in a random subspace: w = base + P z, where only z is trained and sent.
 
-P follows from the seed, so no one sends it. Its columns are orthonormal: a step of z moves w by the projection of the step that
-full training would make. Li et al., "Measuring the intrinsic dimension of objective landscapes", ICLR 2018.
+P follows from the seed, so no one sends it. Its columns are orthonormal: a step of z moves w by the projection of the step
+that full training would make. Li et al., "Measuring the intrinsic dimension of objective landscapes", ICLR 2018.
 """
 
 from __future__ import annotations

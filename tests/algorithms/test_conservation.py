@@ -5,7 +5,8 @@ nothing, and servers that crash in the middle of a round, over every kind of lin
 
 - conservation (algorithms.md): with error feedback, the sum of what the server used of a client's updates, plus that
   client's memory, is the sum of the updates that count, less what was thrown away with a lost state or a restart;
-- the server's and the client's idea of what they share (lazy reference, shift, mirrored model, broadcast version) are the same.
+- the server's and the client's idea of what they share (lazy reference, shift, mirrored model, broadcast version) are the
+  same.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Encoded:
 class Uplink(Part):
     """Encodes updates on the client, with the client's state, and decodes them on the server.
 
-    `peer` is the server's state for one client: empty for most uplinks, the last packet for lazy ones, the shift for shifted ones.
+    `peer` is the server's state for one client: empty for most uplinks, the last packet of a lazy client, or its shift.
     """
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
