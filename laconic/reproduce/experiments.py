@@ -124,7 +124,7 @@ LANGUAGE_MODEL = Experiment(
         "AdamW": f"--algorithm fed_avg {_ADAMW} --server-lr 1",
         "AdamW, fed_cams sign": f"--algorithm fed_cams --compressor sign {_ADAMW} --server-lr 0.03",
         "AdamW, top_k:1/16 with memory": f"--algorithm fed_ef_sgd --compressor top_k:1/16 {_ADAMW} --server-lr 1",
-        "AdamW, fed_laconic": f"--algorithm fed_laconic {_ADAMW} --server-lr 0.03",
+        "AdamW, fed_laconic": f"--algorithm fed_laconic_1 {_ADAMW} --server-lr 0.03",
     },
     rounds=300,
 )
