@@ -1,7 +1,9 @@
 """Federated fine-tuning with LoRA: only the adapter is sent.
 
     pip install -e '.[lora]'
-    python examples/lora.py
+    python examples/lora.py                # FedIT: the mean of both adapter matrices
+    python examples/lora.py ffa_lora       # A is frozen, so that the mean of B A is exact
+    python examples/lora.py flasc          # a quarter of the entries, each way
 
 A tiny Llama reads the shipped digits pixel by pixel, as a sequence of 64 tokens. It is created from a config, so nothing is
 downloaded. Its weights are random and frozen; only the adapter and the layer on top are trained. To use pretrained weights,
@@ -11,6 +13,7 @@ parameters with requires_grad=True, and the others stay on the client.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -22,9 +25,9 @@ from laconic.data import FederatedData
 
 
 class Classifier(nn.Module):
-    """A peft model as an ordinary module: tokens in, logits out."""
+    """A peft model as an ordinary module: tokens in, logits out. With `freeze_a` only B and the layer on top are trained."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, freeze_a: bool = False) -> None:
         from peft import LoraConfig, get_peft_model
         from transformers import LlamaConfig, LlamaForSequenceClassification
 
@@ -42,6 +45,9 @@ class Classifier(nn.Module):
         )
         adapter = LoraConfig(task_type="SEQ_CLS", r=rank, lora_alpha=2 * rank, target_modules=["q_proj", "v_proj"])
         self.model = get_peft_model(LlamaForSequenceClassification(config), adapter)
+        for name, parameter in self.model.named_parameters():
+            if freeze_a and "lora_A" in name:
+                parameter.requires_grad = False
 
     def forward(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.model(input_ids=tokens).logits
@@ -76,18 +82,19 @@ def show(record: dict[str, Any]) -> None:
     print(f"round {record['round']:2d}: the clients' loss was {record['training_loss']:.3f}", flush=True)
 
 
-def main() -> None:
+def main(method: str = "fed_it") -> None:
     torch.manual_seed(0)
-    task = laconic.Task(Classifier(rank=4), loss, means=metrics)
-    algorithm = laconic.fed_avg(local_lr=0.1, local_steps=5, batch_size=16)
+    task = laconic.Task(Classifier(rank=4, freeze_a=method == "ffa_lora"), loss, means=metrics)
+    recipe = laconic.flasc if method == "flasc" else laconic.fed_avg
+    algorithm = recipe(local_lr=0.1, local_steps=5, batch_size=16)
     data = tokens(clients=20)
     result = laconic.simulate(algorithm, task, data, rounds=20, participants=5, eval_every=20, on_round=show)
     whole = sum(each.numel() for each in task.module.parameters())
     trained = sum(each.numel() for each in task.module.parameters() if each.requires_grad)
-    print(f"{trained:,} of {whole:,} parameters travel: {4 * trained:,} bytes and a header of 15, each way")
+    print(f"{method}: {trained:,} of {whole:,} parameters are trained")
     print(result)
     print(result.ledger)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -1,15 +1,19 @@
-from . import compression as compression, data as data, models as models
+from . import compression as compression, data as data, flower as flower, models as models
 from .algorithms.algorithm import Algorithm as Algorithm
 from .algorithms.downlinks.dense import DenseDownlink as DenseDownlink
 from .algorithms.downlinks.base import Downlink as Downlink
 from .algorithms.downlinks.broadcast import Broadcast as Broadcast
+from .algorithms.downlinks.compressed import CompressedDownlink as CompressedDownlink
+from .algorithms.downlinks.estimated import Estimated as Estimated
 from .algorithms.downlinks.mirrored import Mirrored as Mirrored
 from .algorithms.downlinks.repeated import Repeated as Repeated
 from .algorithms.methods.anchor_sampling import AnchorSampling as AnchorSampling
 from .algorithms.methods.base import LocalMethod as LocalMethod, Method as Method, method as method
 from .algorithms.methods.cohort import Cohort as Cohort
-from .algorithms.methods.compressed_gradients import DIANA as DIANA, EF21 as EF21
+from .algorithms.methods.compressed_gradients import DIANA as DIANA, EF21 as EF21, EF21SGDM as EF21SGDM
 from .algorithms.methods.control_variates import ControlVariates as ControlVariates
+from .algorithms.methods.controlled_averaging import SCAFCOM as SCAFCOM, SCALLION as SCALLION
+from .algorithms.methods.dynamic_regularization import FedDyn as FedDyn
 from .algorithms.methods.exchange import (
     UPDATE as UPDATE,
     Answer as Answer,
@@ -35,7 +39,11 @@ from .algorithms.optimizers.sgd import SGD as SGD
 from .algorithms.recipes import (
     bvr_l_sgd as bvr_l_sgd,
     diana as diana,
+    diloco as diloco,
     ef21 as ef21,
+    ef21_bc as ef21_bc,
+    ef21_p as ef21_p,
+    ef21_sgdm as ef21_sgdm,
     fed_aa as fed_aa,
     fed_aca as fed_aca,
     fed_adagrad as fed_adagrad,
@@ -47,8 +55,10 @@ from .algorithms.recipes import (
     fed_baca as fed_baca,
     fed_bnlaca as fed_bnlaca,
     fed_cams as fed_cams,
+    fed_cams_two_way as fed_cams_two_way,
     fed_com as fed_com,
     fed_comgate as fed_comgate,
+    fed_dyn as fed_dyn,
     fed_ef_ams as fed_ef_ams,
     fed_ef_sgd as fed_ef_sgd,
     fed_gate as fed_gate,
@@ -61,9 +71,16 @@ from .algorithms.recipes import (
     fed_prox as fed_prox,
     fed_sgd as fed_sgd,
     fed_yogi as fed_yogi,
+    flasc as flasc,
     marina as marina,
     minibatch_sgd as minibatch_sgd,
+    qsparse_local_sgd as qsparse_local_sgd,
+    scafcom as scafcom,
+    scaffnew as scaffnew,
     scaffold as scaffold,
+    scallion as scallion,
+    sparse_loco as sparse_loco,
+    stc as stc,
 )
 from .algorithms.uplinks.compressed import Compressed as Compressed
 from .algorithms.uplinks.dense import DenseUplink as DenseUplink

@@ -1,6 +1,8 @@
 """Draw the curves of the algorithm pages: every recipe once on digits, by `laconic run`.
 
-    python tools/algorithm_curves.py [RUNS]    # takes seconds per recipe; existing runs are not repeated
+    python tools/algorithm_curves.py [RUNS]    # takes seconds per recipe; recorded curves and existing runs are kept
+
+To measure a recipe again, delete its line in docs/data/algorithms.json.
 
 Writes docs/data/algorithms.json and docs/figures/algorithms/NAME.svg.
 """
@@ -33,6 +35,9 @@ SETTINGS = {
     # They take one step per round; the default rates are for harder problems.
     "minibatch_sgd": "local_lr=0.5",
     "ef21": "server_lr=0.5",
+    "ef21_sgdm": "server_lr=0.5",
+    "ef21_p": "server_lr=0.5",
+    "ef21_bc": "server_lr=0.5",
     "diana": "server_lr=0.5",
     "marina": "server_lr=0.5",
 }
@@ -109,7 +114,8 @@ def draw(name: str, curves: dict[str, list[list[float]]]) -> str:
 
 def main() -> None:
     runs = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "runs/algorithms")
-    curves = {name: measure(name, runs) for name in RECIPES}
+    recorded = json.loads(DATA.read_text())["curves"] if DATA.exists() else {}
+    curves = {name: recorded.get(name) or measure(name, runs) for name in RECIPES}
     DATA.parent.mkdir(exist_ok=True)
     rows = ",\n".join(f'  "{name}": {json.dumps(curve)}' for name, curve in curves.items())
     columns = json.dumps(["round", "bytes up", "bytes down", "accuracy"])

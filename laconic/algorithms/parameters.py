@@ -58,13 +58,17 @@ class Changes(TypedDict, total=False):
     local_steps: int | None
     mean_compressor: GroupedCompressor | str | None
     memory: bool | Literal["auto", "standard", "global"]
+    memory_decay: float
     momentum: float
+    momentum_rate: float
+    nesterov: bool
     period: int | None
     pl_constant: float
     probability: float | Literal["optimal", "optimal_pl"]
     probability_divisor: float
     proximal: float
     quantizer: GroupedCompressor | str | None
+    random_steps: bool
     restart_after: int | None
     restart_from: int
     server_lr: float

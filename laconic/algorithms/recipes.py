@@ -10,12 +10,17 @@ from typing import Any, TypeVar, Unpack
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.downlinks.broadcast import Broadcast
+from laconic.algorithms.downlinks.compressed import CompressedDownlink
+from laconic.algorithms.downlinks.estimated import Estimated
 from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.algorithms.downlinks.repeated import Repeated
 from laconic.algorithms.methods.anchor_sampling import AnchorSampling
-from laconic.algorithms.methods.compressed_gradients import DIANA, EF21
+from laconic.algorithms.methods.compressed_gradients import DIANA, EF21, EF21SGDM
 from laconic.algorithms.methods.control_variates import ControlVariates
+from laconic.algorithms.methods.controlled_averaging import SCAFCOM, SCALLION
+from laconic.algorithms.methods.dynamic_regularization import FedDyn
 from laconic.algorithms.methods.gradient_tracking import GradientTracking
+from laconic.algorithms.methods.local_optimizers import AdamW
 from laconic.algorithms.methods.local_sgd import LocalSGD
 from laconic.algorithms.methods.minibatch_sgd import MinibatchSGD
 from laconic.algorithms.methods.own_training import OwnTraining
@@ -26,14 +31,14 @@ from laconic.algorithms.parameters import Changes
 from laconic.algorithms.uplinks.compressed import Compressed
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
 from laconic.algorithms.uplinks.shifted import Shifted
-from laconic.compression import QSGD, DeadZone, HeavySign, Stochastic, TopK, Uniform
+from laconic.compression import QSGD, Chain, DeadZone, HeavySign, Stochastic, TopK, Uniform
 from laconic.core.errors import unknown_name
 
 Recipe = Callable[..., Algorithm]
 Named = TypeVar("Named", bound=Recipe)
 RECIPES: dict[str, Recipe] = {}
 # Importing a part registers its name. No recipe uses these parts.
-_OTHER_PARTS = (Broadcast, OwnTraining, Repeated, Shifted)
+_OTHER_PARTS = (OwnTraining, Repeated, Shifted)
 
 
 def _recipe(function: Named) -> Named:
@@ -98,6 +103,13 @@ def fed_cams(**parameters: Unpack[Changes]) -> Algorithm:
 
 
 @_recipe
+def fed_cams_two_way(**parameters: Unpack[Changes]) -> Algorithm:
+    """FedCAMS whose server compresses its step, too, with the error feedback of Fed-EF (Li and Li, 2023, Algorithm 3)."""
+    uplink, downlink = Compressed(TopK(1 / 64), memory=True), Broadcast(TopK(1 / 64))
+    return Algorithm(LocalSGD(), uplink, AMS(), downlink, name="fed_cams_two_way").replace(**parameters)
+
+
+@_recipe
 def fed_ef_sgd(**parameters: Unpack[Changes]) -> Algorithm:
     """Error feedback per layer, SGD on the server. Li and Li, ICML 2023, Algorithm 1; two-way: `--downlink broadcast`."""
     uplink = Compressed(TopK(0.01), granularity="layer", memory=True)
@@ -111,6 +123,45 @@ def fed_ef_ams(**parameters: Unpack[Changes]) -> Algorithm:
     # A smaller rate than FedAMS's: with so small an epsilon every entry takes a step of about that rate.
     optimizer = AMSGrad(server_lr=0.01, beta2=0.999, epsilon=1e-8, epsilon_inside=True)
     return Algorithm(LocalSGD(), uplink, optimizer, name="fed_ef_ams").replace(**parameters)
+
+
+@_recipe
+def stc(**parameters: Unpack[Changes]) -> Algorithm:
+    """Sparse ternary compression, with error feedback both ways. Sattler et al., IEEE TNNLS 2020, Algorithm 2."""
+    ternary = HeavySign(1 / 64, coding="rice")
+    uplink, downlink = Compressed(ternary, memory=True), Broadcast(ternary)
+    return Algorithm(LocalSGD(), uplink, SGD(), downlink, name="stc").replace(**parameters)
+
+
+@_recipe
+def qsparse_local_sgd(**parameters: Unpack[Changes]) -> Algorithm:
+    """Sparse and quantized updates with error feedback. Basu et al., NeurIPS 2019, Algorithm 1."""
+    uplink = Compressed(Chain(TopK(1 / 64), QSGD(4, norm="max")), memory=True)
+    return Algorithm(LocalSGD(), uplink, SGD(), name="qsparse_local_sgd").replace(**parameters)
+
+
+@_recipe
+def diloco(**parameters: Unpack[Changes]) -> Algorithm:
+    """Local AdamW, Nesterov momentum on the server. Douillard et al., 2023, Algorithm 1."""
+    method = LocalSGD(local_lr=1e-3, local_optimizer=AdamW(weight_decay=0.1), local_optimizer_state="kept")
+    optimizer = SGD(server_lr=0.7, momentum=0.9, nesterov=True)
+    return Algorithm(method, optimizer=optimizer, name="diloco").replace(**parameters)
+
+
+@_recipe
+def sparse_loco(**parameters: Unpack[Changes]) -> Algorithm:
+    """DiLoCo with 2-bit top-k in chunks and a memory that decays instead of momentum. Sarfi et al., 2025, Algorithm 1."""
+    method = LocalSGD(local_lr=1e-3, local_optimizer=AdamW(weight_decay=0.1), local_optimizer_state="kept")
+    compressor = Chain(TopK(1 / 32), Uniform(2, rounding="nearest"))
+    uplink = Compressed(compressor, granularity="chunk:4096", memory=True, memory_decay=0.95)
+    return Algorithm(method, uplink, name="sparse_loco").replace(**parameters)
+
+
+@_recipe
+def flasc(**parameters: Unpack[Changes]) -> Algorithm:
+    """For LoRA adapters: the largest entries of the model down, of the update up, server Adam. Kuo et al., 2024."""
+    uplink, downlink = Compressed(TopK(1 / 4)), CompressedDownlink(TopK(1 / 4))
+    return Algorithm(LocalSGD(), uplink, Adam(), downlink, name="flasc").replace(**parameters)
 
 
 @_recipe
@@ -174,6 +225,12 @@ def fed_prox(**parameters: Unpack[Changes]) -> Algorithm:
 
 
 @_recipe
+def fed_dyn(**parameters: Unpack[Changes]) -> Algorithm:
+    """FedAvg with a regularizer that each client adapts, so that local and global optima agree. Acar et al., ICLR 2021."""
+    return Algorithm(FedDyn(), name="fed_dyn").replace(**parameters)
+
+
+@_recipe
 def fed_gate(**parameters: Unpack[Changes]) -> Algorithm:
     """Local SGD with gradient tracking. Haddadpour et al., AISTATS 2021, Algorithm 3; Option I: `--downlink repeated`."""
     return Algorithm(GradientTracking(), name="fed_gate").replace(**parameters)
@@ -187,9 +244,29 @@ def fed_comgate(**parameters: Unpack[Changes]) -> Algorithm:
 
 
 @_recipe
+def scaffnew(**parameters: Unpack[Changes]) -> Algorithm:
+    """FedGATE with a random number of local steps: ProxSkip. Mishchenko et al., ICML 2022, Algorithm 2."""
+    return Algorithm(GradientTracking(random_steps=True), name="scaffnew").replace(**parameters)
+
+
+@_recipe
 def scaffold(**parameters: Unpack[Changes]) -> Algorithm:
     """Control variates, option II. Karimireddy et al., ICML 2020, Algorithm 1."""
     return Algorithm(ControlVariates(), name="scaffold").replace(**parameters)
+
+
+@_recipe
+def scallion(**parameters: Unpack[Changes]) -> Algorithm:
+    """SCAFFOLD with one vector up, quantized without bias. Huang, Li and Li, ICLR 2024, Algorithm 2."""
+    uplink = Compressed(QSGD(4), granularity="layer")
+    return Algorithm(SCALLION(), uplink, name="scallion").replace(**parameters)
+
+
+@_recipe
+def scafcom(**parameters: Unpack[Changes]) -> Algorithm:
+    """SCAFFOLD with local momentum and one vector up, compressed with bias. Huang, Li and Li, ICLR 2024, Algorithm 3."""
+    uplink = Compressed(TopK(1 / 64))
+    return Algorithm(SCAFCOM(), uplink, name="scafcom").replace(**parameters)
 
 
 @_recipe
@@ -222,6 +299,27 @@ def ef21(**parameters: Unpack[Changes]) -> Algorithm:
     """Compressed differences between gradients and a state. Richtarik, Sokolov and Fatkhullin, NeurIPS 2021, Algorithm 2."""
     uplink = Compressed(TopK(1 / 64))
     return Algorithm(EF21(), uplink, SGD(server_lr=0.05), name="ef21").replace(**parameters)
+
+
+@_recipe
+def ef21_sgdm(**parameters: Unpack[Changes]) -> Algorithm:
+    """EF21 on moving averages of mini-batch gradients. Fatkhullin, Tyurin and Richtarik, NeurIPS 2023, Algorithm 1."""
+    uplink = Compressed(TopK(1 / 64))
+    return Algorithm(EF21SGDM(), uplink, SGD(server_lr=0.05), name="ef21_sgdm").replace(**parameters)
+
+
+@_recipe
+def ef21_p(**parameters: Unpack[Changes]) -> Algorithm:
+    """EF21 up; down, the compressed difference to the model that clients have. Gruntkowska et al., ICML 2023."""
+    uplink, downlink = Compressed(TopK(1 / 64)), Broadcast(TopK(1 / 64))
+    return Algorithm(EF21(), uplink, SGD(server_lr=0.05), downlink, name="ef21_p").replace(**parameters)
+
+
+@_recipe
+def ef21_bc(**parameters: Unpack[Changes]) -> Algorithm:
+    """EF21 both ways: the server compresses the change of its estimate. Fatkhullin et al., 2021, Algorithm 5."""
+    uplink, downlink = Compressed(TopK(1 / 64)), Estimated(TopK(1 / 64))
+    return Algorithm(EF21(), uplink, SGD(server_lr=0.05), downlink, name="ef21_bc").replace(**parameters)
 
 
 @_recipe

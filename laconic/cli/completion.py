@@ -36,7 +36,7 @@ COMPRESSORS = (
     "dead_zone",
     "eden",
 )
-DOWNLINKS = ("dense", "broadcast", "mirrored", "repeated")
+DOWNLINKS = ("dense", "compressed", "broadcast", "estimated", "mirrored", "repeated")
 AGGREGATES = ("mean", "median", "trimmed_mean")
 
 

@@ -49,6 +49,7 @@ class Draw(StrEnum):
     LARGE_BATCH = "large batch"
     LATE = "fault/late"
     LATENCY = "network/latency"
+    LOCAL_STEPS = "local steps"
     LOSE_STATE = "fault/lose_state"
     OWN_TRAINING = "own training"
     PARTICIPANTS = "participants"

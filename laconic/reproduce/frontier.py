@@ -22,6 +22,9 @@ BEST = {
     "fed_com, qsgd:1 by layer": "--algorithm fed_com --compressor qsgd:1@layer --local-lr {rate}",
     "fed_ef_sgd, heavy_sign:1/16, two-way": "--algorithm fed_ef_sgd --compressor heavy_sign:1/16@layer "
     "--downlink broadcast --set downlink.compressor=heavy_sign:1/64@layer --local-lr {rate}",
+    "stc": "--algorithm stc --local-lr {rate}",
+    "scafcom": "--algorithm scafcom --local-lr {rate}",
+    "sparse_loco, local SGD": "--algorithm sparse_loco --local-optimizer sgd --local-lr {rate}",
     "fed_laconic": "--algorithm fed_laconic",
 }
 """Contenders on every task. `fed_laconic` has no rate to choose."""
@@ -31,40 +34,53 @@ OTHERS = {
     "fed_bnlaca, top_k:1/8+qsgd:5": "--algorithm fed_bnlaca --set uplink.compressor=top_k:1/8+qsgd:5 "
     "--set downlink.compressor=top_k:1/8+qsgd:5 --local-lr {rate}",
     "fed_comgate": "--algorithm fed_comgate --local-lr {rate}",
+    "fed_cams_two_way": "--algorithm fed_cams_two_way --local-lr {rate}",
+    "qsparse_local_sgd": "--algorithm qsparse_local_sgd --local-lr {rate}",
+    "scallion": "--algorithm scallion --local-lr {rate}",
+    "scaffnew": "--algorithm scaffnew --local-lr {rate}",
+    "fed_dyn": "--algorithm fed_dyn --local-lr {rate}",
+    "fed_laconic_1": "--algorithm fed_laconic_1",
 }
 """More contenders on the first task."""
+GRADIENTS = {name: f"--algorithm {name}" for name in ("ef21_p", "ef21_bc", "ef21_sgdm")}
+"""Contenders on the first task that take one step per round. They have no local steps, and their own server rate."""
+LOCAL_STEPS = "--local-steps 10"
 TASKS = {
     "fashion-mnist": (
         "Fashion-MNIST, LeNet-5, 20 of 100 clients with two shards each",
         "--dataset fashion-mnist --partition shards:2 --clients 100 --participants 20 --model lenet5 "
-        "--local-steps 10 --batch-size 64 --eval-every 10",
+        "--batch-size 64 --eval-every 10",
         300,
         0.1,
     ),
     "femnist": (
         "FEMNIST by writer, LeNet-5, 20 of 100 clients",
-        "--dataset femnist --clients 100 --participants 20 --model lenet5 --local-steps 10 --batch-size 32 --eval-every 10",
+        "--dataset femnist --clients 100 --participants 20 --model lenet5 --batch-size 32 --eval-every 10",
         300,
         1 / 62,
     ),
     "cifar10": (
         "CIFAR-10, a convolutional network, 10 of 50 clients with Dirichlet 0.5",
         "--dataset cifar10 --partition dirichlet:0.5 --clients 50 --participants 10 --model lenet5 "
-        "--local-steps 10 --batch-size 64 --eval-every 10",
+        "--batch-size 64 --eval-every 10",
         300,
         0.1,
     ),
     "tinyshakespeare": (
         "Tiny Shakespeare by speaker, character GRU, 10 of 100 clients",
-        "--dataset tinyshakespeare --clients 100 --participants 10 --model char_gru --local-steps 10 --batch-size 16 "
-        "--eval-every 10",
+        "--dataset tinyshakespeare --clients 100 --participants 10 --model char_gru --batch-size 16 --eval-every 10",
+        300,
+        0.15,
+    ),
+    "tinyshakespeare-gpt": (
+        "Tiny Shakespeare by speaker, a GPT of two layers, 10 of 100 clients",
+        "--dataset tinyshakespeare --clients 100 --participants 10 --model gpt:2x64 --batch-size 16 --eval-every 10",
         300,
         0.15,
     ),
     "heart-disease": (
         "Heart disease by hospital, logistic regression, 4 of 4 clients",
-        "--dataset heart-disease --clients 4 --participants 4 --model logistic --local-steps 10 --batch-size 16 "
-        "--eval-every 2",
+        "--dataset heart-disease --clients 4 --participants 4 --model logistic --batch-size 16 --eval-every 2",
         60,
         0.5,
     ),
@@ -74,7 +90,9 @@ TASKS = {
 
 def _study(name: str) -> Study:
     title, common, rounds, chance = TASKS[name]
-    runs = {**REFERENCES, **(OTHERS if name == "fashion-mnist" else {}), **BEST}
+    first = name == "fashion-mnist"
+    local = {**REFERENCES, **(OTHERS if first else {}), **BEST}
+    runs = {label: f"{line} {LOCAL_STEPS}" for label, line in local.items()} | (GRADIENTS if first else {})
     experiment = Experiment(f"{common} {NETWORK}", runs, rounds=rounds, rates=RATES, trial=60, first_seed=1)
     return Study(
         title,
@@ -85,6 +103,7 @@ def _study(name: str) -> Study:
         short=Short(rounds=rounds // 2),
         quick=("fed_avg", "fed_laconic"),
         references=tuple(REFERENCES),
+        goals=(0.764,) if first else (),
         chance=chance,
     )
 

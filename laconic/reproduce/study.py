@@ -54,6 +54,8 @@ class Study:
     needs_gpu: bool = False
     references: tuple[str, ...] = ()
     """Labels of dense runs. The best of them sets the accuracies to which all runs are measured (`reproduce.frontier`)."""
+    goals: tuple[float, ...] = ()
+    """Further accuracies to which all runs are measured."""
     chance: float = 0.0
     """The accuracy of guessing, where the gain of `references` begins."""
 

@@ -19,6 +19,7 @@ COSTS: dict[str, tuple[Callable[[dict[str, Any]], float], int]] = {
     "1e5 gradients": (lambda record: record["gradients"] / 1e5, 1),
     "simulated seconds": (lambda record: record.get("simulated_seconds", float("nan")), 0),
 }
+IN_SHORT = ("rounds", "MB both ways")
 IN_DETAIL = ("rounds", "MB up", "MB down", "1e5 gradients", "simulated seconds")
 
 
@@ -45,7 +46,7 @@ def _at(curve: Curve, accuracy: float, cost: Callable[[dict[str, Any]], float]) 
 
 
 def goals(study: Study, data: Data) -> list[float]:
-    """Return the accuracies that the best reference sets: one point below its end, and nine tenths of its gain.
+    """Return one point below the end of the best reference, nine tenths of its gain, and the accuracies that the study sets.
 
     The end is the mean of the last five evaluations, averaged over seeds.
     """
@@ -54,7 +55,7 @@ def goals(study: Study, data: Data) -> list[float]:
     if best is None:
         return []
     end = best / 100
-    return [end - POINT, study.chance + SHARE * (end - study.chance)]
+    return [end - POINT, study.chance + SHARE * (end - study.chance), *study.goals]
 
 
 def _references(study: Study, data: Data) -> list[str]:
@@ -72,7 +73,7 @@ def measures(study: Study, data: Data) -> tuple[Measure, ...]:
     """Return the study's measures and, if it has references, the costs to the accuracies that they set."""
     columns = list(study.measures)
     for number, accuracy in enumerate(goals(study, data)):
-        columns += [cost_to(accuracy, name) for name in (IN_DETAIL if number == 0 else ("MB both ways",))]
+        columns += [cost_to(accuracy, name) for name in (IN_DETAIL if number == 0 else IN_SHORT)]
         if (reference := fewest_bytes(study, data, accuracy)) is not None:
             columns.append(times_fewer(accuracy, reference))
     return tuple(columns)

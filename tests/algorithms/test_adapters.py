@@ -41,6 +41,34 @@ def test_only_the_adapter_travels_and_only_the_adapter_changes() -> None:
         assert torch.equal(after[name], value) != (name in adapter), name
 
 
+def test_the_mean_of_adapters_is_exact_if_a_is_frozen() -> None:
+    """FFA-LoRA (Sun et al., 2024): the mean of B_i A is (mean of B_i) A. In FedIT, where A_i differ, it is not."""
+    example = import_file(Path(__file__).parents[2] / "examples" / "lora.py")
+    data, apart = example.tokens(clients=2), {}
+    for frozen in (False, True):
+        # The mean of two clients, and each of them alone, after one round from the same model.
+        products = []
+        for clients in ([0, 1], [0], [1]):
+            torch.manual_seed(0)
+            task = laconic.Task(example.Classifier(rank=2, freeze_a=frozen), example.loss, means=example.metrics)
+            pairs = [
+                (data.examples.inputs[rows], data.examples.targets[rows])
+                for rows in map(data.clients.__getitem__, clients)
+            ]
+            held = laconic.data.from_arrays(
+                pairs, test=(pairs[0][0][:8], pairs[0][1][:8]), classes=10, kind="classification"
+            )
+            settings = {"local_lr": 0.5, "local_steps": 4, "batch_size": 4, "batch_order": "fixed"}
+            algorithm = laconic.fed_avg(**settings)
+            result = laconic.simulate(algorithm, task, held, rounds=1, weighting="uniform", eval_every=1)
+            layer = result.model.model.base_model.model.model.layers[0].self_attn.q_proj
+            products.append((layer.lora_B["default"].weight @ layer.lora_A["default"].weight).detach())
+            assert layer.lora_A["default"].weight.requires_grad != frozen
+        mean, first, second = products
+        apart[frozen] = float((mean - (first + second) / 2).norm() / mean.norm())
+    assert apart[True] < 1e-5 < 1e-3 < apart[False]
+
+
 def test_compressed_with_error_feedback_it_is_a_bit_for_each_of_its_numbers() -> None:
     example = import_file(Path(__file__).parents[2] / "examples" / "lora.py")
     task = laconic.Task(example.Classifier(rank=2), example.loss, means=example.metrics)

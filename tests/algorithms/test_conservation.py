@@ -4,7 +4,8 @@ Random histories of participation, lost, late and duplicated updates, clients th
 nothing, and servers that crash in the middle of a round, over every kind of link. After every round:
 
 - conservation (algorithms.md): with error feedback, the sum of what the server used of a client's updates, plus that
-  client's memory, is the sum of the updates that count, less what was thrown away with a lost state or a restart;
+  client's memory, is the sum of the updates that count, less what was thrown away with a lost state, a restart or
+  a decay;
 - the server's and the client's idea of what they share (lazy reference, shift, mirrored model, broadcast version) are the
   same.
 """
@@ -78,6 +79,7 @@ UPLINKS = {
     "sign by layer": Compressed("sign@layer", memory=True),
     "qsgd": Compressed("qsgd:2", memory=True),
     "top_k and qsgd": Compressed("top_k:1/4+qsgd:4", memory=True),
+    "memory that decays": Compressed("top_k:1/4", memory=True, memory_decay=0.75),
     "restart": Compressed("top_k:1/8", restart_after=1, restart_from=2, memory=True),
     "lazy": Lazy("top_k:1/4", memory=True, threshold=1.0),
     "lazy dense": Lazy(threshold=0.5),
@@ -91,6 +93,8 @@ DOWNLINKS = {
     "dense": laconic.DenseDownlink(),
     "broadcast": laconic.Broadcast("top_k:1/8"),
     "broadcast sign": laconic.Broadcast("sign"),
+    "compressed": laconic.CompressedDownlink("uniform:8"),
+    "estimated": laconic.Estimated("top_k:1/8"),
     "mirrored": laconic.Mirrored("top_k:1/4", threshold=0.05),
     "mirrored as printed": laconic.Mirrored("top_k:1/4", threshold=0.05, literal=True),
 }
@@ -255,13 +259,14 @@ class World:
 
     def restarted(self, client: int, round: int) -> Tensor:
         state, uplink = section(self.state_of(client), "uplink"), self.algorithm.uplink
-        after = uplink.parameters().get("restart_after")
-        if "memory" in state and after is not None and round >= uplink.restart_from:
+        if "memory" in state:
             # The state at hand may be the one this very reply made; the one before it is what was forgotten.
             committed = self.store.record(client).committed
             earlier = section(self.store.state(client, committed) if committed else {}, "uplink")
-            if "memory" in earlier and round - int(earlier["updated"]) > after:
-                return earlier["memory"]
+            if "memory" in earlier:
+                age, after = round - int(earlier["updated"]), uplink.restart_after
+                expired = after is not None and round >= uplink.restart_from and age > after
+                return earlier["memory"] * (1 if expired else 1 - uplink.memory_decay)
         return torch.zeros(LAYOUT.size, dtype=torch.float64)
 
     def check(self) -> None:

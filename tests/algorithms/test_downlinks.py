@@ -13,6 +13,7 @@ from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import LOST, BroadcastModel, ClientModelVersion, Downlink, LostState
 from laconic.algorithms.downlinks.broadcast import Broadcast
 from laconic.algorithms.downlinks.catch_up import Form, frame, read
+from laconic.algorithms.downlinks.estimated import Estimated
 from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.compression import Codec, DensePayload, GroupedCompressor, decode_body, encode_dense, encode_sparse
 from laconic.compression.body import BodyWriter
@@ -126,11 +127,13 @@ def test_mirrored_tells_what_was_skipped_later() -> None:
 
 
 SERVER = Broadcasting("top_k:0.05", False, 6)
-HONEST = [*SERVER.forms(1).values(), *SERVER.forms(3).values(), *SERVER.forms(6).values()]
+PAIR = frame(0, 3, Form.WHOLE, [encode_dense(SERVER.models[3]), encode_dense(SERVER.models[2])])
+HONEST = [*SERVER.forms(1).values(), *SERVER.forms(3).values(), *SERVER.forms(6).values(), PAIR]
 RECEIVERS: list[Downlink] = [
     SERVER.downlink,
     Mirrored("sign"),
     Mirrored("sign", literal=True),
+    Estimated("sign"),
 ]
 
 
@@ -190,6 +193,34 @@ def test_catch_ups_of_a_wrong_form_or_count_or_length() -> None:
         with pytest.raises(PacketError) as caught:
             SERVER.downlink.receive(frame(since, now, form, items), {}, SERVER.models[0], LAYOUT, lost=False)
         assert caught.value.reason == reason, (since, now, form)
+
+
+def test_an_estimated_step_comes_as_changes_or_whole_with_its_model() -> None:
+    downlink = Estimated("top_k:0.05")
+    model, rounds = normal(LAYOUT), 6
+    state, clients = downlink.init(model), {}
+    initial = model.clone()
+    for round in range(rounds):
+        publication = BroadcastModel(model, state, LAYOUT)
+        # One client is there in every round, one in the last alone, and one has lost its state before that.
+        for name in ("always", "late", "lost") if round == rounds - 1 else ("always",):
+            own = clients.get(name, {})
+            version = LOST if name == "lost" else int(own["version"]) if own else 0
+            body = downlink.send(publication, ClientModelVersion(version, {}), context(round))
+            form = Form.WHOLE if name == "lost" else Form.STEPS
+            assert read(body, LAYOUT, wholes=2)[2] == form
+            received, clients[name] = downlink.receive(body, own, initial, LAYOUT, lost=False)
+            assert torch.equal(received, model)
+            assert torch.equal(clients[name]["estimate"], state["estimate"])
+            many = 64 * LAYOUT.size if form == Form.WHOLE else (round - version) * 64 * 10
+            assert downlink.paper_bits(body, LAYOUT) == many
+        model, state = downlink.advance(model, normal(LAYOUT, round + 1), state, context(round))
+    for wrong in (Form.WHOLE, Form.VALUES):  # the model without its estimate, and values
+        with pytest.raises(PacketError) as caught:
+            downlink.receive(frame(0, 1, wrong, [encode_dense(model)]), {}, initial, LAYOUT, lost=False)
+        assert caught.value.reason == "form"
+    with pytest.raises(LostState):
+        downlink.receive(frame(3, 4, Form.STEPS, [SERVER.steps[0]]), {}, initial, LAYOUT, lost=False)
 
 
 @pytest.mark.parametrize("literal", [False, True])

@@ -22,10 +22,12 @@ METHODS = {
     "ef21": {},
     "diana": {},
     "marina": {},
+    "scafcom": {"compressor": "top_k:1/8"},
+    "fed_dyn": {},
 }
 ONE_STEP = ("minibatch_sgd", "ef21", "diana", "marina")
 """Their rounds are a single step each, so there are more of them."""
-PLAIN = {"ef21": None, "diana": "qsgd:4@layer", "marina": "qsgd:4@layer"}
+PLAIN = {"ef21": None, "scafcom": None, "diana": "qsgd:4@layer", "marina": "qsgd:4@layer"}
 """They refuse uplinks with a memory or a reference, and so have its compressor alone, or a quantizer for a biased one."""
 COMPANY = {
     "error feedback of signs": {"uplink": laconic.Compressed("sign", memory=True)},

@@ -1,7 +1,8 @@
 """What methods keep on both sides agrees after any history of losses, crashes and restarts.
 
-Control variates: c is the mean of all c_i. Anchors: vbar is the mean of all v_i. Gradient tracking: the trackers, and what
-clients are still owed, sum to 0. What a client threw away with a lost state is entered in the books.
+Control variates: c is the mean of all c_i. FedDyn: h is the mean of all h_i. Anchors: vbar is the mean of all v_i. Gradient
+tracking: the trackers, and what clients are still owed, sum to 0. What a client threw away with a lost state is entered in
+the books.
 """
 
 from __future__ import annotations
@@ -68,12 +69,14 @@ UPLINKS = {
 DOWNLINKS = {
     "dense": laconic.DenseDownlink(),
     "broadcast": laconic.Broadcast("top_k:1/4"),
+    "estimated": laconic.Estimated("top_k:1/4"),
     "mirrored": laconic.Mirrored("top_k:1/4"),
     "repeated": laconic.Repeated(),
 }
 METHODS = {
     "tracking": laconic.GradientTracking(local_lr=0.1, local_steps=2),
     "tracking, global memory": laconic.GradientTracking(local_lr=0.1, local_steps=2, memory="global"),
+    "tracking, random steps": laconic.GradientTracking(local_lr=0.1, local_steps=2, random_steps=True),
     "control": laconic.ControlVariates(local_lr=0.1, local_steps=2),
     "warm control": laconic.ControlVariates(local_lr=0.1, local_steps=2, warm_start=True),
     "anchors": laconic.AnchorSampling(local_lr=0.1, local_steps=2, probability=0.5),
@@ -82,12 +85,16 @@ METHODS = {
     "ef21": laconic.ef21().method,
     "diana": laconic.diana(alpha=0.3).method,
     "marina": laconic.marina(probability=0.3).method,
+    "ef21_sgdm": laconic.ef21_sgdm().method,
+    "scallion": laconic.SCALLION(local_lr=0.1, local_steps=2, alpha=0.5),
+    "scafcom": laconic.SCAFCOM(local_lr=0.1, local_steps=2, warm_start=True),
+    "fed_dyn": laconic.FedDyn(local_lr=0.1, local_steps=2),
 }
-UNBIASED = ("diana", "marina")
+UNBIASED = ("diana", "marina", "scallion")
 """They refuse a biased compressor."""
-PLAIN = ("ef21", "diana", "marina")
+PLAIN = ("ef21", "diana", "marina", "ef21_sgdm", "scallion", "scafcom")
 """They refuse uplinks with a memory or a reference, and so have the compressor alone."""
-MEANS = ("control", "anchor", "gradient")
+MEANS = ("control", "anchor", "gradient", "dual")
 KEPT = (*MEANS, "tracker")
 FATES = ["answers"] * 3 + ["away", "dropped", "late", "doubled", "dead amid", "dead after", "emptied"]
 

@@ -10,7 +10,7 @@ from laconic.reproduce.study import Study
 from laconic.reproduce.tables import grid, rows
 from laconic.reproduce.targets import fewest_bytes, goals
 
-STUDY = Study("two", Experiment("", {}), measures=(LAST_FIVE,), references=("good", "weak"), chance=0.1)
+STUDY = Study("two", Experiment("", {}), measures=(LAST_FIVE,), references=("good", "weak"), chance=0.1, goals=(0.5,))
 
 
 def curve(accuracies: list[float], bytes_: int) -> dict[str, list[float]]:
@@ -34,7 +34,7 @@ DATA = {
 
 
 def test_the_best_reference_sets_the_targets() -> None:
-    assert goals(STUDY, DATA) == pytest.approx([0.79, 0.1 + 0.9 * 0.7])
+    assert goals(STUDY, DATA) == pytest.approx([0.79, 0.1 + 0.9 * 0.7, 0.5])
 
 
 def test_the_denominator_is_the_reference_with_the_fewest_bytes_that_is_there() -> None:

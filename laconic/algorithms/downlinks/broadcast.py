@@ -48,18 +48,24 @@ class Broadcast(CompressedLink, Downlink):
         payload.add_to(target, -1.0)
         new_model = model.clone()
         payload.add_to(new_model, 1.0)
-        version = self.version(state) + 1
+        log = self.logged(state, body, model)
         changed = state["changed"].clone()
-        changed[slice(None) if payload.positions is None else payload.positions.to(changed.device)] = version
+        places = slice(None) if payload.positions is None else payload.positions.to(changed.device)
+        changed[places] = self.version(log)
+        return new_model, {"phi": target, "changed": changed, **log}
+
+    def logged(self, state: State, body: Body, model: Tensor) -> State:
+        """The next version, and the steps of this and earlier rounds, for clients that were absent."""
+        version = self.version(state) + 1
         log = {name: value for name, value in state.items() if name.startswith("step/")}
         log[f"step/{version}"] = body.to_tensor()
-        # Keep steps for absent clients while all of them are cheaper to send than the model.
+        # Keep steps while all of them are cheaper to send than the model.
         size = sum(value.numel() for value in log.values())
         for name in sorted(log, key=lambda name: int(name.removeprefix("step/"))):
             if size <= model.numel() * model.element_size() and len(log) <= MOST_STEPS:
                 break
             size -= log.pop(name).numel()
-        return new_model, {"phi": target, "version": torch.tensor(version), "changed": changed, **log}
+        return {"version": torch.tensor(version), **log}
 
     def send(self, broadcast: BroadcastModel, client: ClientModelVersion, context: RoundContext) -> Body:
         if client.version not in broadcast.by_version:
@@ -68,17 +74,21 @@ class Broadcast(CompressedLink, Downlink):
 
     def _cheapest(self, broadcast: BroadcastModel, since: int) -> Body:
         now = self.version(broadcast.state)
-        forms = [frame(0, now, Form.WHOLE, [broadcast.whole])]
+        forms = [self.whole(broadcast)]
         names = [f"step/{number}" for number in range(since + 1, now + 1)]
         if since != LOST and all(name in broadcast.state for name in names):
             steps = [Body.from_tensor(broadcast.state[name]) for name in names]
             forms.append(frame(since, now, Form.STEPS, steps))
-        if since != LOST and now - since > 1:
+        if since != LOST and now - since > 1 and "changed" in broadcast.state:
             positions = (broadcast.state["changed"] > since).nonzero().flatten().cpu()
             if len(positions) < broadcast.layout.size:
                 values = encode_sparse(positions, broadcast.model.cpu()[positions], broadcast.layout)
                 forms.append(frame(since, now, Form.VALUES, [values]))
         return min(forms, key=lambda body: len(body.data))
+
+    def whole(self, broadcast: BroadcastModel) -> Body:
+        """What a client needs that has nothing, or has missed too much."""
+        return frame(0, self.version(broadcast.state), Form.WHOLE, [broadcast.whole])
 
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
         since, now, form, items = read(body, layout)

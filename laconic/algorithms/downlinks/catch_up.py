@@ -25,7 +25,7 @@ class Form(IntEnum):
     VALUES = 1
     """The current values of all entries that have changed."""
     WHOLE = 2
-    """The whole model."""
+    """The whole model, and what else belongs to a client's state."""
 
 
 def frame(since: int, now: int, form: Form, items: list[Body]) -> Body:
@@ -36,15 +36,18 @@ def frame(since: int, now: int, form: Form, items: list[Body]) -> Body:
     return Body(Codec.CATCH_UP, b"".join(pieces))
 
 
-def read(body: Body, layout: Layout) -> tuple[int, int, Form, list[Body]]:
-    """Parse a catch-up into (since, now, form, bodies). Every length is checked against the bytes that are left."""
+def read(body: Body, layout: Layout, wholes: int = 1) -> tuple[int, int, Form, list[Body]]:
+    """Parse a catch-up into (since, now, form, bodies). Every length is checked against the bytes that are left.
+
+    `wholes` is the number of vectors in a client's whole state.
+    """
     if body.codec != Codec.CATCH_UP:
         raise PacketError("codec", "not a catch-up")
-    if len(body.data) > _HEAD.size + _ITEM.size + layout.size * layout.dtype.itemsize:
-        # Decoding many small items could take long, and an honest server would send the whole model instead.
-        raise PacketError("length", "a catch-up that is longer than the model")
     reader, items = BodyReader(body.data, layout), []
     since, now, form = _HEAD.unpack(reader.take(_HEAD.size))
+    if reader.left > wholes * (_ITEM.size + layout.size * layout.dtype.itemsize):
+        # Decoding many small items could take long, and an honest server would send the whole model instead.
+        raise PacketError("length", "a catch-up that is longer than the model")
     if form not in list(Form) or since > now:
         raise PacketError("form", f"catch-up of form {form} from {since} to {now}")
     if form == Form.STEPS and now - since > MOST_STEPS:
@@ -52,6 +55,6 @@ def read(body: Body, layout: Layout) -> tuple[int, int, Form, list[Body]]:
     while reader.left:
         codec, length = _ITEM.unpack(reader.take(_ITEM.size))
         items.append(Body(codec, reader.take(length)))
-    if len(items) != (now - since if form == Form.STEPS else 1):
+    if len(items) != {Form.STEPS: now - since, Form.VALUES: 1, Form.WHOLE: wholes}[form]:
         raise PacketError("form", f"catch-up with {len(items)} items from {since} to {now}")
     return since, now, Form(form), items

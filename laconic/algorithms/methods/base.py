@@ -77,8 +77,11 @@ class Method(Part):
         return state
 
     def remember(self, cohort: Cohort, row: int, decoded: Mapping[str, Payload]) -> State:
-        """One client's state after its answer; `decoded` is the answer as the server decodes it, by stream."""
-        state = cohort.states[row]
+        """One client's state after its answer; `decoded` is the answer as the server decodes it, by stream.
+
+        By default the state as it was, with the new values of shared states and of what `local` left in `cohort.kept`.
+        """
+        state = cohort.states[row] | {name: rows[row].cpu().clone() for name, rows in cohort.kept.items()}
         for shared in self.shared_states():
             if shared.name in decoded:
                 state = shared.add(cohort, state, decoded[shared.name], shared.rate(self, cohort.layout))

@@ -82,7 +82,7 @@ class Cohort:
     _shared: Sequence[str] = ()
     _received: Mapping[str, Tensor] = field(default_factory=dict)
     kept: dict[str, Tensor] = field(default_factory=dict)
-    """Matrices [C, …] by name that `Method.local` leaves for `Method.remember`."""
+    """Matrices [C, …] by name that `Method.local` leaves here: new entries of the clients' states."""
     _seen: list[tuple[Tensor, list[int]]] = field(default_factory=list)
     """The losses and example counts of every gradient call."""
 
@@ -109,6 +109,12 @@ class Cohort:
     def stacked(self, name: str) -> Tensor:
         """[C, d]: one entry of the clients' states; 0 for a client that does not have it yet."""
         return to_device(torch.stack([state.get(name, self.zeros()) for state in self.states]), self.models.device)
+
+    def moving_average(self, name: str, fresh: Tensor, rate: float) -> Tensor:
+        """v = (1 - rate) v + rate fresh, [C, d], an entry of the clients' states. A client's first v is `fresh`."""
+        started = fresh.new_tensor([[name in state] for state in self.states])
+        self.kept[name] = torch.lerp(fresh, self.stacked(name), (1 - rate) * started)
+        return self.kept[name]
 
     def steps(self, positions: Callable[[int, np.random.Generator], Iterator[np.ndarray]]) -> Iterator[Step]:
         """Local steps until all clients have finished; `positions(size, generator)` yields the batches of one client."""

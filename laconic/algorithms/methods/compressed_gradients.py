@@ -1,7 +1,8 @@
-"""EF21 and DIANA: clients send the difference between their gradient and a shared state, and take no local steps.
+"""EF21, EF21-SGDM and DIANA: clients send the difference between their gradient and a shared state, without local steps.
 
-EF21 is Richtarik, Sokolov and Fatkhullin (2021), with few participants as in Fatkhullin et al. (2021), Algorithm 5. DIANA
-is Mishchenko, Gorbunov, Takac and Richtarik (2019), with few participants as in COFIG (Zhao et al., 2021).
+EF21 is Richtarik, Sokolov and Fatkhullin (2021), with few participants as in Fatkhullin et al. (2021), Algorithm 5.
+EF21-SGDM is Fatkhullin, Tyurin and Richtarik (2023), Algorithm 1. DIANA is Mishchenko, Gorbunov, Takac and Richtarik (2019),
+with few participants as in COFIG (Zhao et al., 2021).
 """
 
 from __future__ import annotations
@@ -41,8 +42,11 @@ class CompressedGradients(Method):
     sensitivity = "its stream 'gradient' has neither clip nor noise"
 
     def local(self, cohort: Cohort) -> Answer:
-        gradients = cohort.large_gradients([cohort.models], self.batch_size, self.clip_norm)[0]
-        return Answer(gradient=gradients - cohort.state.gradient)
+        return Answer(gradient=self.target(cohort) - cohort.state.gradient)
+
+    def target(self, cohort: Cohort) -> Tensor:
+        """[C, d]: what the clients' states should become; their gradients at the model."""
+        return cohort.large_gradients([cohort.models], self.batch_size, self.clip_norm)[0]
 
     def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
         return (Phase(TRAIN, self.local, self.nominal_gradients, up=(self.gradient.difference(uplink),)),)
@@ -61,6 +65,22 @@ class EF21(CompressedGradients):
     def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
         state = super().gather(exchange, state, received, context)
         return state | {"estimate": state["gradient"]}
+
+
+@method("ef21_sgdm")
+class EF21SGDM(EF21):
+    """v_i = (1 - r) v_i + r gradient_i; g_i += C(v_i - g_i), C contractive; g = mean of all g_i; w -= b g.
+
+    The average removes the noise of small batches, which C would otherwise amplify. A client's first v_i is its gradient.
+    """
+
+    batch_size: Count | Literal["full"] = 32
+    momentum_rate: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """r, the weight of a new gradient in the average (eta in the paper); 1 is EF21."""
+    sensitivity = CompressedGradients.sensitivity
+
+    def target(self, cohort: Cohort) -> Tensor:
+        return cohort.moving_average("average", super().target(cohort), self.momentum_rate)
 
 
 @method("diana")

@@ -1,11 +1,12 @@
-"""FedGATE and FedCOMGATE: clients correct their drift with the difference between the mean update and their own.
+"""FedGATE, FedCOMGATE and Scaffnew: clients correct their drift with the difference between the mean update and their own.
 
-[G] is Haddadpour, Kamani, Mokhtari and Mahdavi, AISTATS 2021, Algorithms 3 and 4, with update = end - start.
+[G] is Haddadpour, Kamani, Mokhtari and Mahdavi, AISTATS 2021, Algorithms 3 and 4, with update = end - start. [S] is
+Scaffnew: Mishchenko, Malinovsky, Stich and Richtarik, "ProxSkip", ICML 2022, Algorithm 2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
 import torch
@@ -14,12 +15,13 @@ from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.methods.base import LocalMethod, method
-from laconic.algorithms.methods.cohort import Cohort
+from laconic.algorithms.methods.cohort import Cohort, Step
 from laconic.algorithms.methods.exchange import MEAN, MODEL, TRAIN, Answer, Exchange, Phase
 from laconic.algorithms.uplinks.base import Uplink
 from laconic.compression import Payload
 from laconic.core.errors import ConfigError
 from laconic.core.part import State
+from laconic.core.randomness import Draw
 
 MEAN_ARRIVES = "take in the mean"
 
@@ -41,6 +43,8 @@ class GradientTracking(LocalMethod):
     """beta; by default chosen for the uplink."""
     memory: Literal["standard", "global"] = "standard"
     """`global` subtracts the returned mean from the error memory, as the authors' code does; it may not converge."""
+    random_steps: bool = False
+    """The number of steps is drawn for each round, the same for all clients: geometric, with mean K [S]."""
     equal_clients: ClassVar[bool] = True
     sends_mean: ClassVar[bool] = True
     exact_sums: ClassVar[str | None] = "its trackers sum to zero only if the mean is exact"
@@ -59,6 +63,13 @@ class GradientTracking(LocalMethod):
 
     def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
         return (Exchange(TRAIN), Exchange(MEAN_ARRIVES, who="answered", model=False))
+
+    def steps(self, cohort: Cohort) -> Iterator[Step]:
+        if not self.random_steps:
+            return super().steps(cohort)
+        generator = cohort.randomness.numpy(Draw.LOCAL_STEPS, cohort.round)
+        drawn = int(generator.geometric(1 / self.step_count(cohort.sizes[0])))
+        return self.replace(local_steps=drawn, random_steps=False).steps(cohort)
 
     def local(self, cohort: Cohort) -> Tensor:
         rate = self.rate(cohort.round)

@@ -5,7 +5,6 @@ With the proximal term it is FedProx.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import numpy as np
@@ -20,7 +19,6 @@ from laconic.algorithms.methods.exchange import TRAIN, UPDATE, Answer, Exchange,
 from laconic.algorithms.methods.local_optimizers import COUNT, AnyLocalOptimizer, LocalOptimizer
 from laconic.algorithms.methods.received import Received
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import Payload
 from laconic.core.errors import ConfigError
 from laconic.core.part import BOUNDED, STATEFUL, State
 from laconic.core.schedules import LARGEST, RateSchedule, Schedule
@@ -99,10 +97,6 @@ class LocalSGD(LocalMethod):
             state |= {name: cohort.stacked(name) for name in self.local_optimizer.vectors}
             count = torch.stack([known.get(COUNT, torch.zeros(1)) for known in cohort.states]).to(zeros)
         return state | {COUNT: count}
-
-    def remember(self, cohort: Cohort, row: int, decoded: Mapping[str, Payload]) -> State:
-        """The client's own state of the local optimizer, if it is kept."""
-        return {name: rows[row].cpu().clone() for name, rows in cohort.kept.items()}
 
     def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
         streams = tuple(map(Stream, self._averaged))

@@ -1,4 +1,4 @@
-"""SGD on the server, optionally with momentum."""
+"""SGD on the server, optionally with momentum, heavy-ball or Nesterov's."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from laconic.core.schedules import RateSchedule, Schedule
 
 @part("optimizer", "sgd")
 class SGD(Optimizer):
-    """w += b y; with heavy-ball momentum: u = momentum u + y, w += b u."""
+    """w += b y; with heavy-ball momentum: u = momentum u + y, w += b u.
+
+    With `nesterov`: u = momentum u + y, w += b (momentum u + y), as in torch.optim.SGD and DiLoCo.
+    """
 
     server_lr: Rate = 1.0
     momentum: Decay = 0.0
+    nesterov: bool = False
     server_schedule: Schedule = RateSchedule()
     average: PositiveInt = 1
 
@@ -31,4 +35,5 @@ class SGD(Optimizer):
         if not self.momentum:
             return self.server_lr * mean, state
         velocity = self.momentum * state["momentum"] + mean
-        return self.server_lr * velocity, {"momentum": velocity}
+        step = self.momentum * velocity + mean if self.nesterov else velocity
+        return self.server_lr * step, {"momentum": velocity}

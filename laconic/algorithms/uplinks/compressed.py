@@ -35,6 +35,8 @@ class CompressedUplink(CompressedLink, Uplink):
     """Reset m to 0 if it is older than this number of rounds [E, section 5]."""
     restart_from: Annotated[int, Field(ge=0)] = 0
     """The first round in which m may be reset."""
+    memory_decay: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """x = u + decay m. Below 1 the memory forgets; with few kept entries it then acts like momentum (SparseLoCo)."""
 
     def __post_init__(self) -> None:
         if self.has_memory:
@@ -50,7 +52,7 @@ class CompressedUplink(CompressedLink, Uplink):
         return self.memory
 
     def target(self, update: Tensor, state: State, context: RoundContext) -> Tensor:
-        """u without memory; with memory u + m, in a new tensor. An expired memory counts as 0."""
+        """u without memory; with memory u + decay m, in a new tensor. An expired memory counts as 0."""
         if not self.has_memory:
             return update
         if "memory" not in state:
@@ -58,7 +60,7 @@ class CompressedUplink(CompressedLink, Uplink):
         age = context.round - int(state["updated"])
         if self.restart_after is not None and context.round >= self.restart_from and age > self.restart_after:
             return update.clone()
-        return update + state["memory"].to(update.device)
+        return torch.add(update, state["memory"].to(update.device), alpha=self.memory_decay)
 
     def compress(self, target: Tensor, context: RoundContext) -> Body:
         """C(x), with the random draws of this round and client."""
