@@ -157,11 +157,12 @@ class Node:
         if isinstance(model, str):
             model = _named(context, "model", model)
         task = make_model(model, plan.seed, plan.shape)
-        prepared = prepare(task, plan.numerics, self._device, client_example(data, client), data.classes)
+        example, space = client_example(data, client), (plan.subspace, plan.seed)
+        prepared = prepare(task, plan.numerics, self._device, example, data.classes, *space)
         layout, buffers = prepared.layout, prepared.initial_buffers.cpu()
-        if layout.fingerprint != plan.fingerprint:
-            raise ConfigError(f"model: its {layout.size} parameters do not have the shapes of the server's model")
-        if initial_hash(prepared.initial_model, buffers) != plan.initial:
+        if layout.full.fingerprint != plan.fingerprint:
+            raise ConfigError(f"model: its {layout.full.size} parameters do not have the shapes of the server's model")
+        if initial_hash(prepared.initial_weights, buffers) != plan.initial:
             raise ConfigError(
                 "model: its initial weights are not the server's; give both sides a function that builds it"
             )
