@@ -76,11 +76,7 @@ def pooled(
     skip_empty: bool = False,
 ) -> FederatedData:
     """The data of `from_arrays`, without its warnings."""
-    if is_bare(clients):
-        raise DataError(
-            f"{name}: one (inputs, targets) pair; give a list with a pair per client, [(inputs, targets), …]"
-        )
-    clients = _clients(name, [with_named_inputs(client) for client in clients], skip_empty)
+    clients = _clients(name, clients, skip_empty)
     test = None if test is None else with_named_inputs(test)
     extra, input_name = _extra_inputs([pair[0] for pair in clients if is_pair(pair)])
     test_extra, _ = _extra_inputs([] if test is None else [test[0]])
@@ -92,7 +88,7 @@ def pooled(
     test_pair = test_pair and (test_pair[0], of_kind(f"{name} (test)", test_pair[1], kind))
     if kind != "regression" and classes is None:
         numbered = [targets, *(test_pair or ())[1:], *([inputs] if kind == "next_token" else [])]
-        classes = len(class_names or ()) or _largest(numbered) + 1
+        classes = _count(class_names, numbered)
     test_set = None if test_pair is None else Examples(*test_pair, normalize, test_extra, input_name)
     examples = Examples(inputs, targets, normalize, extra, input_name)
     labels_found = bool(class_names and not labels)
@@ -116,14 +112,20 @@ def of_kind(where: str, targets: Tensor, kind: Kind) -> Tensor:
 
 
 def _clients(name: str, clients: Sequence[Pair], skip_empty: bool) -> Sequence[Pair]:
-    """The clients, after checking that there are some."""
+    """The clients, with names of their inputs, after checking that there are some."""
+    if is_bare(clients):
+        raise DataError(
+            f"{name}: one (inputs, targets) pair; give a list with a pair per client, [(inputs, targets), …]"
+        )
     if len(clients) == 0:
         raise DataError(f"{name}: there are no clients")
+    clients = [with_named_inputs(client) for client in clients]
     return without_empty(name, clients, lambda pair: len(pair[1]), skip_empty)
 
 
-def _largest(parts: Sequence[Tensor]) -> int:
-    return max(int(part.max()) for part in parts if part.numel())
+def _count(class_names: Sequence[str] | None, parts: Sequence[Tensor]) -> int:
+    """The number of classes: those that have names, or else up to the largest number."""
+    return len(class_names or ()) or 1 + max(int(part.max()) for part in parts if part.numel())
 
 
 def _consecutive(sizes: Sequence[int]) -> list[Indices]:

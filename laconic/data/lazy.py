@@ -171,13 +171,17 @@ class LazyData:
             self.classes = len(self.labels)
         else:
             self.classes = 1 + max(int(torch.as_tensor(part).max()) for part in found if len(part))
-        if self.kind == "classification" and self.classes is not None:
-            targets = torch.cat([self._encoded(part) for part in train])
-            if kind is None and not texts and doubt_kind(self.name, targets, self.classes):
-                return
-            if not texts or self.labels_found:
-                tested = None if test is None else self._encoded(test[1])
-                doubt_classes(self.name, targets, tested, self.classes, self.labels)
+        if self.kind == "classification":
+            tested = None if test is None else self._encoded(test[1])
+            self._doubt(torch.cat([self._encoded(part) for part in train]), tested, kind)
+
+    def _doubt(self, targets: Tensor, tested: Tensor | None, kind: Kind | None) -> None:
+        """Warn if the kind of task or the classes, where they were not given, are probably wrong."""
+        assert self.classes is not None
+        if kind is None and self.labels is None and doubt_kind(self.name, targets, self.classes):
+            return
+        if self.labels is None or self.labels_found:
+            doubt_classes(self.name, targets, tested, self.classes, self.labels)
 
 
 def from_datasets(

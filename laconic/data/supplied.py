@@ -112,8 +112,7 @@ def as_data(given: object, name: str = "data", skip_empty: bool = False, what: s
     if isinstance(given, Mapping):
         options |= _options(given)
         given = options.pop("clients")
-    if _are_lists_of_arrays(given):
-        raise DataError(f"{what} a list of inputs and a list of targets; pair them: list(zip(inputs, targets))")
+    _refuse_lists_of_arrays(given, what)
     if isinstance(given, Sequence) and len(given):
         test = with_named_inputs(options.get("test"))
         if is_bare(given) or all(is_pair(with_named_inputs(client)) for client in given):
@@ -128,17 +127,17 @@ def as_data(given: object, name: str = "data", skip_empty: bool = False, what: s
     )
 
 
-def _are_lists_of_arrays(given: object) -> bool:
-    """Whether the value is (inputs, targets), each a list with one array per client."""
+def _refuse_lists_of_arrays(given: object, what: str) -> None:
+    """Refuse (inputs, targets), each a list with one array per client."""
     if not isinstance(given, tuple) or len(given) != 2 or not all(isinstance(part, list) for part in given):
-        return False
+        return
     inputs, targets = given
-    if len(inputs) != len(targets) or not all(hasattr(part, "shape") for part in (*inputs, *targets)):
-        return False
+    if not inputs or len(inputs) != len(targets) or not all(hasattr(part, "shape") for part in (*inputs, *targets)):
+        return
     # Two clients, each a list [inputs, targets], look the same but for the lengths.
-    matching = [list(map(len, pair)) for pair in zip(inputs, targets, strict=True)]
-    swapped = len(inputs) == 2 and len(inputs[0]) == len(inputs[1])
-    return bool(inputs) and not swapped and all(len(set(lengths)) == 1 for lengths in matching)
+    are_clients = len(inputs) == 2 and len(inputs[0]) == len(inputs[1])
+    if not are_clients and list(map(len, inputs)) == list(map(len, targets)):
+        raise DataError(f"{what} a list of inputs and a list of targets; pair them: list(zip(inputs, targets))")
 
 
 def _options(returned: Mapping[Any, Any]) -> dict[str, Any]:

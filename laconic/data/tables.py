@@ -52,29 +52,27 @@ def from_table(
             training rows of all clients together, so every client's inputs depend on the others' data. In a deployment,
             pass the same `normalize` to `from_arrays` on every node instead.
     """
-    is_frame = hasattr(table, "iloc")
-    sources = [_Source("table", table)] if is_frame else [_read(file) for file in _files(Path(table))]
-    name = "table" if is_frame else Path(table).stem
+    name, sources, test_source = _sources(table)
     read = _Reader(target, inputs, client)
-    test_name = None if is_frame or Path(table).is_file() else "test"
     for source in sources:
-        read.check(source, owned=source.name != test_name)
+        read.check(source, owned=True)
     tables = {source.name: source.rows for source in sources}
-    test_table = tables.pop(test_name, None) if test_name else None
     if client is not None:
         tables = _by_client(tables, client)
     pairs = [read.pair(rows) for rows in tables.values()]
-    if test_table is None:
+    if test_source is None:
         pairs, test_pair = held_out(pairs, test)
     else:
-        test_pair = read.pair(test_table)
+        read.check(test_source, owned=False)
+        test_pair = read.pair(test_source.rows)
     data = pooled(pairs, test_pair, kind, classes, name, _scales(pairs) if scale else None, labels, skip_empty)
     doubt_guesses(data, kind, classes)
     if not scale:
         doubt_scale(name, data.examples.inputs, read.inputs, "pass scale=True (--dataset …,scale=true)")
-    if client is not None or len(tables) > 1:
+    has_clients = client is not None or len(tables) > 1
+    if has_clients:
         data = replace(data, client_names=tuple(owner for owner, rows in tables.items() if len(rows)))
-    return divided(data, client is not None or len(tables) > 1, clients, partition, seed)
+    return divided(data, has_clients, clients, partition, seed)
 
 
 def _scales(pairs: Sequence[Pair]) -> Normalize:
@@ -84,7 +82,7 @@ def _scales(pairs: Sequence[Pair]) -> Normalize:
     return tuple(rows.mean(0).tolist()), tuple(np.where(deviations > 0, deviations, 1).tolist())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Source:
     """A table, and the file that it comes from."""
 
@@ -113,6 +111,16 @@ class _Source:
         if missing.any():
             place = self.place(int(missing.to_numpy().argmax()))
             raise DataError(f"{self.where}: column '{column}' has no value in {place}; fill it in, or drop the row")
+
+
+def _sources(table: str | os.PathLike[str] | Any) -> tuple[str, list[_Source], _Source | None]:
+    """The data's name, the tables of the clients, and that of the test, if a folder has one."""
+    if hasattr(table, "iloc"):
+        return "table", [_Source("table", table)], None
+    path = Path(table)
+    sources = [_read(file) for file in _files(path)]
+    tests = [source for source in sources if path.is_dir() and source.name == "test"]
+    return path.stem, [source for source in sources if source not in tests], next(iter(tests), None)
 
 
 def _files(path: Path) -> list[Path]:
