@@ -73,6 +73,60 @@ def test_regression_metrics_equal_scikit_learn() -> None:
     assert result.metrics["pearson"] == pytest.approx(np.corrcoef(targets, predicted[:, 0])[0, 1], abs=1e-4)
 
 
+NAMES = "auroc,average_precision,balanced_accuracy,class_accuracy"
+
+
+def without(*absent: int) -> tuple[Tensor, Tensor]:
+    """Logits with ties, and targets of three classes without some of them."""
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randint(0, 3, (60, CLASSES), generator=generator).float()
+    targets = torch.arange(60) % CLASSES
+    kept = ~torch.isin(targets, torch.tensor(absent, dtype=torch.int64))
+    return logits[kept], targets[kept]
+
+
+@pytest.mark.parametrize("absent", [(), (0,), (2,)])
+def test_classes_without_examples_do_not_count(absent: tuple[int, ...]) -> None:
+    logits, targets = without(*absent)
+    found = identity_task().evaluate((logits.numpy(), targets.numpy()))
+    scores, present = logits.double().softmax(-1), [label for label in range(CLASSES) if label not in absent]
+    for name, function in (
+        ("auroc", reference.roc_auc_score),
+        ("average_precision", reference.average_precision_score),
+    ):
+        expected = np.mean([function(targets == label, scores[:, label]) for label in present])
+        assert found[name] == pytest.approx(expected, abs=1e-6), name
+    recalls = {label: float((logits[targets == label].argmax(1) == label).float().mean()) for label in present}
+    assert found["balanced_accuracy"] == pytest.approx(np.mean([*recalls.values()]), abs=1e-6)
+    for label in range(CLASSES):
+        assert found[f"class_accuracy_{label}"] == pytest.approx(recalls.get(label, np.nan), nan_ok=True)
+
+
+def test_one_class_cannot_be_ranked() -> None:
+    logits, targets = without(0, 2)
+    found = identity_task().evaluate((logits.numpy(), targets.numpy()))
+    assert np.isnan([found["auroc"], found["average_precision"]]).all()
+    assert found["balanced_accuracy"] == pytest.approx(found["accuracy"])
+
+
+def test_labels_from_one_add_no_class_to_the_metrics() -> None:
+    """Class 0 has no examples. A perfect ranking of the others has an AUROC of exactly 1."""
+    targets = np.arange(40) % 2 + 1
+    logits = np.eye(3, dtype="float32")[targets]
+    assert identity_task().evaluate((logits, targets))["auroc"] == 1.0
+
+
+def identity_task() -> laconic.Result:
+    """A result whose model returns its inputs, up to a shift by training with a rate of almost 0."""
+    module = nn.Linear(CLASSES, CLASSES, bias=False)
+    with torch.no_grad():
+        module.weight.copy_(torch.eye(CLASSES))
+    inputs = np.eye(CLASSES, dtype="float32")
+    arrays = [(inputs, np.arange(CLASSES))]
+    federated = laconic.data.from_arrays(arrays, test=arrays[0])
+    return laconic.simulate("fed_avg", module, federated, rounds=1, local_lr=1e-30, metrics=NAMES)
+
+
 def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
     return nn.functional.cross_entropy(module(batch[0]), batch[1])
 
