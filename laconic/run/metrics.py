@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.task import Metric
-from laconic.data.federated import Kind
+from laconic.data.federated import ClientData, Kind
+from laconic.run.settings import Settings
 
 AnyMetric = Metric | Callable[[Tensor, Tensor], Any]
 Make = Callable[[Any, int | None], AnyMetric]
@@ -111,6 +112,13 @@ def _class_average_precision(positives: Tensor, negatives: Tensor) -> Tensor:
     return (positives * precision).sum() / positives.sum()
 
 
+def r2(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The coefficient of determination, averaged over the targets of an example. NaN if the targets are constant."""
+    outputs, targets = outputs.double(), targets.double()
+    error, spread = ((targets - outputs) ** 2).sum(0), ((targets - targets.mean(0)) ** 2).sum(0)
+    return (1 - error / spread)[spread > 0].mean()
+
+
 def _function(function: Callable[[Tensor, Tensor], Any], torchmetrics: Any, classes: int | None) -> AnyMetric:
     return function
 
@@ -142,7 +150,7 @@ _CLASSIFICATION: dict[str, Make] = {
     "class_accuracy": partial(_class_accuracy, False),
 }
 _REGRESSION: dict[str, Make] = {
-    "r2": partial(_plain, "R2Score"),
+    "r2": partial(_function, r2),
     "rmse": partial(_plain, "MeanSquaredError", squared=False),
     "pearson": partial(_plain, "PearsonCorrCoef"),
     "spearman": partial(_plain, "SpearmanCorrCoef"),
@@ -153,6 +161,18 @@ NAMES: dict[Kind, dict[str, Make]] = {
     "next_token": {name: _CLASSIFICATION[name] for name in ("f1", "top5_accuracy", "calibration_error")},
 }
 """The metrics of each kind of task. Averages over classes are macro averages."""
+
+
+def requested_metrics(settings: Settings, data: ClientData) -> dict[str, AnyMetric]:
+    """The metrics that the settings name. Raises if there are no examples to measure them on."""
+    if settings.metrics is None:
+        return {}
+    if data.test is None and settings.client_eval is None:
+        raise ConfigError(
+            f"metrics = '{settings.metrics}': there are no test examples to measure them on; pass test examples, "
+            "or in a simulation client_eval=0.2 (--client-eval 0.2)"
+        )
+    return metrics_by_name(settings.metrics, data.kind, data.classes)
 
 
 def metrics_by_name(names: str, kind: Kind, classes: int | None) -> dict[str, AnyMetric]:
