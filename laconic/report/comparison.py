@@ -106,7 +106,7 @@ class Comparison:
     def to_pandas(self) -> Any:
         """One row per run, best first, as a pandas DataFrame (extra `tables`)."""
         finished = [run for group in ranked(self.runs, self.rank_by) for run in group]
-        rows = [run.summary() | {"seed": run.config.seed} | run.result.metrics for run in finished]
+        rows = [run.summary() | {"seed": run.config.seed} for run in finished]
         frame = data_frame(rows + [_failure(*failure, self.target) for failure in self.failed.items()])
         return frame.set_index("label").dropna(axis="columns", how="all")
 

@@ -42,11 +42,13 @@ class Finished:
         """The object that `--json` prints."""
         result, at = self.result, self.reached
         return {
+            **result.metrics,
             "algorithm": self.config.algorithm,
             "label": self.label,
             "dataset": self.config.dataset,
             "model": self.config.model,
             "rounds": len(result.history),
+            "stopped": result.stopped,
             "accuracy": result.accuracy,
             "loss": result.loss,
             **result.ledger.totals(),
