@@ -114,6 +114,7 @@ def test_the_table_has_the_requested_metrics() -> None:
     table = comparison.table()
     assert table.columns[1:5] == ["accuracy", "loss", "f1", "auroc"] and table.columns[5] == "bytes up"
     assert table.rows[0][4] == f"{comparison['fed_avg'].metrics['auroc']:.4f}"
+    assert "f1" in comparison.table(72).columns and "auroc" not in comparison.table(72).columns, "a narrow table"
     assert comparison.summaries()[0]["auroc"] == comparison["fed_avg"].metrics["auroc"]
     values = [(inputs, targets.float() + inputs[:, 0]) for inputs, targets in clients()]
     values = {"clients": values, "test": values[0]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
@@ -105,16 +105,24 @@ def outcome(runs: Sequence[Finished], width: int | None = None, by: RankBy = "by
     simulated = any(run.simulated_seconds is not None for run in runs)
     narrow = {"loss": width < 100, "gradients": width < 100, "rounds": width < 90, "seconds": simulated and width < 120}
     narrow |= {"spread": width < 120, "its worst tenth": width < 140}
-    # The first two of the other metrics always fit.
-    narrow |= dict.fromkeys(_other_metrics(runs)[2:], width < 120)
     columns = {name: column for name, column in _columns(runs, target, simulated).items() if not narrow.get(name)}
     groups = ranked(runs, by)
+    for name in ("gradients", *reversed(_other_metrics(runs))):
+        if _width(columns, groups) > width:
+            columns.pop(name, None)
     names, rows = ["algorithm", *columns], [[group[0].label] for group in groups]
     for row, group in zip(rows, groups, strict=True):
         row += [column.cell(group) for column in columns.values()]
     if len(groups) > 1:
         names, rows = ["", *names], [[str(rank), *row] for rank, row in enumerate(rows, 1)]
     return OutcomeTable(names, rows, [*_captions(runs, target, simulated)])
+
+
+def _width(columns: Mapping[str, Column], groups: Sequence[list[Finished]]) -> int:
+    """The width of a table in a terminal. Labels wrap, so they need no more than their first 20 characters."""
+    label = min(20, max((len(group[0].label) for group in groups), default=0))
+    cells = {name: [name, *map(column.cell, groups)] for name, column in columns.items()}
+    return 8 + label + sum(3 + max(map(len, texts)) for texts in cells.values())
 
 
 def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) -> dict[str, Column]:
