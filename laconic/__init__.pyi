@@ -86,6 +86,7 @@ from .algorithms.uplinks.compressed import Compressed as Compressed
 from .algorithms.uplinks.dense import DenseUplink as DenseUplink
 from .algorithms.uplinks.base import Uplink as Uplink
 from .algorithms.uplinks.lazy import Accelerated as Accelerated, Lazy as Lazy
+from .algorithms.uplinks.shifted import Shifted as Shifted
 from .api import compare as compare, simulate as simulate
 from .compression import (
     QSGD as QSGD,
@@ -94,6 +95,7 @@ from .compression import (
     Compressor as Compressor,
     Dense as Dense,
     DeadZone as DeadZone,
+    Eden as Eden,
     HeavySign as HeavySign,
     Kept as Kept,
     Levels as Levels,

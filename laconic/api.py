@@ -133,7 +133,8 @@ def compare(
         callbacks: As in `simulate`; each is used for one run after the other.
         progress: Whether to show a progress bar for each run.
         out: The folder of the run directories. Default: a temporary folder, which is removed with the result.
-        resume: Whether to continue the comparison in `out`, if there is one. Finished runs are not repeated.
+        resume: Whether to continue the comparison in `out`, if there is one. Finished runs are not repeated, and there may
+            be more seeds.
         settings: As in `simulate`.
 
     >>> import laconic
@@ -164,7 +165,7 @@ def compare(
 
     first = settings.get("seed", 0)
     planned = [
-        Planned(label, directory_of(folder, label, seed if seeds > 1 else None), partial(start, label, seed))
+        Planned(label, directory_of(folder, label, seed if seed > first else None), partial(start, label, seed))
         for label, seed in product(contenders, range(first, first + seeds))
     ]
     for plan in planned:

@@ -73,6 +73,7 @@ class Changes(TypedDict, total=False):
     restart_from: int
     server_lr: float
     server_schedule: RateSchedule | str
+    shift_rate: float | None
     step_schedule: RateSchedule | str
     threshold: float | None
     tracker_rate: float | None

@@ -78,6 +78,10 @@ def compare(
         list[str], _labels(metavar="ALGORITHM…", help="Algorithms, each as NAME or NAME:key=value,key=value.")
     ],
     config: Annotated[Path | None, typer.Option("--config", help="A TOML file with settings for all runs.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", min=1, help="Number of seeds per algorithm; the table has means and spreads."),
+    ] = None,
     target: Target = None,
     out: Out = None,
     resume: Resume = False,

@@ -23,7 +23,19 @@ MODELS = (
     *("char_gru", "gpt", "vit", "resnet18", "convmixer_256_8"),
 )
 PARTITIONS = ("iid", "shards", "pairs", "dirichlet", "natural")
-COMPRESSORS = ("dense", "cast", "qsgd", "uniform", "top_k", "random_k", "sign", "heavy_sign", "stochastic", "dead_zone")
+COMPRESSORS = (
+    "dense",
+    "cast",
+    "qsgd",
+    "uniform",
+    "top_k",
+    "random_k",
+    "sign",
+    "heavy_sign",
+    "stochastic",
+    "dead_zone",
+    "eden",
+)
 DOWNLINKS = ("dense", "compressed", "broadcast", "estimated", "mirrored", "repeated")
 AGGREGATES = ("mean", "median", "trimmed_mean")
 

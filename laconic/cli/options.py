@@ -34,7 +34,7 @@ Command = Callable[..., None]
 OUTPUT = "Output"
 PANELS = {
     "Data": ("dataset", "partition", "clients", "augment", "skip_empty", "data_dir"),
-    "Model": ("model", "dtype"),
+    "Model": ("model", "dtype", "subspace"),
     "Training": (
         *("rounds", "participants", "local_steps", "local_epochs"),
         *("batch_size", "batch_order", "local_lr", "local_optimizer", "local_optimizer_state", "seed"),

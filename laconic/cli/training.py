@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from laconic.cli.output import check_file, check_same, new_directory, print_json
 from laconic.cli.view import LiveView
 from laconic.core.errors import ConfigError, Interrupted
 from laconic.core.user_code import check_trusted, trust
+from laconic.data.federated import ClientData
 from laconic.report.comparison import (
     Comparison,
     Planned,
@@ -95,39 +97,49 @@ def _earlier_run(config: Path | None, out: Path | None, resume: bool) -> tuple[P
 
 
 def _plan(
-    configs: Mapping[str, RunConfig], directory: Path, options: Mapping[str, Any], resume: bool, **shared: Any
+    configs: Mapping[str, RunConfig],
+    seeds: int,
+    directory: Path,
+    request: Mapping[str, Any],
+    resume: bool,
+    **shared: Any,
 ) -> list[Planned]:
     """The runs of a comparison. Data that they share is loaded once, and every run is checked before the first starts.
 
     A resumed run loads its own data.
     """
+    loaded: dict[tuple[Any, ...], ClientData] = {}
 
-    def start(label: str, folder: Path, more: bool) -> Finished:
-        own = partial(run_config, resume=resume, label=label, data=loaded[label], more=more)
-        return own(configs[label], folder, **shared)
+    def start(label: str, config: RunConfig, folder: Path, more: bool) -> Finished:
+        own = partial(run_config, resume=resume, label=label, data=loaded.get(_data_of(config)), more=more)
+        return own(config, folder, **shared)
 
-    planned = [Planned(label, directory_of(directory, label), partial(start, label)) for label in configs]
+    planned = []
+    for (label, config), number in product(configs.items(), range(seeds)):
+        seeded = config.model_copy(update={"seed": config.seed + number})
+        folder = directory_of(directory, label, seeded.seed if number else None)
+        planned.append(Planned(label, folder, partial(start, label, seeded)))
+        if not resume:
+            if _data_of(seeded) not in loaded:
+                loaded[_data_of(seeded)] = seeded.load_data()
+            seeded.build(loaded[_data_of(seeded)]).close()
     for plan in planned:
         check_directory(plan, planned, resume)
-    first = next(iter(configs.values()))
-    data = None if resume else first.load_data()
-    loaded = {label: data if _same_data(config, first) else None for label, config in configs.items()}
-    if not resume:
-        for label, config in configs.items():
-            config.build(loaded[label]).close()
-        directory.mkdir(parents=True, exist_ok=True)
-        write_atomically(directory / COMPARISON, json.dumps(options).encode())
+    directory.mkdir(parents=True, exist_ok=True)
+    write_atomically(directory / COMPARISON, json.dumps(request).encode())
     return planned
 
 
-def _same_data(config: RunConfig, other: RunConfig) -> bool:
+def _data_of(config: RunConfig) -> tuple[Any, ...]:
+    """The settings that determine the data."""
     keys = ("dataset", "partition", "clients", "augment", "skip_empty", "seed", "data_dir")
-    return all(getattr(config, key) == getattr(other, key) for key in keys)
+    return tuple(getattr(config, key) for key in keys)
 
 
 def compare(
     algorithms: list[str],
     config: Path | None,
+    seeds: int | None,
     target: float | None,
     out: Path | None,
     resume: bool,
@@ -138,13 +150,15 @@ def compare(
     options: dict[str, Any],
 ) -> None:
     """Train with several algorithms on the same data, seed and initial model, and rank them."""
-    options = _stored_options(out, options) if resume else options
+    request = {**options, "seeds": seeds}
+    request = _stored_request(out, request) if resume else request
+    options = {key: value for key, value in request.items() if key != "seeds"}
     configs = _compared(algorithms, config, options, rank_by, target)
     first = next(iter(configs.values()))
     directory = out or new_directory("compare", first.dataset)
     _check_target(target, first)
     observers = [LiveView(stderr), *chosen_callbacks(**callbacks)]
-    planned = _plan(configs, directory, options, resume, callbacks=observers, target=target)
+    planned = _plan(configs, request.get("seeds") or 1, directory, request, resume, callbacks=observers, target=target)
     try:
         finished, failed = run_all(planned, _say_failure)
     except Interrupted as stop:
@@ -178,15 +192,15 @@ def _compared(
     return configs
 
 
-def _stored_options(out: Path | None, given: dict[str, Any]) -> dict[str, Any]:
-    """The options that the comparison was started with, which also apply to algorithms that have not run yet."""
+def _stored_request(out: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    """The options that the comparison was started with, which also apply to algorithms and seeds that have not run yet."""
     if out is None:
         raise ConfigError("--resume: give the --out of the comparison")
     path = out / COMPARISON
     if not path.exists():
         raise ConfigError(f"--resume: there is no comparison in '{out}'")
     old = stored(path)
-    check_same("comparison", old, given, FREE_TO_CHANGE)
+    check_same("comparison", old, given, {*FREE_TO_CHANGE, "seeds"})
     trust(code_in(given))
     check_trusted(path, code_in(old))
     return old | {key: value for key, value in given.items() if value is not None}

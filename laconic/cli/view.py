@@ -49,7 +49,9 @@ class LiveView(Callback):
         resumed = f", resuming after round {done}" if done else ""
         if done == settings.rounds:
             resumed = ", already complete"
-        model = f"{escape(short(config.model or ''))} with {training.layout.size:,} parameters"
+        model = f"{escape(short(config.model or ''))} with {training.layout.full.size:,} parameters"
+        if settings.subspace is not None:
+            model += f" in a subspace of {training.layout.size:,}"
         self.console.print(f"{head}: {counts}, {model}{resumed}", highlight=False, soft_wrap=True)
         labels = getattr(training.data, "labels", None)
         if labels:

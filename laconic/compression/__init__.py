@@ -11,6 +11,7 @@ from laconic.compression.compressors.base import COMPRESSORS, Compressor, compre
 from laconic.compression.compressors.budgeted import DeadZone, Stochastic
 from laconic.compression.compressors.chain import Chain
 from laconic.compression.compressors.dense import Cast, Dense, encode_dense
+from laconic.compression.compressors.eden import Eden
 from laconic.compression.compressors.grouped import DENSE, AnyGroupedCompressor, GroupedCompressor
 from laconic.compression.compressors.quantized import QSGD, Uniform
 from laconic.compression.compressors.sign import HeavySign, Sign
@@ -36,6 +37,7 @@ __all__ = [
     "DeadZone",
     "Dense",
     "DensePayload",
+    "Eden",
     "Form",
     "Granularity",
     "GroupedCompressor",

@@ -29,6 +29,8 @@ class Codec(IntEnum):
     """Several bodies that bring a client's model up to date (laconic.algorithms.downlinks.catch_up)."""
     CHUNKED = 9
     """Groups are chunks: the chunk size, the codec of the rest, and the rest."""
+    ROTATED = 10
+    """A rotated vector: the seed of the rotation, the codec of the rest, and the rest (laconic.compression.rotation)."""
 
 
 class PositionKind(IntEnum):
@@ -53,7 +55,7 @@ def form_of(codec: int) -> Codec:
         form = Codec(codec & 15)
     except ValueError:
         raise PacketError("codec", f"number {codec} is not known") from None
-    if form in (Codec.SKIP, Codec.CATCH_UP, Codec.CHUNKED):
+    if form in (Codec.SKIP, Codec.CATCH_UP, Codec.CHUNKED, Codec.ROTATED):
         vector = f"a {form.name.lower()} where a vector is expected"
         raise PacketError("codec", vector if codec == form else f"number {codec} is not known")
     return form

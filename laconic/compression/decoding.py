@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 
 import numpy as np
 import torch
@@ -10,14 +11,16 @@ import torch
 from laconic.compression.body import DENSE_CODECS, BodyReader, float_type
 from laconic.compression.codec import BY_LAYER, Codec, form_of
 from laconic.compression.entropy import SymbolReader, blocks
-from laconic.compression.groups import LARGEST_CHUNK, SMALLEST_CHUNK, chunk_bounds, group_bounds
+from laconic.compression.groups import LARGEST_CHUNK, SMALLEST_CHUNK, Bounds, chunk_bounds, group_bounds
 from laconic.compression.packet import Body
 from laconic.compression.payload import DensePayload, SentPayload
 from laconic.compression.positions import Placement, read_positions
+from laconic.compression.rotation import rotate
 from laconic.compression.values import ValueReader, read_values
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 
+_ROTATION = struct.Struct("<IB")
 _DENSE_TYPES: dict[int, torch.dtype] = {codec: dtype for dtype, codec in DENSE_CODECS.items()}
 
 
@@ -29,6 +32,15 @@ def decode_body(body: Body, layout: Layout) -> SentPayload:
     """
     if body.codec == DENSE_CODECS.get(layout.dtype):
         return decode_dense(body, layout.size, layout.dtype)
+    if body.codec == Codec.ROTATED:
+        seed, inner = _rotated(body)
+        vector = _decoded(inner, layout).dense()
+        rotate(vector.numpy(), _groups(inner.codec, BodyReader(inner.data, layout), layout)[1], seed, back=True)
+        return DensePayload(vector)
+    return _decoded(body, layout)
+
+
+def _decoded(body: Body, layout: Layout) -> SentPayload:
     placement, values, symbols, _ = _open(body, layout)
     payload = placement.payload(values, float_type(layout).newbyteorder("="))
     symbols.finish()
@@ -38,8 +50,10 @@ def decode_body(body: Body, layout: Layout) -> SentPayload:
 def body_norm(body: Body, layout: Layout) -> float:
     """The 2-norm of the vector of a body, without the vector: values are read in blocks, positions only where coded.
 
-    It checks a body as `decode_body` does: a body that has a norm can be decoded.
+    It checks a body as `decode_body` does: a body that has a norm can be decoded. Only a rotated vector is decoded.
     """
+    if body.codec == Codec.ROTATED:
+        return decode_body(body, layout).norm()
     _, values, symbols, count = _open(body, layout)
     squares, floats = 0.0, float_type(layout).newbyteorder("=")
     for start, end in blocks(count):
@@ -52,16 +66,8 @@ def body_norm(body: Body, layout: Layout) -> float:
 
 def _open(body: Body, layout: Layout) -> tuple[Placement, ValueReader, SymbolReader, int]:
     """The positions of a body's values, the reader of the values, the symbols, and the number of values."""
-    codec, reader = body.codec, BodyReader(body.data, layout)
-    if codec == Codec.CHUNKED:
-        chunk = reader.number(LARGEST_CHUNK)
-        if chunk < SMALLEST_CHUNK:
-            raise PacketError("chunk", f"of {chunk} entries; {SMALLEST_CHUNK} is the least")
-        codec, groups = reader.take(1)[0], chunk_bounds(layout.size, chunk)
-        if codec & BY_LAYER:
-            raise PacketError("codec", f"number {codec} in chunks")
-    else:
-        groups = group_bounds(layout, "layer" if codec & BY_LAYER else "model")
+    reader = BodyReader(body.data, layout)
+    codec, groups = _groups(body.codec, reader, layout)
     form = form_of(codec)
     count, locate = read_positions(codec, layout.size, groups, reader)
     values = read_values(form, count, len(groups) - 1, reader)
@@ -69,6 +75,27 @@ def _open(body: Body, layout: Layout) -> tuple[Placement, ValueReader, SymbolRea
     placement = locate(symbols)
     values.begin(placement.bounds(groups), symbols)
     return placement, values, symbols, count
+
+
+def _groups(codec: int, reader: BodyReader, layout: Layout) -> tuple[int, Bounds]:
+    """The codec of the values, and the groups. Reads the fields of chunks."""
+    if codec != Codec.CHUNKED:
+        return codec, group_bounds(layout, "layer" if codec & BY_LAYER else "model")
+    chunk = reader.number(LARGEST_CHUNK)
+    if chunk < SMALLEST_CHUNK:
+        raise PacketError("chunk", f"of {chunk} entries; {SMALLEST_CHUNK} is the least")
+    codec = reader.take(1)[0]
+    if codec & BY_LAYER:
+        raise PacketError("codec", f"number {codec} in chunks")
+    return codec, chunk_bounds(layout.size, chunk)
+
+
+def _rotated(body: Body) -> tuple[int, Body]:
+    """The seed of a rotation, and the body of the rotated vector."""
+    if len(body.data) < _ROTATION.size:
+        raise PacketError("truncated", f"{_ROTATION.size} bytes expected, {len(body.data)} are left")
+    seed, codec = _ROTATION.unpack_from(body.data)
+    return seed, Body(codec, memoryview(body.data)[_ROTATION.size :])
 
 
 def decode_dense(body: Body, size: int, dtype: torch.dtype) -> SentPayload:

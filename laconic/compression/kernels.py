@@ -24,6 +24,36 @@ _trailing_zeros: Any = numbers.trailing_zeros
 
 
 @kernel
+def hadamard(block: NDArray[Any]) -> None:
+    """The Walsh-Hadamard transform of a block in place, without its factor. The length is a power of two."""
+    half = 1
+    while half < len(block):
+        for start in range(0, len(block), 2 * half):
+            for index in range(start, start + half):
+                first, second = block[index], block[index + half]
+                block[index] = first + second
+                block[index + half] = first - second
+        half *= 2
+
+
+@kernel
+def flip(block: NDArray[Any], words: Words) -> None:
+    """Negate the entries whose bits are set."""
+    for index in range(len(block)):
+        place = np.uint64(index)
+        if (words[place >> _6] >> (place & _63)) & _1:
+            block[index] = -block[index]
+
+
+@kernel
+def reverse(block: NDArray[Any]) -> None:
+    """Reverse the entries in place."""
+    for index in range(len(block) // 2):
+        other = len(block) - 1 - index
+        block[index], block[other] = block[other], block[index]
+
+
+@kernel
 def pack(numbers: NDArray[np.uint32], widths: Widths, words: Words) -> None:
     """Write each number in its width of bits into zeroed words."""
     bit = _0

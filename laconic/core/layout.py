@@ -78,6 +78,11 @@ class Layout:
         }
         return cls(tuple(_slots(trainable)), tuple(_slots(floating)), dtype)
 
+    @property
+    def full(self) -> Layout:
+        """The layout of all trainable parameters: this one, unless training happens in a subspace."""
+        return self
+
     @cached_property
     def size(self) -> int:
         """d, the number of trainable parameters."""

@@ -57,6 +57,7 @@ class Draw(StrEnum):
     PRIVACY_NOISE = "privacy noise"
     RENEWAL = "renewal"
     STAND_INS = "stand-ins"
+    SUBSPACE = "subspace"
     UPLINK = "uplink"
     UPLINK_STREAM = "uplink/{}"
 

@@ -22,7 +22,7 @@ from laconic.engine.settings import Faults
 from laconic.engine.simulated import SimulatedEngine
 from laconic.federation.messages import FaultInjection, Instruction, Reply
 
-_NUMBERS = ("round", "client", "examples", "gradients", "samples", "loss")
+_NUMBERS = ("round", "client", "examples", "gradients", "samples", "loss", "counted")
 
 
 class FaultyEngine(SimulatedEngine):

@@ -101,7 +101,7 @@ class InlineEngine(SimulatedEngine):
 
     def _share(self, participants: int | None) -> int:
         """The size of a chunk: the largest that fits in the cache and gives every thread the same number of chunks."""
-        model_bytes = self.runtime.layout.size * self.runtime.layout.dtype.itemsize
+        model_bytes = self.runtime.layout.full.size * self.runtime.layout.dtype.itemsize
         most = min(max(1, CACHE_BYTES // model_bytes), MOST_STACKED)
         chunks_per_thread = -(-(participants or most) // (self.threads * most))
         return -(-(participants or most) // (self.threads * chunks_per_thread))

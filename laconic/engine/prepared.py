@@ -14,6 +14,7 @@ from torch import Tensor
 
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
+from laconic.core.subspace import Subspace
 from laconic.core.task import Batch, Task, predicts_classes
 from laconic.data.federated import ClientData
 from laconic.gradients.choose import resolve_numerics
@@ -39,8 +40,13 @@ class PreparedTask:
 
     @property
     def initial_model(self) -> Tensor:
-        """The initial parameters as one vector."""
+        """The initial vector that is trained and sent."""
         return self.layout.flatten(self.task.module)
+
+    @property
+    def initial_weights(self) -> Tensor:
+        """All initial parameters as one vector, also those of layers that are trained in a subspace."""
+        return self.layout.full.flatten(self.task.module)
 
     @property
     def initial_buffers(self) -> Tensor:
@@ -49,12 +55,22 @@ class PreparedTask:
 
 
 def prepare(
-    task: Task, numerics: Numerics, device: torch.device, example: Example | None, classes: int | None
+    task: Task,
+    numerics: Numerics,
+    device: torch.device,
+    example: Example | None,
+    classes: int | None,
+    subspace: float | None = None,
+    seed: int = 0,
 ) -> PreparedTask:
-    """Check a task on an example. Without one the strategy `auto` becomes `loop`, which works for every model."""
+    """Check a task on an example. Without one the strategy `auto` becomes `loop`, which works for every model.
+
+    Args:
+        subspace: The share of the numbers that are trained, in a random subspace that follows from `seed`. None: all.
+    """
     dtype: torch.dtype = getattr(torch, numerics.state_dtype)
     task = task.to(device, dtype)
-    layout = Layout.of(task.module)
+    layout = Layout.of(task.module) if subspace is None else Subspace.within(task.module, subspace, seed)
     trained = in_bfloat16(task, device) if numerics.dtype == "bfloat16" else task
     if example is None:
         chosen = numerics.model_copy(update={"strategy": "loop"}) if numerics.strategy == "auto" else numerics
@@ -65,7 +81,7 @@ def prepare(
     if trained is not task:
         trained.check(batch)
     draws = stochastic(trained, batch)
-    chosen = resolve_numerics(numerics, trained, layout, draws, batch)
+    chosen = resolve_numerics(numerics, trained, layout.full, draws, batch)
     return PreparedTask(trained, layout, chosen, draws, device, batch)
 
 

@@ -99,7 +99,7 @@ class ClientRuntime:
         method, phase = self.algorithm.method, openings[0].phase
         cohort = self._cohort(openings, gradients)
         answers = {stream: vectors.cpu() for stream, vectors in phase.answer(cohort).items()}
-        losses, samples = cohort.mean_losses(), cohort.samples()
+        losses, samples, counted = cohort.mean_losses(), cohort.samples(), cohort.counted_shares()
         replies = []
         for row, opening in enumerate(openings):
             client = opening.instruction.client
@@ -115,6 +115,7 @@ class ClientRuntime:
                     gradients=phase.gradients(self.data.size(client)),
                     samples=samples[row],
                     loss=losses[row],
+                    counted=counted[row],
                     probe=self._probe(update, answer) if self.probing and update is not None else None,
                 )
             )

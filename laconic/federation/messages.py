@@ -78,5 +78,7 @@ class Reply:
     """Per-example gradients that were computed."""
     loss: float
     """The mean training loss over the client's local steps."""
+    counted: float = 1.0
+    """The share of the samples' targets that count, as padding does not: `loss` weighs `samples * counted`."""
     probe: Probe | None = None
     """For diagnostics in a simulation. It is not part of the message on the network."""

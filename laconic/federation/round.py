@@ -86,7 +86,7 @@ class Round:
         self._counted: set[int] = set()
         """Clients that `costs.folded` includes."""
         self._refusals: list[Refusal] = []
-        self._losses: list[tuple[float, int]] = []
+        self._losses: list[tuple[float, float]] = []
         self._start: Tensor | None = None
         """The projection of the model that the round begins with, if `DirectionFilter` needs it."""
         self.received = Received(self.layout, server.model.device, self._aggregate)
@@ -267,7 +267,7 @@ class Round:
             self._counted.add(reply.client)
         # `_forget_state` has counted the clients that asked for the whole model.
         self.costs.lost += int(valid.started_over and not self.server.clients.has_lost_state(reply.client))
-        self._losses.append((reply.loss, reply.samples))
+        self._losses.append((reply.loss, reply.samples * reply.counted))
         if MODEL in valid.packets:
             self.costs.updates += 1
             self.costs.skipped += valid.packets[MODEL].body.codec == Codec.SKIP
@@ -346,7 +346,7 @@ class Round:
         return self
 
     def training_loss(self) -> float:
-        """The mean training loss of the clients that report one, weighted by samples."""
+        """The mean training loss of the clients that report one, weighted by samples whose targets count."""
         known = [(loss, count) for loss, count in self._losses if not math.isnan(loss)]
         samples = sum(count for _, count in known)
         return sum(loss * count for loss, count in known) / samples if samples else math.nan

@@ -33,7 +33,7 @@ from laconic.federation.store import ClientStore
 from laconic.flower import wire
 from laconic.flower.node_store import KEEP_DAYS, node_file
 from laconic.flower.plan import Model, Plan, initial_hash, make_model
-from laconic.run.evaluate import ClientExamples, evaluate
+from laconic.run.evaluate import ClientExamples, evaluate_counted
 
 LOG = getLogger("flwr.laconic")
 
@@ -129,8 +129,10 @@ class Node:
         if CoreStream.BUFFERS in packets:
             buffers = decode_dense(packets[CoreStream.BUFFERS].body, layout.buffer_size, layout.dtype).dense()
         task = trainer.engine.runtime.task
-        metrics = evaluate(trainer.engine.map, task, layout, model.to(self._device), buffers.to(self._device), examples)
-        return wire.content(examples=len(examples), names=[*metrics], values=[*map(float, metrics.values())])
+        vectors = (model.to(self._device), buffers.to(self._device))
+        metrics, counted = evaluate_counted(trainer.engine.map, task, layout, *vectors, examples)
+        values = [*map(float, metrics.values())]
+        return wire.content(examples=len(examples), names=[*metrics], values=values, **wire.counted_share(counted))
 
     def _known(self, record: ConfigRecord, context: Context, client: int) -> Trainer:
         plan = node_file(context, self._state).plan(wire.text(record, "run"))
@@ -155,11 +157,12 @@ class Node:
         if isinstance(model, str):
             model = _named(context, "model", model)
         task = make_model(model, plan.seed, plan.shape)
-        prepared = prepare(task, plan.numerics, self._device, client_example(data, client), data.classes)
+        example, space = client_example(data, client), (plan.subspace, plan.seed)
+        prepared = prepare(task, plan.numerics, self._device, example, data.classes, *space)
         layout, buffers = prepared.layout, prepared.initial_buffers.cpu()
-        if layout.fingerprint != plan.fingerprint:
-            raise ConfigError(f"model: its {layout.size} parameters do not have the shapes of the server's model")
-        if initial_hash(prepared.initial_model, buffers) != plan.initial:
+        if layout.full.fingerprint != plan.fingerprint:
+            raise ConfigError(f"model: its {layout.full.size} parameters do not have the shapes of the server's model")
+        if initial_hash(prepared.initial_weights, buffers) != plan.initial:
             raise ConfigError(
                 "model: its initial weights are not the server's; give both sides a function that builds it"
             )

@@ -155,10 +155,11 @@ class GridEngine(Engine):
             self._roster.invite_again(client)
             return None
 
-    def evaluate(self, packets: list[bytes], round: int) -> tuple[int, list[tuple[int, int, dict[str, float]]]]:
+    def evaluate(self, packets: list[bytes], round: int) -> tuple[int, list[tuple[int, float, dict[str, float]]]]:
         """Evaluate the server's model on clients' own examples.
 
-        Returns the number of clients asked and, for each that replied, its number, its number of examples and its metrics.
+        Returns the number of clients asked and, for each that replied, its number, its weight and its metrics. The
+        weight is the number of examples, times the share of their targets that count.
         """
         clients = self._roster.clients()
         sent: dict[str, Sent] = {}
@@ -171,7 +172,7 @@ class GridEngine(Engine):
                 assert node is not None
                 messages.append(self._message(content, node, MessageType.EVALUATE, round))
             sent |= self._push(messages, [(client, EVALUATION) for client in batch])
-        results: dict[int, tuple[int, dict[str, float]]] = {}
+        results: dict[int, tuple[float, dict[str, float]]] = {}
         self._enough = False
         for client, message in self._receive(sent):
             try:
@@ -182,7 +183,8 @@ class GridEngine(Engine):
         return len(sent), [(client, *results[client]) for client in sorted(results)]
 
 
-def _metrics(message: Message | PacketError) -> tuple[int, dict[str, float]]:
+def _metrics(message: Message | PacketError) -> tuple[float, dict[str, float]]:
+    """The number of examples, times the share of their targets that count, and the metrics."""
     if isinstance(message, PacketError):
         raise message
     record = wire.read_record(message)
@@ -198,4 +200,4 @@ def _metrics(message: Message | PacketError) -> tuple[int, dict[str, float]]:
         if not abs(value) <= LARGEST_METRIC:
             raise PacketError("not finite", f"{name} = {value:g}")
         metrics[name] = value
-    return wire.count(record, "examples", lowest=1), metrics
+    return wire.count(record, "examples", lowest=1) * wire.counted_of(record), metrics

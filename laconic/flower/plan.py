@@ -57,6 +57,7 @@ class Plan(BaseModel):
     """The algorithm's name."""
     parts: dict[str, dict[str, Any]]
     seed: int
+    subspace: float | None = None
     clients: int
     """The number of clients of the run."""
     partition: str | None

@@ -72,7 +72,8 @@ class FederatedTraining(Training):
         test = self.population.test
         example = None if test is None else partial(test.batch, torch.arange(2) % len(test))
         task = make_model(model, config.seed, self.population.shape)
-        prepared = prepare(task, config.numerics, usable_device(config.device), example, None)
+        device, space = usable_device(config.device), (config.subspace, config.seed)
+        prepared = prepare(task, config.numerics, device, example, None, *space)
         resolved, weighting = algorithm.resolve(), weighting_of(algorithm, config)
         # Sizes are checked again when nodes join.
         check_sizes = partial(_check_sizes, resolved, weighting)
@@ -82,13 +83,14 @@ class FederatedTraining(Training):
             name=algorithm.name,
             parts={slot: part.table() for slot, part in resolved.parts().items()},
             seed=config.seed,
+            subspace=config.subspace,
             clients=clients,
             partition=config.partition,
             numerics=prepared.numerics,
             buffers=config.buffers,
             shape=self.population.shape,
-            fingerprint=prepared.layout.fingerprint,
-            initial=initial_hash(prepared.initial_model, prepared.initial_buffers),
+            fingerprint=prepared.layout.full.fingerprint,
+            initial=initial_hash(prepared.initial_weights, prepared.initial_buffers),
         )
         self.roster = Roster(
             grid,
@@ -159,8 +161,9 @@ class FederatedTraining(Training):
     def evaluate_on_clients(self) -> Record:
         """If due, the metrics on clients' own examples, and the updated cost totals.
 
-        Metrics are averaged over examples. A client counts with at most the size that it reported when it joined,
-        and with at most `largest_weight` times the median size. Metrics that only a minority reports are left out.
+        Metrics are averaged over examples, weighted by the share of their targets that count. A client counts with at most
+        the size that it reported when it joined, and with at most `largest_weight` times the median size. Metrics that
+        only a minority reports are left out.
         """
         every = self.deployment.client_eval_every
         if not every or self.server.round % every:
@@ -180,7 +183,7 @@ class FederatedTraining(Training):
             reported = [
                 (min(count, float(weights[client])), metrics[name])
                 for client, count, metrics in answers
-                if name in metrics
+                if name in metrics and count > 0
             ]
             if 2 * len(reported) > len(answers):
                 total = math.fsum(count * value for count, value in reported)

@@ -86,7 +86,21 @@ def pack_reply(reply: Reply) -> RecordDict:
         gradients=reply.gradients,
         samples=reply.samples,
         loss=reply.loss,
+        **counted_share(reply.counted),
     )
+
+
+def counted_share(value: float) -> dict[str, float]:
+    """The entry of a record for the share of targets that count, which is left out if all of them do."""
+    return {} if value == 1.0 else {"counted": value}
+
+
+def counted_of(record: ConfigRecord) -> float:
+    """The inverse of `counted_share`."""
+    value = record.get("counted", 1.0)
+    if not isinstance(value, float) or not 0.0 <= value <= 1.0:
+        raise PacketError("record", "counted is not a number from 0 to 1")
+    return value
 
 
 def unpack_reply(record: ConfigRecord, client: int) -> Reply:
@@ -104,6 +118,7 @@ def unpack_reply(record: ConfigRecord, client: int) -> Reply:
         gradients=count(record, "gradients"),
         samples=count(record, "samples"),
         loss=loss if abs(loss) <= LARGEST_LOSS else math.nan,
+        counted=counted_of(record),
     )
 
 

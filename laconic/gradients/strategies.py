@@ -21,6 +21,7 @@ from laconic.core.devices import to_device
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.randomness import GLOBAL_GENERATORS
+from laconic.core.subspace import Subspace
 from laconic.core.task import Batch, Task
 from laconic.gradients.base import Gradients, Seed, by_batch_size
 from laconic.gradients.named_rng import NamedDraws, Stochastic, forked
@@ -28,6 +29,7 @@ from laconic.gradients.numerics import Numerics
 from laconic.gradients.perceptron import PerceptronGradients, is_perceptron
 from laconic.gradients.pooled_convolution import fuse
 from laconic.gradients.stacked import StackedGradients, can_be_stacked
+from laconic.gradients.subspace import SubspaceGradients
 
 
 def check_numerics(module: nn.Module, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> None:
@@ -51,6 +53,8 @@ def check_numerics(module: nn.Module, numerics: Numerics, stochastic: Stochastic
 
 def make_gradients(task: Task, layout: Layout, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> Gradients:
     """A gradient function with its own copy of the module, for one thread."""
+    if isinstance(layout, Subspace):
+        return SubspaceGradients(make_gradients(task, layout.full, numerics, stochastic, frozen), layout)
     module = copy.deepcopy(task.module).train()
     for child in _batch_norms(module) if frozen else []:
         if child.track_running_stats:

@@ -34,7 +34,7 @@ class Planned:
 
 
 def directory_of(folder: Path, label: str, seed: int | None = None) -> Path:
-    """The directory of one run of a comparison; `seed` only if there are several."""
+    """The directory of one run of a comparison. The first seed is not named, so that more seeds can be added later."""
     name = re.sub(r"[^\w.+-]+", "_", label)
     return folder / (name if seed is None else f"{name}-seed-{seed}")
 

@@ -119,13 +119,14 @@ LANGUAGE_MODEL = Experiment(
     "--dataset tinyshakespeare --partition natural --clients 50 --participants 5 --weighting size --model gpt:2x64 "
     "--local-steps 10 --batch-size 8 --eval-every 5",
     {
-        "SGD, rate 0.3": "--algorithm fed_avg --local-lr 0.3 --server-lr 1",
-        "SGD, rate 1": "--algorithm fed_avg --local-lr 1 --server-lr 1",
+        "SGD": "--algorithm fed_avg --local-lr 0.3 --server-lr 1",
+        "SGD, fed_laconic": "--algorithm fed_laconic --local-lr 0.3 --server-lr 1",
         "AdamW": f"--algorithm fed_avg {_ADAMW} --server-lr 1",
         "AdamW, fed_cams sign": f"--algorithm fed_cams --compressor sign {_ADAMW} --server-lr 0.03",
         "AdamW, top_k:1/16 with memory": f"--algorithm fed_ef_sgd --compressor top_k:1/16 {_ADAMW} --server-lr 1",
-        "AdamW, fed_laconic": f"--algorithm fed_laconic_1 {_ADAMW} --server-lr 0.03",
+        "AdamW, fed_laconic": f"--algorithm fed_laconic {_ADAMW} --server-lr 1",
     },
     rounds=300,
 )
-"""A small transformer, one client per role, weighted by size. A local AdamW starts anew in every round."""
+"""A small transformer, one client per role, weighted by size. A local AdamW starts anew in every round. Of the SGD rates 0.3
+and 1, the second did not learn in a trial of 40 rounds."""

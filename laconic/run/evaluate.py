@@ -68,6 +68,13 @@ def evaluate(
     mapper: Mapper, task: Task, layout: Layout, model: Tensor, buffers: Tensor, examples: Measurable
 ) -> dict[str, float]:
     """Compute every metric of the task over all examples, for the model that is given as vectors."""
+    return evaluate_counted(mapper, task, layout, model, buffers, examples)[0]
+
+
+def evaluate_counted(
+    mapper: Mapper, task: Task, layout: Layout, model: Tensor, buffers: Tensor, examples: Measurable
+) -> tuple[dict[str, float], float]:
+    """The metrics as of `evaluate`, and the share of the targets that count."""
     module = copy.deepcopy(task.module).eval()
     layout.write(module, model, buffers)
     return evaluate_module(mapper, task, module, examples, model.device, layout.dtype)
@@ -80,8 +87,8 @@ def evaluate_module(
     examples: Measurable,
     device: torch.device,
     dtype: torch.dtype,
-) -> dict[str, float]:
-    """Compute every metric of the task over all examples. The module is in evaluation mode."""
+) -> tuple[dict[str, float], float]:
+    """The metrics over all examples, and the share of the targets that count. The module is in evaluation mode."""
 
     def measure(start: int) -> Measured:
         indices = torch.arange(start, min(start + BATCH, len(examples)))
@@ -105,12 +112,12 @@ def evaluate_module(
                 with _naming(name):
                     metric.update(*measured.outputs)
     if not total_weight:
-        return {}
+        return {}, 0.0
     values = {name: total / total_weight for name, total in sums.items()}
     for name, metric in metrics.items():
         with _naming(name):
             values |= _numbers(name, metric.compute())
-    return values
+    return values, total_weight / len(examples)
 
 
 def try_metrics(task: Task, batch: Batch) -> set[str]:

@@ -19,6 +19,7 @@ class SettingsKeywords(TypedDict, total=False):
     rounds: int
     participants: int | None
     seed: int
+    subspace: float | str | None
     eval_every: int
     metrics: str | Sequence[str] | Metrics | Metric | None
     sampling: Sampling

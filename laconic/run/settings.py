@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from fractions import Fraction
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, field_validator, model_validator
 
 from laconic.engine.settings import Faults, Network, RaySettings
 from laconic.federation.settings import Defenses, Sampling, Weighting
 from laconic.gradients.numerics import Numerics
+
+
+def _fraction(value: Any) -> Any:
+    try:
+        return float(Fraction(value)) if isinstance(value, str) else value
+    except (ValueError, ZeroDivisionError):
+        return value
+
+
+Share = Annotated[float, BeforeValidator(_fraction), Field(gt=0, lt=1)]
+"""A share, which may be written as a fraction: 1/10."""
 
 
 class Settings(BaseModel):
@@ -22,6 +34,8 @@ class Settings(BaseModel):
     """Clients per round. Default: all clients."""
     seed: int = Field(0, ge=0)
     """Random seed."""
+    subspace: Share | None = None
+    """Train in a random subspace of the model: the share of the numbers of large layers, such as 1/10. Default: no."""
     eval_every: int = Field(5, ge=1)
     """Rounds between evaluations; the last round is always evaluated."""
     metrics: str | None = None

@@ -64,7 +64,8 @@ class Simulation(Training):
         device = usable_device(settings.device)
         example = client_example(data, 0)
         task = _with_shapes(task, example(torch.float32), settings.seed) if is_unshaped(task.module) else task
-        prepared = prepare(task, settings.numerics, device, example, data.classes)
+        space = (settings.subspace, settings.seed)
+        prepared = prepare(task, settings.numerics, device, example, data.classes, *space)
         links = None if self.database is None else DiskClientLinkState(self.database)
         super().__init__(algorithm, prepared, data, settings, policy=self.policy, links=links)
         settings = self.settings

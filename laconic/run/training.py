@@ -140,7 +140,7 @@ class Result:
             data: A pair of arrays (inputs, targets), a data set of torch or Hugging Face, or a `ClientData`, whose test
                 examples are used.
         """
-        return evaluate_module(map, self.task, self.model, self.form.examples(data), *self._placed())
+        return evaluate_module(map, self.task, self.model, self.form.examples(data), *self._placed())[0]
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the trained model's state dict as a safetensors file.

@@ -6,7 +6,8 @@ nothing, and servers that crash in the middle of a round, over every kind of lin
 - conservation (algorithms.md): with error feedback, the sum of what the server used of a client's updates, plus that
   client's memory, is the sum of the updates that count, less what was thrown away with a lost state, a restart or
   a decay;
-- the server's and the client's idea of what they share (lazy reference, mirrored model, broadcast version) are the same.
+- the server's and the client's idea of what they share (lazy reference, shift, mirrored model, broadcast version) are the
+  same.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from laconic.algorithms.methods.exchange import MODEL
 from laconic.algorithms.optimizers.adaptive import AMS
 from laconic.algorithms.uplinks.compressed import Compressed
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
+from laconic.algorithms.uplinks.shifted import Shifted
 from laconic.compression import Codec, SparsePayload, SumPayload, decode_body
 from laconic.compression.packet import Flag, Packet
 from laconic.core.layout import Layout
@@ -84,6 +86,8 @@ UPLINKS = {
     "lazy with restart": Lazy("top_k:1/4", memory=True, threshold=1.0, restart_after=1, restart_from=2),
     "accelerated": Accelerated("sign", memory=True, threshold=2.0),
     "accelerated by what is used": Accelerated("sign", memory=True, threshold=2.0, feedback="used"),
+    "shifted": Shifted("qsgd:3"),
+    "shifted at a rate": Shifted("top_k:1/4", shift_rate=0.5),
 }
 DOWNLINKS = {
     "dense": laconic.DenseDownlink(),
@@ -277,8 +281,9 @@ class World:
 
     def check_shared(self, client: int, state: State) -> None:
         peer = self.server.clients.links.get(client, {})
-        if isinstance(self.algorithm.uplink, Lazy | Accelerated) and self.server.clients.sequences[client]:
-            assert torch.equal(peer["uplink/reference"], state["uplink/reference"])
+        if self.algorithm.uplink.has_reference and self.server.clients.sequences[client]:
+            shared = "uplink/shift" if isinstance(self.algorithm.uplink, Shifted) else "uplink/reference"
+            assert torch.equal(peer[shared], state[shared])
         if self.server.clients.versions[client] == LOST:
             return
         if "downlink/mirror" in peer:

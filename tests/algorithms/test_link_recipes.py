@@ -98,6 +98,23 @@ def test_fed_com_and_fed_paq_equal_their_oracle_with_the_same_draws() -> None:
         assert difference(make(name, compressor="uniform:4@layer"), oracle) < 1e-8
 
 
+@pytest.mark.parametrize(("spelling", "rate"), [("top_k:0.25@model", 1.0), ("sign@layer", 0.3)])
+def test_shifted_equals_its_oracle(spelling: str, rate: float) -> None:
+    oracle = rounds.fed_com_shifted(SETTING.oracle(), FIXED[spelling], rate)
+    uplink = laconic.Shifted(spelling, shift_rate=None if rate == 1 else rate)
+    assert difference(laconic.fed_com(uplink=uplink), oracle) < 1e-8
+    unshifted = laconic.fed_com(uplink=laconic.Compressed(spelling))
+    assert difference(unshifted, oracle) > 1e-3, "the shift must make a difference"
+
+
+def test_shifted_with_an_unbiased_compressor_has_the_rate_of_its_omega() -> None:
+    quantize = compressors.drawn(lambda x, drawn: compressors.qsgd(x, 3, "l2", drawn), draws)
+    rate = 1 / (1 + compressors.qsgd_omega(FEATURES * CLASSES + CLASSES, 3))
+    oracle = rounds.fed_com_shifted(SETTING.oracle(), quantize, rate)
+    assert difference(laconic.fed_com(uplink=laconic.Shifted("qsgd:3,norm=l2")), oracle) < 1e-8
+    assert rate < 0.7
+
+
 @pytest.mark.parametrize("threshold", [0.0, 0.7, 1.2])
 def test_lazy_and_accelerated_equal_their_oracles(threshold: float) -> None:
     problem, spelling = SETTING.oracle(), "top_k:0.25@model"

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import laconic
 from laconic.algorithms.algorithm import Algorithm
 from laconic.compression import decode_body
-from laconic.compression.packet import Flag
+from laconic.compression.packet import Flag, Packet
 from laconic.core.layout import Layout
 from laconic.core.part import State
 from laconic.core.randomness import Randomness
@@ -64,6 +64,7 @@ UPLINKS = {
     "quantized": laconic.Compressed("uniform:4@layer"),
     "lazy": laconic.Lazy("top_k:1/4", memory=True, threshold=1.0),
     "accelerated": laconic.Accelerated(threshold=1.0),
+    "shifted": laconic.Shifted("uniform:4@layer"),
 }
 DOWNLINKS = {
     "dense": laconic.DenseDownlink(),
@@ -95,8 +96,6 @@ PLAIN = ("ef21", "diana", "marina", "ef21_sgdm", "scallion", "scafcom")
 """They refuse uplinks with a memory or a reference, and so have the compressor alone."""
 MEANS = ("control", "anchor", "gradient", "dual")
 KEPT = (*MEANS, "tracker")
-FLAGS = 5
-"""Where a packet has its flags."""
 FATES = ["answers"] * 3 + ["away", "dropped", "late", "doubled", "dead amid", "dead after", "emptied"]
 
 
@@ -142,7 +141,7 @@ class World:
         round = Round(self.server, NoEngine())
         for number, exchange in enumerate(round.exchanges()):
             for reply in self.deliver(round.instructions(exchange), waiting):
-                started_anew = any(bytes(packet)[FLAGS] & Flag.RESET for packet in reply.packets)
+                started_anew = any(Flag.RESET in Packet.parse(packet, LAYOUT).flags for packet in reply.packets)
                 if round.receive(reply) and started_anew:
                     self.emptied.discard(reply.client)
             if death == number:
@@ -230,7 +229,7 @@ def live_through(method: str, uplink: str, downlink: str, history: list[tuple[li
         downlink = "dense"
     if method in UNBIASED and uplink in ("sign", "top_k", "lazy"):
         uplink = "quantized"
-    if method == "tracking, global memory" and uplink in ("quantized", "accelerated"):
+    if method == "tracking, global memory" and uplink in ("quantized", "accelerated", "shifted"):
         uplink = "lazy"  # there must be a memory to take the mean out of
     # What is conserved has nothing to do with the server's step: half of the links go with each.
     adaptive = uplink in ("sign", "lazy", "accelerated") and downlink != "repeated"

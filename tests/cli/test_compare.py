@@ -105,6 +105,31 @@ def test_a_comparison_of_links_goes_on_when_its_command_is_repeated(forked, smal
     assert len({*wanted.values()}) == 3
 
 
+def test_seeds_give_mean_and_spread_and_more_can_be_added(forked, small, tmp_path: Path) -> None:
+    command = ("compare", "fed_avg", "fed_sgd", *small, "--rounds", 2, "--seed", 3, "--out")
+    assert forked(*command, "all").code == 0
+    more = forked("compare", "fed_avg", "fed_sgd", "--out", "all", "--resume", "--seeds", 2)
+    assert more.code == 0, more.stderr
+    assert "mean ± standard deviation over 2 seeds" in more.stdout
+    # What is not said again is taken from the comparison.
+    runs = forked("compare", "fed_avg", "fed_sgd", "--out", "all", "--resume", "--json").json()["runs"]
+    whole = forked(*command, "whole", "--seeds", 2, "--json").json()["runs"]
+    assert [run["model_sha256"] for run in runs] == [run["model_sha256"] for run in whole]
+    assert sorted(Path(run["run_dir"]).name for run in runs) == [
+        "fed_avg",
+        "fed_avg-seed-4",
+        "fed_sgd",
+        "fed_sgd-seed-4",
+    ]
+    alone = forked(
+        "run", "--algorithm", "fed_avg", *small, "--rounds", 2, "--seed", 4, "--out", "alone", "--json"
+    ).json()
+    (same,) = [run for run in whole if run["run_dir"].endswith("fed_avg-seed-4")]
+    assert alone["model_sha256"] == same["model_sha256"]
+    accuracies = [run["accuracy"] for run in whole if run["label"] == "fed_avg"]
+    assert f"{50 * sum(accuracies):.2f} % ± {100 * abs(accuracies[0] - accuracies[1]) / 2**0.5:.2f} %" in more.stdout
+
+
 def test_tune_writes_a_config_that_runs(forked, small, tmp_path: Path) -> None:
     done = forked("tune", "--model", "logistic", "--participants", 3, "--rounds", 2, "--seed", 4, "--out", "tuned.toml")
     assert done.code == 0, done.stderr
@@ -169,7 +194,7 @@ def test_the_help_has_the_defaults(forked) -> None:
     for text in (
         "Number of rounds. Default: 100.",
         "Learning rate of the clients. Default: the algorithm's own.",
-        "float32|float64 Floating-point type of the model. Default: float32.",
+        "float32|float64|bfloat16 Floating-point type of the model; bfloat16 computes gradients in mixed precision",
         "Probability that an update is lost. Default: 0.",
         "Size of the disk store's in-memory cache, such as 200MB. Default: 500MB.",
         "(see `laconic algorithms`). Default: fed_avg.",

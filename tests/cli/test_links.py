@@ -47,6 +47,7 @@ def trained(forked, small, tmp_path: Path):
         "uniform:8",
         "top_k:0.1+qsgd:4",
         "random_k:0.1+sign@layer",
+        "eden",
     ],
 )
 def test_every_spelling_of_a_compressor_trains_and_is_kept_in_the_config(
@@ -87,6 +88,21 @@ def test_without_memory_nothing_is_remembered(trained) -> None:
 def test_lazy_links_without_memory(trained) -> None:
     _, kept, _ = trained("fed_nlaca", "--no-memory")
     assert kept["uplink"]["name"] == "lazy" and kept["uplink"]["memory"] is False
+
+
+def test_a_shifted_link_takes_the_place_of_memory(trained) -> None:
+    summary, kept, _ = trained("fed_cams", "--set", "uplink.name=shifted", "--set", "uplink.shift_rate=0.5")
+    assert kept["uplink"]["name"] == "shifted" and kept["uplink"]["shift_rate"] == 0.5
+    assert kept["uplink"]["compressor"].startswith("top_k")
+    assert summary["bytes_up"] < 9 * 200
+
+
+def test_only_the_numbers_of_the_subspace_are_sent(trained) -> None:
+    summary, kept, _ = trained("fed_avg", "--model", "mlp:64", "--subspace", "1/8")
+    assert kept["subspace"] == 0.125
+    # An eighth of 64 x 64, and the other 64 + 640 + 10 parameters, for three clients in three rounds.
+    assert summary["bytes_up"] == summary["bytes_down"] == 9 * (4 * (512 + 714) + 15)
+    assert summary["accuracy"] > 0.1
 
 
 def test_a_threshold_that_all_are_under_makes_every_later_update_a_skip(trained) -> None:
@@ -212,6 +228,11 @@ BAD = {
     "a ratio that is no number": (["--compressor", "top_k:few"], ["'few'", "1/64"]),
     "bits out of range": (["--compressor", "qsgd:99"], ["bits", "99"]),
     "a misspelled group": (["--compressor", "sign@layers"], ["'layers'", "did you mean 'layer'?", "model"]),
+    "a chain that ends with a rotation": (["--compressor", "top_k:0.1+eden"], ["after '+'", "'eden'"]),
+    "a memory beside a shift": (["--set", "uplink.name=shifted", "--memory"], ["uplink.memory", "'shifted' has none"]),
+    "a shift that is too fast": (["--set", "uplink.name=shifted", "--set", "uplink.shift_rate=2"], ["shift_rate = 2"]),
+    "a subspace of small layers": (["--model", "logistic", "--subspace", "1/10"], ["subspace = 0.1", "4096"]),
+    "a subspace that is none": (["--subspace", "1/0"], ["subspace", "'1/0'"]),
     "three in a chain": (["--compressor", "top_k:0.1+qsgd:4+sign"], ["at most two"]),
     "a chain in the wrong order": (["--compressor", "sign+top_k:0.1"], ["before '+'", "'sign'"]),
     "an unknown parameter of a compressor": (["--compressor", "qsgd:4,nrom=max"], ["'nrom'", "did you mean 'norm'?"]),

@@ -61,6 +61,8 @@ ALL = [
     "stochastic:0.5",
     "dead_zone:1/20",
     "dead_zone:3",
+    "eden",
+    "eden:scale=nearest",
 ]
 SIZES = (300, 7, 0, 1, 64, 1000)
 
@@ -123,6 +125,23 @@ def test_deterministic_ones_equal_the_oracle(
     groups = SIZES if by == "layer" else (layout.size,)
     expected = by_group(vector.numpy(), groups, lambda x, part: function(x))
     np.testing.assert_allclose(compressed(f"{spelling}@{by}", vector, layout).numpy(), expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("nearest", [False, True])
+@pytest.mark.parametrize("by", ["model", "layer"])
+def test_eden_equals_the_oracle_with_the_same_signs(by: str, nearest: bool) -> None:
+    layout = layout_of(*SIZES)
+    vector = normal(layout) ** 5
+    bits = np.random.Philox(key=int(draws().integers(2**32)))
+
+    def signs(size: int) -> np.ndarray:
+        words = bits.random_raw(-(-size // 64))
+        return np.array([-1.0 if int(words[j // 64]) >> (j % 64) & 1 else 1.0 for j in range(size)])
+
+    groups = SIZES if by == "layer" else (layout.size,)
+    expected = by_group(vector.numpy(), groups, lambda x, part: oracle.eden(x, signs(len(x)), signs(len(x)), nearest))
+    spelling = f"eden:scale=nearest@{by}" if nearest else f"eden@{by}"
+    np.testing.assert_allclose(compressed(spelling, vector, layout).numpy(), expected, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("by", ["model", "layer"])
@@ -331,7 +350,7 @@ def test_compressors_are_frozen() -> None:
 
 def test_a_skip_has_no_vector_and_unknown_codecs_are_refused() -> None:
     layout = layout_of(3)
-    for codec in (Codec.SKIP, 16, 10, 8 + 64, 9 + 64, 48 + 5, 128 + 5, 255):
+    for codec in (Codec.SKIP, 16, 11, 8 + 64, 9 + 64, 10 + 64, 48 + 5, 128 + 5, 255):
         with pytest.raises(PacketError) as caught:
             decode_body(Body(codec, b"\1" * 100), layout)
         assert caught.value.reason == "codec"

@@ -19,6 +19,7 @@ from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.algorithms.uplinks.base import Uplink
 from laconic.algorithms.uplinks.compressed import Compressed
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
+from laconic.algorithms.uplinks.shifted import Shifted
 from laconic.compression import QSGD, Compressor, GroupedCompressor, Uniform, decode_body
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
@@ -60,6 +61,27 @@ def test_sign_contracts_by_its_formula(x: np.ndarray) -> None:
 def test_heavy_sign_never_expands(x: np.ndarray, ratio: float, scale: str) -> None:
     error, norm = relative_error(f"heavy_sign:{ratio},scale={scale}", x)
     assert error <= norm * (1 + 1e-12)
+
+
+@SHORT
+@given(VECTORS, st.integers(0, 2**32 - 1))
+def test_eden_keeps_the_projection_and_its_nearest_form_contracts(x: np.ndarray, seed: int) -> None:
+    layout, vector = layout_of(len(x)), torch.from_numpy(x)
+    norm = float(np.square(x).sum())
+    kept = float(compressed("eden", vector, layout, seed).numpy() @ x)
+    assert kept == pytest.approx(norm, rel=1e-9, abs=1e-300)
+    nearest = compressed("eden:scale=nearest", vector, layout, seed).numpy()
+    assert np.square(nearest - x).sum() <= norm * (1 - 1 / len(x) + 1e-9)
+
+
+def test_eden_needs_no_luck_with_long_vectors() -> None:
+    """However the entries are distributed, the error is that of Gaussian entries: pi/2 - 1, and 1 - 2/pi."""
+    layout = layout_of(5000)
+    for power in (1, 7):
+        vector = normal(layout) ** power
+        for spelling, share in (("eden", math.pi / 2 - 1), ("eden:scale=nearest", 1 - 2 / math.pi)):
+            error = (compressed(spelling, vector, layout) - vector).square().sum() / vector.square().sum()
+            assert float(error) == pytest.approx(share, rel=0.1)
 
 
 @SHORT
@@ -199,6 +221,15 @@ def uplink_memories(uplink: Uplink, update: torch.Tensor, layout: Layout, rounds
     return norms
 
 
+def shift_distances(compressor: Compressor, update: torch.Tensor, layout: Layout, rounds: int) -> list[float]:
+    """||u - h|| after every round of the same update."""
+    uplink, state, norms = Shifted(compressor), {}, []
+    for context in occasions(layout, rounds):
+        state = uplink.encode(update, state, context).state
+        norms.append(float((update - state["shift"]).norm()))
+    return norms
+
+
 def broadcast_memories(compressor: Compressor, step: torch.Tensor, layout: Layout, rounds: int) -> list[float]:
     """||phi||, which is how far the shared model is behind."""
     downlink, model, norms = Broadcast(compressor), torch.zeros_like(step), []
@@ -228,6 +259,8 @@ LINKS: dict[str, Callable[[Compressor, torch.Tensor, Layout, int], list[float]]]
     "broadcast": broadcast_memories,
     "mirrored": mirror_distances,
 }
+SHIFTED = {"shifted": shift_distances}
+"""It has no memory to scale compressors for. Its rate does that."""
 FEW = ("top_k:0.05,coding=rice", "random_k:0.1", "sign", "heavy_sign:0.05", "qsgd:1", "qsgd:2,norm=max", "uniform:8")
 REFUSED = ("uniform:1",)
 BOUNDED = [spelling for spelling in ALL if spelling not in REFUSED] + [
@@ -241,7 +274,7 @@ def stays_bounded(link: str, spelling: str) -> None:
     """500 rounds of a constant vector of length 1; at the end it is no larger than on the way, up to fluctuation."""
     layout = layout_of(60, 0, 3, 40, dtype=torch.float32)
     update = normal(layout)
-    norms = LINKS[link](spelling, update / update.norm(), layout, 500)
+    norms = (LINKS | SHIFTED)[link](spelling, update / update.norm(), layout, 500)
     assert all(map(math.isfinite, norms))
     # A lazy client uses its reference again until memory is about the threshold, however exact the compressor is.
     assert max(norms[250:]) <= 1.3 * max(norms[:250]) + (0.2 if link == "lazy" else 1e-3)
@@ -249,14 +282,14 @@ def stays_bounded(link: str, spelling: str) -> None:
 
 
 @pytest.mark.parametrize("spelling", [spelling + by for spelling in FEW for by in ("@model", "@layer")])
-@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("link", LINKS | SHIFTED)
 def test_what_was_not_sent_stays_bounded(link: str, spelling: str) -> None:
     stays_bounded(link, spelling)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("spelling", [spelling + by for spelling in BOUNDED for by in ("@model", "@layer")])
-@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("link", LINKS | SHIFTED)
 def test_what_was_not_sent_stays_bounded_with_every_compressor(link: str, spelling: str) -> None:
     stays_bounded(link, spelling)
 

@@ -13,6 +13,7 @@ from laconic.compression import (
     Chain,
     Compressor,
     DeadZone,
+    Eden,
     GroupedCompressor,
     HeavySign,
     RandomK,
@@ -61,6 +62,9 @@ def allowed(values: Compressor, x: np.ndarray, least: float, eps: float) -> tupl
         case DeadZone():
             # At most 2 t / 3 above t, and three eighths below the larger ones.
             return x, size * (2 / 3 + 1e-6) + rounding
+        case Eden():
+            # ||C(x) - x||^2 is at most (d - 1) ||x||^2.
+            return x, np.full_like(x, np.sqrt(len(x)) * (np.sqrt(np.square(x).sum()) + len(x) * rounding))
         case QSGD():
             length = size.max() if values.norm == "max" else np.sqrt(np.square(x).sum())
             # A norm above the largest double is taken for infinite, and the step is then the largest number there is.

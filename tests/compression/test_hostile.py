@@ -149,6 +149,8 @@ def test_hostile_packets_with_a_right_checksum() -> None:
         "qsgd:4@chunk:64",
         "random_k:1@chunk:64",
         "heavy_sign:0.3@chunk:64",
+        "eden",
+        "eden@chunk:64",
     ],
 )
 def test_memory_stays_below_twice_the_dense_vector(spelling: str) -> None:

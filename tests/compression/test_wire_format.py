@@ -215,7 +215,37 @@ def decode_plain(packet: bytes, size: int) -> list[float]:
     return decode_vector(codec, packet[15:], [size], kinds[checksum])
 
 
-def decode_vector(codec: int, body: bytes, layers: Sequence[int], kind: str) -> list[float]:
+def rotated_back(vector: list[float], groups: list[tuple[int, int]], seed: int, kind: str) -> list[float]:
+    rounded, draws, result = single if kind == "f" else float, philox(seed), []
+
+    def transformed(group: list[float]) -> list[float]:
+        if not group:
+            return []
+        size, half = 1 << (len(group).bit_length() - 1), 1
+        block = group[:size]
+        while half < size:
+            for index in (index for index in range(size) if not index & half):
+                first, second = block[index], block[index + half]
+                block[index], block[index + half] = rounded(first + second), rounded(first - second)
+            half *= 2
+        factor = rounded(size**-0.5)
+        return [rounded(value * factor) for value in block] + transformed(group[size:])
+
+    for start, end in groups:
+        words = [[next(draws) for _ in range(-(-(end - start) // 64))] for _ in range(2)]
+        signs = [[1 - 2 * (of[place // 64] >> place % 64 & 1) for place in range(end - start)] for of in words]
+        group = transformed(vector[start:end])
+        group = transformed([value * sign for value, sign in zip(group, signs[1], strict=True)][::-1])
+        result += [value * sign for value, sign in zip(group, signs[0], strict=True)]
+    return result
+
+
+def decode_vector(
+    codec: int, body: bytes, layers: Sequence[int], kind: str, rotation: int | None = None
+) -> list[float]:
+    if codec == 10:
+        seed, codec = struct.unpack("<IB", body[:5])
+        return decode_vector(codec, body[5:], layers, kind, seed)
     size, reader = sum(layers), Reader(body)
     sizes = list(layers) if codec & 64 else [size]
     if codec == 9:
@@ -245,7 +275,7 @@ def decode_vector(codec: int, body: bytes, layers: Sequence[int], kind: str) -> 
             group += 1
         whole[position] = value if scale is None else scale(value, group)
     ans.finish()
-    return whole
+    return whole if rotation is None else rotated_back(whole, groups, rotation, kind)
 
 
 Scale = Callable[[float, int], float]
@@ -291,6 +321,7 @@ SPELLINGS = [
     *("top_k:1/64,coding=rice", "top_k:0.1,coding=rice", "heavy_sign:0.05", "heavy_sign:0.3", "random_k:1/64"),
     *("random_k:0.4", "random_k:0.8", "top_k:0.05+qsgd:4", "random_k:0.1+sign", "top_k:0.2+uniform:12"),
     *("top_k:0.02+cast:float16", "stochastic:1/80", "stochastic:0.5", "dead_zone:1/64", "dead_zone:0.5"),
+    *("eden", "eden:scale=nearest"),
 ]
 
 
@@ -329,7 +360,7 @@ def test_every_form_and_kind_of_positions_was_read() -> None:
             codecs.add(codec)
             if codec & 48 == 16 and 8 * reader.number() <= vector.numel():
                 forms.add((codec & 128, reader.number() % 4))
-    assert {codec & 15 for codec in codecs} == {1, 3, 4, 5, 6, 7}
+    assert {codec & 15 for codec in codecs} == {1, 3, 4, 5, 6, 7, 10}
     assert {codec & 48 for codec in codecs} == {0, 16, 32}
     assert forms == {(0, 0), (0, 3), (128, 0), (128, 2)}, "and the fifth is in the test below"
     assert {spelling.partition(":")[0] for spelling in SPELLINGS} >= COMPRESSORS.keys() - {"chain"} - own_names()

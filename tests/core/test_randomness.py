@@ -95,6 +95,7 @@ def test_names_of_draws_are_frozen() -> None:
         "LARGE_BATCH": "large batch",
         "LATE": "fault/late",
         "LATENCY": "network/latency",
+        "LOCAL_STEPS": "local steps",
         "LOSE_STATE": "fault/lose_state",
         "OWN_TRAINING": "own training",
         "PARTICIPANTS": "participants",
@@ -102,6 +103,7 @@ def test_names_of_draws_are_frozen() -> None:
         "PRIVACY_NOISE": "privacy noise",
         "RENEWAL": "renewal",
         "STAND_INS": "stand-ins",
+        "SUBSPACE": "subspace",
         "UPLINK": "uplink",
         "UPLINK_STREAM": "uplink/{}",
     }

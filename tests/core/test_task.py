@@ -56,7 +56,8 @@ def test_a_client_whose_targets_are_all_ignored_neither_learns_nor_diverges(stra
     model = nn.Embedding(3, 3)
     settings = {"rounds": 2, "numerics": {"strategy": strategy}}
     result = laconic.simulate("fed_avg", model, clients, local_steps=2, **settings)
-    assert torch.equal(result.model.weight, model.weight) and result.loss == 0.0
+    assert torch.equal(result.model.weight, model.weight)
+    assert result.loss is None and result.history[-1]["training_loss"] is None, "no target counts"
     # One ignored client of two halves the step of the other.
     alone, both = (
         laconic.simulate("fed_avg", model, from_arrays(parts, kind="next_token", classes=3), **settings | {"rounds": 1})
@@ -79,6 +80,30 @@ def test_an_evaluation_weighs_batches_by_the_tokens_that_count(monkeypatch) -> N
     result = laconic.simulate("fed_avg:server_lr=1e-12", task, data, rounds=1)
     assert result.loss == pytest.approx(float(expected), rel=1e-6)
     assert result.accuracy == pytest.approx(2 / 4) and result.metrics["right"] == pytest.approx(2 / 4)
+
+
+def test_the_training_loss_weighs_batches_and_clients_by_the_tokens_that_count() -> None:
+    tokens = torch.tensor([[0, 1, 2], [2, 1, 0], [1, 1, 1]])
+    parts = [torch.tensor([[0, -100, -100], [1, 2, 0], [-100, -100, -100]]), torch.tensor([[2, 2, 2]] * 3)]
+    model = nn.Embedding.from_pretrained(torch.eye(3) * torch.tensor([1.0, 2.0, 3.0]), freeze=False)
+    data = from_arrays([(tokens, part) for part in parts], kind="next_token", classes=3)
+    with torch.no_grad():
+        expected = nn.functional.cross_entropy(
+            model(torch.cat([tokens, tokens])).flatten(0, 1), torch.cat(parts).flatten()
+        )
+    # Each client takes one pass in batches of one example, without moving.
+    result = laconic.simulate("fed_avg", model, data, rounds=1, local_epochs=1, batch_size=1, local_lr=1e-12)
+    assert result.history[-1]["training_loss"] == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_a_large_batch_in_pieces_weighs_them_by_the_tokens_that_count(monkeypatch) -> None:
+    tokens = torch.tensor([[0, 1, 2], [2, 1, 0], [1, 1, 1]])
+    targets = torch.tensor([[0, -100, -100], [1, 2, 0], [-100, -100, -100]])
+    data = from_arrays([(tokens, targets)], kind="next_token", classes=3)
+    whole = laconic.simulate("fed_page", nn.Embedding.from_pretrained(torch.eye(3), freeze=False), data, rounds=1)
+    monkeypatch.setattr("laconic.algorithms.methods.cohort.PIECE", 1)
+    pieces = laconic.simulate("fed_page", nn.Embedding.from_pretrained(torch.eye(3), freeze=False), data, rounds=1)
+    torch.testing.assert_close(pieces.model.weight, whole.model.weight)
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 1)])

@@ -53,6 +53,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "error feedback, sign": {"uplink": laconic.Compressed("sign", memory=True)},
     "lazy": {"uplink": laconic.Lazy(constant=1.0)},
     "lazy with memory": {"uplink": laconic.Lazy("sign", constant=1.0, memory=True)},
+    "shifted": {"uplink": laconic.Shifted("sign")},
     "accelerated": {"uplink": laconic.Accelerated(constant=1.0)},
     "accelerated with memory": {"uplink": laconic.Accelerated("top_k:1/8", constant=1.0, memory=True)},
 }

@@ -38,6 +38,7 @@ ALGORITHMS = {
     "feedback and broadcast": (laconic.Compressed("top_k:0.1", memory=True), laconic.Broadcast("top_k:0.1")),
     "levels": (laconic.Compressed("qsgd:4@layer"), laconic.DenseDownlink()),
     "lazy and mirrored": (laconic.Lazy("top_k:0.2+qsgd:4", memory=True, threshold=2.0), laconic.Mirrored("sign")),
+    "shifted": (laconic.Shifted("qsgd:4@layer"), laconic.DenseDownlink()),
     "accelerated": (laconic.Accelerated("sign@layer", memory=True, threshold=2.0), laconic.DenseDownlink()),
 }
 BODIES = [

@@ -158,6 +158,6 @@ def test_a_fixed_number_of_participants_goes_with_parts_without_state(name: str)
 
 def test_a_run_may_not_stop_for_what_clients_report() -> None:
     for metric in ("training_loss", "clients_accuracy"):
-        with pytest.raises(ConfigError, match="with dp_noise the last round must not depend on what clients report"):
+        with pytest.raises(ConfigError, match="with dp_noise the result must not depend on what clients report"):
             refused({}, callbacks=[laconic.EarlyStopping(metric)])
     refused({}, callbacks=[laconic.EarlyStopping("accuracy")])

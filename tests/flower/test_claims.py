@@ -158,6 +158,8 @@ def metrics(folder: Path) -> Iterator[dict]:
         ("samples", 2**52, "count"),
         ("samples", 480_001, "count"),
         ("examples", 2**52, "record"),
+        ("counted", 1.5, "record"),
+        ("counted", float("nan"), "record"),
         ("examples", 2**32, "count"),
         ("loss", 1e300, None),
         ("loss", -1e300, None),

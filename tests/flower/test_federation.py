@@ -51,6 +51,13 @@ def test_nodes_train_in_the_precision_of_the_plan(tmp_path):
     assert federated.model_sha256 != simulated("fed_cams", rounds=2).model_sha256
 
 
+def test_nodes_train_in_the_subspace_of_the_plan(tmp_path, monkeypatch):
+    monkeypatch.setattr("laconic.core.subspace.SMALLEST", 64)
+    federated, expected = run(federation(tmp_path), tmp_path, rounds=2, subspace=0.25), {"rounds": 2, "subspace": 0.25}
+    assert federated.model_sha256 == simulated("fed_cams", **expected).model_sha256
+    assert federated.model_sha256 != simulated("fed_cams", rounds=2).model_sha256
+
+
 class PowerCut(Exception):
     pass
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 import laconic
 from laconic.algorithms.recipes import RECIPES
@@ -108,3 +109,24 @@ def test_a_fresh_node_finds_every_built_in_part():
         [sys.executable, "-c", NODE], input=json.dumps(plans), capture_output=True, text=True, timeout=120
     )
     assert done.stdout.split() == [*RECIPES], done.stderr
+
+
+def test_nodes_weigh_by_the_targets_that_count(tmp_path):
+    tokens = torch.arange(24).view(4, 6) % 5
+    few = torch.full_like(tokens, -100)
+    few[0, 0] = 3
+    clients = [(tokens, tokens.roll(-1)), (tokens, few)]
+    grid = LoopbackGrid()
+    for client, pair in enumerate(clients):
+        own = partial(laconic.data.from_arrays, [pair], kind="next_token", classes=5)
+        app = partial(client_app, "char_gru:4,4", lambda context, own=own: own())
+        grid.add(100 + client, app, partition_id=client, state=str(tmp_path / "nodes"))
+    settings = {"local_lr": 1e-12, "rounds": 1, "local_epochs": 1, "batch_size": 4, "seed": 5, "strategy": "loop"}
+    form = laconic.data.from_arrays(clients, kind="next_token", classes=5)
+    network = {"clients": 2, "out": str(tmp_path / "run"), "deadline": 5.0, "client_eval_every": 1}
+    result = serve(grid, "fed_avg", "char_gru:4,4", form, settings | network)
+    with torch.no_grad():
+        logits = result.model(torch.cat([tokens, tokens])).flatten(0, 1)
+        expected = torch.nn.functional.cross_entropy(logits, torch.cat([clients[0][1], few]).flatten())
+    assert result.history[-1]["training_loss"] == pytest.approx(float(expected), rel=1e-5)
+    assert result.history[-1]["clients_loss"] == pytest.approx(float(expected), rel=1e-5)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .problem import Indices, Vector
 
@@ -100,6 +101,38 @@ def dead_zone(x: Vector, budget: float) -> Vector:
         # The smallest one is at 1 exactly, which rounding may miss.
         result[index] = math.copysign(step * max(1, math.floor(abs(x[index]) / step + 0.4)), x[index])
     return result
+
+
+def hadamard(size: int) -> NDArray[np.float64]:
+    """Sylvester's matrix, orthonormal; the size is a power of two."""
+    matrix = np.ones((1, 1))
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]]) / math.sqrt(2)
+    return matrix
+
+
+def transform(size: int) -> NDArray[np.float64]:
+    """One Hadamard matrix for every power of two in the size, the largest first, along the diagonal."""
+    matrix, start = np.zeros((size, size)), 0
+    while start < size:
+        block = 2 ** int(math.log2(size - start))
+        matrix[start : start + block, start : start + block] = hadamard(block)
+        start += block
+    return matrix
+
+
+def eden(x: Vector, first: Vector, second: Vector, nearest: bool = False) -> Vector:
+    """R^T (S sign(R x)), R = H diag(second) J H diag(first), J the reversal; S = |x|^2 / <Rx, sign(Rx)>, or |Rx|_1 / d.
+
+    DRIVE (Vargaftik et al. 2021) and EDEN (2022) from contenders.md, with two transforms and blocks of our own.
+    """
+    H = transform(len(x))
+    R = (H * second) @ H[::-1] * first
+    rotated = R @ x
+    signs = np.where(rotated < 0, -1.0, 1.0)
+    total = float(rotated @ signs)
+    scale = total / len(x) if nearest else float(x @ x) / (total or 1.0)
+    return R.T @ (scale * signs)
 
 
 def qsgd_levels(bits: int, norm: str) -> int:

@@ -112,6 +112,26 @@ class Lazy(Uplink):
         return used
 
 
+class Shifted(Uplink):
+    """send C(u - h_i); used = h_i + decoded; h_i += rate decoded, h_i = 0 at first (contenders.md, "Shifted uplink").
+
+    DIANA's shifts with updates in the place of gradients; DIANA's server keeps the mean of the shifts only. There is no
+    paper of exactly this link.
+    """
+
+    def __init__(self, compress: Compress, rate: float) -> None:
+        super().__init__()
+        self.compress = compress
+        self.rate = rate
+        self.shifts: PerClient = {}
+
+    def send(self, round: int, client: int, update: Vector) -> Vector:
+        h = self.shifts.get(client, np.zeros_like(update))
+        decoded = self.compress(round, client, update - h)
+        self.shifts[client] = h + self.rate * decoded
+        return h + decoded
+
+
 class Accelerated(Uplink):
     """AA (FedBNLACA, equation (4), Examples 4 and 5): when the same test holds, the server uses r + y.
 

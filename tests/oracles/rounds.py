@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .compressors import Compress
-from .links import Accelerated, Broadcast, Downlink, ErrorFeedback, Lazy, Mirrored, Plain, Threshold, Uplink
+from .links import Accelerated, Broadcast, Downlink, ErrorFeedback, Lazy, Mirrored, Plain, Shifted, Threshold, Uplink
 from .optimizers import AMS, SGD, FedEFAMSGrad, Optimizer
 from .problem import History, Problem, Vector, local_update, mean, snapshot
 
@@ -102,6 +102,11 @@ def fed_com(
     """FedCOM (Haddadpour et al. 2021, Algorithm 1); with server_rate 1 it is FedPAQ, with mirrors it is fed_laconic."""
     downlink = None if down_compress is None else Mirrored(problem.initial, down_compress)
     return train(problem, Plain(compress), SGD(server_rate), downlink)
+
+
+def fed_com_shifted(problem: Problem, compress: Compress, rate: float) -> History:
+    """FedCOM with a shift per client on both sides."""
+    return train(problem, Shifted(compress, rate), SGD())
 
 
 def fed_nlaa(problem: Problem, threshold: Threshold, optimizer: Optimizer | None = None) -> History:

@@ -47,6 +47,16 @@ def test_levels_on_a_budget_by_hand() -> None:
     np.testing.assert_allclose(compressors.dead_zone(np.zeros(3), 2), np.zeros(3))
 
 
+def test_eden_by_hand() -> None:
+    x, plus = np.array([3.0, 1.0]), np.ones(2)
+    # H x = (4, 2) / sqrt(2), reversed (2, 4) / sqrt(2), H of that (3, -1): S = 10 / 4, and (S, -S) rotated back is (S, S).
+    np.testing.assert_allclose(compressors.eden(x, plus, plus), [2.5, 2.5])
+    np.testing.assert_allclose(compressors.eden(x, plus, plus, nearest=True), [2, 2])
+    H = compressors.transform(7)
+    np.testing.assert_allclose(H @ H, np.eye(7), atol=1e-15)
+    assert np.count_nonzero(H) == 16 + 4 + 1
+
+
 def test_half_precision_is_that_of_ieee() -> None:
     exponents = np.random.default_rng(5).uniform(-10, 6, 2000)
     x = (-1.0) ** np.arange(2000) * 10**exponents

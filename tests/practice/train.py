@@ -179,6 +179,33 @@ def _lora(do: Callable[..., Any], folder: Path) -> None:
     assert part.ledger.bytes("up") < whole.ledger.bytes("up") / 5
 
 
+@thing(TRAIN, "A small GPT", 'laconic.simulate("fed_avg", "gpt:2x64", text, rounds=2, local_optimizer="adamw")')
+def _gpt(do: Callable[..., Any], folder: Path) -> None:
+    tokens = np.arange(8 * 13).reshape(8, 13) % 7
+    pairs = [(tokens[:, :-1], tokens[:, 1:])] * 2
+    text = laconic.data.from_arrays(pairs, test=pairs[0], kind="next_token", classes=7)
+    result = do(text=text)
+    assert result.predict(tokens[:, :-1]).shape == (8, 12, 7)
+    assert result.loss < result.history[0]["training_loss"]
+
+
+@thing(TRAIN, "A small vision transformer", 'laconic.simulate("fed_avg", "vit", "digits", rounds=1, participants=2)')
+def _vit(do: Callable[..., Any], folder: Path) -> None:
+    result = do()
+    assert any(isinstance(part, nn.LayerNorm) for part in result.model.modules()) and result.accuracy > 0
+
+
+@thing(
+    TRAIN,
+    "Mixed precision (`--dtype bfloat16`)",
+    'laconic.simulate("fed_avg", net, clients, rounds=2, numerics={"dtype": "bfloat16"})',
+)
+def _mixed(do: Callable[..., Any], folder: Path) -> None:
+    result, exact = do(net=net, clients=arrays()), laconic.simulate("fed_avg", net, arrays(), rounds=2)
+    assert {parameter.dtype for parameter in result.model.parameters()} == {torch.float32}
+    assert result.model_sha256 != exact.model_sha256 and result.loss == pytest.approx(exact.loss, rel=0.02)
+
+
 @thing(TRAIN, "nn.LazyLinear", 'laconic.simulate("fed_avg", nn.Sequential(nn.LazyLinear(8), head), clients, rounds=2)')
 def _lazy(do: Callable[..., Any], folder: Path) -> None:
     result = do(head=nn.LazyLinear(3), clients=arrays())

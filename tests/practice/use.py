@@ -102,7 +102,7 @@ def _recipe(do: Callable[..., Any], folder: Path) -> None:
 
 @thing(
     PYTHON,
-    "Compare algorithms, over several seeds",
+    "Compare algorithms, over several seeds (`laconic compare --seeds 2`)",
     'laconic.compare({"dense": laconic.fed_avg, "signs": "fed_cams:compressor=sign"}, net, clients, rounds=2, seeds=2)',
 )
 def _compare(do: Callable[..., Any], folder: Path) -> None:
@@ -194,13 +194,19 @@ def _save(do: Callable[..., Any], folder: Path) -> None:
 @thing(
     PYTHON,
     "Compress an existing Flower app (its clients have `mods=[compress_mod()]`)",
-    'Compressed(FedAvg(), uplink="dense", downlink="dense")',
+    'Compressed(FedAvg(), uplink="top_k:1/4", downlink="top_k:1/4")',
 )
 def _drop_in(do: Callable[..., Any], folder: Path) -> None:
     strategies = pytest.importorskip("flwr.serverapp.strategy", reason="the extra `flower` is not installed")
+    from flwr.app import Array
+
     from laconic.flower import Compressed
     from tests.flower.test_drop_in import run_steps
 
     alone = run_steps(folder, strategies.FedAvg(), 1, mods=[])
-    wrapped = run_steps(folder, do(Compressed=Compressed, FedAvg=strategies.FedAvg), 1)
-    np.testing.assert_allclose(wrapped.arrays["w"].numpy(), alone.arrays["w"].numpy(), rtol=1e-4)
+    exact = run_steps(folder, Compressed(strategies.FedAvg(), uplink="dense"), 1)
+    np.testing.assert_allclose(exact.arrays["w"].numpy(), alone.arrays["w"].numpy(), rtol=1e-4)
+    smaller = do(Compressed=Compressed, FedAvg=strategies.FedAvg)
+    run_steps(folder, smaller, 2, others={"large": Array(np.ones((64, 64), np.float32))})
+    for way, ratio in (("up", 3), ("down", 2)):  # a new node receives the whole model
+        assert smaller.uncompressed.bytes(way) > ratio * smaller.ledger.bytes(way)

@@ -83,8 +83,8 @@ class Cohort:
     _received: Mapping[str, Tensor] = field(default_factory=dict)
     kept: dict[str, Tensor] = field(default_factory=dict)
     """Matrices [C, …] by name that `Method.local` leaves here: new entries of the clients' states."""
-    _seen: list[tuple[Tensor, list[int]]] = field(default_factory=list)
-    """The losses and example counts of every gradient call."""
+    _seen: list[tuple[Tensor, list[int], Tensor]] = field(default_factory=list)
+    """The losses of every gradient call, the example counts, and the share of the targets that count; [C] each."""
 
     @property
     def state(self) -> Vectors:
@@ -158,13 +158,14 @@ class Cohort:
         examples = torch.zeros(len(self.clients), 1, dtype=self.models.dtype, device=self.models.device)
         buffers = self.buffers.clone()
         for step in self._planned(purpose, f"{purpose} {Draw.DROPOUT}", plan):
-            lengths = [[0 if batch is None else len(batch[0])] for batch in step.batches]
-            counts = to_device(torch.tensor(lengths, dtype=examples.dtype), examples.device)
+            lengths = torch.tensor(self._lengths(step), dtype=examples.dtype)
+            counts = (to_device(lengths, examples.device) * self._shares(step).to(examples.dtype)).unsqueeze(1)
             examples += counts
             for total, model in zip(totals, models, strict=True):
                 total += self.gradients(model, step) * counts
         self.buffers.copy_(buffers)
-        return [clipped(total / examples, clip_norm) for total in totals]
+        # Without a target that counts, the gradient is 0.
+        return [clipped(total / examples.where(examples > 0, 1), clip_norm) for total in totals]
 
     def gradients(self, models: Tensor, step: Step) -> Tensor:
         """[C, d]: each client's gradient at its row of `models`, on its batch of this step.
@@ -184,25 +185,49 @@ class Cohort:
         return lambda row: self.randomness.integer(purpose, self.round, self.clients[row])
 
     def _record(self, losses: Tensor, step: Step) -> None:
-        self._seen.append((losses, [0 if batch is None else len(batch[0]) for batch in step.batches]))
+        self._seen.append((losses, self._lengths(step), self._shares(step)))
+
+    def _lengths(self, step: Step) -> list[int]:
+        return [0 if batch is None else len(batch[0]) for batch in step.batches]
+
+    def _shares(self, step: Step) -> Tensor:
+        """[C]: the share of the targets of each client's batch that count."""
+        one, counted = torch.ones((), dtype=torch.float64, device=self.models.device), self.task.counted
+        if counted is None:
+            return one.expand(len(self.clients))
+        return torch.stack([one if batch is None else counted(batch).to(one) for batch in step.batches])
 
     def report(self, row: int, examples: int, loss: float) -> None:
         """Record examples that a client used without `gradients`, and their mean loss (NaN if unknown)."""
         counts = [examples if other == row else 0 for other in range(len(self.clients))]
-        self._seen.append((torch.full((len(self.clients),), loss, device=self.models.device), counts))
+        losses = torch.full((len(self.clients),), loss, device=self.models.device)
+        self._seen.append((losses, counts, torch.ones_like(losses, dtype=torch.float64)))
 
     def samples(self) -> list[int]:
         """[C]: per-example gradients that were computed."""
-        return [sum(counts[row] for _, counts in self._seen) for row in range(len(self.clients))]
+        return [sum(counts[row] for _, counts, _ in self._seen) for row in range(len(self.clients))]
+
+    def counted_shares(self) -> list[float]:
+        """[C]: the share of the samples' targets that count."""
+        weights = self._weights().sum(0)
+        return [float(weight / n) if n else 1.0 for weight, n in zip(weights, self.samples(), strict=True)]
 
     def mean_losses(self) -> list[float]:
-        """The training loss of each client, averaged over the examples of all its gradient calls."""
+        """The training loss of each client, averaged over the targets that count of all its gradient calls."""
         if not self._seen:
             return [math.nan] * len(self.clients)
-        losses = torch.stack([losses for losses, _ in self._seen]).cpu().double().numpy()
-        examples = np.array([counts for _, counts in self._seen])
-        sums = np.where(examples > 0, losses * examples, 0.0).sum(0)
-        return [float(s / n) if n else math.nan for s, n in zip(sums, examples.sum(0), strict=True)]
+        losses = torch.stack([losses for losses, _, _ in self._seen]).cpu().double().numpy()
+        weights = self._weights()
+        sums = np.where(weights > 0, losses * weights, 0.0).sum(0)
+        return [float(s / n) if n else math.nan for s, n in zip(sums, weights.sum(0), strict=True)]
+
+    def _weights(self) -> np.ndarray:
+        """[calls, C]: the examples of each gradient call, times the share of their targets that count."""
+        if not self._seen:
+            return np.zeros((0, len(self.clients)))
+        shares: np.ndarray = torch.stack([shares for _, _, shares in self._seen]).cpu().numpy()
+        weights: np.ndarray = np.array([counts for _, counts, _ in self._seen]) * shares
+        return weights
 
     def _batches(self, client: int, purpose: str, plan: Iterator[np.ndarray]) -> Iterator[Batch]:
         if self.augment and isinstance(self.data, AugmentedData):

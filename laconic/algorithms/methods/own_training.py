@@ -106,7 +106,7 @@ class OwnTraining(Method):
         trained = module if trained is None else trained
         if not isinstance(trained, nn.Module):
             raise ConfigError(f"method.function returned {type(trained).__name__}: a module or None is allowed")
-        if not _matches(trained, layout):
+        if not _matches(trained, layout.full):
             raise ConfigError("method.function returned a module with other parameters than the one it was given")
         loss = float(np.mean(visit.losses)) if visit.losses else float("nan")
         # A loader's worker processes count their own copies of `taken`. One epoch is assumed then.

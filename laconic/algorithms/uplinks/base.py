@@ -30,7 +30,7 @@ class Encoded:
 class Uplink(Part):
     """Encodes updates on the client, with the client's state, and decodes them on the server.
 
-    `peer` is the server's state for one client: empty for most uplinks, the last packet for lazy ones.
+    `peer` is the server's state for one client: empty for most uplinks, the last packet of a lazy client, or its shift.
     """
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
@@ -71,7 +71,7 @@ class Uplink(Part):
 
     @property
     def has_reference(self) -> bool:
-        """Whether encoding or decoding depends on the last update that the client sent."""
+        """Whether encoding or decoding depends on earlier updates that the client sent."""
         return False
 
     @property

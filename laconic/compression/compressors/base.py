@@ -87,6 +87,11 @@ class Compressor(Part):
         return self.exact and not self.sparse
 
     @property
+    def quantizes_values(self) -> bool:
+        """Whether C may follow a `+`, to quantize the values that another compressor keeps."""
+        return not self.sparse and not self.lossless
+
+    @property
     def kept_fraction(self) -> float | None:
         """k/d; None if it is not fixed."""
         return None

@@ -29,7 +29,7 @@ class Chain(Compressor):
         if not (self.first.sparse and self.first.exact):
             reason = f"'{self.first.name}' does not keep some of the entries exactly, as top_k does"
             raise ConfigError(f"compressor {self}: before '+': {reason}")
-        if self.second.sparse or self.second.lossless:
+        if not self.second.quantizes_values:
             reason = f"'{self.second.name}' does not quantize every value, as qsgd does"
             raise ConfigError(f"compressor {self}: after '+': {reason}")
 

@@ -36,7 +36,11 @@ class GroupedCompressor:
 
     def encode(self, vector: Tensor, layout: Layout, rng: np.random.Generator, participants: int = 1) -> Body:
         """Encode a vector in a round with that many participants; only random compressors use the generator."""
-        return self.compressor.for_participants(participants).encode(vector, layout, rng, self.granularity)
+        return self.for_participants(participants).compressor.encode(vector, layout, rng, self.granularity)
+
+    def for_participants(self, count: int) -> GroupedCompressor:
+        """The same with the compressor for a round with `count` participants."""
+        return GroupedCompressor(self.compressor.for_participants(count), self.granularity)
 
     def scaled_for_feedback(self) -> GroupedCompressor:
         """The same with the compressor's contractive form, for error feedback."""

@@ -1,0 +1,131 @@
+"""Training in a random subspace: w = base + P z."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import laconic
+from laconic.core import subspace
+from laconic.core.layout import Layout
+from laconic.core.randomness import Randomness
+from laconic.core.subspace import Subspace
+from laconic.run.simulation import Simulation
+from tests.oracles import compressors, rounds
+from tests.oracles.links import Plain
+from tests.oracles.optimizers import SGD
+from tests.oracles.subspace import within
+from tests.problems import CLASSES, FEATURES, Setting, data, module
+
+LARGE = FEATURES * CLASSES
+ROUND = {"rounds": 2, "participants": 3, "eval_every": 1}
+
+
+@pytest.fixture(autouse=True)
+def small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subspace, "SMALLEST", 12)
+
+
+@given(st.floats(0.05, 0.95), st.integers(0, 5))
+@settings(max_examples=30, deadline=None)
+def test_p_is_orthonormal_and_a_module_holds_base_and_p_z(share: float, seed: int) -> None:
+    subspace.SMALLEST = 12  # hypothesis does not reset fixtures between examples
+    net = nn.Sequential(nn.Linear(7, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)).double()
+    space, base = Subspace.within(net, share, seed), Layout.of(net).flatten(net)
+    assert space.size == max(1, round(share * 35)) + 5 + 5 + 5 + 10 + 2
+    z = torch.randn(3, space.size, dtype=torch.float64)
+    start = space.flatten(net)
+    torch.testing.assert_close(space.expand(start), base)
+    torch.testing.assert_close(space.project(space.expand(z) - space.base), z)
+    # P^T P = 1 also means that lengths stay.
+    torch.testing.assert_close((space.expand(z[0]) - space.expand(z[1])).norm(), (z[0] - z[1]).norm())
+    assert torch.equal(space.expand(z)[1], space.expand(z[1]))
+    other = copy.deepcopy(net)
+    space.write(other, z[0])
+    assert torch.equal(Layout.of(other).flatten(other), space.expand(z[0]))
+    torch.testing.assert_close(space.flatten(other), z[0])
+
+
+def test_p_and_the_base_are_in_the_fingerprint() -> None:
+    net, other = module(), module()
+    with torch.no_grad():
+        other[1].weight += 0.1
+    prints = [Subspace.within(net, 0.5, seed).fingerprint for seed in (0, 0, 1)]
+    prints += [Subspace.within(other, 0.5, 0).fingerprint, Layout.of(net).fingerprint]
+    assert prints[0] == prints[1]
+    assert len({*prints}) == 4
+
+
+def simulation(algorithm: laconic.Algorithm, setting: Setting, share: float | None) -> Simulation:
+    made = setting.simulation(algorithm)
+    made.close()
+    chosen = made.settings.model_copy(update={"subspace": share})
+    return Simulation(made.algorithm, laconic.classification(module()), data(), chosen)
+
+
+@pytest.mark.parametrize("strategy", ["stacked", "vmap", "loop"])
+def test_it_equals_its_oracle(strategy: str) -> None:
+    setting = Setting(strategy=strategy)
+    numbers = round(LARGE / 3)
+    rng = Randomness(setting.seed).numpy("subspace")
+    buckets = rng.permutation(np.arange(LARGE) % numbers)
+    problem = within(setting.oracle(), buckets, rng.choice([-1.0, 1.0], LARGE), numbers)
+    top = compressors.fixed(lambda x: compressors.top_k(x, 0.25))
+    pairs = [
+        (laconic.fed_sgd(), rounds.train(problem, Plain(), SGD())),
+        (laconic.fed_ef_sgd(compressor="top_k:0.25@model"), rounds.fed_ef_sgd(problem, top)),
+    ]
+    for algorithm, oracle in pairs:
+        run = simulation(algorithm, setting, 1 / 3)
+        models = [run.server.model.numpy().copy() for _ in run.rounds()]
+        run.close()
+        assert run.layout.size == numbers + CLASSES
+        assert max(np.abs(a - b).max() for a, b in zip(models, oracle.models, strict=True)) < 1e-8
+
+
+def test_evaluation_and_the_saved_model_are_the_full_model(tmp_path) -> None:
+    given = {**ROUND, "subspace": "1/4", "seed": 3}
+    result = laconic.simulate("fed_avg", module, data(), out=tmp_path / "run", **given)
+    saved = laconic.load_model(tmp_path / "run/model.safetensors")
+    loaded = module()
+    loaded.float().load_state_dict(saved)
+    assert {name: value.shape for name, value in saved.items()} == {
+        name: value.shape for name, value in module().state_dict().items()
+    }
+    inputs = torch.randn(5, FEATURES)
+    torch.testing.assert_close(loaded.eval()(inputs), result.predict(inputs.numpy()))
+    again = laconic.simulate("fed_avg", module, data(), out=tmp_path / "run", resume=True, **given | {"rounds": 4})
+    whole = laconic.simulate("fed_avg", module, data(), **given | {"rounds": 4})
+    assert again.model_sha256 == whole.model_sha256
+    with pytest.raises(laconic.ConfigError, match="subspace"):
+        laconic.simulate("fed_avg", module, data(), out=tmp_path / "run", resume=True, **given | {"subspace": 0.5})
+
+
+def test_own_training_moves_the_model_by_the_projection_of_what_it_learned() -> None:
+    def train(net: nn.Module, dataset: object) -> None:
+        with torch.no_grad():
+            net[1].weight += 0.5
+
+    run = simulation(laconic.Algorithm(laconic.OwnTraining(train)), replace(Setting(), rounds=1), 1 / 3)
+    before, space = run.server.model.clone(), run.layout
+    step = torch.zeros(space.full.size, dtype=torch.float64)
+    step[:LARGE] = 0.5
+    list(run.rounds())
+    run.close()
+    torch.testing.assert_close(run.server.model, before + space.project(step))
+
+
+def test_a_model_of_small_layers_and_shares_that_are_none_are_refused() -> None:
+    subspace.SMALLEST = 4096
+    with pytest.raises(laconic.ConfigError, match="no layer of this model has 4096 entries"):
+        laconic.simulate("fed_avg", module, data(), subspace=0.1, **ROUND)
+    for share in ("1/0", "few", 1.0, 0, "3/2"):
+        with pytest.raises(laconic.ConfigError, match="subspace"):
+            laconic.simulate("fed_avg", module, data(), subspace=share, **ROUND)
