@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -43,6 +43,8 @@ from laconic.run.diagnostics import Diagnostics
 from laconic.run.full_gradient import FullGradient
 from laconic.run.settings import Settings
 from laconic.run.training import DIVERGENCE_HINT, Diverged, Record, Training, weighting_of
+
+Built = TypeVar("Built", nn.Module, nn.Module | Task)
 
 
 class Simulation(Training):
@@ -240,8 +242,8 @@ class SimulationPolicy(ReplyPolicy):
         return super().judge(report)
 
 
-def initial_module(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Build a module whose initial weights depend only on the seed, so that server and clients can build the same one."""
+def initial_module(build: Callable[[], Built], seed: int) -> Built:
+    """Build a module, or a task with one. Its initial weights depend only on the seed: server and clients build the same."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Randomness(seed).integer(Draw.INITIAL_MODEL))
         return build()
@@ -273,5 +275,7 @@ class Described(Protocol):
 
 def make_task(module: nn.Module, data: Described) -> Task:
     """The built-in task for this kind of data."""
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"model: a torch.nn.Module or a Task is needed, not {type(module).__name__}")
     names = data.input_names if isinstance(data, NamedInputs) else ()
     return TASKS[data.kind](called_by_name(module, names) if names else module)
