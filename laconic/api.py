@@ -21,11 +21,19 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.parameters import Changes
 from laconic.core.errors import ConfigError, Interrupted, unknown_name, warn
 from laconic.core.part import SLOTS
-from laconic.core.task import Task
+from laconic.core.task import Metric, Task
 from laconic.core.validation import explain
 from laconic.data.arrays import Pair
 from laconic.data.federated import ClientData
-from laconic.report.comparison import Comparison, Planned, check_directory, check_ranking, directory_of, run_all
+from laconic.report.comparison import (
+    Comparison,
+    Planned,
+    check_directory,
+    check_labels,
+    check_ranking,
+    directory_of,
+    run_all,
+)
 from laconic.run.callbacks import Callback, EachRound, ProgressBar
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
@@ -36,7 +44,7 @@ from laconic.run.loop import run_training
 from laconic.run.resume import check_same
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
-from laconic.run.target import RankBy
+from laconic.run.target import RankBy, check_target
 from laconic.run.training import Record, Result
 
 
@@ -44,12 +52,13 @@ class SimulateKeywords(SettingsKeywords, Changes, total=False):
     """The settings of a run, and parameters and parts of its algorithm."""
 
 
-Model = Task | nn.Module | Callable[[], nn.Module] | str
+Model = Task | nn.Module | Callable[[], nn.Module | Task] | str
+Recipe = Algorithm | Callable[[], Algorithm] | str
 Data = ClientData | Sequence[Pair] | Sequence[Dataset[Any]] | Mapping[str, Any] | str
 
 
 def simulate(
-    algorithm: Algorithm | Callable[[], Algorithm] | str,
+    algorithm: Recipe,
     model: Model,
     data: Data,
     *,
@@ -64,7 +73,7 @@ def simulate(
 
     Args:
         algorithm: An `Algorithm`, a recipe such as `laconic.fed_avg`, or a label such as "fed_cams:compressor=sign".
-        model: A `Task`, a module, a function that builds one (its initial weights then depend on the seed), or a name.
+        model: A `Task`, a module, a function that builds one of both (initial weights then depend on the seed), or a name.
         data: A data set's name, or clients: a `ClientData`, or a list with one pair of arrays (inputs, targets) or one data
             set of torch or Hugging Face per client; or a `DatasetDict`, or partitions of Flower Datasets.
         callbacks: Objects that are notified of the run's progress and may stop it. See `Callback`.
@@ -96,7 +105,7 @@ def simulate(
 
 
 def compare(
-    algorithms: Mapping[str, Algorithm | Callable[[], Algorithm] | str] | Sequence[str],
+    algorithms: Mapping[str, Recipe] | Sequence[Recipe],
     model: Model,
     data: Data,
     *,
@@ -114,7 +123,7 @@ def compare(
     All runs are checked before the first one starts.
 
     Args:
-        algorithms: The algorithms by label, or a list of labels such as "fed_cams:compressor=sign".
+        algorithms: The algorithms by label, or a list of them, labeled by their names. Each is given as in `simulate`.
         model: As in `simulate`.
         data: As in `simulate`.
         seeds: The number of seeds per algorithm. The table then has means and standard deviations.
@@ -136,6 +145,7 @@ def compare(
     if resume and out is None:
         raise ConfigError("resume: name the folder of the comparison, as in out='runs/compared'")
     contenders = _contenders(algorithms, seeds)
+    check_target(target, ["accuracy"])
     temporary = TemporaryDirectory(prefix="laconic-") if out is None else None
     folder = Path(temporary.name if temporary is not None else os.fspath(out or ""))
     hooks = [*_builtin(progress), *_listed(callbacks)]
@@ -165,6 +175,7 @@ def compare(
         simulation, _ = build(label, seed)
         networks.append(simulation.settings.network.any())
         simulation.close()
+        check_target(target, simulation.metric_names() if target is not None else ())
     check_ranking(rank_by, target, networks)
     try:
         finished, failed = run_all(planned)
@@ -175,28 +186,40 @@ def compare(
     return Comparison(finished, failed, [*labels], target, rank_by, labels, temporary)
 
 
-def _contenders(
-    algorithms: Mapping[str, Algorithm | Callable[[], Algorithm] | str] | Sequence[str], seeds: int
-) -> Mapping[str, Algorithm | Callable[[], Algorithm] | str]:
+def _contenders(algorithms: Mapping[str, Recipe] | Sequence[Recipe], seeds: int) -> Mapping[str, Recipe]:
     if seeds < 1:
         raise ConfigError(f"seeds = {seeds}: 1 or more is allowed")
     if not algorithms or isinstance(algorithms, str):
         raise ConfigError("compare: name at least one algorithm, as in {'a': laconic.fed_avg}")
-    return algorithms if isinstance(algorithms, Mapping) else {label: label for label in algorithms}
+    if isinstance(algorithms, Mapping):
+        return algorithms
+    labels = [recipe if isinstance(recipe, str) else _made(recipe).title for recipe in algorithms]
+    check_labels(labels, "pass a dict with a label for each, as in {'first': laconic.fed_avg, 'second': …}")
+    return dict(zip(labels, algorithms, strict=True))
+
+
+def _made(recipe: Algorithm | Callable[[], Algorithm]) -> Algorithm:
+    algorithm: object = recipe() if callable(recipe) else recipe
+    if not isinstance(algorithm, Algorithm):
+        found = type(algorithm).__name__
+        raise ConfigError(f"algorithm: a recipe such as laconic.fed_avg, or its name, is needed, not {found}")
+    return algorithm
 
 
 def _build(
-    algorithm: Algorithm | Callable[[], Algorithm] | str,
+    algorithm: Recipe,
     model: Model,
     data: Data,
     keywords: Mapping[str, Any],
     loaded: Data | None = None,
 ) -> tuple[Simulation, RunConfig]:
     """The simulation and its config. `loaded` is the data set that `data` names, if it is loaded already."""
-    recipe, checked = _configured(algorithm, keywords)
+    metrics = keywords.get("metrics")
+    objects = metrics if isinstance(metrics, Mapping | Metric) else {}
+    recipe, checked = _configured(algorithm, {**keywords, "metrics": None} if objects else keywords)
     given = data if loaded is None else loaded
     clients = data_sets.load(given, seed=checked.seed) if isinstance(given, str) else data_sets.as_data(given)
-    simulation = Simulation(recipe, _task(model, clients, checked.seed), clients, checked)
+    simulation = Simulation(recipe, _task(model, clients, checked.seed).with_metrics(objects), clients, checked)
     names: dict[str, Any] = {
         "algorithm": recipe.name,
         "dataset": data if isinstance(data, str) else getattr(clients, "name", "own"),
@@ -258,9 +281,7 @@ def _checked(settings: Mapping[str, Any]) -> Settings:
         raise ConfigError(explain(error)) from None
 
 
-def _configured(
-    algorithm: Algorithm | Callable[[], Algorithm] | str, keywords: Mapping[str, Any]
-) -> tuple[Algorithm, Settings]:
+def _configured(algorithm: Recipe, keywords: Mapping[str, Any]) -> tuple[Algorithm, Settings]:
     """The algorithm with the parameters among the keywords, and the settings. A label takes precedence over keywords."""
     settings = {key: value for key, value in keywords.items() if key in Settings.model_fields}
     changes = {key: value for key, value in keywords.items() if key not in Settings.model_fields}
@@ -268,7 +289,7 @@ def _configured(
         changes = {key: value for key, value in changes.items() if key not in split_label(algorithm)}
         recipe, checked = _labeled(algorithm, settings)
     else:
-        recipe, checked = algorithm if isinstance(algorithm, Algorithm) else algorithm(), _checked(settings)
+        recipe, checked = _made(algorithm), _checked(settings)
     for key in changes:
         if key not in SLOTS and not recipe.owners(key):
             parameters = {name for part in recipe.parts().values() for name in part.parameters()}
@@ -285,11 +306,9 @@ def _labeled(label: str, settings: Mapping[str, Any]) -> tuple[Algorithm, Settin
 
 
 def _task(model: Model, clients: ClientData, seed: int) -> Task:
-    if isinstance(model, Task):
-        return model
-    if callable(model) and not isinstance(model, nn.Module):
-        model = initial_module(model, seed)
     if isinstance(model, str):
         name, outputs = model, clients.classes or 1
         model = initial_module(lambda: models.build(name, clients.input_shape, outputs), seed)
-    return make_task(model, clients)
+    if callable(model) and not isinstance(model, nn.Module):
+        model = initial_module(model, seed)
+    return model if isinstance(model, Task) else make_task(model, clients)

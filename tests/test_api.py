@@ -211,3 +211,19 @@ def test_a_run_is_not_resumed_with_anything_else(tmp_path: Path) -> None:
     assert (tmp_path / "run/metrics.jsonl").read_bytes() == stored and run().model_sha256 == first.model_sha256
     with pytest.raises(laconic.ConfigError, match="resume: name the run's directory"):
         laconic.simulate("fed_avg", frozen(), own(), resume=True)
+
+
+def test_a_function_may_build_a_task_whose_weights_depend_on_the_seed() -> None:
+    inputs = torch.eye(4)
+    clients = [(inputs, torch.tensor([0, 1, 0, 1]))]
+
+    def task() -> laconic.Task:
+        return laconic.classification(torch.nn.Linear(4, 2))
+
+    def hashed(model, seed: int) -> str:
+        return laconic.simulate("fed_avg", model, clients, rounds=1, seed=seed).model_sha256
+
+    assert hashed(task, 1) == hashed(lambda: torch.nn.Linear(4, 2), 1) != hashed(task, 2)
+    for wrong in (lambda: 3, 3):
+        with pytest.raises(laconic.ConfigError, match=r"model: a torch.nn.Module or a Task is needed, not int"):
+            hashed(wrong, 1)

@@ -93,6 +93,35 @@ def test_a_target_ranks_by_costs() -> None:
         laconic.compare(contenders, "logistic", "digits", rank_by="time", target=0.3, **SMALL)
 
 
+def test_algorithms_without_labels_have_their_titles() -> None:
+    comparison = laconic.compare([laconic.fed_avg, laconic.fed_cams()], nn.Linear(4, 2), clients(), **SMALL)
+    assert {row[1] for row in comparison.table().rows} == {"fed_avg", "fed_cams"}
+
+
+def test_a_target_needs_an_accuracy() -> None:
+    def loss(module, batch):
+        return nn.functional.cross_entropy(module(batch[0]), batch[1])
+
+    task, data = laconic.Task(nn.Linear(4, 2), loss), {"clients": clients(), "test": clients()[0]}
+    for model, given in ((task, data), (nn.Linear(4, 2), clients())):
+        with pytest.raises(ConfigError, match=r"target = 0.9: it is an accuracy on test examples, .* only: loss"):
+            laconic.compare(["fed_avg"], model, given, target=0.9, **SMALL)
+
+
+def test_the_table_has_the_requested_metrics() -> None:
+    data = {"clients": clients(), "test": clients()[0]}
+    comparison = laconic.compare(["fed_avg"], nn.Linear(4, 2), data, metrics="f1,auroc,class_accuracy", **SMALL)
+    table = comparison.table()
+    assert table.columns[1:5] == ["accuracy", "loss", "f1", "auroc"] and table.columns[5] == "bytes up"
+    assert table.rows[0][4] == f"{comparison['fed_avg'].metrics['auroc']:.4f}"
+    assert "f1" in comparison.table(72).columns and "auroc" not in comparison.table(72).columns, "a narrow table"
+    assert comparison.summaries()[0]["auroc"] == comparison["fed_avg"].metrics["auroc"]
+    values = [(inputs, targets.float() + inputs[:, 0]) for inputs, targets in clients()]
+    values = {"clients": values, "test": values[0]}
+    columns = laconic.compare(["fed_avg"], nn.Linear(4, 1), values, metrics="r2", **SMALL).table().columns
+    assert columns[1:4] == ["loss", "absolute_error", "r2"], "there is no accuracy"
+
+
 def test_an_interrupted_comparison_continues(tmp_path: Path) -> None:
     class Interrupt(laconic.Callback):
         def on_round_end(self, run, record) -> None:
@@ -120,6 +149,10 @@ def test_an_interrupted_comparison_continues(tmp_path: Path) -> None:
         ({"a": "fed_avg"}, {"seeds": 0}, "seeds = 0"),
         ({"a b": "fed_avg", "a_b": "fed_avg"}, {}, "'a b' and 'a_b'"),
         ({"a": "fed_avg"}, {"resume": True}, "name the folder"),
+        (["fed_avg", "fed_avg"], {}, "'fed_avg' is named twice; pass a dict"),
+        ([laconic.fed_avg, laconic.fed_avg(local_lr=0.1)], {}, "'fed_avg' is named twice; pass a dict"),
+        ([3], {}, "algorithm: a recipe such as laconic.fed_avg, or its name, is needed, not int"),
+        (["fed_avg"], {"target": 95}, "target = 95: a fraction between 0 and 1"),
         # Every run is checked before the first one starts.
         ({"a": "fed_avg", "b": "fed_agv"}, {}, "did you mean 'fed_avg'"),
     ],

@@ -18,7 +18,15 @@ from laconic.cli.view import LiveView
 from laconic.core.errors import ConfigError, Interrupted
 from laconic.core.user_code import check_trusted, trust
 from laconic.data.federated import ClientData
-from laconic.report.comparison import Comparison, Planned, check_directory, check_ranking, directory_of, run_all
+from laconic.report.comparison import (
+    Comparison,
+    Planned,
+    check_directory,
+    check_labels,
+    check_ranking,
+    directory_of,
+    run_all,
+)
 from laconic.report.page import report as write_report
 from laconic.report.tables import outcome
 from laconic.report.trackers import chosen_callbacks
@@ -178,9 +186,7 @@ def _compared(
     labels: list[str], config: Path | None, options: dict[str, Any], rank_by: RankBy, target: float | None
 ) -> dict[str, RunConfig]:
     """The config of each run, by label. Raises if the runs cannot be compared."""
-    for label in labels:
-        if labels.count(label) > 1:
-            raise ConfigError(f"'{label}' is named twice; give one of them another setting, as in {label}:seed=1")
+    check_labels(labels, f"give one of them another setting, as in {labels[0]}:seed=1")
     configs = {label: load_config(config, options, split_label(label)) for label in labels}
     check_ranking(rank_by, target, [run.network.any() for run in configs.values()])
     return configs

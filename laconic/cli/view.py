@@ -110,6 +110,9 @@ class LiveView(Callback):
 
     def on_run_end(self, run: Run, outcome: Outcome) -> None:
         self.end()
+        if run.stop_reason is not None:
+            said = f"  stopped after round {len(run.history)}: {run.stop_reason}"
+            self.console.print(said, highlight=False, markup=False, soft_wrap=True)
 
     def end(self) -> None:
         """Remove the progress bar."""

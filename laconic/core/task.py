@@ -72,6 +72,11 @@ class Task:
     counted: Share | None = None
 
     def __post_init__(self) -> None:
+        module: object = self.module
+        if not isinstance(module, nn.Module):
+            name = getattr(module, "__name__", type(module).__name__)
+            hint = f"; pass {name}(…), not the class" if isinstance(module, type) else ""
+            raise ConfigError(f"Task: module = {name}: a torch.nn.Module is needed{hint}")
         if isinstance(self.metrics, Metric):
             # A MetricCollection of torchmetrics, whose value is a dict.
             object.__setattr__(self, "metrics", {"": self.metrics})
@@ -97,6 +102,11 @@ class Task:
         """The metrics by name."""
         assert not isinstance(self.metrics, Metric)
         return self.metrics or {}
+
+    def with_metrics(self, metrics: Metrics | Metric) -> Task:
+        """A copy with further metrics."""
+        more = replace(self, metrics=metrics).named_metrics()
+        return replace(self, metrics={**self.named_metrics(), **more})
 
     def outputs(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """The outputs and targets that `metrics` compares."""

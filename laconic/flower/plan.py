@@ -95,24 +95,12 @@ def make_model(model: Model, seed: int, shape: Shape | None) -> Task:
     elif isinstance(model, nn.Module | Task):
         built = model
     else:
-        built = _built(model, seed)
+        built = initial_module(model, seed)
     if isinstance(built, Task):
         return built
     if shape is None:
         raise ConfigError("model: its loss is unknown without data; give data, or a Task")
     return make_task(built, shape)
-
-
-def _built(build: Callable[[], nn.Module | Task], seed: int) -> nn.Module | Task:
-    """Call the user's function with the run's seed."""
-    built: list[nn.Module | Task] = []
-
-    def call() -> nn.Module:
-        built.append(build())
-        return built[0].module if isinstance(built[0], Task) else built[0]
-
-    initial_module(call, seed)
-    return built[0]
 
 
 def initial_hash(model: Tensor, buffers: Tensor) -> str:

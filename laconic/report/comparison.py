@@ -48,6 +48,13 @@ def check_directory(plan: Planned, planned: Sequence[Planned], resume: bool) -> 
         RunDirectory(plan.directory).check_new()
 
 
+def check_labels(labels: Sequence[str], hint: str) -> None:
+    """Refuse a label that occurs twice. `hint` says how to tell the runs apart."""
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ConfigError(f"'{label}' is named twice; {hint}")
+
+
 def check_ranking(rank_by: RankBy, target: float | None, networks: Sequence[bool]) -> None:
     """Refuse a ranking by what the runs do not measure. `networks`: whether each run simulates one."""
     if rank_by not in RANK_BY:
@@ -99,7 +106,7 @@ class Comparison:
     def to_pandas(self) -> Any:
         """One row per run, best first, as a pandas DataFrame (extra `tables`)."""
         finished = [run for group in ranked(self.runs, self.rank_by) for run in group]
-        rows = [run.summary() | {"seed": run.config.seed} | run.result.metrics for run in finished]
+        rows = [run.summary() | {"seed": run.config.seed} for run in finished]
         frame = data_frame(rows + [_failure(*failure, self.target) for failure in self.failed.items()])
         return frame.set_index("label").dropna(axis="columns", how="all")
 

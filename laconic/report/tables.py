@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
-from math import inf
+from math import inf, isnan
 from statistics import fmean, stdev
 
 from rich import box, markup
@@ -15,7 +16,7 @@ from rich.table import Table
 from laconic.report.units import duration, size
 from laconic.run.driver import Finished
 from laconic.run.target import RANK_BY, WINDOW, RankBy
-from laconic.run.training import TROUBLES, troubles
+from laconic.run.training import OF_CLIENTS, TROUBLES, troubles
 
 Value = Callable[[Finished], float | None]
 Format = Callable[[float], str]
@@ -106,6 +107,9 @@ def outcome(runs: Sequence[Finished], width: int | None = None, by: RankBy = "by
     narrow |= {"spread": width < 120, "its worst tenth": width < 140}
     columns = {name: column for name, column in _columns(runs, target, simulated).items() if not narrow.get(name)}
     groups = ranked(runs, by)
+    for name in ("gradients", *reversed(_other_metrics(runs))):
+        if _width(columns, groups) > width:
+            columns.pop(name, None)
     names, rows = ["algorithm", *columns], [[group[0].label] for group in groups]
     for row, group in zip(rows, groups, strict=True):
         row += [column.cell(group) for column in columns.values()]
@@ -114,11 +118,22 @@ def outcome(runs: Sequence[Finished], width: int | None = None, by: RankBy = "by
     return OutcomeTable(names, rows, [*_captions(runs, target, simulated)])
 
 
+def _width(columns: Mapping[str, Column], groups: Sequence[list[Finished]]) -> int:
+    """The width of a table in a terminal. Labels wrap, so they need no more than their first 20 characters."""
+    label = min(20, max((len(group[0].label) for group in groups), default=0))
+    cells = {name: [name, *map(column.cell, groups)] for name, column in columns.items()}
+    return 8 + label + sum(3 + max(map(len, texts)) for texts in cells.values())
+
+
 def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) -> dict[str, Column]:
     """The columns by name."""
+    measured = {name for run in runs for name in run.result.metrics}
     columns = {
-        "accuracy": Column(partial(_metric, "accuracy"), _percent),
-        "loss": Column(partial(_metric, "loss"), "{:.4f}".format),
+        name: Column(partial(_metric, name), _percent if name == "accuracy" else "{:.4f}".format)
+        for name in ["accuracy", "loss", *_other_metrics(runs)]
+        if name in measured
+    }
+    columns |= {
         "bytes up": Column(lambda run: run.result.ledger.totals()["bytes_up"], size),
         "bytes down": Column(lambda run: run.result.ledger.totals()["bytes_down"], size),
     }
@@ -138,6 +153,15 @@ def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) ->
     return columns
 
 
+def _other_metrics(runs: Sequence[Finished]) -> list[str]:
+    """Further metrics of the common test examples, without vectors, which have a number for each class."""
+    names = dict.fromkeys(name for run in runs for name in run.result.metrics if not name.startswith(OF_CLIENTS))
+    for usual in ("accuracy", "loss"):
+        names.pop(usual, None)
+    vectors = {vector for run in runs for vector in run.result.task.named_metrics()} - names.keys()
+    return [name for name in names if not any(re.fullmatch(rf"{re.escape(vector)}_\d+", name) for vector in vectors)]
+
+
 def _client_columns(runs: Sequence[Finished]) -> dict[str, Column]:
     """The columns of an evaluation by client: of the accuracy, or else of the loss."""
     measured = {name for run in runs for name in run.result.metrics}
@@ -154,7 +178,8 @@ def _client_columns(runs: Sequence[Finished]) -> dict[str, Column]:
 
 
 def _metric(name: str, run: Finished) -> float | None:
-    return run.result.metrics.get(name)
+    value = run.result.metrics.get(name)
+    return None if value is None or isnan(value) else value
 
 
 def _percent(value: float) -> str:

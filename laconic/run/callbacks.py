@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from rich.progress import Progress
 
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.run.config import RunConfig
+from laconic.run.metrics import lower_is_better
 from laconic.run.training import OF_CLIENTS, OTHER_KEYS, Record, Training, metrics_of
 
 Outcome = Literal["finished", "stopped", "diverged", "failed"]
@@ -141,7 +143,8 @@ class BestSoFar(Callback):
 
     Args:
         metric: A key of the records, such as "accuracy" or "loss". Rounds without this metric are ignored.
-        mode: "max" if larger is better, "min" if smaller is better. Default: "max" for accuracy, otherwise "min".
+        mode: "max" if larger is better, "min" if smaller is better. Default: "min" for losses and errors, by the metric's
+            name, otherwise "max".
         minimum_change: A value counts as an improvement if it is better than the best so far by more than this.
     """
 
@@ -158,7 +161,7 @@ class BestSoFar(Callback):
         if mode not in (None, "max", "min"):
             raise ConfigError(f"{self._name}: mode = {mode!r}: 'max' or 'min' is allowed")
         self.metric, self.minimum_change = metric, minimum_change
-        self.mode = mode or ("max" if metric.endswith("accuracy") else "min")
+        self.mode = mode or ("min" if lower_is_better(metric) else "max")
 
     @property
     def _name(self) -> str:
@@ -183,9 +186,9 @@ class BestSoFar(Callback):
         self.update(record)
 
     def update(self, record: Record) -> bool | None:
-        """Compare a record with the best one. Returns whether it is better; None if it does not have the metric."""
+        """Compare a record with the best one. Returns whether it is better; None if the metric is missing or undefined."""
         value = record.get(self.metric)
-        if value is None:
+        if value is None or math.isnan(value):
             return None
         gain = 0.0 if self.best is None else (value - self.best) * (1 if self.mode == "max" else -1)
         better = self.best is None or gain > self.minimum_change
@@ -201,7 +204,8 @@ class EarlyStopping(BestSoFar):
         metric: A key of the records, such as "accuracy" or "loss". Rounds without this metric are ignored.
         patience: The number of consecutive evaluations without an improvement after which the run stops.
         minimum_change: A value counts as an improvement if it is better than the best so far by more than this.
-        mode: "max" if larger is better, "min" if smaller is better. Default: "max" for accuracy, otherwise "min".
+        mode: "max" if larger is better, "min" if smaller is better. Default: "min" for losses and errors, by the metric's
+            name, otherwise "max".
 
     >>> import laconic
     >>> patient = laconic.EarlyStopping("accuracy", patience=2, minimum_change=0.5)
@@ -248,7 +252,8 @@ class SaveBest(BestSoFar):
     Args:
         metric: A key of the records, such as "accuracy" or "loss".
         path: The file. Default: best.safetensors in the run directory.
-        mode: "max" if larger is better, "min" if smaller is better. Default: "max" for accuracy, otherwise "min".
+        mode: "max" if larger is better, "min" if smaller is better. Default: "min" for losses and errors, by the metric's
+            name, otherwise "max".
     """
 
     def __init__(

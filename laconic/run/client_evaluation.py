@@ -8,7 +8,6 @@ Each client counts once, whatever its size.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -21,8 +20,8 @@ from laconic.data.federated import ClientData, Indices
 from laconic.engine.inline import InlineEngine
 from laconic.federation.server import Server
 from laconic.run.evaluate import ClientExamples, evaluate
+from laconic.run.metrics import lower_is_better
 
-_SMALLER_IS_BETTER = re.compile("loss|error|rmse|mse|mae|perplexity")
 GLOBAL, PERSONAL = "client", "personal"
 """The prefixes of the metrics of the server's model, and of the models after local steps."""
 
@@ -111,7 +110,7 @@ def summarize(name: str, values: Iterable[float]) -> dict[str, float]:
     ordered = np.sort([value for value in values if math.isfinite(value)])
     if not len(ordered):
         return {}
-    if _SMALLER_IS_BETTER.search(name):
+    if lower_is_better(name):
         ordered = ordered[::-1]
     worst = ordered[: -(-len(ordered) // 10)]
     return {name: float(ordered.mean()), f"worst_{name}": float(worst.mean()), f"{name}_spread": float(ordered.std())}

@@ -13,7 +13,7 @@ from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, read_metrics
 from laconic.run.loop import run_training
 from laconic.run.resume import with_changes
-from laconic.run.target import Reached, reached
+from laconic.run.target import Reached, check_target, reached
 from laconic.run.training import TROUBLES, Diverged, Record, Result, troubles
 
 
@@ -42,11 +42,13 @@ class Finished:
         """The object that `--json` prints."""
         result, at = self.result, self.reached
         return {
+            **result.metrics,
             "algorithm": self.config.algorithm,
             "label": self.label,
             "dataset": self.config.dataset,
             "model": self.config.model,
             "rounds": len(result.history),
+            "stopped": result.stopped,
             "accuracy": result.accuracy,
             "loss": result.loss,
             **result.ledger.totals(),
@@ -95,6 +97,11 @@ def run_config(
         folder.check_config()
         config = with_changes(config, load_config(folder.config, {}), directory)
     simulation = config.build(data)
+    try:
+        check_target(target, simulation.metric_names() if target is not None else ())
+    except BaseException:
+        simulation.close()
+        raise
     label = label or simulation.algorithm.title
     result = run_training(simulation, config, folder, callbacks, label=label, more=more)
     return Finished(label, config.resolved(simulation), result, directory, target)

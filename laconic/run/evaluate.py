@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from laconic.core.errors import ConfigError, LaconicError
 from laconic.core.layout import Layout
-from laconic.core.task import Metric, Task, output_of
+from laconic.core.task import Batch, Metric, Task, output_of
+from laconic.core.user_code import blamed, failure
 from laconic.data.federated import ClientData, Indices
 
 BATCH = 500
@@ -104,14 +108,56 @@ def evaluate_module(
         for name, value in measured.means.items():
             sums[name] += float(value) * measured.weight
         if measured.outputs is not None:
-            for metric in metrics.values():
-                metric.update(*measured.outputs)
+            for name, metric in metrics.items():
+                with _naming(name):
+                    metric.update(*measured.outputs)
     if not total_weight:
         return {}, 0.0
     values = {name: total / total_weight for name, total in sums.items()}
     for name, metric in metrics.items():
-        values |= _numbers(name, metric.compute())
+        with _naming(name):
+            values |= _numbers(name, metric.compute())
     return values, total_weight / len(examples)
+
+
+def try_metrics(task: Task, batch: Batch) -> set[str]:
+    """The names of all metrics. A metric that does not fit the outputs on this batch is a `ConfigError`.
+
+    Functions are not called: they may need all examples.
+    """
+    if not task.share(batch):
+        return {"loss", "accuracy", *task.named_metrics()}
+    module = copy.deepcopy(task.module).eval()
+    with torch.inference_mode():
+        names = {*task.measure(module, batch)}
+        outputs = task.outputs(module, batch) if task.metrics else ()
+    shapes = " and ".join(str(tuple(tensor.shape)) for tensor in outputs)
+    for name, metric in task.named_metrics().items():
+        if not isinstance(metric, Metric):
+            names.add(name)
+            continue
+        tried = _accumulating(metric, batch[0].device)
+        with _naming(name, f" on outputs and targets of shapes {shapes}"), warnings.catch_warnings():
+            # Two examples have few classes, of which torchmetrics warns.
+            warnings.simplefilter("ignore")
+            tried.update(*outputs)
+            names |= _numbers(name, tried.compute()).keys()
+    if "" in names:
+        raise ConfigError("metrics: a metric has no name; pass a dict, as in metrics={'f1': MulticlassF1Score(3)}")
+    return names
+
+
+@contextmanager
+def _naming(name: str, where: str = "") -> Iterator[None]:
+    """Name the metric in an error of its code."""
+    try:
+        yield
+    except LaconicError:
+        raise
+    except Exception as error:
+        own = blamed(error)
+        title = f"metric '{name}'" if name else "metrics"
+        raise failure(f"{title}: failed{where}{f' at {own[0]}' if own else ''}", error) from error
 
 
 def predict(module: nn.Module, examples: Measurable, device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
+from laconic.core.task import Metric, Metrics
 from laconic.engine.settings import Faults, Network, RaySettings
 from laconic.federation.settings import Defenses, Sampling, Weighting
 from laconic.gradients.numerics import Numerics
@@ -20,7 +21,7 @@ class SettingsKeywords(TypedDict, total=False):
     seed: int
     subspace: float | str | None
     eval_every: int
-    metrics: str | None
+    metrics: str | Sequence[str] | Metrics | Metric | None
     sampling: Sampling
     weighting: Weighting | None
     buffers: Literal["mean", "frozen"]

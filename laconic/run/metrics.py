@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.task import Metric
-from laconic.data.federated import Kind
+from laconic.data.federated import ClientData, Kind
+from laconic.run.settings import Settings
 
-Make = Callable[[Any, int | None], Metric]
+AnyMetric = Metric | Callable[[Tensor, Tensor], Any]
+Make = Callable[[Any, int | None], AnyMetric]
 """Creates a metric from the module torchmetrics and the number of classes."""
+
+_LOWER_IS_BETTER = re.compile(
+    "loss|error|rmse|mse|mae|perplexity|nll|brier|objective|gradient_norm|spread", re.IGNORECASE
+)
+
+
+def lower_is_better(name: str) -> bool:
+    """Whether a metric should decrease, by its name. All others should increase.
+
+    >>> lower_is_better("worst_client_loss"), lower_is_better("auroc")
+    (True, False)
+    """
+    return _LOWER_IS_BETTER.search(name) is not None
 
 
 class OfProbabilities(nn.Module):
@@ -36,6 +53,80 @@ class OfProbabilities(nn.Module):
         self.metric.reset()
 
 
+class ClassAccuracy(Metric):
+    """The accuracy of each class, or its mean over the classes with examples. A class without examples has NaN."""
+
+    def __init__(self, balanced: bool) -> None:
+        self.balanced = balanced
+        self._right = self._examples = torch.zeros(1, dtype=torch.int64)
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        classes, right = outputs.shape[-1], targets[outputs.argmax(-1) == targets]
+        self._right = self._right + torch.bincount(right, minlength=classes).cpu()
+        self._examples = self._examples + torch.bincount(targets, minlength=classes).cpu()
+
+    def compute(self) -> Tensor:
+        accuracies = self._right / self._examples
+        return accuracies.nanmean() if self.balanced else accuracies
+
+    def reset(self) -> None:
+        self._right = self._examples = torch.zeros(1, dtype=torch.int64)
+
+
+def auroc(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The area under the ROC curve: each class against all others, averaged over classes. See `_of_classes`."""
+    return _of_classes(_class_auroc, outputs, targets)
+
+
+def average_precision(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The average precision: each class against all others, averaged over classes. See `_of_classes`."""
+    return _of_classes(_class_average_precision, outputs, targets)
+
+
+def _of_classes(measure: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean of a measure over the classes that have both positives and negatives; NaN if there are none.
+
+    `measure` gets the numbers of positives and negatives with each predicted probability, highest probability first.
+    """
+    values = []
+    for label, scores in enumerate(outputs.double().softmax(-1).unbind(-1)):
+        distinct, group = torch.unique(scores, return_inverse=True)
+        positives, negatives = (
+            torch.bincount(group[chosen], minlength=len(distinct)).flip(0).double()
+            for chosen in (targets == label, targets != label)
+        )
+        if positives.any() and negatives.any():
+            values.append(measure(positives, negatives))
+    return torch.stack(values).mean() if values else torch.tensor(torch.nan)
+
+
+def _class_auroc(positives: Tensor, negatives: Tensor) -> Tensor:
+    # The share of pairs in which the positive has the higher probability. Ties count half.
+    below = negatives.sum() - negatives.cumsum(0) + negatives / 2
+    return (positives * below).sum() / (positives.sum() * negatives.sum())
+
+
+def _class_average_precision(positives: Tensor, negatives: Tensor) -> Tensor:
+    # The precision at each probability, weighted by the gain in recall.
+    precision = positives.cumsum(0) / (positives + negatives).cumsum(0)
+    return (positives * precision).sum() / positives.sum()
+
+
+def r2(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The coefficient of determination, averaged over the targets of an example. NaN if the targets are constant."""
+    outputs, targets = outputs.double(), targets.double()
+    error, spread = ((targets - outputs) ** 2).sum(0), ((targets - targets.mean(0)) ** 2).sum(0)
+    return (1 - error / spread)[spread > 0].mean()
+
+
+def _function(function: Callable[[Tensor, Tensor], Any], torchmetrics: Any, classes: int | None) -> AnyMetric:
+    return function
+
+
+def _class_accuracy(balanced: bool, torchmetrics: Any, classes: int | None) -> AnyMetric:
+    return ClassAccuracy(balanced)
+
+
 def _multiclass(name: str, torchmetrics: Any, classes: int | None, **options: Any) -> Metric:
     return OfProbabilities(getattr(torchmetrics.classification, f"Multiclass{name}")(num_classes=classes, **options))
 
@@ -49,17 +140,17 @@ _CLASSIFICATION: dict[str, Make] = {
     "f1": partial(_multiclass, "F1Score", average="macro"),
     "precision": partial(_multiclass, "Precision", average="macro"),
     "recall": partial(_multiclass, "Recall", average="macro"),
-    "balanced_accuracy": partial(_multiclass, "Accuracy", average="macro"),
+    "balanced_accuracy": partial(_class_accuracy, True),
     "top5_accuracy": partial(_multiclass, "Accuracy", average="micro", top_k=5),
-    "auroc": partial(_multiclass, "AUROC", average="macro"),
-    "average_precision": partial(_multiclass, "AveragePrecision", average="macro"),
+    "auroc": partial(_function, auroc),
+    "average_precision": partial(_function, average_precision),
     "matthews": partial(_multiclass, "MatthewsCorrCoef"),
     "kappa": partial(_multiclass, "CohenKappa"),
     "calibration_error": partial(_multiclass, "CalibrationError"),
-    "class_accuracy": partial(_multiclass, "Accuracy", average="none"),
+    "class_accuracy": partial(_class_accuracy, False),
 }
 _REGRESSION: dict[str, Make] = {
-    "r2": partial(_plain, "R2Score"),
+    "r2": partial(_function, r2),
     "rmse": partial(_plain, "MeanSquaredError", squared=False),
     "pearson": partial(_plain, "PearsonCorrCoef"),
     "spearman": partial(_plain, "SpearmanCorrCoef"),
@@ -72,7 +163,19 @@ NAMES: dict[Kind, dict[str, Make]] = {
 """The metrics of each kind of task. Averages over classes are macro averages."""
 
 
-def metrics_by_name(names: str, kind: Kind, classes: int | None) -> dict[str, Metric]:
+def requested_metrics(settings: Settings, data: ClientData) -> dict[str, AnyMetric]:
+    """The metrics that the settings name. Raises if there are no examples to measure them on."""
+    if settings.metrics is None:
+        return {}
+    if data.test is None and settings.client_eval is None:
+        raise ConfigError(
+            f"metrics = '{settings.metrics}': there are no test examples to measure them on; pass test examples, "
+            "or in a simulation client_eval=0.2 (--client-eval 0.2)"
+        )
+    return metrics_by_name(settings.metrics, data.kind, data.classes)
+
+
+def metrics_by_name(names: str, kind: Kind, classes: int | None) -> dict[str, AnyMetric]:
     """The metrics of a list of names separated by commas."""
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     for name in wanted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, field_validator, model_validator
 
 from laconic.engine.settings import Faults, Network, RaySettings
 from laconic.federation.settings import Defenses, Sampling, Weighting
@@ -79,6 +79,16 @@ class Settings(BaseModel):
     """What runs the clients: this process (inline), or a Ray cluster."""
     ray: RaySettings = Field(default_factory=RaySettings)
     """The Ray engine."""
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _metrics_are_names(cls, value: Any) -> Any:
+        names = [value] if value is None or isinstance(value, str) else value
+        if not isinstance(names, list | tuple) or not all(name is None or isinstance(name, str) for name in names):
+            raise ValueError(
+                "names are allowed, such as 'f1,auroc' or ['f1', 'auroc']; in Python also a dict of metrics"
+            )
+        return value if value is None else ",".join(names)
 
     @model_validator(mode="after")
     def _personalize_is_evaluated(self) -> Settings:

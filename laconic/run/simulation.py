@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -41,8 +41,11 @@ from laconic.federation.store import MemoryStore
 from laconic.run.client_evaluation import ClientEvaluation
 from laconic.run.diagnostics import Diagnostics
 from laconic.run.full_gradient import FullGradient
+from laconic.run.metric_kind import check_metric_kind
 from laconic.run.settings import Settings
 from laconic.run.training import DIVERGENCE_HINT, Diverged, Record, Training, weighting_of
+
+Built = TypeVar("Built", nn.Module, nn.Module | Task)
 
 
 class Simulation(Training):
@@ -51,6 +54,7 @@ class Simulation(Training):
     def __init__(self, algorithm: Algorithm, task: Task, data: ClientData, settings: Settings) -> None:
         if settings.engine == "ray":
             settings = settings.model_copy(update={"ray": connect(settings.ray, settings.threads or 1)})
+        check_metric_kind(settings.metrics, data.kind)
         whole = data
         held_out: list[Indices] | None = None
         if settings.client_eval is not None:
@@ -240,8 +244,8 @@ class SimulationPolicy(ReplyPolicy):
         return super().judge(report)
 
 
-def initial_module(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Build a module whose initial weights depend only on the seed, so that server and clients can build the same one."""
+def initial_module(build: Callable[[], Built], seed: int) -> Built:
+    """Build a module, or a task with one. Its initial weights depend only on the seed: server and clients build the same."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Randomness(seed).integer(Draw.INITIAL_MODEL))
         return build()
@@ -273,5 +277,7 @@ class Described(Protocol):
 
 def make_task(module: nn.Module, data: Described) -> Task:
     """The built-in task for this kind of data."""
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"model: a torch.nn.Module or a Task is needed, not {type(module).__name__}")
     names = data.input_names if isinstance(data, NamedInputs) else ()
     return TASKS[data.kind](called_by_name(module, names) if names else module)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from laconic.core.errors import ConfigError
 
 WINDOW = 5
 """The number of consecutive evaluations whose mean must reach the target, so that one lucky round does not count."""
@@ -24,6 +26,19 @@ class Reached:
     bytes: int
     seconds: float
     simulated_seconds: float | None = None
+
+
+def check_target(target: float | None, measured: Collection[str]) -> None:
+    """Refuse a target that is not a fraction, or that runs with these metrics cannot reach."""
+    if target is None:
+        return
+    if not 0 < target <= 1:
+        raise ConfigError(f"target = {target:g}: a fraction between 0 and 1 is allowed, as in 0.9 for 90 %")
+    if "accuracy" not in measured:
+        found = ", ".join(sorted(measured))
+        raise ConfigError(
+            f"target = {target:g}: it is an accuracy on test examples, but the run measures only: {found}"
+        )
 
 
 def reached(history: Iterable[dict[str, Any]], target: float) -> Reached | None:

@@ -36,9 +36,9 @@ from laconic.federation.privacy import Privacy
 from laconic.federation.round import Round, run_round
 from laconic.federation.server import Server
 from laconic.federation.settings import Weighting
-from laconic.run.evaluate import Mapper, evaluate, evaluate_module, predict
+from laconic.run.evaluate import Mapper, evaluate, evaluate_module, predict, try_metrics
 from laconic.run.files import save_model
-from laconic.run.metrics import NAMES, metrics_by_name
+from laconic.run.metrics import requested_metrics
 from laconic.run.settings import Settings
 
 Record = dict[str, Any]
@@ -193,7 +193,10 @@ class Training:
         if participants > len(data):
             raise ConfigError(f"participants = {participants}: there are only {len(data)} clients")
         self.algorithm, self.data = algorithm.resolve(), data
-        self.task, self.layout = _with_metrics(prepared.task, data, settings.metrics), prepared.layout
+        self.task, self.layout = _with_metrics(prepared.task, data, settings), prepared.layout
+        self._example = prepared.batch
+        if self.task.metrics:
+            self.metric_names()
         weighting = weighting_of(algorithm, settings)
         chosen = {"numerics": prepared.numerics, "participants": participants, "weighting": weighting}
         self.settings = settings.model_copy(update=chosen)
@@ -291,6 +294,11 @@ class Training:
             return {"loss": loss} if loss == loss else {}
         return evaluate(self.mapper, self.task, self.layout, *self.server.averages, self.data.test)
 
+    def metric_names(self) -> set[str]:
+        """The names of the metrics of `evaluate`, found on two examples. Raises if a metric does not fit the model."""
+        tried = {*self.task.named_metrics()} if self._example is None else try_metrics(self.task, self._example)
+        return {"loss"} if self.data.test is None else tried
+
     def keep_in(self, folder: Path) -> None:
         """Use the run directory for durable state that is not part of the checkpoint."""
 
@@ -371,19 +379,13 @@ def weighting_of(algorithm: Algorithm, settings: Settings) -> Weighting:
     return "uniform" if equal else algorithm.weighting
 
 
-def _with_metrics(task: Task, data: ClientData, names: str | None) -> Task:
+def _with_metrics(task: Task, data: ClientData, settings: Settings) -> Task:
     """The task with further metrics by name."""
-    for name in () if names is None else map(str.strip, names.split(",")):
-        kinds = [kind for kind in NAMES if name in NAMES[kind]]
-        if kinds and data.kind not in kinds:
-            reason = "floating-point" if data.kind == "regression" else "integers or text"
-            why = f"the data is {data.kind}: the targets are {reason}; pass kind={kinds[0]} to change it"
-            raise ConfigError(f"metrics: '{name}' needs {kinds[0]}, but {why}")
-    named = {} if names is None else metrics_by_name(names, data.kind, data.classes)
+    named = requested_metrics(settings, data)
     reserved = OTHER_KEYS & task.named_metrics().keys()
     if reserved:
         raise ConfigError(f"metrics: '{min(reserved)}' is the name of another value of a record; choose another name")
-    return replace(task, metrics={**task.named_metrics(), **named})
+    return task.with_metrics(named)
 
 
 DIVERGENCE_HINT = "training has diverged; try a smaller local_lr or server_lr"

@@ -153,6 +153,11 @@ def test_check_says_that_logits_need_one_more_dimension_than_labels() -> None:
         classification(nn.Linear(4, 3)).check((torch.zeros(2, 7, 4), torch.zeros(2, dtype=torch.int64)))
 
 
+def test_a_class_is_no_module() -> None:
+    with pytest.raises(ConfigError, match=r"Task: module = Linear: .* pass Linear\(…\), not the class"):
+        Task(nn.Linear, lambda module, batch: module(batch[0]).mean())  # type: ignore[arg-type]
+
+
 def test_check_refuses_a_loss_per_example() -> None:
     task = regression(nn.Linear(4, 1))
     each = Task(task.module, lambda module, batch: module(batch[0])[:, 0] - batch[1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from laconic.core.errors import ConfigError
@@ -30,7 +32,9 @@ def test_every_file_that_can_be_downloaded_has_a_sum():
     assert all(file.checksum is not None and file.addresses for file in files)
 
 
-def test_a_file_of_data_says_what_to_do() -> None:
+def test_a_file_of_data_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("patients.csv").write_text("age,ill\n40,1\n")
     with pytest.raises(ConfigError, match=r"data set 'patients.xlsx': .*write a Python file .* --dataset clients.py"):
         load("patients.xlsx")
     with pytest.raises(ConfigError, match=r"name the column to predict, as in patients.csv:target=COLUMN"):

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 import laconic
 from laconic.core.errors import DataError, Interrupted
+from laconic.run.client_evaluation import summarize
 from laconic.run.config import load_config
 from laconic.run.driver import run_config
 from laconic.run.training import Diverged
@@ -206,6 +207,11 @@ class Values(laconic.Callback):
         ("accuracy", {"patience": 2}, [0.5, None, 0.4, None, 0.4, 0.9], 5),
         ("loss", {"patience": 1}, [3.0, 2.0, 1.0, 1.5, 0.1], 4),
         ("loss", {"patience": 1, "mode": "max"}, [3.0, 2.0, 1.0], 2),
+        # By their names, these should increase.
+        ("f1", {"patience": 2}, [0.1, 0.2, 0.3, 0.4, 0.5], 5),
+        ("auroc", {"patience": 2}, [0.9, 0.8, 0.7, 0.95], 3),
+        # An undefined value is no value.
+        ("auroc", {"patience": 2}, [float("nan"), 0.5, 0.6, 0.7], 4),
     ],
 )
 def test_early_stopping(metric: str, settings: dict, values: list, rounds: int) -> None:
@@ -270,6 +276,20 @@ def test_the_best_model_of_a_resumed_run_may_be_an_earlier_one(tmp_path: Path) -
     best.path.unlink()
     simulate(4, [Values("loss", [1.0, 2.0, 3.0, 4.0]), best], out=tmp_path / "run", resume=True)
     assert best.path.exists() and (best.best, best.best_round) == (4.0, 4)
+
+
+@pytest.mark.parametrize(
+    ("metric", "lower"),
+    [
+        *((name, False) for name in ("accuracy", "f1", "auroc", "r2", "kappa", "worst_client_accuracy", "personal_f1")),
+        *((name, True) for name in ("loss", "training_loss", "rmse", "absolute_error", "calibration_error")),
+        *((name, True) for name in ("worst_client_loss", "client_accuracy_spread", "objective", "MeanSquaredError")),
+    ],
+)
+def test_one_rule_says_which_values_are_better(tmp_path: Path, metric: str, lower: bool) -> None:
+    best = laconic.SaveBest(metric, tmp_path / "best.safetensors")
+    assert best.mode == laconic.EarlyStopping(metric).mode == ("min" if lower else "max")
+    assert summarize(metric, [1.0, 2.0])[f"worst_{metric}"] == (2.0 if lower else 1.0)
 
 
 def test_save_best_refuses_what_it_cannot_use() -> None:

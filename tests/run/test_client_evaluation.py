@@ -134,6 +134,19 @@ def test_the_worst_tenth() -> None:
     assert summarize("client_auroc", [float("nan")]) == {}
 
 
+def test_a_client_of_one_class_is_left_out_of_the_auroc() -> None:
+    """Inputs are logits. The first client ranks perfectly, the second has one class."""
+    logits = np.eye(2, dtype="float32")[np.arange(20) % 2]
+    clients = [(logits, np.arange(20) % 2), (logits, np.zeros(20, dtype="int64"))]
+    net = nn.Linear(2, 2, bias=False)
+    nn.init.eye_(net.weight)
+    last = laconic.simulate(
+        "fed_avg", net, clients, rounds=1, local_lr=1e-30, client_eval=0.5, metrics="auroc,class_accuracy"
+    ).history[-1]
+    assert last["client_auroc"] == last["worst_client_auroc"] == 1.0
+    assert last["client_class_accuracy_1"] == 1.0
+
+
 def test_the_run_directory_has_the_values_of_each_client(tmp_path) -> None:
     result = train(client_eval=SHARE, out=tmp_path / "run")
     header, *rows = (tmp_path / "run" / "client_metrics.csv").read_text().splitlines()

@@ -84,7 +84,8 @@ def kill_again_and_again(folder: Path, rounds: int, kills: int, seed: int, store
     assert sorted(path.name for path in (folder / "run").iterdir()) == [*FILES[store], "report.html"]
 
 
-@pytest.mark.parametrize("store", ["memory", pytest.param("disk", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("store", ["memory", "disk"])
 def test_three_kills_at_random_moments_change_nothing(tmp_path: Path, store: str) -> None:
     kill_again_and_again(tmp_path, rounds=150, kills=3, seed=1, store=store)
 

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "large_model.py"
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_clients() -> None:
     command = [sys.executable, str(BENCHMARK), "--json", "--parameters", "10000000", "--clients", "3", "12"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 from sklearn import metrics as reference
 from torch import Tensor, nn
 from torchmetrics import MetricCollection
-from torchmetrics.classification import MulticlassF1Score, MulticlassRecall
+from torchmetrics.classification import BinaryAUROC, MulticlassF1Score, MulticlassRecall
 
 import laconic
 from laconic.core.errors import ConfigError
@@ -73,6 +75,60 @@ def test_regression_metrics_equal_scikit_learn() -> None:
     assert result.metrics["pearson"] == pytest.approx(np.corrcoef(targets, predicted[:, 0])[0, 1], abs=1e-4)
 
 
+NAMES = "auroc,average_precision,balanced_accuracy,class_accuracy"
+
+
+def without(*absent: int) -> tuple[Tensor, Tensor]:
+    """Logits with ties, and targets of three classes without some of them."""
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randint(0, 3, (60, CLASSES), generator=generator).float()
+    targets = torch.arange(60) % CLASSES
+    kept = ~torch.isin(targets, torch.tensor(absent, dtype=torch.int64))
+    return logits[kept], targets[kept]
+
+
+@pytest.mark.parametrize("absent", [(), (0,), (2,)])
+def test_classes_without_examples_do_not_count(absent: tuple[int, ...]) -> None:
+    logits, targets = without(*absent)
+    found = identity_task().evaluate((logits.numpy(), targets.numpy()))
+    scores, present = logits.double().softmax(-1), [label for label in range(CLASSES) if label not in absent]
+    for name, function in (
+        ("auroc", reference.roc_auc_score),
+        ("average_precision", reference.average_precision_score),
+    ):
+        expected = np.mean([function(targets == label, scores[:, label]) for label in present])
+        assert found[name] == pytest.approx(expected, abs=1e-6), name
+    recalls = {label: float((logits[targets == label].argmax(1) == label).float().mean()) for label in present}
+    assert found["balanced_accuracy"] == pytest.approx(np.mean([*recalls.values()]), abs=1e-6)
+    for label in range(CLASSES):
+        assert found[f"class_accuracy_{label}"] == pytest.approx(recalls.get(label, np.nan), nan_ok=True)
+
+
+def test_one_class_cannot_be_ranked() -> None:
+    logits, targets = without(0, 2)
+    found = identity_task().evaluate((logits.numpy(), targets.numpy()))
+    assert np.isnan([found["auroc"], found["average_precision"]]).all()
+    assert found["balanced_accuracy"] == pytest.approx(found["accuracy"])
+
+
+def test_labels_from_one_add_no_class_to_the_metrics() -> None:
+    """Class 0 has no examples. A perfect ranking of the others has an AUROC of exactly 1."""
+    targets = np.arange(40) % 2 + 1
+    logits = np.eye(3, dtype="float32")[targets]
+    assert identity_task().evaluate((logits, targets))["auroc"] == 1.0
+
+
+def identity_task() -> laconic.Result:
+    """A result whose model returns its inputs, up to a shift by training with a rate of almost 0."""
+    module = nn.Linear(CLASSES, CLASSES, bias=False)
+    with torch.no_grad():
+        module.weight.copy_(torch.eye(CLASSES))
+    inputs = np.eye(CLASSES, dtype="float32")
+    arrays = [(inputs, np.arange(CLASSES))]
+    federated = laconic.data.from_arrays(arrays, test=arrays[0])
+    return laconic.simulate("fed_avg", module, federated, rounds=1, local_lr=1e-30, metrics=NAMES)
+
+
 def loss(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
     return nn.functional.cross_entropy(module(batch[0]), batch[1])
 
@@ -96,6 +152,65 @@ def test_objects_and_functions_are_metrics_of_a_task() -> None:
     together = laconic.simulate("fed_avg", laconic.Task(module, loss, metrics=collection), federated, rounds=3)
     assert together.metrics["f1"] == result.metrics["f1"]
     assert "recall" in together.metrics
+
+
+def test_metrics_are_given_as_a_list_or_as_objects() -> None:
+    federated = data(ordered=False)
+
+    def found(**settings) -> dict[str, float]:
+        return laconic.simulate("fed_avg", "mlp:8", federated, rounds=1, **settings).metrics
+
+    expected = found(metrics="f1,recall")
+    objects = {"f1": MulticlassF1Score(CLASSES), "recall": MulticlassRecall(CLASSES)}
+    for given in (["f1", "recall"], objects, MetricCollection(objects)):
+        assert found(metrics=given) == pytest.approx(expected)
+    for wrong in ([MulticlassF1Score(CLASSES)], 3):
+        with pytest.raises(ConfigError, match=r"metrics = .*names are allowed, such as 'f1,auroc'"):
+            found(metrics=wrong)
+    with pytest.raises(ConfigError, match="a metric has no name; pass a dict"):
+        found(metrics=MulticlassF1Score(CLASSES))
+
+
+def test_a_metric_that_does_not_fit_is_named_before_the_first_round() -> None:
+    started = []
+    for metric in (BinaryAUROC(), MulticlassF1Score(CLASSES + 1)):
+        with pytest.raises(ConfigError, match=r"metric 'mine': failed on outputs and targets of shapes \(2, 3\) and"):
+            laconic.simulate(
+                "fed_avg",
+                "logistic",
+                data(ordered=False),
+                rounds=1,
+                metrics={"mine": metric},
+                on_round=started.append,
+            )
+    assert not started
+
+
+def test_a_function_that_fails_is_named() -> None:
+    def mine(outputs: Tensor, targets: Tensor) -> float:
+        raise ValueError("no such thing")
+
+    with pytest.raises(ConfigError, match=r"metric 'mine': failed.*ValueError: no such thing"):
+        laconic.simulate("fed_avg", "logistic", data(ordered=False), rounds=1, metrics={"mine": mine})
+
+
+def test_metrics_need_examples() -> None:
+    clients = [(np.eye(4, dtype="float32"), np.arange(4) % 2)] * 2
+    with pytest.raises(ConfigError, match=r"metrics = 'f1': there are no test examples .* client_eval=0.2"):
+        laconic.simulate("fed_avg", "logistic", clients, rounds=1, metrics="f1")
+    result = laconic.simulate("fed_avg", "logistic", clients, rounds=1, metrics="f1", client_eval=0.5)
+    assert "client_f1" in result.history[-1]
+
+
+def test_regression_metrics_of_one_example_are_not_defined() -> None:
+    random = np.random.default_rng(0)
+    clients = [(random.normal(size=(size, 2)).astype("float32"), np.linspace(0, 1, size)) for size in (2, 12)]
+    names = "r2,rmse,pearson,spearman"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torchmetrics
+        last = laconic.simulate("fed_avg", "logistic", clients, rounds=1, metrics=names, client_eval=0.5).history[-1]
+    assert last["clients_evaluated"] == 2
+    assert last["client_r2"] == last["worst_client_r2"], "one of two clients is left out"
 
 
 def test_misuse_is_explained() -> None:
