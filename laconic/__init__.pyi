@@ -113,6 +113,7 @@ from .core.errors import (
     ConfigError as ConfigError,
     DataError as DataError,
     LaconicError as LaconicError,
+    LaconicWarning as LaconicWarning,
     PacketError as PacketError,
     unknown_name as unknown_name,
 )

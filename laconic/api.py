@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -20,7 +19,7 @@ from laconic import data as data_sets
 from laconic import models
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.parameters import Changes
-from laconic.core.errors import ConfigError, Interrupted, unknown_name
+from laconic.core.errors import ConfigError, Interrupted, unknown_name, warn
 from laconic.core.part import SLOTS
 from laconic.core.task import Metric, Task
 from laconic.core.validation import explain
@@ -97,7 +96,7 @@ def simulate(
     if resume and out is None:
         raise ConfigError("resume: name the run's directory, as in out='runs/mine'")
     simulation, config = _build(algorithm, model, data, settings)
-    callbacks = [*_builtin(progress), *([EachRound(on_round)] if on_round else []), *callbacks]
+    callbacks = [*_builtin(progress), *([EachRound(on_round)] if on_round else []), *_listed(callbacks)]
     try:
         return _run(simulation, config, None if out is None else Path(out), callbacks, resume)
     except Interrupted as stop:
@@ -149,7 +148,8 @@ def compare(
     check_target(target, ["accuracy"])
     temporary = TemporaryDirectory(prefix="laconic-") if out is None else None
     folder = Path(temporary.name if temporary is not None else os.fspath(out or ""))
-    hooks = [*_builtin(progress), *callbacks]
+    hooks = [*_builtin(progress), *_listed(callbacks)]
+    data = data if isinstance(data, str) else data_sets.as_data(data)
     loaded: dict[int, Data] = {}
 
     def build(label: str, seed: int) -> tuple[Simulation, RunConfig]:
@@ -234,6 +234,12 @@ def _builtin(progress: bool) -> list[Callback]:
     return [ProgressBar(shown=progress), EachRound(_warn_of_collapse)]
 
 
+def _listed(callbacks: Iterable[Callback]) -> list[Callback]:
+    if isinstance(callbacks, Callback):
+        raise ConfigError(f"callbacks: a list is needed, as in callbacks=[{type(callbacks).__name__}(…)]")
+    return [*callbacks]
+
+
 def _run(
     simulation: Simulation,
     config: RunConfig,
@@ -257,7 +263,7 @@ def _run(
 
 def _warn_of_collapse(record: Record) -> None:
     if "collapsed" in record:
-        warnings.warn(record["collapsed"], stacklevel=2)
+        warn(record["collapsed"])
 
 
 def _name(model: Model) -> str:

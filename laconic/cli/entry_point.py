@@ -5,14 +5,23 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
+from typing import Any
 
 from laconic.cli.app import app
-from laconic.core.errors import Interrupted, LaconicError, suggestion
+from laconic.core.errors import Interrupted, LaconicError, LaconicWarning, suggestion
 from laconic.core.user_code import blamed, one_line
 
 
 def main() -> None:
-    """Run the command line. Expected errors are printed without a traceback."""
+    """Run the command line. Expected errors are printed without a traceback, Laconic's warnings without a location."""
+    others = warnings.formatwarning
+
+    def one_line_each(message: Any, category: type[Warning], *place: Any, **more: Any) -> str:
+        is_ours = issubclass(category, LaconicWarning)
+        return f"warning: {message}\n" if is_ours else others(message, category, *place, **more)
+
+    warnings.formatwarning = one_line_each
     try:
         sys.exit(app(standalone_mode=False))
     except Interrupted as stop:

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from laconic.data.federated import described
 from laconic.report.units import size
 from laconic.run.callbacks import Callback, Outcome, Run
 from laconic.run.training import OF_CLIENTS, Record, metrics_of
@@ -52,7 +53,8 @@ class LiveView(Callback):
         model = f"{escape(short(config.model or ''))} with {training.layout.full.size:,} parameters"
         if settings.subspace is not None:
             model += f" in a subspace of {training.layout.size:,}"
-        self.console.print(f"{head}: {counts}, {model}{resumed}", highlight=False, soft_wrap=True)
+        kind = described(training.data)
+        self.console.print(f"{head}: {counts}, {kind}, {model}{resumed}", highlight=False, soft_wrap=True)
         labels = getattr(training.data, "labels", None)
         if labels:
             named = ", ".join(f"{number} = {label}" for number, label in enumerate(labels[:SHOWN_LABELS]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
+import sys
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
@@ -36,6 +38,19 @@ class PacketError(LaconicError):
         return type(self), (self.reason, self._detail)
 
 
+class LaconicWarning(UserWarning):
+    """Valid settings or data that are probably not what the user meant. The message is one line."""
+
+
+def warn(message: str) -> None:
+    """Issue a `LaconicWarning` at the line of the user's code that called Laconic. Python shows it once per line."""
+    frame, level = sys._getframe(1), 2
+    package = __name__.partition(".")[0]
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, LaconicWarning, stacklevel=level)
+
+
 class Interrupted(Exception):
     """The user stopped a run. Everything is saved."""
 
@@ -54,7 +69,11 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     """
     known = list(names)
     word = name.strip("-")
-    near = [other for other in known if word in re.split("[-_]+", other)] or difflib.get_close_matches(name, known, n=1)
+    near = (
+        [other for other in known if word.lower() == other.lower()]
+        or [other for other in known if word in re.split("[-_]+", other)]
+        or difflib.get_close_matches(name, known, n=1)
+    )
     return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 

@@ -140,6 +140,7 @@ class Task:
             line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             integers = not batch[0].is_floating_point() and "dtype" in line
             hint = "; the inputs are integers: convert them to floats, unless they are tokens" if integers else ""
+            hint = "; labels are numbered from 0" if line.startswith("Target ") and "out of bounds" in line else hint
             location = blamed(error)
             at = f" at {location[0]}" if location else ""
             raise ConfigError(f"model does not fit the data (a batch has shapes {shapes}){at}: {line}{hint}") from error

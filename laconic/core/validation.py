@@ -30,4 +30,10 @@ def explain(error: ValidationError, prefix: str = "") -> str:
     if not key:
         # An error about several keys names them in its message.
         return f"{prefix.rstrip('.')}: {message}" if prefix else message
-    return f"{prefix}{key} = {first['input']!r}: {message}"
+    return f"{prefix}{key} = {_shown(first['input'])}: {message}"
+
+
+def _shown(value: object) -> str:
+    """The value on one line. Of an object with a longer text, such as an optimizer of torch, only the type."""
+    text = repr(value)
+    return f"{type(value).__name__} object" if "\n" in text else text

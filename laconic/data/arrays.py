@@ -12,6 +12,7 @@ from torch import Tensor
 
 from laconic.core.errors import DataError
 from laconic.data.checks import check_finite
+from laconic.data.doubts import doubt_classes, doubt_kind, doubt_scale
 from laconic.data.federated import Array, Examples, FederatedData, Indices, Kind, Normalize, compact
 
 Pair = tuple[Array, Array]
@@ -31,24 +32,51 @@ def from_arrays(
 ) -> FederatedData:
     """Build federated data from one (inputs, targets) pair per client.
 
-    Inputs are an array, a tuple of arrays, or a dict of arrays: the names of parameters of the model's `forward`.
+    Inputs are an array or a pandas DataFrame, a tuple of arrays, or a dict of arrays: the names of parameters of the
+    model's `forward`.
 
     Args:
         kind: Defaults to classification for integer or text targets, regression for floating-point targets.
         labels: The class names, if targets are text: class i is labels[i]. Defaults to all names in the data in
             alphabetical order. A node, which has only a part of the data, must pass all labels.
-        normalize: For uint8 images: (mean, standard deviation) per channel of the values divided by 255.
+        normalize: (mean, standard deviation): per channel of uint8 images, of the values divided by 255; or per column
+            of a table of floating-point inputs. New inputs for the trained model are normalized, too.
         skip_empty: Leave out clients without examples instead of refusing them.
 
     >>> data = from_arrays([(np.zeros((3, 2)), np.array([0, 1, 1])), (np.ones((1, 2)), np.array([2]))])
     >>> data.kind, data.classes, data.sizes().tolist(), data.input_shape
     ('classification', 3, [3, 1], (2,))
     """
-    if is_bare(clients):
-        raise DataError(
-            f"{name}: one (inputs, targets) pair; give a list with a pair per client, [(inputs, targets), …]"
-        )
-    clients = _clients(name, [with_named_inputs(client) for client in clients], skip_empty)
+    data = pooled(clients, test, kind, classes, name, normalize, labels, skip_empty)
+    doubt_guesses(data, kind, classes)
+    if normalize is None:
+        remedy = "scale them, or pass normalize=(means, deviations) of the columns"
+        doubt_scale(name, data.examples.inputs, None, remedy)
+    return data
+
+
+def doubt_guesses(data: FederatedData, kind: Kind | None, classes: int | None) -> None:
+    """Warn if the kind of task or the classes, where they were not given, are probably wrong."""
+    targets, test = data.examples.targets, None if data.test is None else data.test.targets
+    if kind is None and data.labels is None and doubt_kind(data.name, targets, data.classes):
+        return
+    guessed = classes is None and (data.labels is None or data.labels_found)
+    if guessed and data.kind == "classification" and data.classes is not None:
+        doubt_classes(data.name, targets, test, data.classes, data.labels)
+
+
+def pooled(
+    clients: Sequence[Pair],
+    test: Pair | None = None,
+    kind: Kind | None = None,
+    classes: int | None = None,
+    name: str = "arrays",
+    normalize: Normalize | None = None,
+    labels: Sequence[str] | None = None,
+    skip_empty: bool = False,
+) -> FederatedData:
+    """The data of `from_arrays`, without its warnings."""
+    clients = _clients(name, clients, skip_empty)
     test = None if test is None else with_named_inputs(test)
     extra, input_name = _extra_inputs([pair[0] for pair in clients if is_pair(pair)])
     test_extra, _ = _extra_inputs([] if test is None else [test[0]])
@@ -56,24 +84,48 @@ def from_arrays(
     split = _consecutive([len(inputs) for inputs, _ in pairs])
     inputs, targets = map(torch.cat, zip(*pairs, strict=True))
     kind = kind or ("regression" if targets.is_floating_point() else "classification")
+    targets = of_kind(name, targets, kind)
+    test_pair = test_pair and (test_pair[0], of_kind(f"{name} (test)", test_pair[1], kind))
     if kind != "regression" and classes is None:
         numbered = [targets, *(test_pair or ())[1:], *([inputs] if kind == "next_token" else [])]
-        classes = len(class_names or ()) or _largest(numbered) + 1
+        classes = _count(class_names, numbered)
     test_set = None if test_pair is None else Examples(*test_pair, normalize, test_extra, input_name)
     examples = Examples(inputs, targets, normalize, extra, input_name)
     labels_found = bool(class_names and not labels)
     return FederatedData(name, kind, examples, split, test_set, classes, class_names, labels_found)
 
 
+def of_kind(where: str, targets: Tensor, kind: Kind) -> Tensor:
+    """Targets in the type that the kind of task needs: integers are numbers, and whole numbers are classes."""
+    if kind == "regression" and not targets.is_floating_point():
+        return targets.to(torch.float32)
+    if kind == "classification" and targets.is_floating_point():
+        check_finite(where, "target", targets, range(len(targets)))
+        fractions = targets[targets != targets.round()]
+        if len(fractions):
+            raise DataError(
+                f"{where}: kind='classification' needs whole numbers as targets, not {fractions[0].item():.6g}; "
+                "for regression leave kind out"
+            )
+        return targets.to(torch.int64)
+    return targets
+
+
 def _clients(name: str, clients: Sequence[Pair], skip_empty: bool) -> Sequence[Pair]:
-    """The clients, after checking that there are some."""
+    """The clients, with names of their inputs, after checking that there are some."""
+    if is_bare(clients):
+        raise DataError(
+            f"{name}: one (inputs, targets) pair; give a list with a pair per client, [(inputs, targets), …]"
+        )
     if len(clients) == 0:
         raise DataError(f"{name}: there are no clients")
+    clients = [with_named_inputs(client) for client in clients]
     return without_empty(name, clients, lambda pair: len(pair[1]), skip_empty)
 
 
-def _largest(parts: Sequence[Tensor]) -> int:
-    return max(int(part.max()) for part in parts if part.numel())
+def _count(class_names: Sequence[str] | None, parts: Sequence[Tensor]) -> int:
+    """The number of classes: those that have names, or else up to the largest number."""
+    return len(class_names or ()) or 1 + max(int(part.max()) for part in parts if part.numel())
 
 
 def _consecutive(sizes: Sequence[int]) -> list[Indices]:
@@ -104,7 +156,7 @@ def _extra_inputs(inputs: Sequence[Any]) -> tuple[dict[str, Tensor], str | None]
     if not inputs or not all(isinstance(part, Mapping) for part in inputs):
         return {}, None
     first, *others = inputs[0]
-    return {key: torch.cat([compact(torch.as_tensor(part[key])) for part in inputs]) for key in others}, first
+    return {key: torch.cat([compact(tensor_of(part[key])) for part in inputs]) for key in others}, first
 
 
 def without_empty(
@@ -144,11 +196,15 @@ def _check_shapes(name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
 
 def named_inputs(inputs: Any) -> Any:
     """Several inputs, a tuple of arrays, as a dict. A model gets inputs of these names in order."""
+    inputs = tuple(map(without_pandas, inputs)) if isinstance(inputs, tuple) else without_pandas(inputs)
     return {f"input_{number}": part for number, part in enumerate(inputs)} if _are_arrays(inputs) else inputs
 
 
 def with_named_inputs(value: Any) -> Any:
     """((a, b), targets) and (a, b, targets) as a pair whose inputs have names. Other values are unchanged."""
+    if isinstance(value, tuple) or is_pair(value):
+        *inputs, targets = value
+        value = (*map(without_pandas, inputs), without_pandas(targets, column=True))
     if _are_arrays(value) and len(value) > 2:
         value = (value[:-1], value[-1])
     return (named_inputs(value[0]), value[1]) if is_pair(value) else value
@@ -160,7 +216,7 @@ def _are_arrays(value: object) -> bool:
 
 def is_bare(value: object) -> bool:
     """Whether the value is one (inputs, targets) pair instead of a list of clients."""
-    return is_pair(value) and _are_arrays(value)
+    return is_pair(value) and _are_arrays(tuple(map(without_pandas, value)) if isinstance(value, tuple) else value)
 
 
 def is_pair(value: object) -> TypeGuard[Pair]:
@@ -173,7 +229,7 @@ def _encode_labels(
 ) -> tuple[Sequence[Pair], Pair | None, tuple[str, ...] | None]:
     """Replace text targets by class numbers. Return clients, test and the labels in the order of their numbers."""
     pairs = [pair for pair in (*clients, *([] if test is None else [test])) if is_pair(pair)]
-    all_targets = [np.asarray(pair[1]) for pair in pairs if _has_text(pair[1])]
+    all_targets = [np.asarray(pair[1]) for pair in pairs if has_text(pair[1])]
     if not all_targets:
         return clients, test, None
     labels = check_labels(name, np.concatenate(all_targets), given)
@@ -182,7 +238,7 @@ def _encode_labels(
     def encode(where: str, pair: Pair) -> Pair:
         if not is_pair(pair):
             raise DataError(f"{name}: {where} is not a pair of inputs and targets")
-        if len(pair[1]) and not _has_text(pair[1]):
+        if len(pair[1]) and not has_text(pair[1]):
             raise DataError(f"{name}: {where} has numbers as targets, but others have text")
         return pair[0], np.array([numbers[text] for text in np.asarray(pair[1]).tolist()], dtype=np.int64)
 
@@ -205,7 +261,8 @@ def check_labels(name: str, texts: np.ndarray[Any, Any], given: Sequence[str] | 
     return labels
 
 
-def _has_text(targets: Array) -> bool:
+def has_text(targets: Array) -> bool:
+    """Whether the targets are labels."""
     if isinstance(targets, Tensor):
         return False
     try:
@@ -225,12 +282,38 @@ def _all_numbers(texts: Iterable[str]) -> bool:
 
 def _tensors(where: str, pair: Pair) -> tuple[Tensor, Tensor]:
     try:
-        inputs, targets = (torch.as_tensor(part) for part in pair)
+        inputs, targets = map(tensor_of, pair)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{where}: not a pair of numeric arrays ({first_line(error)})") from error
     if inputs.ndim == 0 or targets.ndim == 0:
         raise DataError(f"{where}: inputs and targets need a first dimension that counts the examples")
     return compact(inputs), compact(targets)
+
+
+def tensor_of(value: Array) -> Tensor:
+    """The value as a tensor, which shares memory with it if the value can be written to."""
+    value = without_pandas(value)
+    return torch.as_tensor(value.copy() if isinstance(value, np.ndarray) and not value.flags.writeable else value)
+
+
+def without_pandas(value: Any, column: bool = False) -> Any:
+    """A pandas DataFrame as an array of float32, a Series as an array. Other values are unchanged.
+
+    With `column`, a DataFrame of one column is a Series.
+    """
+    if not hasattr(value, "iloc"):
+        return value
+    if column and value.ndim == 2 and value.shape[1] == 1:
+        value = value.iloc[:, 0]
+    if value.ndim == 1:
+        return value.to_numpy()
+    for name in value.columns:
+        if value[name].dtype.kind not in "iufb":
+            raise DataError(
+                f"inputs: column '{name}' has no numbers, such as '{next(iter(value[name]), None)}'; convert it, or "
+                "select the columns of numbers"
+            )
+    return value.to_numpy(np.float32)
 
 
 def first_line(error: BaseException) -> str:

@@ -32,7 +32,8 @@ class Examples:
     """Inputs and targets in their compact form: uint8 images (NCHW), small-integer tokens, float32 features.
 
     Args:
-        normalize: (mean, standard deviation) per channel of uint8 images divided by 255.
+        normalize: (mean, standard deviation) per channel of uint8 images divided by 255, or per column of a table of
+            floating-point inputs.
 
     >>> white = torch.full((2, 1, 2, 2), 255, dtype=torch.uint8)
     >>> images = Examples(white, torch.tensor([0, 1]), normalize=((0.5,), (0.25,)))
@@ -100,10 +101,11 @@ class Examples:
         return {}
 
     def _scale_and_shift(self, normalize: Normalize, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Express (x/255 - mean)/std as one multiplication and one addition per channel."""
+        """Express (x/255 - mean)/std, or (x - mean)/std, as one multiplication and one addition per channel or column."""
         mean, deviation = (torch.tensor(values, dtype=torch.float64) for values in normalize)
         shape = (-1, *[1] * (self.inputs.ndim - 2))
-        scale, shift = 1 / (255 * deviation), -mean / deviation
+        is_table = self.inputs.ndim == 2 and self.inputs.is_floating_point()
+        scale, shift = 1 / ((1 if is_table else 255) * deviation), -mean / deviation
         device = self.inputs.device
         return scale.view(shape).to(device, dtype), shift.view(shape).to(device, dtype)
 
@@ -185,6 +187,11 @@ class Fingerprinted(Protocol):
         """A hash of examples and clients."""
 
 
+def described(data: ClientData) -> str:
+    """The kind of task and the number of classes, as in `classification, 10 classes`."""
+    return data.kind if data.classes is None else f"{data.kind}, {data.classes} classes"
+
+
 def sizes_of(data: ClientData) -> Indices:
     """Number of examples of every client."""
     if isinstance(data, Sized):
@@ -218,6 +225,8 @@ class FederatedData:
     """Names of the classes, if the targets were text."""
     labels_found: bool = False
     """Whether `labels` was collected from these examples alone: another part of the data may number them differently."""
+    client_names: tuple[str, ...] | None = None
+    """Names of the clients, if the data has them."""
 
     def __post_init__(self) -> None:
         for part, examples in (("train", self.examples), ("test", self.test)):
@@ -237,8 +246,7 @@ class FederatedData:
     def __repr__(self) -> str:
         """A summary without the data."""
         test = 0 if self.test is None else len(self.test)
-        classes = "" if self.classes is None else f", {self.classes} classes"
-        return f"<{self.name}: {len(self)} clients, {self.sizes().sum():,} + {test:,} examples, {self.kind}{classes}>"
+        return f"<{self.name}: {len(self)} clients, {self.sizes().sum():,} + {test:,} examples, {described(self)}>"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -273,15 +281,17 @@ class FederatedData:
 
     def divided(self, split: Sequence[Indices]) -> Self:
         """The same examples with other clients."""
-        return replace(self, clients=split)
+        return replace(self, clients=split, client_names=None)
 
     def selected(self, positions: Sequence[Indices]) -> Self:
         """The same clients with some of their examples."""
-        return self.divided([indices[chosen] for indices, chosen in zip(self.clients, positions, strict=True)])
+        pairs = zip(self.clients, positions, strict=True)
+        return replace(self, clients=[indices[chosen] for indices, chosen in pairs])
 
     def part(self, clients: Sequence[int]) -> Self:
         """The same data with some of the clients only."""
-        return replace(self, clients=[self.clients[client] for client in clients])
+        names = None if self.client_names is None else tuple(self.client_names[client] for client in clients)
+        return replace(self, clients=[self.clients[client] for client in clients], client_names=names)
 
     def label_counts(self) -> Indices:
         """Count every client's examples (or tokens) of every class: [clients, classes]."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from laconic.core.errors import DataError
-from laconic.data.arrays import Pair, first_line, from_arrays, is_pair, named_inputs, with_named_inputs
+from laconic.data.arrays import Pair, first_line, has_text, is_pair, named_inputs, pooled, tensor_of, with_named_inputs
 from laconic.data.columns import Columns
 from laconic.data.federated import Array, ClientData, Examples, Kind, NamedInputs, Normalize, compact
 from laconic.data.lazy import read
@@ -39,7 +39,7 @@ class Form:
         """Inputs without targets, as examples whose targets are all 0."""
         parts = self._in_order(given)
         try:
-            main, *more = (compact(torch.as_tensor(part)) for part in parts)
+            main, *more = (compact(tensor_of(part)) for part in parts)
         except (TypeError, ValueError, RuntimeError) as error:
             raise DataError(f"inputs: not an array of numbers ({first_line(error)})") from error
         self._check_shape(main)
@@ -60,8 +60,10 @@ class Form:
         inputs, targets = given
         if self.input_names:
             inputs = dict(zip(self.input_names, self._in_order(inputs), strict=True))
+        if self.labels is None and has_text(targets):
+            raise DataError("data: the targets are text, but the model was trained on numbers; pass numbers of classes")
         options: dict[str, Any] = {"normalize": self.normalize, "labels": self.labels}
-        data = from_arrays([(inputs, targets)], None, self.kind, self.classes, "data", **options)
+        data = pooled([(inputs, targets)], None, self.kind, self.classes, "data", **options)
         self._check_shape(data.examples.inputs)
         return data.examples
 

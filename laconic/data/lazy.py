@@ -11,15 +11,16 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
 from laconic.core.errors import DataError
 from laconic.core.randomness import seeded
 from laconic.core.user_code import blamed, one_line
-from laconic.data.arrays import Pair, check_labels, first_line, from_arrays, without_empty
+from laconic.data.arrays import Pair, check_labels, first_line, from_arrays, of_kind, without_empty
 from laconic.data.checks import check_examples
 from laconic.data.columns import Columns
-from laconic.data.federated import Examples, FederatedData, Indices, Kind, Normalize, compact
+from laconic.data.doubts import doubt_classes, doubt_kind
+from laconic.data.federated import Examples, FederatedData, Indices, Kind, Normalize, compact, described
 
 FIXED_SEED = 0
 """The seed under which examples are read outside of training."""
@@ -54,7 +55,7 @@ class LazyData:
         if self.kind != "regression":
             self.classes = classes or (len(self.labels) if self.labels else None)
             if self.classes is None or not (isinstance(targets, Tensor) or self.labels):
-                self._find_classes(test)
+                self._find_classes(test, kind)
         self.test = None if test is None else self._examples(f"{name} (test)", *test)
 
     def __len__(self) -> int:
@@ -62,7 +63,7 @@ class LazyData:
 
     def __repr__(self) -> str:
         """A summary without the data."""
-        return f"<{self.name}: {len(self)} clients, {self.sizes().sum():,} examples read lazily, {self.kind}>"
+        return f"<{self.name}: {len(self)} clients, {self.sizes().sum():,} examples read lazily, {described(self)}>"
 
     def size(self, client: int) -> int:
         """Number of examples of a client."""
@@ -136,7 +137,8 @@ class LazyData:
         main, *more = inputs.values() if isinstance(inputs, dict) else [inputs]
         extra = dict(zip(self.input_names[1:], (compact(torch.as_tensor(part)) for part in more), strict=True))
         name = next(iter(self.input_names), None)
-        examples = Examples(compact(torch.as_tensor(main)), self._encoded(targets), self.normalize, extra, name)
+        encoded = of_kind(where, self._encoded(targets), self.kind)
+        examples = Examples(compact(torch.as_tensor(main)), encoded, self.normalize, extra, name)
         check_examples(where, examples.inputs, examples.targets, self.kind, self.classes, numbers)
         if examples.inputs.shape[1:] != self.input_shape:
             shape = tuple(examples.inputs.shape[1:])
@@ -156,10 +158,10 @@ class LazyData:
         parts = [self._stacked(client, block, FIXED_SEED)[1] for block in blocks]
         return torch.cat(parts) if isinstance(parts[0], Tensor) else np.concatenate(parts)
 
-    def _find_classes(self, test: Pair | None) -> None:
+    def _find_classes(self, test: Pair | None, kind: Kind | None) -> None:
         """Collect the text labels, or count the classes, in one pass over all examples."""
-        found = [self._targets(client) for client in range(len(self))]
-        found += [] if test is None else [test[1]]
+        train = [self._targets(client) for client in range(len(self))]
+        found = [*train, *([] if test is None else [test[1]])]
         texts = [part for part in found if _is_text(part)]
         if texts and len(texts) < len(found):
             raise DataError(f"{self.name}: some targets are numbers, but others are text")
@@ -169,6 +171,17 @@ class LazyData:
             self.classes = len(self.labels)
         else:
             self.classes = 1 + max(int(torch.as_tensor(part).max()) for part in found if len(part))
+        if self.kind == "classification":
+            tested = None if test is None else self._encoded(test[1])
+            self._doubt(torch.cat([self._encoded(part) for part in train]), tested, kind)
+
+    def _doubt(self, targets: Tensor, tested: Tensor | None, kind: Kind | None) -> None:
+        """Warn if the kind of task or the classes, where they were not given, are probably wrong."""
+        assert self.classes is not None
+        if kind is None and self.labels is None and doubt_kind(self.name, targets, self.classes):
+            return
+        if self.labels is None or self.labels_found:
+            doubt_classes(self.name, targets, tested, self.classes, self.labels)
 
 
 def from_datasets(
@@ -217,6 +230,8 @@ def from_datasets(
 
 
 def _check_map_style(where: str, dataset: Any) -> None:
+    if isinstance(dataset, DataLoader):
+        raise DataError(f"{where}: DataLoader makes batches of its own; pass its data set: loader.dataset")
     is_iterable = isinstance(dataset, IterableDataset)
     if is_iterable or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(
@@ -263,7 +278,7 @@ def stacked(where: str, dataset: Any, positions: Sequence[int], columns: Columns
     try:
         is_text = isinstance(targets[0], str)
         return _stack(inputs), np.array(targets, dtype=object) if is_text else torch.stack(targets)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, KeyError) as error:
         raise DataError(f"{where}: the samples differ in shape ({first_line(error)})") from error
 
 

@@ -58,5 +58,5 @@ def part_of(data: ClientData, clients: Sequence[int]) -> ClientData:
     kept, positions = np.unique(wanted, return_inverse=True)
     split = np.split(positions.astype(np.int64), np.cumsum([data.size(client) for client in clients])[:-1])
     index = torch.from_numpy(kept)
-    part = replace(data, examples=data.examples.rows(index), clients=split, test=None)
+    part = replace(data, examples=data.examples.rows(index), clients=split, test=None, client_names=None)
     return OwnData(part, len(data), local_index)

@@ -18,6 +18,7 @@ _TABLE_OPTIONS: dict[str, Any] = {
     "test": float,
     "kind": str,
     "classes": int,
+    "scale": bool,
 }
 _IMAGE_OPTIONS: dict[str, Any] = {"size": int, "test": float}
 

@@ -102,7 +102,7 @@ def _as_one_client(returned: object) -> dict[str, Any] | None:
     return None
 
 
-def as_data(given: object, name: str = "own", skip_empty: bool = False, what: str = "data is") -> ClientData:
+def as_data(given: object, name: str = "data", skip_empty: bool = False, what: str = "data is") -> ClientData:
     """Data in any form that `from_file` describes. `what` starts the message of an error."""
     if isinstance(given, ClientData):
         return given
@@ -112,6 +112,7 @@ def as_data(given: object, name: str = "own", skip_empty: bool = False, what: st
     if isinstance(given, Mapping):
         options |= _options(given)
         given = options.pop("clients")
+    _refuse_lists_of_arrays(given, what)
     if isinstance(given, Sequence) and len(given):
         test = with_named_inputs(options.get("test"))
         if is_bare(given) or all(is_pair(with_named_inputs(client)) for client in given):
@@ -124,6 +125,19 @@ def as_data(given: object, name: str = "own", skip_empty: bool = False, what: st
         f"{what} {type(given).__name__}; expected a ClientData, a non-empty list with one "
         '(inputs, targets) pair or torch Dataset per client, or a dictionary with "clients" and "test"'
     )
+
+
+def _refuse_lists_of_arrays(given: object, what: str) -> None:
+    """Refuse (inputs, targets), each a list with one array per client."""
+    if not isinstance(given, tuple) or len(given) != 2 or not all(isinstance(part, list) for part in given):
+        return
+    inputs, targets = given
+    if not inputs or len(inputs) != len(targets) or not all(hasattr(part, "shape") for part in (*inputs, *targets)):
+        return
+    # Two clients, each a list [inputs, targets], look the same but for the lengths.
+    are_clients = len(inputs) == 2 and len(inputs[0]) == len(inputs[1])
+    if not are_clients and list(map(len, inputs)) == list(map(len, targets)):
+        raise DataError(f"{what} a list of inputs and a list of targets; pair them: list(zip(inputs, targets))")
 
 
 def _options(returned: Mapping[Any, Any]) -> dict[str, Any]:

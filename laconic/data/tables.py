@@ -1,25 +1,28 @@
-"""CSV and Parquet files: one per client, or one with a column that names each row's client."""
+"""CSV and Parquet files and DataFrames: one per client, or one with a column that names each row's client."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from laconic.core.errors import ConfigError, DataError
-from laconic.data.arrays import Pair, from_arrays
+from laconic.core.errors import ConfigError, DataError, suggestion, warn
+from laconic.data.arrays import Pair, doubt_guesses, pooled
 from laconic.data.divide import divided, held_out
-from laconic.data.federated import FederatedData, Kind
+from laconic.data.doubts import doubt_scale
+from laconic.data.federated import FederatedData, Kind, Normalize
 
 TABLES = (".csv", ".parquet")
 
 
 def from_table(
-    path: str | os.PathLike[str],
+    table: str | os.PathLike[str] | Any,
     target: str,
     *,
     inputs: Sequence[str] | None = None,
@@ -30,13 +33,14 @@ def from_table(
     kind: Kind | None = None,
     classes: int | None = None,
     labels: Sequence[str] | None = None,
+    scale: bool = False,
     seed: int = 0,
     skip_empty: bool = False,
 ) -> FederatedData:
-    """Build federated data from a CSV or Parquet file, or from a folder of them with one file per client.
+    """Build federated data from a CSV or Parquet file, a folder of them with one file per client, or a pandas DataFrame.
 
-    The target is a column of text or whole numbers (classification) or of other numbers (regression). Inputs are passed
-    to the model as they are. A file named `test` in a folder is the test set.
+    The target is a column of text or whole numbers (classification) or of other numbers (regression); `kind` overrides
+    this. A file named `test` in a folder is the test set.
 
     Args:
         inputs: The columns of numbers that the model gets. Default: all but `target` and `client`.
@@ -44,20 +48,79 @@ def from_table(
             file are divided by `partition` (default: iid) among `clients` (default: 100).
         test: Share of each client's rows that is held out for the test, the same rows with every seed.
         labels: As for `from_arrays`.
+        scale: Subtract the mean of each input column and divide by its standard deviation. Both are computed from the
+            training rows of all clients together, so every client's inputs depend on the others' data. In a deployment,
+            pass the same `normalize` to `from_arrays` on every node instead.
     """
-    path = Path(path)
-    tables = {file.stem: _read(file) for file in _files(path)}
-    test_table = tables.pop("test", None) if path.is_dir() else None
+    name, sources, test_source = _sources(table)
+    read = _Reader(target, inputs, client)
+    for source in sources:
+        read.check(source, owned=True)
+    tables = {source.name: source.rows for source in sources}
     if client is not None:
-        tables = _by_client(path.stem, tables, client)
-    read = _Reader(path.stem, target, inputs, client, kind)
-    pairs = [read.pair(f"client '{name}'", table) for name, table in tables.items()]
-    if test_table is None:
+        tables = _by_client(tables, client)
+    pairs = [read.pair(rows) for rows in tables.values()]
+    if test_source is None:
         pairs, test_pair = held_out(pairs, test)
     else:
-        test_pair = read.pair("test", test_table)
-    data = from_arrays(pairs, test_pair, kind, classes, path.stem, None, labels, skip_empty)
-    return divided(data, client is not None or len(tables) > 1, clients, partition, seed)
+        read.check(test_source, owned=False)
+        test_pair = read.pair(test_source.rows)
+    data = pooled(pairs, test_pair, kind, classes, name, _scales(pairs) if scale else None, labels, skip_empty)
+    doubt_guesses(data, kind, classes)
+    if not scale:
+        doubt_scale(name, data.examples.inputs, read.inputs, "pass scale=True (--dataset …,scale=true)")
+    has_clients = client is not None or len(tables) > 1
+    if has_clients:
+        data = replace(data, client_names=tuple(owner for owner, rows in tables.items() if len(rows)))
+    return divided(data, has_clients, clients, partition, seed)
+
+
+def _scales(pairs: Sequence[Pair]) -> Normalize:
+    """Mean and standard deviation of each input column over all clients. A column of one value is only shifted."""
+    rows = np.concatenate([inputs for inputs, _ in pairs if len(inputs)]).astype(np.float64)
+    deviations = rows.std(0)
+    return tuple(rows.mean(0).tolist()), tuple(np.where(deviations > 0, deviations, 1).tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """A table, and the file that it comes from."""
+
+    name: str
+    rows: Any
+    file: Path | None = None
+
+    @property
+    def where(self) -> str:
+        """The start of an error message."""
+        return self.name if self.file is None else self.file.name
+
+    def place(self, row: int) -> str:
+        """A row of the table as the user can find it."""
+        # The first line of a CSV file has the names of the columns.
+        is_text = self.file is not None and self.file.suffix == ".csv"
+        return f"line {row + 2}" if is_text else f"row {self.rows.index[row]}"
+
+    def check_column(self, column: str) -> None:
+        """Raise `DataError` if there is no such column, or if one of its values is missing."""
+        if column not in self.rows.columns:
+            names = list(map(str, self.rows.columns))
+            near = suggestion(column, names) or f"allowed: {', '.join(names)}"
+            raise DataError(f"{self.where}: there is no column '{column}'; {near}")
+        missing = self.rows[column].isna()
+        if missing.any():
+            place = self.place(int(missing.to_numpy().argmax()))
+            raise DataError(f"{self.where}: column '{column}' has no value in {place}; fill it in, or drop the row")
+
+
+def _sources(table: str | os.PathLike[str] | Any) -> tuple[str, list[_Source], _Source | None]:
+    """The data's name, the tables of the clients, and that of the test, if a folder has one."""
+    if hasattr(table, "iloc"):
+        return "table", [_Source("table", table)], None
+    path = Path(table)
+    sources = [_read(file) for file in _files(path)]
+    tests = [source for source in sources if path.is_dir() and source.name == "test"]
+    return path.stem, [source for source in sources if source not in tests], next(iter(tests), None)
 
 
 def _files(path: Path) -> list[Path]:
@@ -81,25 +144,27 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     return _pandas("to_pandas()").DataFrame(list(rows))
 
 
-def _read(file: Path) -> Any:
+def _read(file: Path) -> _Source:
     pd = _pandas(f"{file}: a table")
     if not file.is_file():
         raise DataError(f"{file}: no such file")
     try:
-        return pd.read_csv(file) if file.suffix == ".csv" else pd.read_parquet(file)
+        rows = pd.read_csv(file) if file.suffix == ".csv" else pd.read_parquet(file)
     except pd.errors.EmptyDataError:
-        return pd.DataFrame()
+        rows = pd.DataFrame()
     except (ValueError, OSError, ImportError) as error:
         raise DataError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
+    if len(rows.columns) == 1 and (found := re.search(r"[;\t|]", str(rows.columns[0]))):
+        raise DataError(
+            f"{file.name}: the columns are separated by {found[0]!r}; write the file with commas, or read it in Python: "
+            f"from_table(pandas.read_csv('{file.name}', sep={found[0]!r}), …)"
+        )
+    return _Source(file.stem, rows, file)
 
 
-def _by_client(name: str, tables: Mapping[str, Any], client: str) -> dict[str, Any]:
+def _by_client(tables: Mapping[str, Any], client: str) -> dict[str, Any]:
     rows: dict[str, list[Any]] = {}
     for table in tables.values():
-        if client not in table.columns:
-            raise _missing(name, client, table)
-        if table[client].isna().any():
-            raise DataError(f"{name}: row {int(table[client].isna().argmax())} has no '{client}'")
         for owner, part in table.groupby(client, sort=False):
             rows.setdefault(str(owner), []).append(part)
     import pandas as pd  # an extra
@@ -107,47 +172,58 @@ def _by_client(name: str, tables: Mapping[str, Any], client: str) -> dict[str, A
     return {owner: pd.concat(parts) for owner, parts in rows.items()}
 
 
-def _missing(where: str, column: str, table: Any) -> DataError:
-    return DataError(f"{where}: there is no column '{column}'; allowed: {', '.join(map(str, table.columns))}")
-
-
 class _Reader:
     """Converts tables with the same columns to arrays."""
 
-    def __init__(
-        self, name: str, target: str, inputs: Sequence[str] | None, client: str | None, kind: Kind | None
-    ) -> None:
-        self.name, self.target, self.client, self.kind = name, target, client, kind
+    def __init__(self, target: str, inputs: Sequence[str] | None, client: str | None) -> None:
+        self.target, self.client = target, client
         self.inputs = None if inputs is None else list(inputs)
 
-    def _check(self, where: str, table: Any, inputs: Sequence[str]) -> None:
-        """Raise `DataError` for a missing column, a missing value, or inputs that are not numbers."""
-        for column in (*inputs, self.target):
-            if column not in table.columns:
-                raise _missing(where, column, table)
-            if table[column].isna().any():
-                row = int(table[column].isna().argmax())
-                raise DataError(f"{where}: column '{column}' has no value in row {row}; fill it in, or drop the row")
-        for column in inputs:
-            if table[column].dtype.kind not in "iufb":
-                raise DataError(
-                    f"{where}: column '{column}' has no numbers, such as '{table[column].iloc[0]}'; convert it to numbers, "
-                    "or list the inputs (inputs=A+B on the command line)"
-                )
+    def check(self, source: _Source, owned: bool) -> None:
+        """Raise `DataError` for a missing column, a missing value, or inputs that are not numbers.
 
-    def pair(self, part: str, table: Any) -> Pair:
-        """Inputs and targets of one client or of the test."""
-        where = f"{self.name}, {part}"
-        if len(table) == 0:
-            return np.zeros((0, len(self.inputs or ())), np.float32), np.zeros(0, np.int64)
+        `owned` says whether the rows belong to clients: not those of a test file.
+        """
+        rows = source.rows
+        if len(rows) == 0:
+            return
         if self.inputs is None:
-            self.inputs = [column for column in table.columns if column not in (self.target, self.client)]
-        self._check(where, table, self.inputs)
-        targets = table[self.target]
-        if targets.dtype.kind in "iub" or (self.kind == "classification" and targets.dtype.kind == "f"):
+            self.inputs = self._all_inputs(source)
+        clients = [self.client] if owned and self.client is not None else []
+        for column in (*clients, *self.inputs, self.target):
+            source.check_column(column)
+        for column in self.inputs:
+            if rows[column].dtype.kind not in "iufb":
+                self._refuse(source.where, column, rows[column])
+
+    def _all_inputs(self, source: _Source) -> list[str]:
+        inputs = [column for column in source.rows.columns if column not in (self.target, self.client)]
+        for column in inputs:
+            if str(column).startswith("Unnamed:"):
+                warn(
+                    f"{source.where}: an input has no name ('{column}'); is it the index of a DataFrame? write the file "
+                    "with to_csv(…, index=False), or list the inputs (inputs=A+B on the command line)"
+                )
+        return inputs
+
+    def _refuse(self, where: str, column: str, values: Any) -> None:
+        """Refuse an input that has no numbers. If values repeat, it may be the column of clients."""
+        clients = self.client is None and values.nunique() <= len(values) / 2
+        question = f"is it the column of clients? client={column}; if not, " if clients else ""
+        raise DataError(
+            f"{where}: column '{column}' has no numbers, such as '{values.iloc[0]}'; {question}convert it to numbers, "
+            "or list the inputs (inputs=A+B on the command line)"
+        )
+
+    def pair(self, rows: Any) -> Pair:
+        """Inputs and targets of one client or of the test."""
+        if len(rows) == 0:
+            return np.zeros((0, len(self.inputs or ())), np.float32), np.zeros(0, np.int64)
+        targets = rows[self.target]
+        if targets.dtype.kind in "iub":
             values: np.ndarray[Any, Any] = targets.to_numpy(np.int64, copy=True)
         elif targets.dtype.kind == "f":
             values = targets.to_numpy(np.float32, copy=True)
         else:
             values = np.array([str(value) for value in targets], dtype=object)
-        return table[self.inputs].to_numpy(np.float32, copy=True), values
+        return rows[self.inputs].to_numpy(np.float32, copy=True), values

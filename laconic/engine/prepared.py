@@ -76,8 +76,8 @@ def prepare(
         chosen = numerics.model_copy(update={"strategy": "loop"}) if numerics.strategy == "auto" else numerics
         return PreparedTask(trained, layout, chosen, "no", device, None)
     batch = tuple(part.to(device) for part in example(dtype))
-    task.check(batch)
     _check_labels(task, classes, batch)
+    task.check(batch)
     if trained is not task:
         trained.check(batch)
     draws = stochastic(trained, batch)
@@ -91,11 +91,14 @@ def client_example(data: ClientData, client: int) -> Example:
 
 
 def _check_labels(task: Task, classes: int | None, batch: Batch) -> None:
-    """Refuse a classifier with fewer outputs than classes."""
+    """Refuse a classifier with fewer outputs than classes. `Task.check` reports a module that fails."""
     if classes is None or not predicts_classes(task):
         return
-    with torch.no_grad():
-        outputs = task.outputs(task.module.eval(), batch)[0].shape[-1]
+    try:
+        with torch.no_grad():
+            outputs = task.outputs(task.module.eval(), batch)[0].shape[-1]
+    except Exception:
+        return
     if outputs < classes:
         raise ConfigError(f"model has {outputs} outputs, but the labels go from 0 to {classes - 1}")
 

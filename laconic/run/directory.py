@@ -5,12 +5,15 @@ Files are replaced atomically, so a process that is killed at any moment leaves 
 
 from __future__ import annotations
 
+import csv
 import fcntl
+import io
 import json
 import math
 import os
 import time
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +115,8 @@ class RunDirectory(Callback):
             raise ConfigError(f"out = '{self.path}': is a file; a directory is needed")
         if self.path.exists() and not all(map(is_unfinished, self.path.iterdir())):
             raise ConfigError(
-                f"out = '{self.path}': exists already; continue it with --resume, or choose another --out"
+                f"out = '{self.path}': exists already; continue it with --resume (in Python: resume=True), or choose "
+                "another directory"
             )
 
     def on_run_start(self, run: Run) -> None:
@@ -155,7 +159,7 @@ class RunDirectory(Callback):
                 for name, matrix in run.training.figures().items():
                     self.save_matrix(name, matrix, f"{config.dataset}, {config.partition or 'natural'}, round {last}")
                 if values := run.training.client_values():
-                    self.save_client_values(values)
+                    self.save_client_values(values, getattr(run.training.data, "client_names", None))
         finally:
             if self._lock is not None:
                 os.close(self._lock)
@@ -256,11 +260,15 @@ class RunDirectory(Callback):
         """Write the number of examples per client and class, for the report."""
         write_atomically(self.label_counts, json.dumps(counts.tolist()).encode())
 
-    def save_client_values(self, values: dict[str, list[float]]) -> None:
-        """Write the metrics of each client as CSV: a header, and one line per client."""
+    def save_client_values(self, values: dict[str, list[float]], names: Sequence[str] | None) -> None:
+        """Write the metrics of each client as CSV: a header, and one line per client; and the clients' names, if any."""
         rows = zip(*values.values(), strict=True)
         lines = [",".join(values), *(",".join(f"{value:.10g}" for value in row) for row in rows)]
         write_atomically(self.client_values, "".join(f"{line}\n" for line in lines).encode())
+        if names is not None:
+            table = io.StringIO()
+            csv.writer(table, lineterminator="\n").writerows([("client", "name"), *enumerate(names)])
+            write_atomically(self.path / "client_names.csv", table.getvalue().encode())
 
     def save_matrix(self, name: str, matrix: np.ndarray, title: str) -> None:
         """Write a matrix as CSV, and as a PNG heat map if matplotlib is installed."""

@@ -41,6 +41,7 @@ from laconic.federation.store import MemoryStore
 from laconic.run.client_evaluation import ClientEvaluation
 from laconic.run.diagnostics import Diagnostics
 from laconic.run.full_gradient import FullGradient
+from laconic.run.metric_kind import check_metric_kind
 from laconic.run.settings import Settings
 from laconic.run.training import DIVERGENCE_HINT, Diverged, Record, Training, weighting_of
 
@@ -53,6 +54,7 @@ class Simulation(Training):
     def __init__(self, algorithm: Algorithm, task: Task, data: ClientData, settings: Settings) -> None:
         if settings.engine == "ray":
             settings = settings.model_copy(update={"ray": connect(settings.ray, settings.threads or 1)})
+        check_metric_kind(settings.metrics, data.kind)
         whole = data
         held_out: list[Indices] | None = None
         if settings.client_eval is not None:

@@ -277,3 +277,17 @@ def test_a_real_process_says_the_same(laconic, tmp_path: Path) -> None:
     assert (done.code, done.stdout) == (2, "")
     assert done.stderr == "error: rounds = 0: must be greater than or equal to 1\n"
     assert list(tmp_path.iterdir()) == []
+
+
+LABELS = """
+import numpy as np
+def clients():
+    return [(np.zeros((4, 2), "float32"), np.array([1, 2, 1, 2])) for _ in range(2)]
+"""
+
+
+def test_doubtful_data_is_one_line_once(forked, tmp_path):
+    (tmp_path / "own.py").write_text(LABELS)
+    done = forked("run", "--dataset", "own.py", "--model", "logistic", "--rounds", 1, "--out", "out", "--json")
+    (line,) = [line for line in done.stderr.splitlines() if "class 0" in line]
+    assert done.code == 0 and line.startswith("warning: own: the labels are 1..2; class 0 has no examples")

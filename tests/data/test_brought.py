@@ -172,7 +172,10 @@ def test_a_folder_of_files_has_one_client_per_file(tmp_path):
 
 
 def test_faults_of_tables_say_what_to_do(table, tmp_path):
-    with pytest.raises(DataError, match="column 'hospital' has no numbers, such as 'h0'; convert it"):
+    with pytest.raises(
+        DataError,
+        match="column 'hospital' has no numbers, such as 'h0'; is it the column of clients\\? client=hospital",
+    ):
         load(f"{table}:target=ill")
     with pytest.raises(DataError, match="no column 'sick'; allowed: age, weight, hospital, ill"):
         load(f"{table}:target=sick")
@@ -185,7 +188,7 @@ def test_faults_of_tables_say_what_to_do(table, tmp_path):
     broken = pd.DataFrame(people())
     broken.loc[4, "age"] = np.nan
     broken.to_csv(tmp_path / "broken.csv", index=False)
-    with pytest.raises(DataError, match=r"broken, client 'h1': column 'age' has no value in row 1; fill it in"):
+    with pytest.raises(DataError, match=r"broken\.csv: column 'age' has no value in line 6; fill it in"):
         load(f"{tmp_path / 'broken.csv'}:target=ill,client=hospital")
     with pytest.raises(ConfigError, match=r"test = 1\.0: a share from 0 to below 1"):
         load(f"{table}:target=ill,client=hospital,test=1")

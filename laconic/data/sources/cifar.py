@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
-import warnings
 import zlib
 from itertools import takewhile
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from laconic.core.errors import DataError
+from laconic.core.errors import DataError, warn
 from laconic.data.federated import Normalize
 from laconic.data.files import Checksum, DataFile, Finder
 from laconic.data.sources import idx
@@ -133,7 +132,7 @@ def _sheets(finder: Finder) -> dict[str, bytes]:
         raise DataError("cifar10: found test_batch.webp, but not data_batch_1.webp")
     if len(present) < len(TRAIN_BATCHES):
         count = BATCH_SIZE * len(present)
-        warnings.warn(f"cifar10: only the first {count} of 50000 training images are here", stacklevel=2)
+        warn(f"cifar10: only the first {count} of 50000 training images are here")
     train_labels, test_labels = (
         idx.parse(finder.read(DataFile("cifar10", name)), name, (count,))
         for name, count in (
