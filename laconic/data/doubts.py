@@ -32,7 +32,7 @@ def doubt_kind(name: str, targets: Tensor, classes: int | None) -> bool:
 
 def _zeros_and_ones(targets: Tensor) -> str:
     values = targets.squeeze(-1) if targets.ndim > 1 and targets.shape[-1] == 1 else targets
-    if not bool(((values == 0) | (values == 1)).all()):
+    if not bool(((values == 0) | (values == 1)).all()) or not bool((values == 1).any()):
         return ""
     if values.ndim == 1:
         return (

@@ -41,13 +41,13 @@ def test_a_compressor_is_used_stored_and_found_again(forked, small, tmp_path: Pa
     assert (plain.code, ours.code) == (0, 0), ours.stderr
     config = tomllib.loads((tmp_path / "ours/config.toml").read_text())
     assert config["imports"] == [str(tmp_path / "own.py")]
-    assert config["uplink"]["compressor"] == "halved:0.25" and config["uplink"]["granularity"] == "layer"
+    assert config["uplink"]["compressor"] == "halved:1/4" and config["uplink"]["granularity"] == "layer"
     assert ours.json()["loss"] > plain.json()["loss"], "a quarter of every step"
     again = forked("run", "ours", "--out", "again", "--json", "--trust")
     assert again.json()["loss"] == ours.json()["loss"], again.stderr
     page = forked("report", ".", "-o", "page.html")
     assert page.code == 0, f"a report reads what it does not know: {page.stderr}"
-    assert "halved:0.25" in (tmp_path / "page.html").read_text()
+    assert "halved:1/4" in (tmp_path / "page.html").read_text()
     resumed = forked("run", "ours", "--resume", "--rounds", 3, "--json", "--import", "own.py")
     assert resumed.json()["rounds"] == 3, resumed.stderr
 
