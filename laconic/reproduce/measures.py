@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import floor, isfinite, log10
 from statistics import fmean, stdev
 from typing import Any, Literal
 
@@ -27,6 +28,8 @@ class Measure:
     digits: int = 1
     scientific: bool = False
     """Whether to print three digits and an exponent."""
+    significant: int = 0
+    """The number of significant digits, instead of `digits` decimals."""
     absent: str = "none"
     """The text for None."""
 
@@ -34,7 +37,11 @@ class Measure:
         """Format a value."""
         if value is None:
             return self.absent
-        return f"{value:.2e}".replace("e+", "e") if self.scientific else f"{value:,.{self.digits}f}"
+        if self.scientific:
+            return f"{value:.2e}".replace("e+", "e")
+        exponent = floor(log10(abs(value))) if value and isfinite(value) else 0
+        digits = max(0, self.significant - 1 - exponent) if self.significant else self.digits
+        return f"{value:,.{digits}f}"
 
     def difference(self, value: float) -> str:
         """Format a difference, with its sign."""

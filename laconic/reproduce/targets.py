@@ -11,13 +11,13 @@ from laconic.reproduce.study import Study
 
 POINT = 0.01
 SHARE = 0.9
-COSTS: dict[str, tuple[Callable[[dict[str, Any]], float], int]] = {
-    "rounds": (lambda record: record["round"], 0),
-    "MB up": (lambda record: record["bytes_up"] / 1e6, 2),
-    "MB down": (lambda record: record["bytes_down"] / 1e6, 2),
-    "MB both ways": (lambda record: both(record) / 1e6, 2),
-    "1e5 gradients": (lambda record: record["gradients"] / 1e5, 1),
-    "simulated seconds": (lambda record: record.get("simulated_seconds", float("nan")), 0),
+COSTS: dict[str, Callable[[dict[str, Any]], float]] = {
+    "rounds": lambda record: record["round"],
+    "MB up": lambda record: record["bytes_up"] / 1e6,
+    "MB down": lambda record: record["bytes_down"] / 1e6,
+    "MB both ways": lambda record: both(record) / 1e6,
+    "1e5 gradients": lambda record: record["gradients"] / 1e5,
+    "simulated seconds": lambda record: record.get("simulated_seconds", float("nan")),
 }
 IN_SHORT = ("rounds", "MB both ways")
 IN_DETAIL = ("rounds", "MB up", "MB down", "1e5 gradients", "simulated seconds")
@@ -25,10 +25,9 @@ IN_DETAIL = ("rounds", "MB up", "MB down", "1e5 gradients", "simulated seconds")
 
 def cost_to(accuracy: float, name: str) -> Measure:
     """Return the measure of a cost up to the evaluation where the mean of five reaches the accuracy."""
-    cost, digits = COSTS[name]
-    return Measure(
-        f"{name} to {100 * accuracy:.1f} %", lambda curve: _at(curve, accuracy, cost), digits, absent="not reached"
-    )
+    cost, significant = COSTS[name], 0 if name == "rounds" else 3
+    name = f"{name} to {100 * accuracy:.1f} %"
+    return Measure(name, lambda curve: _at(curve, accuracy, cost), 0, significant=significant, absent="not reached")
 
 
 def times_fewer(accuracy: float, reference: float) -> Measure:
