@@ -341,8 +341,8 @@ def fed_laconic(**parameters: Unpack[Changes]) -> Algorithm:
     """FedAvg with sparse levels both ways: the fewest bytes to an accuracy in our experiments. No setting needs tuning.
 
     Updates are unbiased and without memory; a client that was absent for any number of rounds gets one packet. Both
-    directions have the budget max(64, d / (8 n)) for n participants. Gradients are clipped to the norm 5, so that no client
-    can leave for good.
+    directions have the budget max(64, d / (8 n)) for n participants. Gradients are clipped to the norm 5, which
+    bounds the update of a client whose local steps diverge.
     """
     method = LocalSGD(local_lr=0.1, clip_norm=5.0)
     uplink, downlink = Compressed(Stochastic(), memory="auto"), Mirrored(DeadZone())

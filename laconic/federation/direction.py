@@ -2,8 +2,9 @@
 
 Each update has two scores, both odd in the update. An honest client's are negative on average:
 
-- Training is a restoring force. Let the model x have moved by y since a client's last update u', and let u be its new one.
-  Then u - u' points against y, since the loss curves upward, and u does not oppose y for long: cos(u - u', y) - cos(u, y).
+- Training pulls the model back when other clients have moved it. Let the model x have moved by y since a client's last
+  update u', and let u be its new one. Then u - u' points against y, since the loss curves upward, and u does not oppose y
+  for long: cos(u - u', y) - cos(u, y).
 - The weights of a classifier grow in training: -cos(u, x). If the model is homogeneous in its weights, as with ReLU and no
   biases, <u, x> of one step is proportional to the sum over examples of the label's logit minus the mean logit under the
   prediction. Wrong labels have low logits, so training on them shrinks a good model.

@@ -130,7 +130,8 @@ def _section(name: str, study: Study, docs: Path) -> list[str]:
         return [*lines, _not_run(study)]
     if data["mode"] == "full" and data.get("runs"):
         seeds = max(len(run["seeds"]) for run in data["runs"].values())
-        lines += [f"Made by `laconic reproduce {name} --full --seeds {seeds}`.", ""]
+        complete = study.experiment is not None and data["runs"].keys() == study.experiment.runs.keys()
+        lines += [f"{'Made by' if complete else 'A part of'} `laconic reproduce {name} --full --seeds {seeds}`.", ""]
     lines += [about(study, data) + (f" {BRACKETS}" if study.paper else ""), "", grid(study, data).markdown()]
     lines += _claims(study, data)
     if note := _discussion(docs, "notes").get(name):

@@ -41,7 +41,7 @@ from laconic.federation.store import MemoryStore
 from laconic.run.client_evaluation import ClientEvaluation
 from laconic.run.diagnostics import Diagnostics
 from laconic.run.full_gradient import FullGradient
-from laconic.run.metric_kind import check_metric_kind
+from laconic.run.metrics import check_metric_kind
 from laconic.run.settings import Settings
 from laconic.run.training import DIVERGENCE_HINT, Diverged, Record, Training, weighting_of
 

@@ -19,6 +19,10 @@ CLIENTS = 3
 SETTINGS = {"rounds": 3, "eval_every": 3, "seed": 5, "local_steps": 2}
 
 
+class PowerCut(Exception):
+    """The server stops here."""
+
+
 def federation(folder: Path, nodes=range(CLIENTS)) -> LoopbackGrid:
     grid = LoopbackGrid()
     for client in nodes:

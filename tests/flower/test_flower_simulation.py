@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
@@ -21,6 +23,7 @@ pytest.importorskip("ray", reason="Flower's simulation needs Ray")
 
 from laconic.cli.new_app import write_app
 from laconic.flower.local_federation import free_port
+from tests.documentation.pages import ROOT
 
 PATIENCE = 600.0
 
@@ -41,38 +44,48 @@ def healthy(port: int) -> bool:
         return False
 
 
-@pytest.mark.long
-def test_the_template_runs_in_flowers_simulation(tmp_path: Path) -> None:
-    write_app(tmp_path / "app", 3)
-    port, log, run = free_port(), tmp_path / "superlink.log", RunDirectory(tmp_path / "run")
-    home = tmp_path / "flwr"
+@contextmanager
+def flower_simulation(folder: Path) -> Iterator[Callable[..., None]]:
+    """A SuperLink with Flower's simulation. Yields a function that runs an app on three nodes until `done()`."""
+    port, log, home = free_port(), folder / "superlink.log", folder / "flwr"
     home.mkdir()
     link = f'[superlink]\ndefault = "sim"\n\n[superlink.sim]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
     (home / "config.toml").write_text(link)
-    bin_folder = Path(sys.executable).parent
+    programs = Path(sys.executable).parent
     environment = os.environ | {
-        "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])),
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "XDG_STATE_HOME": str(folder / "state"),
         # As the app's README has it: nothing is fetched.
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     }
-    command = [str(bin_folder / "flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--database", str(tmp_path / "superlink.sqlite")]
+    command = [str(programs / "flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--database", str(folder / "superlink.sqlite")]
     with log.open("ab") as output:
-        superlink = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=output, stderr=output)
+        superlink = subprocess.Popen(command, env=environment, cwd=folder, stdout=output, stderr=output)
+
+    def run(app: Path, done: Callable[[], bool], *options: str) -> None:
+        said = ["--federation-config", "num-supernodes=3", *options]
+        subprocess.run([str(programs / "flwr"), "run", str(app), "sim", *said], env=environment, check=True)
+        wait(done, log)
+
     try:
         wait(lambda: healthy(port), log)
-        said = ["--federation-config", "num-supernodes=3", "--run-config", f"out={json.dumps(str(run.path))} rounds=3"]
-        subprocess.run(
-            [str(bin_folder / "flwr"), "run", str(tmp_path / "app"), "sim", *said], env=environment, check=True
-        )
-        wait(run.model.exists, log)
+        yield run
     finally:
         superlink.terminate()
         superlink.wait()
+
+
+@pytest.mark.long
+def test_the_template_runs_in_flowers_simulation(tmp_path: Path) -> None:
+    write_app(tmp_path / "app", 3)
+    run = RunDirectory(tmp_path / "run")
+    with flower_simulation(tmp_path) as start:
+        start(tmp_path / "app", run.model.exists, "--run-config", f"out={json.dumps(str(run.path))} rounds=3")
     expected = laconic.simulate(
         laconic.fed_cams(compressor="sign"),
         "mlp:64",

@@ -19,7 +19,7 @@ from flwr.supernode.start_client_internal import FAB_VERIFICATION_ERROR
 
 from laconic.flower import client_app, wire
 from tests.flower.loopback import LoopbackGrid, failure
-from tests.flower.small_federation import data, federation, run, simulated
+from tests.flower.small_federation import PowerCut, data, federation, run, simulated
 
 
 @pytest.fixture(autouse=True)
@@ -179,10 +179,6 @@ def test_a_client_speaks_for_no_more_examples_than_it_has(tmp_path):
     found = run(grid, tmp_path, "fed_avg", rounds=1, client_eval_every=1).history[-1]
     assert found["clients_accuracy"] > 0.01
     assert "clients_odd" not in found
-
-
-class PowerCut(Exception):
-    pass
 
 
 def test_a_crash_while_clients_evaluate_costs_no_round(tmp_path):

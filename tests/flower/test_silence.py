@@ -18,7 +18,7 @@ from laconic.flower import reply_times
 from laconic.flower.absences import Absences
 from laconic.flower.reply_times import ReplyTimes
 from tests.flower.loopback import Filter, LoopbackGrid, failure
-from tests.flower.small_federation import CLIENTS, SETTINGS, federation, run
+from tests.flower.small_federation import CLIENTS, SETTINGS, PowerCut, federation, run
 
 
 @pytest.fixture(autouse=True)
@@ -30,10 +30,6 @@ def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class Stalled(Exception):
     """The server asks for ever."""
-
-
-class PowerCut(Exception):
-    pass
 
 
 def trained(reply: Message) -> bool:

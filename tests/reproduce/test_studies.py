@@ -17,6 +17,7 @@ from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.options import options
 from laconic.reproduce.runner import collect
 from laconic.reproduce.tables import grid, rows, verdicts
+from laconic.reproduce.targets import measures as measures_of
 from laconic.run.config import load_config
 
 NAMES = {
@@ -44,7 +45,9 @@ def test_the_quick_form_goes_the_whole_way(name: str, tmp_path: Path) -> None:
             assert set(numbers) == set(study.quick or [*study.experiment.runs][:4])
             assert all(len(run["curves"][0]["accuracy"]) == 3 or "diverged" in run for run in data["runs"].values())
         for measures in numbers.values():
-            assert set(measures) >= {measure.name for measure in study.measures}
+            assert [*measures] == [measure.name for measure in measures_of(study, data)]
+            assert [*measures][: len(study.measures)] == [measure.name for measure in study.measures]
+            assert (len(measures) > len(study.measures)) == bool(study.references)
         table = grid(study, data)
         assert len(table.rows) == len(numbers) and all(len(row) == len(table.head) for row in table.rows)
         assert len(verdicts(study, data)) == len(study.claims)
