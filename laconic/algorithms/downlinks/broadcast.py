@@ -68,9 +68,7 @@ class Broadcast(CompressedLink, Downlink):
         return {"version": torch.tensor(version), **log}
 
     def send(self, broadcast: BroadcastModel, client: ClientModelVersion, context: RoundContext) -> Body:
-        if client.version not in broadcast.by_version:
-            broadcast.by_version[client.version] = self._cheapest(broadcast, client.version)
-        return broadcast.by_version[client.version]
+        return broadcast.for_version(client.version, lambda: self._cheapest(broadcast, client.version))
 
     def _cheapest(self, broadcast: BroadcastModel, since: int) -> Body:
         now = self.version(broadcast.state)
