@@ -99,8 +99,14 @@ class Run:
     bits: float
 
     @classmethod
+    def expecting(cls, symbols: Symbols, weights: Weights, counts: Counts | None = None) -> Run:
+        """A run under weights that both sides know."""
+        counts = count_symbols(symbols, len(weights)) if counts is None else counts
+        return cls(symbols, weights, None, cost(counts, weights))
+
+    @classmethod
     def with_table(cls, symbols: Symbols, size: int, counts: Counts | None = None) -> Run:
-        """A run that is preceded by a table of the symbol counts, which are found if they are not given."""
+        """A run that is preceded by a table of the symbol counts."""
         counts = count_symbols(symbols, size) if counts is None else counts
         table = table_of(counts)
         bits = cost(counts, table_weights(table)) + cost(count_symbols(table, 256), _TABLE_WEIGHTS)
@@ -110,8 +116,8 @@ class Run:
     def smaller(cls, symbols: Symbols, expected: Weights) -> Run:
         """A run with or without a table, whichever is smaller."""
         counts = count_symbols(symbols, len(expected))
-        without = cls(symbols, expected, None, cost(counts, expected))
-        return min(without, cls.with_table(symbols, len(expected), counts), key=lambda run: run.bits)
+        runs = cls.expecting(symbols, expected, counts), cls.with_table(symbols, len(expected), counts)
+        return min(runs, key=lambda run: run.bits)
 
 
 class SymbolWriter:
@@ -168,7 +174,7 @@ class SymbolReader:
         return symbols
 
     def start(self, weights: Weights) -> Callable[[NDArray[Any], NDArray[Any]], None]:
-        """Start a run; return a function of a table and a vector that fills the vector with the values of the next symbols."""
+        """Start a run; return a function of a table and a vector: it fills the vector with the next symbols' values."""
         from laconic.compression import kernels
 
         edges = _edges(weights)

@@ -5,9 +5,9 @@ Random positions take less than 1 % more than log2 C(d, k) bits, clustered ones 
 - `split` (Golomb, 1966; Rice, 1979) splits each gap at bit `width`. The low bits are nearly random and stored directly.
   The high part is written in unary, as zeros followed by a one, into a second bit stream, which `coding="rice"` stores
   directly and `coding="ans"` entropy-codes.
-- `classify` assigns each gap to a class, two per octave, which begin at 0, 1, 2, 4, 6, 10, 14, 22, … The class is entropy-coded; the bits within the class are stored
-  directly. This adapts to any distribution: positions of real updates are clustered and take about half the bits of random
-  ones.
+- `classify` assigns each gap to a class, two per octave: they begin at 0, 1, 2, 4, 6, 10, 14, 22, … The class is
+  entropy-coded; the bits within the class are stored directly. This adapts to any distribution: positions of real updates
+  are clustered and take about half the bits of random ones.
 """
 
 from __future__ import annotations

@@ -239,6 +239,7 @@ class Training:
         try:
             while self.server.round < self.settings.rounds:
                 started = time.perf_counter()
+                self.last_round = None  # its vectors are not needed any more
                 self.last_round = self._round()
                 self.ledger.add(self.last_round.costs)
                 record = self._record(self.last_round)

@@ -41,7 +41,7 @@ class Mirrored(CompressedLink, Downlink):
         self.compressor.scaled_for_feedback()  # rejects a compressor that cannot contract
 
     def init(self, model: Tensor) -> State:
-        return {"initial": model.clone()}
+        return {"initial": model}
 
     @property
     def encodes_per_client(self) -> bool:

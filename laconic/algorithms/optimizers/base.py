@@ -37,7 +37,7 @@ class Optimizer(Part):
         raise NotImplementedError
 
     def step(self, mean: Tensor, state: State) -> tuple[Tensor, State]:
-        """The step, which `Downlink.advance` adds to the model, and the new state."""
+        """The step, which `Downlink.advance` adds to the model, and the new state, which may overwrite the old one."""
         raise NotImplementedError
 
     def average_weight(self, rounds: int) -> float:

@@ -118,7 +118,9 @@ class Stochastic(Budgeted):
 
 
 def _total(x: Floats, highest: float) -> float:
-    """The sum of |x| / highest, in the order in which NumPy sums a whole vector."""
+    """The sum of |x| / highest, in the order in which NumPy sums a whole vector: float32 in pieces, float64 at once."""
+    if x.dtype == np.float64:
+        return float((np.abs(x) / highest).sum())
     total, buffer = np.float64(0), np.empty(min(BLOCK, len(x)), dtype=x.dtype)
     for start, end in blocks(len(x)):
         block = np.abs(x[start:end], out=buffer[: end - start])
