@@ -17,7 +17,9 @@ def insert_content(connection: sqlite3.Connection, content: memoryview | bytes) 
     """Insert a content into the table `contents`; returns its id."""
     size, large = len(content), len(content) >= LARGE_BYTES
     value, given = ("zeroblob(?)", size) if large else ("?", content)
-    ((place,),) = connection.execute(f"INSERT INTO contents (content) VALUES ({value}) RETURNING id", (given,)).fetchall()
+    ((place,),) = connection.execute(
+        f"INSERT INTO contents (content) VALUES ({value}) RETURNING id", (given,)
+    ).fetchall()
     if large:
         with connection.blobopen("contents", "content", place) as blob:
             for start in range(0, size, _PIECE):
@@ -32,7 +34,9 @@ def select_contents(connection: sqlite3.Connection, condition: str, values: tupl
         f"place, length(content) FROM entries LEFT JOIN contents ON id = place WHERE {condition} ORDER BY name",
         values,
     )
-    return [(*row[:4], _large(connection, *row[5:]) if row[4] is None and row[6] else row[4]) for row in rows.fetchall()]
+    return [
+        (*row[:4], _large(connection, *row[5:]) if row[4] is None and row[6] else row[4]) for row in rows.fetchall()
+    ]
 
 
 def _large(connection: sqlite3.Connection, place: int, size: int) -> bytearray:

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from laconic.algorithms.optimizers.base import Decay, Optimizer, Rate
+from laconic.algorithms.optimizers.base import Decay, Optimizer, Rate, zeros_like
 from laconic.core.part import State, checked, part
 from laconic.core.schedules import RateSchedule, Schedule
 
@@ -35,7 +35,7 @@ class Adaptive(Optimizer):
     average: PositiveInt = 1
 
     def init(self, model: Tensor) -> State:
-        state = {"m": torch.zeros_like(model), "v": torch.zeros_like(model)}
+        state = {"m": zeros_like(model), "v": zeros_like(model)}
         if self.bias_correction:
             state["t"] = torch.zeros((), dtype=torch.int64)
         return state
