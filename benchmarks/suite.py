@@ -2,8 +2,8 @@
 
     python benchmarks/suite.py [--only links simulation zoo codec] [--output benchmarks/results]
 
-Every figure is a cost, so lower is better. It is a ratio within one run, such as our time divided by that of a plain loop: it
-can be compared between runs, though the speed of the machine changes.
+Every figure is a cost, so lower is better. It is a ratio within one run, such as our time divided by that of a plain loop,
+so it can be compared between runs, though the speed of the machine changes.
 """
 
 from __future__ import annotations
