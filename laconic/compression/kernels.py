@@ -236,25 +236,25 @@ def round_magnitudes(
 
 
 @kernel
-def round_to_kept(
-    values: NDArray[Any],
-    draws: NDArray[Any],
-    step: Any,
-    highest: Any,
-    start: int,
-    positions: NDArray[np.int64],
-    levels: NDArray[np.int16],
-    found: int,
+def append_nonzero(
+    numbers: NDArray[np.int16], start: int, positions: NDArray[np.int64], kept: NDArray[np.int16], found: int
 ) -> int:
-    """`round_magnitudes` of the entries from `start` on, but it appends only levels that are not 0; returns their number.
+    """Append the numbers that are not 0, and their positions from `start` on; returns how many there are now.
 
-    There must be room for all entries.
+    There must be room for all of them.
     """
-    for index in range(len(values)):
-        level = min(np.floor(abs(values[index]) / step + draws[index]), highest)
-        # No branch: which levels are 0 cannot be predicted.
-        positions[found], levels[found] = start + index, -level if values[index] < 0 else level
-        found += level >= 1
+    whole = len(numbers) // 32 * 32
+    for first in range(0, whole, 32):
+        part, nonzero = numbers[first : first + 32], 0
+        for index in range(32):  # fixed length and no branch, so that the compiler vectorizes it
+            nonzero += part[index] != 0
+        if nonzero:
+            for index in range(32):  # no branch: which numbers are 0 cannot be predicted
+                positions[found], kept[found] = start + first + index, part[index]
+                found += part[index] != 0
+    for index in range(whole, len(numbers)):
+        positions[found], kept[found] = start + index, numbers[index]
+        found += numbers[index] != 0
     return found
 
 
@@ -289,11 +289,18 @@ def classify_gaps(
 
 
 @kernel
-def unpack_signs(bits: NDArray[np.uint8], start: int, scale: Any, out: NDArray[Any]) -> None:
-    """`-scale` for each set bit from bit `start` on, the highest of a byte first, and `scale` for the others."""
-    for index in range(len(out)):
-        bit = start + index
-        out[index] = -scale if (bits[bit >> 3] >> (7 - (bit & 7))) & 1 else scale
+def unpack_signs(bits: NDArray[np.uint8], start: int, table: NDArray[Any], out: NDArray[Any]) -> None:
+    """The values of the bits from bit `start` on; row b of `table` has the values of the eight bits of byte b."""
+    head = min(-start % 8, len(out))
+    whole = (len(out) - head) // 8
+    for index in range(head):
+        out[index] = table[bits[start >> 3], (start & 7) + index]
+    for number in range(whole):
+        row, part = table[bits[((start + head) >> 3) + number]], out[head + 8 * number : head + 8 * number + 8]
+        for index in range(8):  # fixed length, so that the compiler vectorizes it
+            part[index] = row[index]
+    for index in range(head + 8 * whole, len(out)):
+        out[index] = table[bits[(start + index) >> 3], (start + index) & 7]
 
 
 @kernel

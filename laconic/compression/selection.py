@@ -16,7 +16,7 @@ from laconic.compression.gap_coding import Positions
 from laconic.core.errors import PacketError
 
 _SAMPLE = 1 << 17
-_ABOVE = 1 << 10
+_ABOVE = 1 << 8
 """The number of entries of the sample that should be above the threshold; more would save few candidates."""
 _SMALL = 1 << 13
 """Up to this size sampling saves no time."""

@@ -22,6 +22,8 @@ _MOST_SYMBOLS = 2**CODED_BITS + 1
 HIGHEST_LEVEL = 2**MOST_BITS
 _HALF_EXPONENTS = {Codec.FLOAT16: 0x7C00, Codec.BFLOAT16: 0x7F80}
 """The exponent bits, all of which are set in NaN and infinity."""
+_SIGNS = 1 - 2 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32)
+"""The eight signs of each byte."""
 
 
 class ValueReader(Protocol):
@@ -127,11 +129,15 @@ class SignReader(ScaledReader):
     def __init__(self, count: int, groups: int, reader: BodyReader) -> None:
         super().__init__(reader.values(groups), None)
         self._bits = np.frombuffer(reader.take(-(-count // 8)), dtype=np.uint8)
+        self._table: tuple[int, Floats] | None = None
+        """A group, and the eight values of each byte in it."""
 
     def _values(self, piece: Floats, at: int, group: int) -> None:
         from laconic.compression import kernels
 
-        kernels.unpack_signs(self._bits, at, piece.dtype.type(self._scales[group]), piece)
+        if self._table is None or self._table[0] != group:
+            self._table = group, _SIGNS.astype(piece.dtype) * piece.dtype.type(self._scales[group])
+        kernels.unpack_signs(self._bits, at, self._table[1], piece)
 
     @property
     def repeatable(self) -> bool:

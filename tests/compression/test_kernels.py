@@ -107,7 +107,8 @@ def test_symbols_become_values(frequent: float) -> None:
 def test_signs() -> None:
     negative = heavy(1001) < 0
     bits, out = np.packbits(negative), np.empty(700, dtype=np.float32)
-    kernels.unpack_signs(bits, 13, np.float32(0.25), out)
+    table = np.where(np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1), -0.25, 0.25).astype(np.float32)
+    kernels.unpack_signs(bits, 13, table, out)
     assert np.array_equal(out, np.where(negative[13:713], -0.25, 0.25).astype(np.float32))
 
 

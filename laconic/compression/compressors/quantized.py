@@ -215,14 +215,15 @@ def round_to_kept(
 
     kind, found = values.dtype.type, 0
     positions, levels = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int16)
+    of_block = np.empty(min(BLOCK, len(values)), dtype=np.int16)
     for start, end, draws in drawn_blocks(values, generator):
         if not step:
             continue
         if found + end - start > len(positions):
             room = max(expected + BLOCK, 2 * len(positions)) + end - start
             positions, levels = (np.append(each[:found], np.empty(room, each.dtype)) for each in (positions, levels))
-        of_block = (values[start:end], draws, kind(step), kind(highest), start)
-        found = kernels.round_to_kept(*of_block, positions, levels, found)
+        kernels.round_magnitudes(values[start:end], draws, kind(step), kind(highest), of_block)
+        found = kernels.append_nonzero(of_block[: end - start], start, positions, levels, found)
     return positions[:found], levels[:found]
 
 
