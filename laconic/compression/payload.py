@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from laconic.compression.entropy import blocks
+from laconic.compression.entropy import BLOCK, blocks
 
 _PIECE = 1 << 15
 
@@ -103,8 +103,8 @@ class BlockPayload(Payload):
         return torch.from_numpy(vector)
 
     def add_to(self, accumulator: Tensor, weight: float) -> None:
-        reader, buffer = self.reader(), np.empty(min(_PIECE, self.size), dtype=self.floats)
-        for start, end in blocks(self.size, _PIECE):
+        reader, buffer = self.reader(), np.empty(min(BLOCK, self.size), dtype=self.floats)
+        for start, end in blocks(self.size):
             block = buffer[: end - start]
             reader.read(block)
             accumulator[start:end].add_(torch.from_numpy(block).to(accumulator), alpha=weight)
