@@ -162,11 +162,11 @@ def sum_norm(first: Payload, second: Payload, factor: float = 1.0) -> float:
     if isinstance(first, SparsePayload) and isinstance(second, SparsePayload):
         from laconic.compression import kernels
 
-        parts = (each.numpy() for each in (first.positions, first.values, second.positions, second.values))
-        return math.sqrt(kernels.squared_distance(*parts, factor))
-    squares, one, other = 0.0, first.dense(), second.dense()
-    for start, end in blocks(len(one)):
-        total = one[start:end].double().add_(other[start:end].double(), alpha=factor)
+        one, other = (first.positions.numpy(), first.values.numpy()), (second.positions.numpy(), second.values.numpy())
+        return math.sqrt(kernels.squared_distance(*one, *other, factor))
+    squares, x, y = 0.0, first.dense(), second.dense()
+    for start, end in blocks(len(x)):
+        total = x[start:end].double().add_(y[start:end].double(), alpha=factor)
         squares += float(total.dot(total))
     return math.sqrt(squares)
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -106,8 +108,8 @@ class Everywhere(Placement):
         return groups
 
     def payload(self, values: ValueReader, floats: np.dtype[np.floating]) -> SentPayload:
-        if values.repeatable:
-            return BlockPayload(values.again, self.count, floats)
+        if (unread := values.again()) is not None:
+            return BlockPayload(partial(copy, unread), self.count, floats)
         vector = np.empty(self.count, dtype=floats)
         for start, end in blocks(self.count):
             values.read(vector[start:end])

@@ -37,14 +37,9 @@ class ValueReader(Protocol):
         """Fill `out` with the next values."""
         ...
 
-    @property
-    def repeatable(self) -> bool:
-        """Whether `again` works: values that are not entropy-coded can be read any number of times."""
-        return False
-
-    def again(self) -> ValueReader:
-        """A reader of the same values from the first one on."""
-        raise NotImplementedError
+    def again(self) -> ValueReader | None:
+        """Another reader of the same values, from the first one on; None if they can be read only once."""
+        return None
 
 
 class ExactReader(ValueReader):
@@ -138,10 +133,6 @@ class SignReader(ScaledReader):
         if self._table is None or self._table[0] != group:
             self._table = group, _SIGNS.astype(piece.dtype) * piece.dtype.type(self._scales[group])
         kernels.unpack_signs(self._bits, at, self._table[1], piece)
-
-    @property
-    def repeatable(self) -> bool:
-        return True
 
     def again(self) -> SignReader:
         reader = copy(self)

@@ -75,7 +75,7 @@ class LoopGradients(Gradients):
         self.vector = torch.empty(layout.size, dtype=layout.dtype, device=device)
         self.buffers = torch.empty(layout.buffer_size, dtype=layout.dtype, device=device)
         self.parameters = layout.adopt(module, self.vector, self.buffers)
-        self.views = lambda vector: [slot.view(vector) for slot in layout.parameters]
+        self.slots = layout.parameters
         self.adopted = [_holder(module, slot.name) for slot in layout.buffers]
 
     def __call__(
@@ -114,8 +114,8 @@ class LoopGradients(Gradients):
             if batch is None:
                 continue
             losses[row], parts = self._parts(models[row], buffers[row], batch, seed, row)
-            for view, part in zip(self.views(models[row]), parts, strict=True):
-                view.sub_(part, alpha=rate)
+            for slot, part in zip(self.slots, parts, strict=True):
+                slot.view(models[row]).sub_(part, alpha=rate)
         return losses
 
     def _readopt_buffers(self) -> None:
