@@ -166,7 +166,7 @@ def sum_norm(first: Payload, second: Payload, factor: float = 1.0) -> float:
         return math.sqrt(kernels.squared_distance(*one, *other, factor))
     squares, x, y = 0.0, first.dense(), second.dense()
     for start, end in blocks(len(x)):
-        total = x[start:end].double().add_(y[start:end].double(), alpha=factor)
+        total = torch.add(x[start:end].double(), y[start:end].double(), alpha=factor)
         squares += float(total.dot(total))
     return math.sqrt(squares)
 

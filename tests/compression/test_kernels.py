@@ -125,6 +125,9 @@ def test_the_distance_of_sparse_vectors() -> None:
             expected = float(torch.linalg.vector_norm(first.dense().double() - 0.5 * second.dense().double()))
             assert sum_norm(first, second, -0.5) == pytest.approx(expected, rel=1e-12)
             assert sum_norm(*whole, -0.5) == pytest.approx(expected, rel=1e-12)
+            doubles = [DensePayload(each.dense().double()) for each in (first, second)]
+            assert sum_norm(*doubles, -0.5) == pytest.approx(expected, rel=1e-12)
+            assert torch.equal(doubles[0].dense(), first.dense().double()), "the payload has not changed"
 
 
 @pytest.mark.parametrize("granularity", ["model", "layer"])
