@@ -17,6 +17,7 @@ from laconic.compression.payload import DensePayload, SentPayload
 from laconic.compression.positions import Placement, read_positions
 from laconic.compression.rotation import rotate
 from laconic.compression.values import ValueReader, read_values
+from laconic.core.devices import all_finite
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 
@@ -134,6 +135,6 @@ def decode_dense(body: Body, size: int, dtype: torch.dtype) -> SentPayload:
     # A body may be unaligned within a larger message, and torch needs writable memory.
     usable = kind.isnative and entries.flags.writeable and entries.flags.aligned
     values = torch.from_numpy(entries if usable else entries.astype(kind.newbyteorder("="), copy=True))
-    if size and not torch.isfinite(values.sum()) and not bool(torch.isfinite(values).all()):
+    if size and not all_finite(values):
         raise PacketError("not finite", "NaN or infinity")
     return DensePayload(values)

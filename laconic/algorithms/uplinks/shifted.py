@@ -14,6 +14,7 @@ from laconic.algorithms.link import CompressedLink
 from laconic.algorithms.uplinks.base import Encoded, Uplink
 from laconic.compression import DensePayload, Payload, SumPayload, decode_body, encode_dense
 from laconic.compression.packet import Body, Flag
+from laconic.core.devices import all_finite
 from laconic.core.errors import PacketError
 from laconic.core.part import STATEFUL, State, part
 from laconic.core.randomness import Draw
@@ -53,7 +54,7 @@ class Shifted(CompressedLink, Uplink):
         shift = peer.get("shift")
         # Kept, since the server decodes the same body again to add it.
         moved = self._moved(shift, decode_body(body, context.layout, keep=True), context)
-        if not bool(torch.isfinite(moved).all()):
+        if not all_finite(moved):
             raise PacketError("not finite", "NaN or infinity in the shift")
         return (bodies if shift is None else (encode_dense(shift, lent=True), *bodies)), {"shift": moved}
 
