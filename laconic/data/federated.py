@@ -288,6 +288,10 @@ class FederatedData:
         pairs = zip(self.clients, positions, strict=True)
         return replace(self, clients=[indices[chosen] for indices, chosen in pairs])
 
+    def named(self, names: Sequence[str]) -> Self:
+        """The same data with names of the clients."""
+        return replace(self, client_names=tuple(names))
+
     def part(self, clients: Sequence[int]) -> Self:
         """The same data with some of the clients only."""
         names = None if self.client_names is None else tuple(self.client_names[client] for client in clients)

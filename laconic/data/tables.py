@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ def from_table(
         doubt_scale(name, data.examples.inputs, read.inputs, "pass scale=True (--dataset …,scale=true)")
     has_clients = client is not None or len(tables) > 1
     if has_clients:
-        data = replace(data, client_names=tuple(owner for owner, rows in tables.items() if len(rows)))
+        data = data.named([owner for owner, rows in tables.items() if len(rows)])
     return divided(data, has_clients, clients, partition, seed)
 
 

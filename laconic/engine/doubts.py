@@ -36,12 +36,12 @@ def _unsuitable(task: Task, module: nn.Module, batch: Batch) -> str:
             )
         if _equal(loss, F.nll_loss(outputs, targets)) and not _are_probabilities(outputs.exp()):
             return "loss is nll_loss, but the model does not return log-probabilities; use F.cross_entropy for logits"
-    if outputs.shape == targets.shape and targets.is_floating_point() and _ends_in_sigmoid(module):
-        if _equal(loss, F.binary_cross_entropy_with_logits(outputs, targets)):
-            return (
-                "model ends in a sigmoid, and binary_cross_entropy_with_logits applies it once more; return logits: leave "
-                "out the last sigmoid"
-            )
+    tags = outputs.shape == targets.shape and targets.is_floating_point()
+    if tags and _ends_in_sigmoid(module) and _equal(loss, F.binary_cross_entropy_with_logits(outputs, targets)):
+        return (
+            "model ends in a sigmoid, and binary_cross_entropy_with_logits applies it once more; return logits: leave out "
+            "the last sigmoid"
+        )
     return _mixed_up(task, module, batch, outputs, loss)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,19 +17,6 @@ from laconic.run.settings import Settings
 AnyMetric = Metric | Callable[[Tensor, Tensor], Any]
 Make = Callable[[Any, int | None], AnyMetric]
 """Creates a metric from the module torchmetrics and the number of classes."""
-
-_LOWER_IS_BETTER = re.compile(
-    "loss|error|rmse|mse|mae|perplexity|nll|brier|objective|gradient_norm|spread", re.IGNORECASE
-)
-
-
-def lower_is_better(name: str) -> bool:
-    """Whether a metric should decrease, by its name. All others should increase.
-
-    >>> lower_is_better("worst_client_loss"), lower_is_better("auroc")
-    (True, False)
-    """
-    return _LOWER_IS_BETTER.search(name) is not None
 
 
 class OfProbabilities(nn.Module):

@@ -40,6 +40,7 @@ from laconic.federation.round import Round
 from laconic.federation.store import MemoryStore
 from laconic.run.client_evaluation import ClientEvaluation
 from laconic.run.diagnostics import Diagnostics
+from laconic.run.evaluate import try_metrics
 from laconic.run.full_gradient import FullGradient
 from laconic.run.metrics import check_metric_kind
 from laconic.run.settings import Settings
@@ -50,6 +51,8 @@ Built = TypeVar("Built", nn.Module, nn.Module | Task)
 
 class Simulation(Training):
     """A server, an engine and all clients in one process. The constructor checks everything before any training."""
+
+    client_evaluation: ClientEvaluation | None = None
 
     def __init__(self, algorithm: Algorithm, task: Task, data: ClientData, settings: Settings) -> None:
         if settings.engine == "ray":
@@ -105,7 +108,6 @@ class Simulation(Training):
             self.diagnostics = Diagnostics(self.algorithm.uplink.effective)
         self.full_gradient = FullGradient(self.local_engine, self.server.weighting) if settings.full_gradient else None
 
-        self.client_evaluation: ClientEvaluation | None = None
         if held_out is not None:
             steps = settings.personalize
             self.client_evaluation = ClientEvaluation(self.local_engine, self.task, whole, held_out, steps)
@@ -181,6 +183,12 @@ class Simulation(Training):
             if measured is None or not measured.values
             else {"client": [*map(float, measured.clients)]} | measured.values
         )
+
+    def metric_names(self) -> set[str]:
+        names = super().metric_names()
+        if self.client_evaluation is not None and self._example is not None:
+            names |= self.client_evaluation.names(try_metrics(self.task, self._example))
+        return names
 
     def fingerprints(self) -> dict[str, Any]:
         return self._fingerprints
