@@ -78,7 +78,7 @@ def _show_sweep(
     """Write the report, and print the table or the JSON."""
     runs = [path for tried in ranked for path in tried.directories if RunDirectory(path).has_results()]
     page = directory / "report.html"
-    write_report(runs, page, target and Target(target), rank_by)
+    write_report(runs, page, None if target is None else Target(target), rank_by)
     if as_json:
         print_json({"best": str(best), "runs": [_summary(tried) for tried in ranked]})
         return

@@ -76,6 +76,7 @@ def pooled(
     skip_empty: bool = False,
 ) -> FederatedData:
     """The data of `from_arrays`, without its warnings."""
+    columns = _columns(name, clients, test)
     clients = _clients(name, clients, skip_empty)
     test = None if test is None else with_named_inputs(test)
     extra, input_name = _extra_inputs([pair[0] for pair in clients if is_pair(pair)])
@@ -91,8 +92,23 @@ def pooled(
         classes = _count(class_names, numbered)
     test_set = None if test_pair is None else Examples(*test_pair, normalize, test_extra, input_name)
     examples = Examples(inputs, targets, normalize, extra, input_name)
-    labels_found = bool(class_names and not labels)
-    return FederatedData(name, kind, examples, split, test_set, classes, class_names, labels_found)
+    found = (class_names, bool(class_names and not labels))
+    return FederatedData(name, kind, examples, split, test_set, classes, *found, columns=columns)
+
+
+def _columns(name: str, clients: Any, test: Any) -> tuple[Any, ...] | None:
+    """The columns of inputs that are DataFrames, which must be the same for all; None if they are arrays."""
+    if not isinstance(clients, Sequence):
+        return None
+    parts = [(f"client {client}", pair) for client, pair in enumerate(clients)] + [("the test", test)]
+    frames = [(where, tuple(pair[0].columns)) for where, pair in parts if is_pair(pair) and hasattr(pair[0], "columns")]
+    for where, columns in frames:
+        if columns != frames[0][1]:
+            raise DataError(
+                f"{name}: {where} has the columns {', '.join(map(str, columns))}, but {frames[0][0]} has "
+                f"{', '.join(map(str, frames[0][1]))}; select them in the same order, as in frame[{[*frames[0][1][:2]]}]"
+            )
+    return frames[0][1] if frames else None
 
 
 def of_kind(where: str, targets: Tensor, kind: Kind) -> Tensor:

@@ -227,6 +227,8 @@ class FederatedData:
     """Whether `labels` was collected from these examples alone: another part of the data may number them differently."""
     client_names: tuple[str, ...] | None = None
     """Names of the clients, if the data has them."""
+    columns: tuple[Any, ...] | None = None
+    """Names of the input's columns, if it was a table. New inputs that are a DataFrame get this order."""
 
     def __post_init__(self) -> None:
         for part, examples in (("train", self.examples), ("test", self.test)):

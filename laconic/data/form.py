@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from laconic.core.errors import DataError
+from laconic.core.errors import DataError, suggestion
 from laconic.data.arrays import Pair, first_line, has_text, is_pair, named_inputs, pooled, tensor_of, with_named_inputs
 from laconic.data.columns import Columns
 from laconic.data.federated import Array, ClientData, Examples, Kind, NamedInputs, Normalize, compact
@@ -27,12 +27,13 @@ class Form:
     input_names: tuple[str, ...] = ()
     normalize: Normalize | None = None
     labels: tuple[str, ...] | None = None
+    columns: tuple[Any, ...] | None = None
 
     @classmethod
     def of(cls, data: ClientData) -> Self:
         """The form of a data set."""
         names = data.input_names if isinstance(data, NamedInputs) else ()
-        details = (getattr(data, "normalize", None), getattr(data, "labels", None))
+        details = (getattr(data, name, None) for name in ("normalize", "labels", "columns"))
         return cls(data.kind, data.classes, data.input_shape, names, *details)
 
     def inputs(self, given: Array | Mapping[str, Array]) -> Examples:
@@ -54,6 +55,8 @@ class Form:
             if given.test is None:
                 raise DataError("data: it has no test examples; pass a pair (inputs, targets)")
             return given.test
+        if is_pair(given):
+            given = (self._selected(given[0]), given[1])
         given = with_named_inputs(given)
         if not is_pair(given):
             given = read("data", given, Columns(next_token=self.kind == "next_token"))
@@ -69,7 +72,7 @@ class Form:
 
     def _in_order(self, given: Any) -> list[Any]:
         """The inputs in the order of a batch."""
-        given = named_inputs(given)
+        given = named_inputs(self._selected(given))
         if not isinstance(given, Mapping):
             if len(self.input_names) > 1:
                 raise DataError(f"inputs: the model needs {' and '.join(self.input_names)}: pass a dict of arrays")
@@ -79,6 +82,18 @@ class Form:
             wanted = f"a dict with {' and '.join(self.input_names)}" if self.input_names else "an array"
             raise DataError(f"inputs: {wanted} is allowed, not a dict with {' and '.join(map(str, given))}")
         return [given[name] for name in self.input_names]
+
+    def _selected(self, given: Any) -> Any:
+        """The columns of a DataFrame that the model was trained on, in their order. Other inputs are unchanged."""
+        if self.columns is None or not hasattr(given, "columns"):
+            return given
+        for column in self.columns:
+            if column not in given.columns:
+                near = suggestion(str(column), map(str, given.columns))
+                raise DataError(
+                    f"inputs: there is no column '{column}', which the model was trained on{near and f'; {near}'}"
+                )
+        return given[list(self.columns)]
 
     def _check_shape(self, inputs: Tensor) -> None:
         # Sequences may have another length than in training.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ def from_table(
         read.check(test_source, owned=False)
         test_pair = read.pair(test_source.rows)
     data = pooled(pairs, test_pair, kind, classes, name, _scales(pairs) if scale else None, labels, skip_empty)
+    data = replace(data, columns=tuple(read.inputs or ()))
     doubt_guesses(data, kind, classes)
     if not scale:
         doubt_scale(name, data.examples.inputs, read.inputs, "pass scale=True (--dataset …,scale=true)")

@@ -39,7 +39,7 @@ class ConfigKeys(Settings):
     optimizer: dict[str, Any] = {}
     """How the server updates the model: its name and parameters."""
     downlink: dict[str, Any] = {}
-    """How the model is sent: dense, or compressed by broadcast, mirrored or repeated. Default: the algorithm's own."""
+    """How the model is sent: dense, compressed, broadcast, estimated, mirrored or repeated. Default: the algorithm's own."""
 
 
 class PartParameters(BaseModel):
