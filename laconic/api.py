@@ -282,6 +282,14 @@ def _checked(settings: Mapping[str, Any]) -> Settings:
         raise ConfigError(explain(error)) from None
 
 
+_ELSEWHERE = {
+    "loss": "a loss is part of the model; pass laconic.Task(module, loss) as the model",
+    "clients": "the data has the clients, as in laconic.data.load('digits', clients=10)",
+    "partition": "the data has the clients, as in laconic.data.load('digits', partition='iid')",
+}
+"""What is no setting of `simulate`, and where it belongs."""
+
+
 def _configured(algorithm: Recipe, keywords: Mapping[str, Any]) -> tuple[Algorithm, Settings]:
     """The algorithm with the parameters among the keywords, and the settings. A label takes precedence over keywords."""
     settings = {key: value for key, value in keywords.items() if key in Settings.model_fields}
@@ -293,6 +301,8 @@ def _configured(algorithm: Recipe, keywords: Mapping[str, Any]) -> tuple[Algorit
         recipe, checked = _made(algorithm), _checked(settings)
     for key in changes:
         if key not in SLOTS and not recipe.owners(key):
+            if key in _ELSEWHERE:
+                raise ConfigError(f"{key}: {_ELSEWHERE[key]}")
             parameters = {name for part in recipe.parts().values() for name in part.parameters()}
             raise unknown_name("setting", key, [*Settings.model_fields, *parameters])
     return recipe.replace(**cast(Changes, changes)), checked

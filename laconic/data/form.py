@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -11,7 +11,17 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from laconic.core.errors import DataError, suggestion
-from laconic.data.arrays import Pair, first_line, has_text, is_pair, named_inputs, pooled, tensor_of, with_named_inputs
+from laconic.data.arrays import (
+    Pair,
+    first_line,
+    has_text,
+    is_pair,
+    like_training,
+    named_inputs,
+    pooled,
+    tensor_of,
+    with_named_inputs,
+)
 from laconic.data.columns import Columns
 from laconic.data.federated import Array, ClientData, Examples, Kind, NamedInputs, Normalize, compact
 from laconic.data.lazy import read
@@ -28,13 +38,17 @@ class Form:
     normalize: Normalize | None = None
     labels: tuple[str, ...] | None = None
     columns: tuple[Any, ...] | None = None
+    floating: bool | None = None
+    """Whether inputs are floating-point; None if that is unknown."""
 
     @classmethod
     def of(cls, data: ClientData) -> Self:
         """The form of a data set."""
         names = data.input_names if isinstance(data, NamedInputs) else ()
         details = (getattr(data, name, None) for name in ("normalize", "labels", "columns"))
-        return cls(data.kind, data.classes, data.input_shape, names, *details)
+        examples = getattr(data, "examples", None)
+        floating = examples.inputs.is_floating_point() if isinstance(examples, Examples) else None
+        return cls(data.kind, data.classes, data.input_shape, names, *details, floating)
 
     def inputs(self, given: Array | Mapping[str, Array]) -> Examples:
         """Inputs without targets, as examples whose targets are all 0."""
@@ -44,6 +58,7 @@ class Form:
         except (TypeError, ValueError, RuntimeError) as error:
             raise DataError(f"inputs: not an array of numbers ({first_line(error)})") from error
         self._check_shape(main)
+        main = self._like_training("inputs", main)
         extra = dict(zip(self.input_names[1:], more, strict=True))
         return Examples(main, torch.zeros(len(main)), self.normalize, extra, next(iter(self.input_names), None))
 
@@ -68,7 +83,7 @@ class Form:
         options: dict[str, Any] = {"normalize": self.normalize, "labels": self.labels}
         data = pooled([(inputs, targets)], None, self.kind, self.classes, "data", **options)
         self._check_shape(data.examples.inputs)
-        return data.examples
+        return replace(data.examples, inputs=self._like_training("data", data.examples.inputs))
 
     def _in_order(self, given: Any) -> list[Any]:
         """The inputs in the order of a batch."""
@@ -94,6 +109,9 @@ class Form:
                     f"inputs: there is no column '{column}', which the model was trained on{near and f'; {near}'}"
                 )
         return given[list(self.columns)]
+
+    def _like_training(self, where: str, inputs: Tensor) -> Tensor:
+        return inputs if self.floating is None else like_training(where, inputs, self.floating)
 
     def _check_shape(self, inputs: Tensor) -> None:
         # Sequences may have another length than in training.

@@ -42,6 +42,11 @@ def _unsuitable(task: Task, module: nn.Module, batch: Batch) -> str:
             "model ends in a sigmoid, and binary_cross_entropy_with_logits applies it once more; return logits: leave out "
             "the last sigmoid"
         )
+    if tags and outputs.ndim == 2 and _equal(loss, F.mse_loss(outputs, targets)) and _are_tags(targets):
+        return (
+            "the targets are several labels of 0 or 1 per example, but the loss is the squared error; pass a Task with "
+            "F.binary_cross_entropy_with_logits as its loss"
+        )
     return _mixed_up(task, module, batch, outputs, loss)
 
 
@@ -84,6 +89,13 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 def _are_probabilities(outputs: Tensor) -> bool:
     return bool((outputs >= 0).all()) and bool(torch.isclose(outputs.sum(-1), outputs.new_ones(()), atol=1e-4).all())
+
+
+def _are_tags(targets: Tensor) -> bool:
+    """Whether these are labels that exclude none of each other. Data warns of one-hot targets."""
+    return (
+        bool(((targets == 0) | (targets == 1)).all()) and not bool((targets.sum(-1) == 1).all()) and bool(targets.any())
+    )
 
 
 def _ends_in_sigmoid(module: nn.Module) -> bool:

@@ -137,6 +137,7 @@ _CLASSIFICATION: dict[str, Make] = {
 }
 _REGRESSION: dict[str, Make] = {
     "r2": partial(_function, r2),
+    "mae": partial(_plain, "MeanAbsoluteError"),
     "rmse": partial(_plain, "MeanSquaredError", squared=False),
     "pearson": partial(_plain, "PearsonCorrCoef"),
     "spearman": partial(_plain, "SpearmanCorrCoef"),
@@ -153,12 +154,17 @@ def requested_metrics(settings: Settings, data: ClientData) -> dict[str, AnyMetr
     """The metrics that the settings name. Raises if there are no examples to measure them on."""
     if settings.metrics is None:
         return {}
+    check_test(f"metrics = '{settings.metrics}'", settings, data)
+    return metrics_by_name(settings.metrics, data.kind, data.classes)
+
+
+def check_test(what: str, settings: Settings, data: ClientData) -> None:
+    """Raise if there are no examples to measure metrics on."""
     if data.test is None and settings.client_eval is None:
         raise ConfigError(
-            f"metrics = '{settings.metrics}': there are no test examples to measure them on; pass test examples, "
-            "or in a simulation client_eval=0.2 (--client-eval 0.2)"
+            f"{what}: there are no test examples to measure them on; pass test examples, or in a simulation client_eval=0.2 "
+            "(--client-eval 0.2)"
         )
-    return metrics_by_name(settings.metrics, data.kind, data.classes)
 
 
 def metrics_by_name(names: str, kind: Kind, classes: int | None) -> dict[str, AnyMetric]:

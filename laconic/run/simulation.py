@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -42,7 +42,7 @@ from laconic.run.client_evaluation import ClientEvaluation
 from laconic.run.diagnostics import Diagnostics
 from laconic.run.evaluate import try_metrics
 from laconic.run.full_gradient import FullGradient
-from laconic.run.metrics import check_metric_kind
+from laconic.run.metrics import check_metric_kind, check_test
 from laconic.run.settings import Settings
 from laconic.run.training import DIVERGENCE_HINT, Diverged, Record, Training, weighting_of
 
@@ -58,6 +58,8 @@ class Simulation(Training):
         if settings.engine == "ray":
             settings = settings.model_copy(update={"ray": connect(settings.ray, settings.threads or 1)})
         check_metric_kind(settings.metrics, data.kind)
+        if task.metrics:
+            check_test("metrics", settings, data)
         whole = data
         held_out: list[Indices] | None = None
         if settings.client_eval is not None:
@@ -286,6 +288,9 @@ class Described(Protocol):
 def make_task(module: nn.Module, data: Described) -> Task:
     """The built-in task for this kind of data."""
     if not isinstance(module, nn.Module):
-        raise ConfigError(f"model: a torch.nn.Module or a Task is needed, not {type(module).__name__}")
+        hint = (
+            "; load a state dict into a module first: module.load_state_dict(…)" if isinstance(module, Mapping) else ""
+        )
+        raise ConfigError(f"model: a torch.nn.Module or a Task is needed, not {type(module).__name__}{hint}")
     names = data.input_names if isinstance(data, NamedInputs) else ()
     return TASKS[data.kind](called_by_name(module, names) if names else module)
