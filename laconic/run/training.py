@@ -147,10 +147,6 @@ class Result:
 
         `module.load_state_dict(laconic.load_model(path))` loads it into a module of the same kind.
         """
-        if Path(path).suffix in (".pt", ".pth", ".bin"):
-            raise ConfigError(
-                f"'{path}': this writes a safetensors file; name it so, or use torch.save(result.model.state_dict(), …)"
-            )
         save_model(Path(path), self.model, self.model_sha256, len(self.history))
 
     def to_pandas(self) -> Any:

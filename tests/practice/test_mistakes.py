@@ -37,7 +37,7 @@ def test_settings_that_belong_elsewhere(settings, said):
 
 def test_metrics_without_test_examples_are_refused():
     metrics = {"ones": lambda outputs, targets: outputs.argmax(-1).float().mean()}
-    with pytest.raises(ConfigError, match="metrics: there are no test examples .* client_eval=0.2"):
+    with pytest.raises(ConfigError, match=r"metrics: there are no test examples .* client_eval=0.2"):
         laconic.simulate("fed_avg", net, arrays(), metrics=metrics, **ROUND)
     last = laconic.simulate("fed_avg", net, arrays(), metrics=metrics, client_eval=0.25, **ROUND).history[-1]
     assert "client_ones" in last
