@@ -45,10 +45,10 @@ class Form:
     def of(cls, data: ClientData) -> Self:
         """The form of a data set."""
         names = data.input_names if isinstance(data, NamedInputs) else ()
-        details = (getattr(data, name, None) for name in ("normalize", "labels", "columns"))
+        details = {name: getattr(data, name, None) for name in ("normalize", "labels", "columns")}
         examples = getattr(data, "examples", None)
         floating = examples.inputs.is_floating_point() if isinstance(examples, Examples) else None
-        return cls(data.kind, data.classes, data.input_shape, names, *details, floating)
+        return cls(data.kind, data.classes, data.input_shape, names, floating=floating, **details)
 
     def inputs(self, given: Array | Mapping[str, Array]) -> Examples:
         """Inputs without targets, as examples whose targets are all 0."""

@@ -76,11 +76,19 @@ def from_hugging_face(
         in_memory=in_memory,
         skip_empty=skip_empty,
     )
-    if labels is not None and isinstance(made, FederatedData):
-        made = replace(made, labels=tuple(labels))
-    if names is not None:
-        made = made.named([owner for owner, part in zip(names, parts, strict=True) if len(part)])
+    made = _labeled(made, labels, names, [len(part) for part in parts])
     return divided(made, has_clients, clients, partition, seed)
+
+
+def _labeled(
+    data: FederatedData | LazyData, labels: list[str] | None, names: list[str] | None, sizes: Sequence[int]
+) -> FederatedData | LazyData:
+    """The data with names of its classes and of its clients, if they have some. Empty clients were left out."""
+    if labels is not None and isinstance(data, FederatedData):
+        data = replace(data, labels=tuple(labels))
+    if names is None:
+        return data
+    return data.named([owner for owner, size in zip(names, sizes, strict=True) if size])
 
 
 def _clients(data: Any, test: Any, client: str | None) -> tuple[list[Any], list[str] | None, Any, bool]:

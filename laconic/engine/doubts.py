@@ -29,25 +29,35 @@ def _unsuitable(task: Task, module: nn.Module, batch: Batch) -> str:
     outputs, targets = task.outputs(module, batch)
     loss = task.loss(module, batch)
     if outputs.ndim == 2 and outputs.shape[1] > 1 and targets.ndim == 1 and not targets.is_floating_point():
-        if _equal(loss, F.cross_entropy(outputs, targets)) and _are_probabilities(outputs):
-            return (
-                "model returns probabilities, which are nonnegative and sum to 1, but cross-entropy applies softmax to them "
-                "once more; return logits: leave out the last softmax"
-            )
-        if _equal(loss, F.nll_loss(outputs, targets)) and not _are_probabilities(outputs.exp()):
-            return "loss is nll_loss, but the model does not return log-probabilities; use F.cross_entropy for logits"
-    tags = outputs.shape == targets.shape and targets.is_floating_point()
-    if tags and _ends_in_sigmoid(module) and _equal(loss, F.binary_cross_entropy_with_logits(outputs, targets)):
+        return _loss_of_classes(outputs, targets, loss)
+    if outputs.shape == targets.shape and targets.is_floating_point():
+        return _loss_of_numbers(module, outputs, targets, loss)
+    return _mixed_up(task, module, batch, outputs, loss)
+
+
+def _loss_of_classes(outputs: Tensor, targets: Tensor, loss: Tensor) -> str:
+    if _equal(loss, F.cross_entropy(outputs, targets)) and _are_probabilities(outputs):
+        return (
+            "model returns probabilities, which are nonnegative and sum to 1, but cross-entropy applies softmax to them "
+            "once more; return logits: leave out the last softmax"
+        )
+    if _equal(loss, F.nll_loss(outputs, targets)) and not _are_probabilities(outputs.exp()):
+        return "loss is nll_loss, but the model does not return log-probabilities; use F.cross_entropy for logits"
+    return ""
+
+
+def _loss_of_numbers(module: nn.Module, outputs: Tensor, targets: Tensor, loss: Tensor) -> str:
+    if _ends_in_sigmoid(module) and _equal(loss, F.binary_cross_entropy_with_logits(outputs, targets)):
         return (
             "model ends in a sigmoid, and binary_cross_entropy_with_logits applies it once more; return logits: leave out "
             "the last sigmoid"
         )
-    if tags and outputs.ndim == 2 and _equal(loss, F.mse_loss(outputs, targets)) and _are_tags(targets):
+    if outputs.ndim == 2 and _equal(loss, F.mse_loss(outputs, targets)) and _are_tags(targets):
         return (
             "the targets are several labels of 0 or 1 per example, but the loss is the squared error; pass a Task with "
             "F.binary_cross_entropy_with_logits as its loss"
         )
-    return _mixed_up(task, module, batch, outputs, loss)
+    return ""
 
 
 def _mixed_up(task: Task, module: nn.Module, batch: Batch, outputs: Tensor, loss: Tensor) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from laconic.core.errors import ConfigError, unknown_name
-from laconic.core.task import Metric
+from laconic.core.task import Metric, Task
 from laconic.data.federated import ClientData, Kind
 from laconic.run.settings import Settings
 
@@ -180,11 +180,13 @@ def metrics_by_name(names: str, kind: Kind, classes: int | None) -> dict[str, An
     return {name: NAMES[kind][name](torchmetrics, classes) for name in wanted}
 
 
-def check_metric_kind(names: str | None, kind: Kind) -> None:
-    """Raise `ConfigError` for a metric of another kind of task, and say how to change the kind."""
-    for name in map(str.strip, (names or "").split(",")):
+def check_metrics(settings: Settings, task: Task, data: ClientData) -> None:
+    """Raise `ConfigError` for a named metric of another kind of task, and for a task's metrics without examples."""
+    if task.metrics:
+        check_test("metrics", settings, data)
+    for name in map(str.strip, (settings.metrics or "").split(",")):
         kinds = [other for other in NAMES if name in NAMES[other]]
-        if kinds and kind not in kinds:
-            reason = "floating-point" if kind == "regression" else "integers or text"
-            why = f"the data is {kind}: the targets are {reason}; pass kind={kinds[0]} to change it"
+        if kinds and data.kind not in kinds:
+            reason = "floating-point" if data.kind == "regression" else "integers or text"
+            why = f"the data is {data.kind}: the targets are {reason}; pass kind={kinds[0]} to change it"
             raise ConfigError(f"metrics: '{name}' needs {kinds[0]}, but {why}")

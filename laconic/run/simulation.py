@@ -42,7 +42,7 @@ from laconic.run.client_evaluation import ClientEvaluation
 from laconic.run.diagnostics import Diagnostics
 from laconic.run.evaluate import try_metrics
 from laconic.run.full_gradient import FullGradient
-from laconic.run.metrics import check_metric_kind, check_test
+from laconic.run.metrics import check_metrics
 from laconic.run.settings import Settings
 from laconic.run.training import DIVERGENCE_HINT, Diverged, Record, Training, weighting_of
 
@@ -57,9 +57,7 @@ class Simulation(Training):
     def __init__(self, algorithm: Algorithm, task: Task, data: ClientData, settings: Settings) -> None:
         if settings.engine == "ray":
             settings = settings.model_copy(update={"ray": connect(settings.ray, settings.threads or 1)})
-        check_metric_kind(settings.metrics, data.kind)
-        if task.metrics:
-            check_test("metrics", settings, data)
+        check_metrics(settings, task, data)
         whole = data
         held_out: list[Indices] | None = None
         if settings.client_eval is not None:
