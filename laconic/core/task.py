@@ -284,7 +284,8 @@ def _predictions(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         outputs = outputs.squeeze(-1)
     if outputs.shape != targets.shape:
         raise ConfigError(
-            f"model's output has shape {tuple(outputs.shape)}, which does not fit targets of shape {tuple(targets.shape)}"
+            f"model's output has shape {tuple(outputs.shape)}, which does not fit targets of shape {tuple(targets.shape)}; "
+            "the targets are floating-point, so this is regression; for classes pass integers, or kind='classification'"
         )
     return outputs, targets
 

@@ -64,6 +64,8 @@ class Form:
 
     def examples(self, given: Examples | ClientData | Pair | Dataset[Any]) -> Examples:
         """Examples with targets: a pair of arrays, a data set, or the test set of a `ClientData`."""
+        if isinstance(given, Mapping) and "test" in given:
+            given = given["test"]
         if isinstance(given, Examples):
             return given
         if isinstance(given, ClientData):

@@ -102,7 +102,8 @@ def _check_labels(task: Task, classes: int | None, batch: Batch) -> None:
     except Exception:
         return
     if outputs < classes:
-        raise ConfigError(f"model has {outputs} outputs, but the labels go from 0 to {classes - 1}")
+        hint = "; one output for two classes needs a Task with binary_cross_entropy_with_logits" if outputs == 1 else ""
+        raise ConfigError(f"model has {outputs} outputs, but the labels go from 0 to {classes - 1}{hint}")
 
 
 def usable_device(name: str) -> torch.device:

@@ -59,6 +59,31 @@ def test_several_labels_per_example_say_what_to_do():
 
 
 @pytest.mark.parametrize(
+    ("outputs", "targets", "said"),
+    [
+        (3, np.array([0.0, 1.0, 2.0]), "so this is regression; for classes pass integers, or kind='classification'"),
+        (3, np.array([[0], [1], [2]]), r"shape \(3, 1\); pass one dimension: targets.ravel"),
+        (1, np.array([0, 1, 1]), "labels go from 0 to 1; one output for two classes needs a Task"),
+    ],
+)
+def test_targets_that_do_not_fit_the_model_say_what_to_do(outputs, targets, said):
+    with pytest.raises((ConfigError, DataError), match=said):
+        laconic.simulate("fed_avg", nn.Linear(4, outputs), [(np.ones((3, 4), np.float32), targets)], **ROUND)
+
+
+def test_clients_may_have_names_and_a_dict_is_evaluated_on_its_test():
+    first, second, third = arrays()
+    given = {"clients": {"north": first, "south": second}, "test": third}
+    data = laconic.data.as_data(given)
+    assert data.client_names == ("north", "south")
+    result = laconic.simulate("fed_avg", net, given, **ROUND)
+    assert result.evaluate(given) == result.evaluate(third) == result.metrics
+    empty = (first[0][:0], first[1][:0])
+    with_empty = {"clients": {"none": empty, "south": second}}
+    assert laconic.data.as_data(with_empty, skip_empty=True).client_names == ("south",)
+
+
+@pytest.mark.parametrize(
     ("inputs", "said"),
     [(["good film", "bad film"], "text; convert it to numbers or tokens"), ("sparse", r"pass inputs.toarray\(\)")],
 )
