@@ -62,7 +62,7 @@ def _read_sample(path: Path) -> tuple[Bytes, Bytes, npt.NDArray[np.integer], Byt
         with np.load(path, allow_pickle=False) as stored:
             names = ("x_train", "y_train", "writer_train", "x_test", "y_test")
             x_train, y_train, writer, x_test, y_test = (stored[name] for name in names)
-            numbers = range(int(writer.max(initial=-1)) + 1)
+            numbers = range(int(writer.max()) + 1 if len(writer) else 0)
             writers = stored["writers"].tolist() if "writers" in stored else [*map(str, numbers)]
             if len(writers) < len(numbers):
                 raise ValueError(f"{len(writers)} names for {len(numbers)} writers")
