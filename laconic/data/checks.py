@@ -52,7 +52,8 @@ def _check_classes(
         raise DataError(f"{where}: {kind} needs integer targets, not {targets.dtype}")
     if kind == "classification" and targets.ndim != 1:
         if targets.shape[1:].numel() == 1:
-            raise DataError(f"{where}: targets have shape {tuple(targets.shape)}; pass one dimension: targets.ravel()")
+            found = f"targets of shape {tuple(targets.shape)}; pass one dimension: targets.ravel()"
+            raise DataError(f"{where}: classification needs one label per example, not {found}")
         raise DataError(
             f"{where}: classification needs one label per example, not targets of shape {tuple(targets.shape)}; for several "
             "labels per example pass them as floats, and a Task with binary_cross_entropy_with_logits as its loss"

@@ -283,12 +283,14 @@ class Described(Protocol):
         """The kind of task."""
 
 
+def _no_module(given: object) -> ConfigError:
+    hint = "; load a state dict into a module first: module.load_state_dict(…)" if isinstance(given, Mapping) else ""
+    return ConfigError(f"model: a torch.nn.Module or a Task is needed, not {type(given).__name__}{hint}")
+
+
 def make_task(module: nn.Module, data: Described) -> Task:
     """The built-in task for this kind of data."""
     if not isinstance(module, nn.Module):
-        hint = (
-            "; load a state dict into a module first: module.load_state_dict(…)" if isinstance(module, Mapping) else ""
-        )
-        raise ConfigError(f"model: a torch.nn.Module or a Task is needed, not {type(module).__name__}{hint}")
+        raise _no_module(module)
     names = data.input_names if isinstance(data, NamedInputs) else ()
     return TASKS[data.kind](called_by_name(module, names) if names else module)
