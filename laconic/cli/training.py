@@ -71,7 +71,7 @@ def run(
         if report:
             note(f"The report is {_report(directory, target)}")
         raise
-    page = _report(directory, target) if report else None
+    page = _report(directory, finished.target) if report else None
     if as_json:
         print_json(finished.summary())
         return
