@@ -62,7 +62,7 @@ class Form:
         extra = dict(zip(self.input_names[1:], more, strict=True))
         return Examples(main, torch.zeros(len(main)), self.normalize, extra, next(iter(self.input_names), None))
 
-    def examples(self, given: Examples | ClientData | Pair | Dataset[Any]) -> Examples:
+    def examples(self, given: Examples | ClientData | Pair | Dataset[Any] | Mapping[str, Any]) -> Examples:
         """Examples with targets: a pair of arrays, a data set, or the test set of a `ClientData`."""
         if isinstance(given, Mapping) and "test" in given:
             given = given["test"]

@@ -36,7 +36,8 @@ def _unsuitable(task: Task, module: nn.Module, batch: Batch) -> str:
 
 
 def _loss_of_classes(outputs: Tensor, targets: Tensor, loss: Tensor) -> str:
-    if _equal(loss, F.cross_entropy(outputs, targets)) and _are_probabilities(outputs):
+    # Outputs of 0 and 1 alone are not those of a softmax.
+    if _equal(loss, F.cross_entropy(outputs, targets)) and _are_probabilities(outputs) and (outputs % 1).any():
         return (
             "model returns probabilities, which are nonnegative and sum to 1, but cross-entropy applies softmax to them "
             "once more; return logits: leave out the last softmax"

@@ -133,7 +133,7 @@ class Result:
         """
         return predict(self.model, self.form.inputs(inputs), *self._placed())
 
-    def evaluate(self, data: Examples | ClientData | Pair | Dataset[Any]) -> dict[str, float]:
+    def evaluate(self, data: Examples | ClientData | Pair | Dataset[Any] | Mapping[str, Any]) -> dict[str, float]:
         """The metrics of the trained model on other data.
 
         Args:

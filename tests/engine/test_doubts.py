@@ -85,6 +85,10 @@ def test_ordinary_tasks_are_not_doubted(task, targets):
     assert warned(task, targets) == []
 
 
+def test_one_hot_outputs_are_not_those_of_a_softmax():
+    assert warned(classification(nn.Embedding.from_pretrained(torch.eye(3))), CLASSES, torch.tensor([1, 2])) == []
+
+
 def test_tokens_and_tasks_of_other_forms_are_not_doubted():
     tokens = torch.randint(0, 5, (2, 6))
     assert warned(next_token(nn.Embedding(5, 5)), tokens, tokens) == []
