@@ -86,6 +86,10 @@ class Body:
         """A cache of decoded values for receivers that share this object."""
         return {}
 
+    def take(self, name: str) -> Any:
+        """Remove a value from the cache and return it; None if it is not there."""
+        return self.memo.pop(name, None) if "memo" in vars(self) else None
+
     def __reduce__(self) -> tuple[type[Body], tuple[int, bytes]]:
         # Another process must check and decode the bytes itself.
         return Body, (self.codec, bytes(self.data))
