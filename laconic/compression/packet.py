@@ -15,7 +15,7 @@ field, allocates nothing, and raises `PacketError` with a reason.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from functools import cached_property
 from typing import Any
@@ -75,6 +75,8 @@ class Body:
 
     codec: int
     data: Buffer = b""
+    kept: Any = field(default=None, init=False, compare=False, repr=False)
+    """A decoded value for the next receiver that shares this object. Most bodies have none, so it is no entry of `memo`."""
 
     @cached_property
     def checksum(self) -> int:
@@ -86,9 +88,9 @@ class Body:
         """A cache of decoded values for receivers that share this object."""
         return {}
 
-    def take(self, name: str) -> Any:
-        """Remove a value from the cache and return it; None if it is not there."""
-        return self.memo.pop(name, None) if "memo" in vars(self) else None
+    def keep(self, decoded: Any) -> None:
+        """Set `kept`; None removes it."""
+        object.__setattr__(self, "kept", decoded)
 
     def __reduce__(self) -> tuple[type[Body], tuple[int, bytes]]:
         # Another process must check and decode the bytes itself.
