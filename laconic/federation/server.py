@@ -77,7 +77,8 @@ class Server:
         self.round = 0
         self.attempt = 0
         """How often the current round was repeated because nobody answered."""
-        self.model = model.clone()
+        self.model = model
+        """Every round makes a new tensor: clients, bodies and states may share the memory of this one."""
         self.buffers = buffers.clone()
         self.averages = self.model, self.buffers
         """The moving averages of model and buffers, which are evaluated and saved."""
@@ -132,14 +133,15 @@ class Server:
     def advance(self, received: Received) -> None:
         """Update the model with the received vectors, and go to the next round."""
         algorithm, before = self.algorithm, self.model
-        update = algorithm.method.update(received, self.method_state)
+        update, statistics = algorithm.method.update(received, self.method_state), received.mean(BUFFERS)
+        received.clear()
         if update is not None:
             step, self.optimizer_state = algorithm.optimizer.step(update, self.optimizer_state)
+            del update
             step = algorithm.optimizer.scheduled(step, self.round)
             counts = {"invited": self.count, "population": len(self.data)}
             context = RoundContext(self.layout, self.randomness, self.round, **counts)
             self.model, self.downlink_state = algorithm.downlink.advance(self.model, step, self.downlink_state, context)
-            statistics = received.mean(BUFFERS)
             if statistics is not None:
                 self.buffers = statistics
         self.method_state = algorithm.method.close(self.method_state, before)

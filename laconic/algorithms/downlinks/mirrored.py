@@ -17,7 +17,7 @@ from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import LOST, BroadcastModel, ClientModelVersion, Downlink, LostState
 from laconic.algorithms.downlinks.catch_up import Form, frame, read
 from laconic.algorithms.link import CompressedLink
-from laconic.compression import Codec, decode_body
+from laconic.compression import Codec, decode_body, is_zero
 from laconic.compression.packet import Body
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
@@ -41,7 +41,11 @@ class Mirrored(CompressedLink, Downlink):
         self.compressor.scaled_for_feedback()  # rejects a compressor that cannot contract
 
     def init(self, model: Tensor) -> State:
-        return {"initial": model.clone()}
+        return {"initial": model}
+
+    @property
+    def encodes_per_client(self) -> bool:
+        return True
 
     def send(self, broadcast: BroadcastModel, client: ClientModelVersion, context: RoundContext) -> Body:
         if client.version == LOST:
@@ -53,15 +57,25 @@ class Mirrored(CompressedLink, Downlink):
         # w - v_i accumulates compression errors like an error memory, so C must be contractive.
         draws = context.generator(Draw.DOWNLINK)
         body = self.compression.scaled_for_feedback().encode(target, context.layout, draws, context.invited)
-        if self.threshold is not None:
-            change = decode_body(body, context.layout).dense()
-            change = change - mirror if self.literal else change
-            if torch.linalg.vector_norm(change) <= self.threshold * torch.linalg.vector_norm(mirror):
-                return Body(Codec.SKIP)
+        if self.threshold is not None and self._is_small(body, mirror, context.layout):
+            return Body(Codec.SKIP)
         return body
 
+    def _is_small(self, body: Body, mirror: Tensor, layout: Layout) -> bool:
+        """Whether ||C(w - v_i)|| <= threshold ||v_i||."""
+        if not self.threshold and not self.literal:
+            return is_zero(body, layout)
+        change = decode_body(body, layout).dense()
+        change = change - mirror if self.literal else change
+        norms = torch.linalg.vector_norm(change), torch.linalg.vector_norm(mirror)
+        return bool(norms[0] <= self.threshold * norms[1])
+
     def confirmed(self, broadcast: BroadcastModel, client: ClientModelVersion, body: Body) -> State:
-        moved = self._move(body, self._mirror(broadcast, client), broadcast.layout)
+        mirror = self._mirror(broadcast, client)
+        if not self.literal and "mirror" in client.peer and body.codec not in (Codec.SKIP, Codec.CATCH_UP):
+            decode_body(body, broadcast.layout).add_to(mirror, 1.0)
+            return {"mirror": mirror}
+        moved = self._move(body, mirror, broadcast.layout)
         if not self.literal:
             return {"mirror": moved}
         error = client.peer.get("error", torch.zeros_like(moved))
@@ -74,18 +88,19 @@ class Mirrored(CompressedLink, Downlink):
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
         if lost and body.codec != Codec.CATCH_UP:
             raise LostState
-        model = self._move(body, state.get("model", initial), layout)
-        return model, {"model": model.clone()}
+        model = self._move(body, state.get("model", initial), layout, keep=True)
+        return model, {"model": model}
 
-    def _move(self, body: Body, before: Tensor, layout: Layout) -> Tensor:
+    def _move(self, body: Body, before: Tensor, layout: Layout, *, keep: bool = False) -> Tensor:
+        """The model after a body, in a new tensor or the one before. `keep`: the other side moves its copy by the same."""
         if body.codec == Codec.SKIP:
-            return before.clone()
+            return before
         if body.codec == Codec.CATCH_UP:
             _, _, form, items = read(body, layout)
             if form != Form.WHOLE:
                 raise PacketError("form", "a mirrored model comes whole or as a difference")
             return decode_body(items[0], layout).dense()
-        payload = decode_body(body, layout)
+        payload = decode_body(body, layout, keep=keep)
         if self.literal:
             return payload.dense()
         moved = before.clone()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import numpy as np
+import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
@@ -15,6 +17,11 @@ from laconic.core.schedules import LARGEST, RateSchedule, Schedule
 
 Rate = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+def zeros_like(model: Tensor) -> Tensor:
+    """Zeros whose memory is taken only when they are first written."""
+    return torch.from_numpy(np.zeros(model.shape, torch.empty(0, dtype=model.dtype).numpy().dtype)).to(model.device)
 
 
 class Optimizer(Part):
@@ -37,7 +44,7 @@ class Optimizer(Part):
         raise NotImplementedError
 
     def step(self, mean: Tensor, state: State) -> tuple[Tensor, State]:
-        """The step, which `Downlink.advance` adds to the model, and the new state."""
+        """The step, which `Downlink.advance` adds to the model, and the new state, which may overwrite the old one."""
         raise NotImplementedError
 
     def average_weight(self, rounds: int) -> float:

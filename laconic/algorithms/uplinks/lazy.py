@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -57,9 +56,8 @@ class ThresholdUplink(CompressedUplink):
         """Whether ||y - r|| <= threshold ||r||; False without a reference."""
         if "reference" not in state:
             return False
-        reference = self.reference(state, context.layout).dense()
-        distance = torch.linalg.vector_norm(payload.dense() - reference)
-        return bool(distance <= self.limit(context) * torch.linalg.vector_norm(reference))
+        reference = self.reference(state, context.layout)
+        return sum_norm(payload, reference, -1.0) <= self.limit(context) * reference.norm()
 
     def reference(self, state: State, layout: Layout) -> Payload:
         """r, decoded from the state of the client or the peer state of the server."""
@@ -82,7 +80,7 @@ class Lazy(ThresholdUplink):
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         target = self.target(update, state, context)
         body = self.compress(target, context)
-        used: Payload = decode_body(body, context.layout)
+        used: Payload = decode_body(body, context.layout, keep=True)
         reference = body.to_tensor()
         if self.is_similar(used, state, context):
             body, used, reference = SKIP, self.reference(state, context.layout), state["reference"]
@@ -112,7 +110,7 @@ class Accelerated(ThresholdUplink):
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         target = self.target(update, state, context)
         body = self.compress(target, context)
-        decoded: Payload = decode_body(body, context.layout)
+        decoded: Payload = decode_body(body, context.layout, keep=True)
         flags = Flag.ACCELERATED if self.is_similar(decoded, state, context) else Flag(0)
         used = SumPayload(self.reference(state, context.layout), decoded) if flags else decoded
         remembered = used if self.feedback == "used" else decoded
@@ -126,7 +124,7 @@ class Accelerated(ThresholdUplink):
             if "reference" not in peer:
                 raise PacketError("reference", "an acceleration before anything was sent")
             reference = self.reference(peer, context.layout)
-            distance = sum_norm(decode_body(body, context.layout), reference, -1.0)
+            distance = sum_norm(decode_body(body, context.layout, keep=True), reference, -1.0)
             if distance > _SLACK * self.limit(context) * reference.norm():
                 raise PacketError("accelerated", "an acceleration of an update that is not close to the last one")
             bodies = Body.from_tensor(peer["reference"]), body

@@ -13,7 +13,8 @@ from pydantic import AfterValidator, Field
 from laconic.compression import groups
 from laconic.compression.body import Floats
 from laconic.compression.compressors.base import Compressor, compressor
-from laconic.compression.compressors.quantized import representable, round_magnitudes
+from laconic.compression.compressors.quantized import representable, round_to_kept
+from laconic.compression.entropy import BLOCK, blocks
 from laconic.compression.forms import Form, Kept, Levels, Signs
 from laconic.compression.gap_coding import Positions
 from laconic.compression.groups import Bounds, spans
@@ -91,11 +92,8 @@ class Stochastic(Budgeted):
     contractive = False
 
     def levels(self, x: Floats, rng: np.random.Generator) -> tuple[Positions, Floats, float]:
-        levels = np.zeros(len(x), dtype=np.int16)
         step = representable(self._step(x), x.dtype)
-        round_magnitudes(x, step, _MOST_LEVELS, rng, levels)
-        positions = np.flatnonzero(levels)
-        return positions, levels[positions], step
+        return *round_to_kept(x, step, _MOST_LEVELS, rng, self.kept(len(x))), step
 
     def _step(self, x: Floats) -> float:
         highest = peak(x)
@@ -104,7 +102,7 @@ class Stochastic(Budgeted):
         k = self.kept(len(x))
         # With the s largest entries above the step, 1 / step = (k - s) / (the sum of the others). s is at most k.
         top = np.sort(np.abs(x[largest(x, k)]).astype(np.float64) / highest)[::-1]
-        total = float((np.abs(x) / highest).sum(dtype=np.float64))
+        total = _total(x, highest)
         others = total - np.append(0.0, np.cumsum(top)[:-1])
         below = np.flatnonzero(top * (k - np.arange(k)) < others)
         step = others[below[0]] / (k - below[0]) if len(below) else 0.0
@@ -117,6 +115,18 @@ class Stochastic(Budgeted):
     def scaled_for_feedback(self) -> Compressor:
         """The deterministic form, which is contractive."""
         return DeadZone(self.budget, self.participants)
+
+
+def _total(x: Floats, highest: float) -> float:
+    """The sum of |x| / highest, in the order in which NumPy sums a whole vector: float32 in pieces, float64 at once."""
+    if x.dtype == np.float64:
+        return float((np.abs(x) / highest).sum())
+    total, buffer = np.float64(0), np.empty(min(BLOCK, len(x)), dtype=x.dtype)
+    for start, end in blocks(len(x)):
+        block = np.abs(x[start:end], out=buffer[: end - start])
+        block /= highest
+        total = np.add.reduce(block, dtype=np.float64, initial=total)
+    return float(total)
 
 
 @compressor("dead_zone", argument="budget")
