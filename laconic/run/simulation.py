@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import cached_property
@@ -27,6 +28,7 @@ from laconic.engine.faults import FaultyEngine
 from laconic.engine.inline import ClientSpec
 from laconic.engine.network import NetworkEngine
 from laconic.engine.prepared import client_example, prepare, usable_device
+from laconic.engine.process_engine import ProcessEngine
 from laconic.engine.ray_actors import connect
 from laconic.engine.ray_engine import RayEngine
 from laconic.engine.simulated import SimulatedEngine
@@ -87,6 +89,10 @@ class Simulation(Training):
         assert prepared.batch is not None
         self._warm_up(prepared.batch)
         self.engine: SimulatedEngine = self.local_engine
+        self.processes: ProcessEngine | None = None
+        if settings.engine == "processes":
+            count = settings.threads or os.cpu_count() or 1
+            self.engine = self.processes = ProcessEngine(spec, self.local_engine, self.store, count)
         self.workers: RayEngine | None = None
         if settings.engine == "ray":
             threads = settings.threads or 1
@@ -119,8 +125,9 @@ class Simulation(Training):
 
     def rounds(self) -> Generator[Record, None, None]:
         """Start the workers first, so that their start-up time does not count for the first round."""
-        if self.workers is not None and self.server.round < self.settings.rounds:
-            self.workers.start()
+        for engine in (self.workers, self.processes):
+            if engine is not None and self.server.round < self.settings.rounds:
+                engine.start()
         yield from super().rounds()
 
     def _round(self) -> Round:
@@ -224,8 +231,9 @@ class Simulation(Training):
 
     def close(self) -> None:
         self.local_engine.close()
-        if self.workers is not None:
-            self.workers.close()
+        for engine in (self.workers, self.processes):
+            if engine is not None:
+                engine.close()
         if self.database is not None:
             self.database.close()
 
