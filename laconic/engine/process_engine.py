@@ -29,7 +29,7 @@ from laconic.core.user_code import one_line, own_modules
 from laconic.data.owned import part_of
 from laconic.engine.inline import ClientSpec, InlineEngine
 from laconic.engine.process_worker import Place, Setup
-from laconic.engine.shared_memory import Segment, receive, send
+from laconic.engine.shared_memory import Channel, File, written
 from laconic.engine.simulated import ChunkedEngine
 from laconic.federation.messages import Instruction, Reply
 from laconic.federation.store import Change, RecordStore
@@ -61,7 +61,8 @@ class ForkServer:
 
     def connect(self) -> socket.socket:
         """A connection to a new worker."""
-        ours, theirs = socket.socketpair()
+        # Packets keep their boundaries.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._control, [b"1"], [theirs.fileno()])
         return ours
@@ -92,23 +93,20 @@ def fork_server() -> ForkServer:
 class WorkerProcess:
     """A connection to a worker."""
 
-    def __init__(self, place: Segment, setup: Segment) -> None:
+    def __init__(self, setup: File) -> None:
         self._connection = fork_server().connect()
-        send(self._connection, place, setup)
+        self._channel = Channel(self._connection, shares_bodies=True)
+        self._channel.send_file(setup)
+        self._channel.send((Place(sys.path, os.getcwd()),))
 
-    def call(self, call: Segment) -> Any:
+    def call(self, *arguments: object) -> Any:
         """The result of a call. `EOFError` if the worker is dead; exceptions of the worker's code are raised."""
-        try:
-            send(self._connection, call)
-        except OSError:
-            raise EOFError from None
+        self._channel.send(arguments)
         return self.result()
 
     def result(self) -> Any:
         """Wait for the result of the last call, or of the start."""
-        (segment,) = receive(self._connection)
-        with segment:
-            result, error = segment.read()
+        result, error = self._channel.receive()
         if error is not None:
             raise error
         return result
@@ -125,7 +123,7 @@ class WorkerProcess:
         with suppress(OSError):
             while self._connection.recv(1):
                 pass
-        self._connection.close()
+        self._channel.close()
 
 
 class ProcessEngine(ChunkedEngine):
@@ -140,7 +138,7 @@ class ProcessEngine(ChunkedEngine):
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="laconic")
         self._idle: SimpleQueue[WorkerProcess] = SimpleQueue()
         self._workers: list[WorkerProcess] = []
-        self._segments: tuple[Segment, ...] = ()
+        self._setup: File | None = None
         self._closing = False
 
     def start(self) -> None:
@@ -148,9 +146,8 @@ class ProcessEngine(ChunkedEngine):
         if self._workers:
             return
         spec = replace(self._spec, data=part_of(self._spec.data, range(len(self._spec.data))))
-        place = Segment.of(Place(sys.path, os.getcwd()))
-        self._segments = place, _with_code(Setup(spec, self._operator_threads))
-        self._workers = [WorkerProcess(*self._segments) for _ in range(self.threads)]
+        self._setup = _written(Setup(spec, self._operator_threads))
+        self._workers = [WorkerProcess(self._setup) for _ in range(self.threads)]
         for worker in self._workers:
             try:
                 worker.result()
@@ -160,18 +157,17 @@ class ProcessEngine(ChunkedEngine):
 
     def _run_chunk(self, instructions: Sequence[Instruction]) -> list[Reply]:
         lent = {each.client: self._store.lend(each.client, _needed(each)) for each in instructions}
-        with Segment.of((instructions, lent)) as call:
-            for _ in range(MAX_DEATHS):
-                worker = self._idle.get()
-                try:
-                    replies, changes = worker.call(call)
-                except EOFError:
-                    worker = self._replace(worker)
-                    continue
-                finally:
-                    self._idle.put(worker)
-                self._store.apply({client: _owned(change) for client, change in changes.items()})
-                return replies  # type: ignore[no-any-return]
+        for _ in range(MAX_DEATHS):
+            worker = self._idle.get()
+            try:
+                replies, changes = worker.call(instructions, lent)
+            except EOFError:
+                worker = self._replace(worker)
+                continue
+            finally:
+                self._idle.put(worker)
+            self._store.apply({client: _owned(change) for client, change in changes.items()})
+            return replies  # type: ignore[no-any-return]
         clients = ", ".join(str(each.client) for each in instructions)
         raise LaconicError(f"processes: {MAX_DEATHS} workers in a row died while they ran client {clients}")
 
@@ -181,7 +177,8 @@ class ProcessEngine(ChunkedEngine):
             raise CancelledError
         LOG.warning("a worker process died; starting a new one")
         dead.close()
-        worker = WorkerProcess(*self._segments)
+        assert self._setup is not None
+        worker = WorkerProcess(self._setup)
         self._workers[self._workers.index(dead)] = worker
         with suppress(EOFError):  # then the next call fails
             worker.result()
@@ -195,9 +192,9 @@ class ProcessEngine(ChunkedEngine):
         self._pool.shutdown(cancel_futures=True)
         for worker in self._workers:
             worker.close()
-        for segment in self._segments:
-            segment.close()
-        self._workers, self._segments = [], ()
+        if self._setup is not None:
+            self._setup.close()
+        self._workers, self._setup = [], None
 
 
 def _needed(instruction: Instruction) -> int:
@@ -211,14 +208,14 @@ def _owned(change: Change) -> Change:
     return replace(change, added=added)
 
 
-def _with_code(setup: Setup) -> Segment:
+def _written(setup: Setup) -> File:
     import cloudpickle  # only where processes are used: it takes time to import
 
     for module in own_modules():
         # Other processes cannot import a script that was run by its path.
         cloudpickle.register_pickle_by_value(module)
     try:
-        return Segment.of(setup, with_code=True)
+        return written(setup)
     except Exception as error:
         raise ConfigError(
             f"engine = 'processes': the model or the data cannot be sent to another process: {one_line(error)}"

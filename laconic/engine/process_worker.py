@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import select
 import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from laconic.compression import kernels  # noqa: F401 - loads compiled code before the fork
 from laconic.core.errors import LaconicError
 from laconic.core.processes import end_with
 from laconic.core.user_code import one_line
 from laconic.engine.inline import ClientSpec
 from laconic.engine.shard import Worker
-from laconic.engine.shared_memory import Segment, receive, send
+from laconic.engine.shared_memory import Channel, Message
 from laconic.federation.lent_store import LentStore
 from laconic.federation.messages import Instruction, Reply
 from laconic.federation.store import Change, Lent
@@ -64,6 +65,8 @@ class LentWorker(Worker):
 def serve_forks(control: socket.socket, parent: int) -> None:
     """Fork a worker for every connection that arrives, until the parent ends."""
     end_with(parent)
+    from laconic.compression import kernels  # noqa: F401 - compiled code that all workers use
+
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that no worker stays a zombie
     gc.freeze()
     own = os.getpid()
@@ -84,41 +87,31 @@ def serve_forks(control: socket.socket, parent: int) -> None:
 def _serve(connection: socket.socket) -> None:
     """Answer calls until the parent closes the connection."""
     threading.Thread(target=_exit_with, args=(connection.fileno(),), daemon=True).start()
-    place, setup = receive(connection)
-    workers: list[LentWorker] = []
+    channel, workers = Channel(connection), list[LentWorker]()
+    setup = channel.receive_file()
 
-    def open_worker() -> None:
-        with place, setup:
-            found: Place = place.read()
-            sys.path[:] = found.import_paths
-            os.chdir(found.folder)
-            workers.append(LentWorker(setup.read(private=True)))
+    def open_worker(place: Place) -> None:
+        sys.path[:] = place.import_paths
+        os.chdir(place.folder)
+        workers.append(LentWorker(Message.read(setup.bytes)))
 
-    _attempt(connection, open_worker)
+    _attempt(channel, open_worker)
     while True:
-        (call,) = receive(connection)
-        with call:
-            arguments = call.read()
-        _attempt(connection, lambda arguments=arguments: workers[0].answer(*arguments))
-        del arguments
+        _attempt(channel, workers[0].answer)
 
 
-def _attempt(connection: socket.socket, function: Callable[[], Any]) -> None:
-    """Send the result of a function, or its exception."""
-    outcome: tuple[Any, Exception | None]
+def _attempt(channel: Channel, function: Callable[..., Any]) -> None:
+    """Receive the arguments of a function, call it, and send the result or the exception."""
+    arguments = channel.receive()
     try:
-        outcome = function(), None
+        channel.send((function(*arguments), None))
     except Exception as error:
-        outcome = None, error
-    try:
-        segment = Segment.of(outcome, with_code=outcome[1] is not None)
-    except Exception:
-        if outcome[1] is None:
-            raise
-        # An exception that cannot be pickled.
-        segment = Segment.of((None, LaconicError(one_line(outcome[1]))))
-    with segment:
-        send(connection, segment)
+        error.add_note(f"In a worker process:\n{traceback.format_exc()}")
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            error = LaconicError(one_line(error))
+        channel.send((None, error))
 
 
 def _exit_with(descriptor: int) -> None:

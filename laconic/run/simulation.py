@@ -28,7 +28,6 @@ from laconic.engine.faults import FaultyEngine
 from laconic.engine.inline import ClientSpec
 from laconic.engine.network import NetworkEngine
 from laconic.engine.prepared import client_example, prepare, usable_device
-from laconic.engine.process_engine import ProcessEngine
 from laconic.engine.ray_actors import connect
 from laconic.engine.ray_engine import RayEngine
 from laconic.engine.simulated import SimulatedEngine
@@ -89,8 +88,10 @@ class Simulation(Training):
         assert prepared.batch is not None
         self._warm_up(prepared.batch)
         self.engine: SimulatedEngine = self.local_engine
-        self.processes: ProcessEngine | None = None
+        self.processes: ChunkedEngine | None = None
         if settings.engine == "processes":
+            from laconic.engine.process_engine import ProcessEngine  # start-up time: other engines do not need it
+
             count = settings.threads or os.cpu_count() or 1
             self.engine = self.processes = ProcessEngine(spec, self.local_engine, self.store, count)
         self.workers: RayEngine | None = None
