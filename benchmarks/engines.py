@@ -3,8 +3,8 @@
     python benchmarks/engines.py [--json] [--rounds 15] [--works W1 W2 W3] [--algorithm fed_avg] [--switch 0.0005 0.005]
 
 The workloads are in workloads.py. Each variant runs with two threads or two processes. A ratio is the median over rounds of
-the first variant's time divided by the other's: above 1 the other is faster. CPU seconds include the workers'. They are worth
-more than seconds on a machine that is not quiet.
+the first variant's time divided by the other's: above 1 the other is faster. CPU seconds include the workers'. On a busy
+machine they say more than seconds.
 
 `--switch` compares the engine `inline` with these switch intervals, in seconds, instead of the engines.
 """

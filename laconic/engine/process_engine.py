@@ -1,9 +1,9 @@
 """The engine `processes`: runs clients in worker processes of this machine, with the same results as inline, bit for bit.
 
 Threads of one process share the interpreter lock; processes do not. Data, models and updates are in shared memory
-(`shared_memory.py`). The parent has the only store of client states: it lends a worker the states of the clients that it runs,
-and stores the changes that come back with the replies. So any worker can run any client, and a worker that dies has changed
-nothing. A new one takes its place and runs the same clients again.
+(`shared_memory.py`). The parent has the only store of client states. It lends a worker the states of the clients that it
+runs, and stores the changes that come back with the replies. So any worker can run any client, and a worker that dies has
+changed nothing. A new one takes its place and runs the same clients again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from logging import getLogger
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -38,7 +39,7 @@ LOG = getLogger("laconic")
 MAX_DEATHS = 3
 """The run fails if this many workers in a row die with the same clients."""
 _CLOSE_SECONDS = 5.0
-_SERVER = "import sys, socket; from laconic.engine.process_worker import serve_forks; serve_forks(socket.socket(fileno={}), {})"
+_SERVER = "from laconic.engine.process_worker import serve_forks; serve_forks({}, {})"
 
 
 class ForkServer:
@@ -97,7 +98,7 @@ class WorkerProcess:
         self._connection = fork_server().connect()
         self._channel = Channel(self._connection, shares_bodies=True)
         self._channel.send_file(setup)
-        self._channel.send((Place(sys.path, os.getcwd()),))
+        self._channel.send((Place(sys.path, str(Path.cwd())),))
 
     def call(self, *arguments: object) -> Any:
         """The result of a call. `EOFError` if the worker is dead; exceptions of the worker's code are raised."""

@@ -62,8 +62,9 @@ class LentWorker(Worker):
         return self.run(instructions), self._store.changes
 
 
-def serve_forks(control: socket.socket, parent: int) -> None:
-    """Fork a worker for every connection that arrives, until the parent ends."""
+def serve_forks(descriptor: int, parent: int) -> None:
+    """Fork a worker for every connection that arrives at a socket, until the parent ends."""
+    control = socket.socket(fileno=descriptor)
     end_with(parent)
     from laconic.compression import kernels  # noqa: F401 - compiled code that all workers use
 

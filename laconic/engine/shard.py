@@ -1,4 +1,4 @@
-"""The worker side of the Ray engine: a shard of the clients, with their data and states. And what all workers have in common.
+"""Workers, and the worker side of the Ray engine: a shard of the clients, with their data and states.
 
 All changes of one call to the shard's store are one transaction, committed before the replies leave. If a worker is killed,
 each call has either been committed or left no trace. A new worker continues from the same store.

@@ -249,7 +249,7 @@ class Channel:
 
     def receive_file(self) -> File:
         """Wait for a file. What this process changes in it does not reach others."""
-        content, (descriptor,), _, _ = socket.recv_fds(self.connection, 4, 1)
+        _, (descriptor,), _, _ = socket.recv_fds(self.connection, 4, 1)
         file = File(descriptor, private=True)
         file.close()
         return file

@@ -24,7 +24,7 @@ class SimulatedEngine(Engine):
 
 
 class ChunkedEngine(SimulatedEngine):
-    """Runs chunks of clients on the threads of a pool. Replies are in order, so results do not depend on a thread's speed."""
+    """Runs chunks of clients on the threads of a pool. Replies are in order, whichever thread is faster."""
 
     threads: int
     """The number of chunks that run at the same time."""

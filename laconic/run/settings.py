@@ -75,8 +75,9 @@ class Settings(BaseModel):
     """Where client states are stored between rounds; use disk if they do not fit in memory."""
     store_cache: ByteSize = ByteSize(500_000_000)
     """Size of the disk store's in-memory cache, such as 200MB."""
-    engine: Literal["inline", "processes", "ray"] = "inline"
-    """What runs the clients: threads of this process (inline), worker processes (processes), or a Ray cluster (ray)."""
+    engine: Literal["inline", "processes", "ray", "auto"] = "inline"
+    """What runs the clients: threads of this process (inline), worker processes (processes), the faster of the two by a
+    fixed rule (auto), or a Ray cluster (ray)."""
     ray: RaySettings = Field(default_factory=RaySettings)
     """The Ray engine."""
 
