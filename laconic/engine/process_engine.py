@@ -84,9 +84,9 @@ class ForkServer:
 _SERVERS: list[ForkServer] = []
 
 
-def fork_server() -> ForkServer:
-    """The server of this process; starts one if there is none."""
-    if not _SERVERS or not _SERVERS[0].alive:
+def fork_server(*, new: bool = False) -> ForkServer:
+    """The server of this process; starts one if there is none, or if a new one is wanted."""
+    if new or not _SERVERS or not _SERVERS[0].alive:
         _SERVERS[:] = [ForkServer()]
     return _SERVERS[0]
 
@@ -95,10 +95,14 @@ class WorkerProcess:
     """A connection to a worker."""
 
     def __init__(self, setup: File) -> None:
-        self._connection = fork_server().connect()
+        try:
+            self._connection = fork_server().connect()
+        except OSError:  # the server has just ended
+            self._connection = fork_server(new=True).connect()
         self._channel = Channel(self._connection, shares_bodies=True)
-        self._channel.send_file(setup)
-        self._channel.send((Place(sys.path, str(Path.cwd())),))
+        with suppress(EOFError):  # a worker that dies at once: `result` raises it again
+            self._channel.send_file(setup)
+            self._channel.send((Place(sys.path, str(Path.cwd())),))
 
     def call(self, *arguments: object) -> Any:
         """The result of a call. `EOFError` if the worker is dead; exceptions of the worker's code are raised."""

@@ -182,6 +182,13 @@ def written(value: object) -> File:
     return file
 
 
+def _send(connection: socket.socket, content: bytes, file: File) -> None:
+    try:
+        socket.send_fds(connection, [content], [file.descriptor])
+    except OSError:
+        raise EOFError from None
+
+
 @dataclass(frozen=True)
 class _Header:
     """What goes through the socket: where the message is, and which files the sender has read and no longer uses."""
@@ -215,10 +222,7 @@ class Channel:
         file = self._own[number]
         message.write(file.bytes)
         header = _Header(number, message.size, [self._released.popleft() for _ in range(len(self._released))])
-        try:
-            socket.send_fds(self.connection, [pickle.dumps(header)], [file.descriptor])
-        except OSError:
-            raise EOFError from None
+        _send(self.connection, pickle.dumps(header), file)
         if file.size > MOST_REUSED_BYTES:
             self._own.pop(number).close()
 
@@ -244,8 +248,8 @@ class Channel:
         return Message.read(message)
 
     def send_file(self, file: File) -> None:
-        """Send a file that several processes read."""
-        socket.send_fds(self.connection, [b"file"], [file.descriptor])
+        """Send a file that several processes read. `EOFError` if the other process has ended."""
+        _send(self.connection, b"file", file)
 
     def receive_file(self) -> File:
         """Wait for a file. What this process changes in it does not reach others."""
