@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -29,13 +30,19 @@ pytestmark = [
 ]
 ROOT = Path(__file__).parents[2]
 PROCESSES = {"engine": "processes", "threads": 2}
+LOOP = PROCESSES | {"numerics": {"strategy": "loop"}}
+
+
+@cache
+def digits() -> laconic.data.FederatedData:
+    return laconic.data.load("digits", clients=8)
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_the_same_bits_as_inline(name: str) -> None:
     outcomes = []
     for settings in ({"engine": "inline"}, PROCESSES):
-        result = laconic.simulate(name, "mlp:8", "digits", clients=8, rounds=3, participants=5, **settings)
+        result = laconic.simulate(name, "mlp:8", digits(), rounds=3, participants=5, **settings)
         outcomes.append((result.model_sha256, without_times(result.history)))
     assert outcomes[0] == outcomes[1]
 
@@ -52,9 +59,7 @@ def test_diagnostics_buffers_and_chunks_come_through() -> None:
     outcomes = []
     for settings in ({}, PROCESSES | {"chunk": 2}):
         algorithm, model = laconic.fed_cams(compressor="sign"), torch.nn.Sequential(*layers)
-        result = laconic.simulate(
-            algorithm, model, "digits", clients=9, rounds=3, participants=5, diagnostics=True, **settings
-        )
+        result = laconic.simulate(algorithm, model, digits(), rounds=3, participants=5, diagnostics=True, **settings)
         outcomes.append((result.model_sha256, without_times(result.history)))
     assert outcomes[0] == outcomes[1]
     assert "q_a" in outcomes[0][1][0]
@@ -93,7 +98,7 @@ def test_clients_that_kill_every_worker_end_the_run(tmp_path: Path) -> None:
     module = laconic.models.build("mlp:5", (64,), 10)
     task = laconic.Task(module, AlwaysDeadly(mark))
     with pytest.raises(laconic.LaconicError, match="3 workers in a row died"):
-        laconic.simulate("fed_avg", task, "digits", clients=2, rounds=1, **PROCESSES)
+        laconic.simulate("fed_avg", task, digits(), participants=2, rounds=1, **LOOP)
 
 
 def test_an_error_of_the_users_code_is_raised_here(tmp_path: Path) -> None:
@@ -105,7 +110,7 @@ def test_an_error_of_the_users_code_is_raised_here(tmp_path: Path) -> None:
     parent = os.getpid()
     task = laconic.Task(laconic.models.build("mlp:5", (64,), 10), loss)
     with pytest.raises(ZeroDivisionError, match="no such loss"):
-        laconic.simulate("fed_avg", task, "digits", clients=2, rounds=1, **PROCESSES)
+        laconic.simulate("fed_avg", task, digits(), participants=2, rounds=1, **LOOP)
 
 
 @pytest.mark.parametrize("store", ["memory", "disk"])
