@@ -18,8 +18,10 @@ import torch
 import laconic
 from laconic.algorithms.recipes import RECIPES
 from laconic.compression.packet import Body
+from laconic.engine.choose import engine_for
 from laconic.engine.process_engine import ProcessEngine, fork_server
 from laconic.engine.shared_memory import Channel
+from laconic.gradients.numerics import Numerics
 from laconic.run.directory import RunDirectory
 from tests.engine.ray_problem import ALGORITHMS, FAULTS, Deadly, result_of, simulation, without_times
 
@@ -145,6 +147,18 @@ def test_on_the_command_line_a_resumed_run_may_change_its_engine(tmp_path: Path)
     assert with_changes(RunConfig(engine="processes"), stored, tmp_path).engine == "processes"
     with pytest.raises(laconic.ConfigError, match="engine = 'ray'"):
         with_changes(RunConfig(engine="ray"), stored, tmp_path)
+
+
+def test_auto_takes_processes_for_long_runs_whose_threads_would_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    algorithm, loop, stacked = laconic.fed_avg(), Numerics(strategy="loop"), Numerics(strategy="stacked")
+    assert engine_for(algorithm, loop, "cpu", 100, 20) == "processes"
+    assert engine_for(algorithm, loop, "cpu", 99, 20) == "inline"
+    assert engine_for(algorithm, loop, "cuda", 100, 20) == "inline"
+    assert engine_for(algorithm, stacked, "cpu", 100, 20) == "inline"
+    run = simulation(ALGORITHMS["fed_cams"], engine="auto", rounds=500)
+    run.close()
+    assert run.settings.engine == "processes" and isinstance(run.engine, ProcessEngine)
 
 
 def test_messages_are_views_of_memory_that_is_used_again() -> None:
