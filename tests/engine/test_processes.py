@@ -33,6 +33,8 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 PROCESSES = {"engine": "processes", "threads": 2}
 LOOP = PROCESSES | {"numerics": {"strategy": "loop"}}
+FIRST = {"fed_avg", "fed_bnlaca", "fed_comgate", "fed_amd", "bvr_l_sgd", "scaffold", "fed_laconic"}
+NAMES = [pytest.param(name, marks=[] if name in FIRST else [pytest.mark.long]) for name in sorted(RECIPES)]
 
 
 @cache
@@ -40,7 +42,7 @@ def digits() -> laconic.data.FederatedData:
     return laconic.data.load("digits", clients=8)
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES))
+@pytest.mark.parametrize("name", NAMES)
 def test_the_same_bits_as_inline(name: str) -> None:
     outcomes = []
     for settings in ({"engine": "inline"}, PROCESSES):
@@ -223,6 +225,7 @@ def test_a_closed_engine_leaves_no_worker_behind() -> None:
     assert not left_of(workers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
 def test_nothing_is_left_of_a_run_that_is_ended(number: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "laconic", "run", "--engine", "processes", "--threads", "2", "--clients", "4"]
