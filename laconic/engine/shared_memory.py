@@ -81,7 +81,7 @@ class Message:
     @staticmethod
     def read(source: Bytes) -> Any:
         """The object. Its tensors, arrays and bodies are views of `source`."""
-        view = memoryview(source)
+        view = source.data
         (count,) = struct.unpack_from("<Q", view)
         sizes = struct.unpack_from(f"<{count}Q", view, 8)
         offsets, _ = _offsets(sizes)
@@ -160,7 +160,7 @@ def _reduced_tensor(value: Tensor) -> Any:
     if not plain or value.nbytes < LEAST_BYTES or value.is_conj() or value.is_neg() or value.is_quantized:
         return NotImplemented
     content = value.contiguous().view(-1).view(torch.uint8).numpy()
-    return _tensor, (pickle.PickleBuffer(content), value.dtype, tuple(value.shape))
+    return _tensor, (pickle.PickleBuffer(content.data), value.dtype, tuple(value.shape))
 
 
 def _tensor(content: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
@@ -171,7 +171,7 @@ def written(value: object) -> File:
     """A file with an object that several processes read. It may have functions and classes of scripts and notebooks."""
     import cloudpickle  # only where processes are used: it takes time to import
 
-    class CodePickler(cloudpickle.Pickler):  # type: ignore[misc, name-defined]
+    class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
             reduced = _reduced_tensor(value) if type(value) is Tensor else NotImplemented
             return super().reducer_override(value) if reduced is NotImplemented else reduced

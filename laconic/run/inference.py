@@ -45,7 +45,7 @@ def accelerate(module: nn.Module, device: torch.device) -> nn.Module:
                 return whole(*inputs)
         return torch.cat(outputs)
 
-    module.forward = forward  # type: ignore[method-assign]
+    module.forward = forward
     return module
 
 
