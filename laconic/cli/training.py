@@ -241,6 +241,7 @@ def tune(config: Path | None, algorithm: str | None, out: Path, options: dict[st
     timings = measure_strategies(wanted, lambda timing: note(f"  {timing}"))
     stdout.print(tables.timings(timings))
     best = timings[0]
-    chosen = wanted.model_copy(update={"numerics": best.numerics, "threads": best.threads})
+    engine = {} if wanted.engine == "ray" else {"engine": best.engine}
+    chosen = wanted.model_copy(update={"numerics": best.numerics, "threads": best.threads} | engine)
     write_atomically(out, chosen.to_toml().encode())
     say(f"Fastest: {best}. Written to {out}; use it with: laconic run {out}")

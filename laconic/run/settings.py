@@ -68,15 +68,16 @@ class Settings(BaseModel):
     device: str = "cpu"
     """PyTorch device: cpu, cuda, cuda:1, …"""
     threads: int | None = Field(None, ge=1)
-    """Number of threads that run clients; affects speed only. Default: one per core."""
+    """Number of threads, or of worker processes, that run clients; affects speed only. Default: one per core."""
     chunk: int | None = Field(None, ge=1)
     """Number of clients that a thread trains together; affects speed only. Default: chosen automatically."""
     store: Literal["memory", "disk"] = "memory"
     """Where client states are stored between rounds; use disk if they do not fit in memory."""
     store_cache: ByteSize = ByteSize(500_000_000)
     """Size of the disk store's in-memory cache, such as 200MB."""
-    engine: Literal["inline", "ray"] = "inline"
-    """What runs the clients: this process (inline), or a Ray cluster."""
+    engine: Literal["inline", "processes", "ray", "auto"] = "inline"
+    """What runs the clients: threads of this process (inline), worker processes (processes), the faster of the two by a
+    fixed rule (auto), or a Ray cluster (ray)."""
     ray: RaySettings = Field(default_factory=RaySettings)
     """The Ray engine."""
 
