@@ -11,7 +11,7 @@ from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 
-from laconic.report.gather import find_runs, gather
+from laconic.report.gather import entitle, find_runs, gather
 from laconic.report.reading import Table
 from laconic.run.directory import plain
 from laconic.run.files import write_atomically
@@ -38,10 +38,7 @@ def report(
     `labels` names runs by their directory. Default: the settings that distinguish them.
     """
     data = gather(find_runs(paths), target, rank_by)
-    given = {str(path): label for path, label in (labels or {}).items()}
-    for run in data["runs"]:
-        if run["path"] in given:
-            run |= dict.fromkeys(("label", "group"), given[run["path"]])
+    entitle(data["runs"], {str(path): label for path, label in (labels or {}).items()})
     write_atomically(out, html(data).encode())
     unreadable: dict[str, str] = data["unreadable"]
     return unreadable

@@ -95,6 +95,7 @@ def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS) -> Ta
     metrics = sorted(summary.metrics)
     return {
         "path": str(path),
+        "started": folder.config.stat().st_mtime,
         "settings": settings,
         "config": text,
         "seed": settings.get("seed", 0),
