@@ -7,15 +7,13 @@ from pathlib import Path
 
 from laconic.core.errors import ConfigError
 from laconic.report.labels import group_key, labels
-from laconic.report.reading import POINTS, UNREADABLE, Table, read_run
+from laconic.report.reading import LONGEST_REASON, POINTS, UNREADABLE, Table, read_run
 from laconic.run.directory import RunDirectory
 
 ALL_POINTS = 6_000
 """Target number of points of all curves together, which limits the size of a page with many runs."""
 LEAST_POINTS = 40
 """Minimum number of points per curve."""
-LONGEST_REASON = 200
-"""Maximum number of characters of the reason why a run cannot be read."""
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:

@@ -117,6 +117,8 @@ def _spelled(key: str, own: Table, settings: Sequence[Table]) -> str:
 def _files(value: Any, full: bool = False) -> str:
     if isinstance(value, list):
         return " and ".join(_files(item, full) for item in value)
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else str(value)
     path, colon, function = str(value).partition(".py:")
     is_file = bool(colon) or path.endswith(".py")
     return f"{Path(path).name.removesuffix('.py')}{colon[3:]}{function}" if is_file and not full else str(value)

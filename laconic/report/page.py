@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from laconic.report.gather import entitle, find_runs, gather
+from laconic.report.palette import COLORED
 from laconic.report.reading import Table
 from laconic.run.directory import plain
 from laconic.run.files import write_atomically
@@ -49,9 +50,9 @@ def html(data: Table) -> str:
     from plotly.offline import get_plotlyjs  # late: start-up time
 
     folder = files("laconic.report") / "page"
-    scripts = [(folder / name).read_text() for name in ("groups.js", "charts.js", "page.js")]
+    scripts = [(folder / name).read_text() for name in ("groups.js", "tables.js", "headline.js", "charts.js", "page.js")]
     # Escape "<": a tag inside a string could end the script element or start another.
-    content = json.dumps(plain(data), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    content = json.dumps(plain(data | COLORED), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     page = (folder / "index.html").read_text()
     pieces = {"STYLE": (folder / "style.css").read_text(), "PLOTLY": get_plotlyjs(), "SCRIPT": "\n".join(scripts)}
     # Insert the data last, so that text in it that looks like a placeholder is not replaced.

@@ -13,7 +13,8 @@ import pytest
 
 from laconic.cli.reports import plot as command
 from laconic.core.errors import ConfigError
-from laconic.report.gather import entitle, find_runs, gather, labels
+from laconic.report.gather import entitle, find_runs, gather
+from laconic.report.labels import labels
 from laconic.report.page import html
 from laconic.report.plot import _joined, pareto, plot, traffic
 from laconic.report.reading import COSTS, POINTS, _thinned, read_run
@@ -107,46 +108,46 @@ def test_labels_tell_what_differs_and_nothing_else() -> None:
     assert labels(
         [same | {"uplink.compressor": "sign"}, same | {"uplink.compressor": "dense"}, {"algorithm": "b"}]
     ) == [
-        "a (compressor sign)",
-        "a (compressor dense)",
+        "a (compressor=sign)",
+        "a (compressor=dense)",
         "b",
     ]
     parts = [
         {"algorithm": "a", "uplink.name": "lazy", "uplink.threshold": 1},
         {"algorithm": "a", "uplink.name": "dense"},
     ]
-    assert labels(parts) == ["a (uplink lazy)", "a (uplink dense)"]
-    alike = [{"algorithm": "a", "uplink.name": "lazy", "uplink.alpha": alpha} for alpha in (1, 2)]
+    assert labels(parts) == ["a (uplink=lazy)", "a (uplink=dense)"]
+    alike = [{"algorithm": "a", "uplink.name": "lazy", "uplink.alpha": alpha} for alpha=in (1, 2)]
     assert labels([*alike, {"algorithm": "a", "uplink.name": "dense"}]) == [
-        "a (alpha 1, uplink lazy)",
-        "a (alpha 2, uplink lazy)",
-        "a (uplink dense)",
+        "a (alpha=1, uplink=lazy)",
+        "a (alpha=2, uplink=lazy)",
+        "a (uplink=dense)",
     ]
     sets = [{"algorithm": "a", "dataset": "digits"}, {"algorithm": "b", "dataset": "mnist"}]
-    assert labels(sets) == ["a (dataset digits)", "b (dataset mnist)"]
+    assert labels(sets) == ["a (dataset=digits)", "b (dataset=mnist)"]
     both = [{"algorithm": "a", "uplink.compressor": c, "downlink.compressor": c} for c in ("sign", "dense")]
-    assert labels(both)[0] == "a (downlink compressor sign, uplink compressor sign)"
+    assert labels(both)[0] == "a (downlink.compressor=sign, uplink.compressor=sign)"
 
 
 def test_files_of_ones_own_are_told_by_their_names() -> None:
     files = [{"algorithm": "a", "model": f"/home/me/{name}.py:build"} for name in ("one/nets", "two/deep")]
-    assert labels(files) == ["a (model nets:build)", "a (model deep:build)"]
+    assert labels(files) == ["a (model=nets:build)", "a (model=deep:build)"]
     files.append({"algorithm": "a", "model": "/home/me/three/nets.py:build"})
     assert labels(files) == [
-        "a (model /home/me/one/nets.py:build)",
-        "a (model deep:build)",
-        f"a (model {files[2]['model']})",
+        "a (model=/home/me/one/nets.py:build)",
+        "a (model=deep:build)",
+        f"a (model={files[2]['model']})",
     ]
     own = {"algorithm": "a", "imports": ["/home/me/mine.py"]}
     assert labels(
         [own | {"uplink.compressor": "mine:2"}, {"algorithm": "a", "imports": [], "uplink.compressor": "sign"}]
     ) == [
-        "a (compressor mine:2)",
-        "a (compressor sign)",
+        "a (compressor=mine:2)",
+        "a (compressor=sign)",
     ]
     assert labels([own, own | {"imports": ["/home/me/mine.py", "/home/me/yours.py"]}]) == [
-        "a (imports mine)",
-        "a (imports mine and yours)",
+        "a (imports=mine)",
+        "a (imports=mine and yours)",
     ]
 
 
@@ -163,7 +164,7 @@ def test_seeds_are_one_group(finished: Path) -> None:
     runs = {Path(run["path"]).name: run for run in gather(find_runs([finished]))["runs"]}
     assert runs["avg"]["group"] == runs["avg-1"]["group"] == runs["avg-2"]["group"]
     assert len({run["group"] for run in runs.values()}) == 3
-    assert [runs[name]["label"] for name in ("avg", "sign")] == ["fed_avg", "fed_cams (compressor sign)"]
+    assert [runs[name]["label"] for name in ("avg", "sign")] == ["fed_avg", "fed_cams (compressor=sign)"]
 
 
 @pytest.mark.parametrize("count", [0, 1, POINTS - 1, POINTS, POINTS + 1, 12_345])
