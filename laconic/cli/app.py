@@ -19,6 +19,7 @@ from laconic.cli.options import (
     Report,
     Resume,
     Target,
+    as_fraction,
     help_of,
     implemented_in,
     with_callbacks,
@@ -235,7 +236,7 @@ def plot(
         typer.Option(
             "--chart",
             metavar="curves|pareto|bytes",
-            help="curves; pareto: final accuracy against cost with the Pareto front; bytes: traffic by stream.",
+            help="curves; pareto: accuracy against cost with the Pareto front; bytes: traffic by stream.",
         ),
     ] = "curves",
     metric: Annotated[
@@ -249,6 +250,16 @@ def plot(
         ),
     ] = None,
     linear: Annotated[bool, typer.Option("--linear", help="Linear instead of logarithmic horizontal axis.")] = False,
+    target: Annotated[
+        float | None, typer.Option("--target", callback=as_fraction, help="Accuracy in % to draw a line at.")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", help="Only runs on this data set. Needed if they are on several.")
+    ] = None,
+    style: Annotated[
+        str,
+        typer.Option("--style", metavar="screen|paper", help="paper: one column wide, small fonts and no title."),
+    ] = "screen",
 ) -> None:
     """Plot runs: curves, the Pareto front, or bytes by stream."""
 

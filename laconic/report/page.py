@@ -50,7 +50,9 @@ def html(data: Table) -> str:
     from plotly.offline import get_plotlyjs  # late: start-up time
 
     folder = files("laconic.report") / "page"
-    scripts = [(folder / name).read_text() for name in ("groups.js", "tables.js", "headline.js", "charts.js", "page.js")]
+    scripts = [
+        (folder / name).read_text() for name in ("groups.js", "tables.js", "headline.js", "charts.js", "page.js")
+    ]
     # Escape "<": a tag inside a string could end the script element or start another.
     content = json.dumps(plain(data | COLORED), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     page = (folder / "index.html").read_text()

@@ -117,7 +117,7 @@ def test_labels_tell_what_differs_and_nothing_else() -> None:
         {"algorithm": "a", "uplink.name": "dense"},
     ]
     assert labels(parts) == ["a (uplink=lazy)", "a (uplink=dense)"]
-    alike = [{"algorithm": "a", "uplink.name": "lazy", "uplink.alpha": alpha} for alpha=in (1, 2)]
+    alike = [{"algorithm": "a", "uplink.name": "lazy", "uplink.alpha": alpha} for alpha in (1, 2)]
     assert labels([*alike, {"algorithm": "a", "uplink.name": "dense"}]) == [
         "a (alpha=1, uplink=lazy)",
         "a (alpha=2, uplink=lazy)",

@@ -7,7 +7,7 @@ const COSTS = {
   gradients: "gradients of single examples", simulated_seconds: "simulated seconds", seconds: "wall-clock seconds",
 };
 // Colors repeat after eight groups; then the line style changes.
-const DASHES = ["solid", "dash", "dot", "dashdot"];
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 const HEADERS = "headers";
 const TROUBLES = { cut_off: "cut off", lost: "lost state", refused: "refused", collapsed: "collapsed" };
 
