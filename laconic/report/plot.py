@@ -77,7 +77,8 @@ def plot(
             axes.plot([x for x, _ in ends], [y for _, y in ends], "x", color=color, markersize=4 * look.line)
         _draw_target(axes, target if percent else None)
         name = "accuracy, %" if percent else literal(metric.replace("_", " "))
-        _finish(drawn, axes, runs, groups, look, scale, f"{_words(metric)} against {COSTS[cost]}", COSTS[cost], name)
+        axes.set(xlabel=COSTS[cost], ylabel=name, xscale=scale)
+        _finish(drawn, axes, runs, groups, look, scale, f"{_words(metric)} against {COSTS[cost]}")
 
 
 def _look(members: Sequence[Table]) -> tuple[str, int]:
@@ -134,11 +135,8 @@ def _finish(
     style: Style,
     scale: Scale,
     title: str,
-    cost: str,
-    metric: str,
 ) -> None:
-    """Add axes, ticks, grid, title and legend to a chart of a metric against a cost."""
-    axes.set(xlabel=cost, ylabel=metric, xscale=scale)
+    """Add ticks, grid, title and legend to a chart of a metric against a cost."""
     scale_costs(axes.xaxis, scale, axes.get_xlim(), 7 if style.below else 16)
     axes.grid(alpha=0.3)
     if style.titled:
@@ -171,20 +169,10 @@ def pareto(
             linewidth=0.75 * look.line,
         )
         _draw_target(axes, target)
-        title = f"Pareto front: accuracy against {COSTS[cost]}"
         low, high = axes.get_ylim()
         axes.set_ylim(low, high + 0.15 * (high - low))  # room for annotations
-        _finish(
-            drawn,
-            axes,
-            runs,
-            groups,
-            look,
-            scale,
-            f"Accuracy against {COSTS[cost]}, and the Pareto front",
-            COSTS[cost],
-            "accuracy, %",
-        )
+        axes.set(xlabel=COSTS[cost], ylabel="accuracy, %", xscale=scale)
+        _finish(drawn, axes, runs, groups, look, scale, f"Pareto front: accuracy against {COSTS[cost]}")
         # Annotate each group on the front at its best point.
         best = {number: (x, y) for x, y, number in front}
         names = {groups[number][0]["label"]: (*point, _look(groups[number])[0]) for number, point in best.items()}

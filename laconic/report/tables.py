@@ -18,6 +18,8 @@ from laconic.run.driver import Finished
 from laconic.run.target import RANK_BY, WINDOW, RankBy
 from laconic.run.training import OF_CLIENTS, TROUBLES, troubles
 
+STATE = "state"
+"""The column of runs that collapsed or diverged."""
 Value = Callable[[Finished], float | None]
 Format = Callable[[float], str]
 
@@ -39,14 +41,15 @@ def mean(values: Sequence[float | None]) -> float | None:
 def ranked(runs: Sequence[Finished], by: RankBy = "bytes") -> list[list[Finished]]:
     """The runs of each label, which differ in their seeds. The best label is first.
 
-    Labels are ordered by the mean cost to reach the target, then by accuracy, then by loss.
+    Labels are ordered by the mean cost to reach the target, then by accuracy, then by loss. Those that collapsed are last.
     """
     labels = dict.fromkeys(run.label for run in runs)
 
-    def order(group: list[Finished]) -> tuple[float, float, float]:
+    def order(group: list[Finished]) -> tuple[bool, float, float, float]:
         cost = mean([None if run.reached is None else getattr(run.reached, RANK_BY[by]) for run in group])
         accuracy, loss = (mean([run.result.metrics.get(name) for run in group]) for name in ("accuracy", "loss"))
-        return inf if cost is None else cost, -(accuracy or 0.0), inf if loss is None else loss
+        collapsed = any(map(_collapse, group))
+        return collapsed, inf if cost is None else cost, -(accuracy or 0.0), inf if loss is None else loss
 
     return sorted(([run for run in runs if run.label == label] for label in labels), key=order)
 
@@ -65,7 +68,9 @@ class Column:
         values = [self.value(run) for run in group]
         average = mean(values)
         if average is None:
-            return self.missing
+            lacking = values.count(None)
+            # Some seeds may have reached a target.
+            return f"{self.missing} ({lacking} of {len(values)})" if self.missing and lacking < len(values) else self.missing
         known = [value for value in values if value is not None]
         spread = stdev(known) if len(known) > 1 else 0.0
         return self.format(average) + (f" ± {self.format(spread)}" if spread else "")
@@ -84,8 +89,9 @@ class OutcomeTable:
         table = new_table()
         table.caption = "; ".join(self.captions) or None
         for name in self.columns:
-            text = name == "algorithm"
-            table.add_column(name, justify="left" if text else "right", no_wrap=not text, overflow="fold")
+            text = name in ("algorithm", STATE)
+            color = "yellow" if name == STATE else None
+            table.add_column(name, justify="left" if text else "right", no_wrap=not text, overflow="fold", style=color)
         for row in self.rows:
             table.add_row(*map(markup.escape, row))
         return table
@@ -98,14 +104,24 @@ class OutcomeTable:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{captions}"
 
 
-def outcome(runs: Sequence[Finished], width: int | None = None, by: RankBy = "bytes") -> OutcomeTable:
-    """A table of runs, best first. A narrow terminal shows fewer columns."""
+def outcome(
+    runs: Sequence[Finished], width: int | None = None, by: RankBy = "bytes", failed: Mapping[str, str] | None = None
+) -> OutcomeTable:
+    """A table of runs, best first. A narrow terminal shows fewer columns.
+
+    Args:
+        runs: The finished runs.
+        width: The width of the terminal. Default: all columns.
+        by: The cost that runs are ranked by.
+        failed: The errors of diverged runs by label. They are the last rows.
+    """
     width = 10_000 if width is None else width
     target = next((run.target for run in runs if run.target is not None), None)
     simulated = any(run.simulated_seconds is not None for run in runs)
     narrow = {"loss": width < 100, "gradients": width < 100, "rounds": width < 90, "seconds": simulated and width < 120}
     narrow |= {"spread": width < 120, "its worst tenth": width < 140}
-    columns = {name: column for name, column in _columns(runs, target, simulated).items() if not narrow.get(name)}
+    wanted = _columns(runs, target, simulated) if runs else {}
+    columns = {name: column for name, column in wanted.items() if not narrow.get(name)}
     groups = ranked(runs, by)
     for name in ("gradients", *reversed(_other_metrics(runs))):
         if _width(columns, groups) > width:
@@ -113,9 +129,32 @@ def outcome(runs: Sequence[Finished], width: int | None = None, by: RankBy = "by
     names, rows = ["algorithm", *columns], [[group[0].label] for group in groups]
     for row, group in zip(rows, groups, strict=True):
         row += [column.cell(group) for column in columns.values()]
-    if len(groups) > 1:
-        names, rows = ["", *names], [[str(rank), *row] for rank, row in enumerate(rows, 1)]
+    states = [_state(group) for group in groups] + [_failure(error) for error in (failed or {}).values()]
+    rows += [[label, *[""] * len(columns)] for label in failed or {}]
+    if any(states):
+        names, rows = [*names, STATE], [[*row, state] for row, state in zip(rows, states, strict=True)]
+    if len(rows) > 1:
+        ranks = [*map(str, range(1, len(groups) + 1)), *[""] * len(failed or {})]
+        names, rows = ["", *names], [[rank, *row] for rank, row in zip(ranks, rows, strict=True)]
     return OutcomeTable(names, rows, [*_captions(runs, target, simulated)])
+
+
+def _collapse(run: Finished) -> int | None:
+    """The round in which a run collapsed."""
+    return next((record["round"] for record in run.result.history if "collapsed" in record), None)
+
+
+def _state(group: Sequence[Finished]) -> str:
+    """What went wrong with the runs of a label; empty if nothing did."""
+    collapsed = [number for run in group if (number := _collapse(run)) is not None]
+    if not collapsed:
+        return ""
+    return f"{len(collapsed)} of {len(group)} collapsed" if len(group) > 1 else f"collapsed in round {collapsed[0]}"
+
+
+def _failure(error: str) -> str:
+    number = re.search(r"\bround (\d+)", error)
+    return f"diverged in round {number[1]}" if number else "diverged"
 
 
 def _width(columns: Mapping[str, Column], groups: Sequence[list[Finished]]) -> int:
@@ -146,7 +185,7 @@ def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) ->
     if simulated:
         columns["time"] = Column(lambda run: run.simulated_seconds, duration)
     for name, title in TROUBLES.items():
-        if any(troubles(run.result.history).get(name) for run in runs):
+        if name != "collapsed" and any(troubles(run.result.history).get(name) for run in runs):
             columns[title] = Column(partial(_count, name), "{:.0f}".format)
     columns["gradients"] = Column(lambda run: run.result.ledger.totals()["gradients"], "{:,.0f}".format)
     columns["seconds"] = Column(lambda run: run.result.seconds, "{:.1f}".format)

@@ -17,7 +17,7 @@ class ConfigKeys(Settings):
     algorithm: str = "fed_avg"
     """Algorithm: a name (see `laconic algorithms`)."""
     dataset: str = "digits"
-    """Data set: a name (see `laconic datasets`), FILE.py[:FUNCTION], FILE.csv:target=COLUMN[,client=COLUMN], or a folder."""
+    """Data set: a name (see `laconic datasets`), FILE.py[:FUNCTION], FILE.csv:target=COLUMN, or a folder."""
     partition: str | None = None
     """How examples are split over clients: iid, shards:S, pairs, dirichlet:ALPHA or natural. Default: the data set's own."""
     clients: int | None = Field(None, ge=1)
@@ -54,9 +54,9 @@ class PartParameters(BaseModel):
     local_lr: float
     """Learning rate of the clients."""
     local_optimizer: str
-    """Optimizer of local steps: sgd, momentum, nesterov, adam or adamw, with settings as in adamw:weight_decay=0.1."""
+    """Optimizer of local steps: sgd, momentum, nesterov, adam or adamw, as in adamw:weight_decay=0.1."""
     local_optimizer_state: str
-    """The local optimizer's state: reset in every round, kept by each client, or averaged by the server."""
+    """State of the local optimizer: reset in every round, kept by each client, or averaged."""
     batch_size: int
     """Examples per local step."""
     batch_order: str
@@ -64,11 +64,11 @@ class PartParameters(BaseModel):
     server_lr: float
     """Learning rate of the server."""
     compressor: str
-    """Compressor of the updates, such as sign, top_k:1/64 or qsgd:4 (docs/guides/choose-a-compressor.md)."""
+    """Compressor of the updates, such as sign, top_k:1/64 or qsgd:4."""
     granularity: str
-    """Which entries are compressed together: model, layer or chunk:N. Short form: --compressor sign@layer."""
+    """Which entries are compressed together: model, layer or chunk:N."""
     memory: bool
-    """Error feedback: clients add the compression error of a round to their next update."""
+    """Error feedback: clients add a compression error to their next update."""
 
 
 SHORT_NAMES = {

@@ -47,7 +47,7 @@ function fillOutcome(groups, target, rank, bySeed) {
   fillRows(element("outcome"), heads, rows.map(({ group, runs, at, costs, last, bytes }) => {
     const seed = bySeed && group.runs.length > 1 ? `, seed ${runs[0].seed}` : "";
     const flags = runs.filter((run) => run.collapsed).map((run) => node("span", { className: "flag" }, `collapsed in round ${run.collapsed.round}`)).slice(0, 1);
-    return [[swatch(group), ` ${group.label}${seed} `, ...flags], ranged(last("accuracy"), (value) => `${(100 * value).toFixed(2)} %`),
+    return [[swatch(group), `${group.label}${seed} `, ...flags], ranged(last("accuracy"), (value) => `${(100 * value).toFixed(2)} %`),
       toTarget(runs, at, target), bytes === null ? "" : `${number(most / bytes)}x`, ranged(costs("round"), (value) => number(Math.round(value))),
       ...(timed ? [ranged(costs("time"), (value) => number(value, 4))] : []), ranged(last("loss"), (value) => number(value, 4)),
       ranged(last("bytes_up"), size), ranged(last("bytes_down"), size),
@@ -79,7 +79,7 @@ function classMetrics(runs) {
 // The final value of each class as a heat map of numbers, the mean over seeds. Low values are the colored ones.
 function fillClasses(groups, name, count) {
   const numbers = [...Array(count).keys()];
-  const lines = groups.map((group) => [[swatch(group), ` ${group.label}`], ...numbers.map((digit) => {
+  const lines = groups.map((group) => [[swatch(group), group.label], ...numbers.map((digit) => {
     const values = group.runs.map((run) => run.evaluations[`${name}_${digit}`]?.at(-1) ?? null).filter((value) => value !== null);
     if (!values.length) return "";
     const cell = node("td", {}, (100 * mean(values)).toFixed(0));
