@@ -269,7 +269,7 @@ def plot(
 def list_algorithms(
     name: Annotated[str | None, _labels(help="Show one algorithm in detail: NAME or NAME:key=value,key=value.")] = None,
 ) -> None:
-    """List the algorithms with their papers, parts and defaults."""
+    """List the algorithms with their papers; with a name: its parts, formulas and parameters."""
 
 
 @app.command("datasets", rich_help_panel=LIST)

@@ -122,8 +122,12 @@ def legend(figure: Any, axes: Any, count: int, style: Style) -> None:
         columns = 2 if max(map(len, texts), default=0) < 24 else 1
         figure.legend(handles, texts, loc="outside lower center", ncols=columns, fontsize=font, title=title)
     else:
-        position = {} if count <= INSIDE else {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
-        axes.legend(fontsize=font, title=title, title_fontsize=font, **position)
+        axes.legend(fontsize=font, title=title, title_fontsize=font, **beside(count))
+
+
+def beside(lines: int) -> dict[str, Any]:
+    """Return the legend's position for this number of lines."""
+    return {} if lines <= INSIDE else {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
 
 
 def line_name(number: int, label: str) -> str:

@@ -70,7 +70,11 @@ class Column:
         if average is None:
             lacking = values.count(None)
             # Some seeds may have reached a target.
-            return f"{self.missing} ({lacking} of {len(values)})" if self.missing and lacking < len(values) else self.missing
+            return (
+                f"{self.missing} ({lacking} of {len(values)})"
+                if self.missing and lacking < len(values)
+                else self.missing
+            )
         known = [value for value in values if value is not None]
         spread = stdev(known) if len(known) > 1 else 0.0
         return self.format(average) + (f" ± {self.format(spread)}" if spread else "")

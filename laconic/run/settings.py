@@ -43,7 +43,7 @@ class Settings(BaseModel):
     sampling: Sampling = "uniform"
     """How participants are drawn: uniform, weighted by size, or poisson (each independently)."""
     weighting: Weighting | None = None
-    """Weight of an update in the mean: equal (uniform), or the client's number of examples (size). Default: as in the paper."""
+    """Weight of an update in the mean: equal (uniform), or the client's size (size). Default: as in the paper."""
     buffers: Literal["mean", "frozen"] = "mean"
     """Batch-norm statistics: sent with every update and averaged (mean), or kept at their initial values (frozen)."""
     diagnostics: bool = False
