@@ -32,7 +32,7 @@ function ranged(values, written) {
 function fillOutcome(groups, target, rank, bySeed) {
   const timed = groups.some((group) => group.runs.some((run) => run.evaluations.simulated_seconds));
   const happened = Object.keys(TROUBLES).filter((name) => name !== "collapsed" && groups.some((group) => group.runs.some((run) => run.troubles?.[name])));
-  const heads = ["run", "accuracy", target === null ? "bytes to target" : `bytes to ${number(target)} %`, "times fewer than the most", "rounds to target", ...(timed ? ["simulated seconds to target"] : []),
+  const heads = ["run", "accuracy", target === null ? "bytes to target" : `bytes to ${number(target)} %`, "times fewer", "rounds to target", ...(timed ? ["simulated seconds to target"] : []),
     "loss", "bytes up", "bytes down", ...happened.map((name) => TROUBLES[name])];
   const rows = groups.flatMap((group) => (bySeed ? group.runs.map((run) => [group, [run]]) : [[group, group.runs]])).map(([group, runs]) => {
     // A diverged run has no final model, so it does not count as having reached the target.
