@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,8 +107,9 @@ def set_title(axes: Any, what: str, runs: Sequence[Table]) -> None:
 
     clients, per_round = common("clients"), common("participants")
     taking_part = f"{per_round} of {clients} clients" if per_round and clients else clients and f"{clients} clients"
-    seeds = len({run["seed"] for run in runs})
-    facts = [common("partition"), taking_part, common("model"), f"{seeds} seeds" if seeds > 1 else "one seed"]
+    counts = sorted(Counter(group for group, _ in {(run["group"], run["seed"]) for run in runs}).values())
+    seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    facts = [common("partition"), taking_part, common("model"), f"{seeds} seed{'' if seeds == '1' else 's'}"]
     where = ": ".join(filter(None, [common("dataset"), ", ".join(filter(None, facts))]))
     axes.set_title(f"{what}\n{literal(where)}", loc="left")
 

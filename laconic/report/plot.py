@@ -42,7 +42,7 @@ COSTS = {
 CHARTS = ("curves", "pareto", "bytes")
 FORMATS = ("png", "svg", "pdf")
 DASHES = ("-", "--", ":", "-.", (0, (8, 2)))
-MARKERS = "os^DvPXp"
+MARKERS = "os^D<Pp*"
 """Markers and dashes tell lines apart where a page is printed in gray."""
 Line = dict[int, tuple[float, float]]
 """Round to (cumulative cost, metric)."""

@@ -16,6 +16,7 @@ from laconic.core.errors import ConfigError
 from laconic.report.gather import entitle, find_runs, gather
 from laconic.report.labels import labels
 from laconic.report.page import html
+from laconic.report.palette import COLORS
 from laconic.report.plot import _joined, pareto, plot, traffic
 from laconic.report.reading import COSTS, POINTS, _thinned, read_run
 from laconic.run.target import reached
@@ -129,6 +130,25 @@ def test_labels_tell_what_differs_and_nothing_else() -> None:
     assert labels(both)[0] == "a (downlink.compressor=sign, uplink.compressor=sign)"
 
 
+def test_a_label_has_what_changes_a_recipe_unless_all_runs_share_it() -> None:
+    slow, fast = (
+        {"algorithm": "fed_cams", "optimizer.server_lr": rate, "method.local_lr": 0.1} for rate in (0.03, 0.01)
+    )
+    other = {"algorithm": "fed_avg", "optimizer.server_lr": 1.0, "method.local_lr": 0.1}
+    assert labels([slow, other]) == ["fed_cams", "fed_avg"]
+    assert labels([fast, other]) == ["fed_cams (server_lr=0.01)", "fed_avg"], "the recipe's own is 0.03"
+    # Another part of the same algorithm is named, and its parameters only if they are not its defaults.
+    replaced = {
+        "algorithm": "fed_cams",
+        "optimizer.name": "sgd",
+        "optimizer.server_lr": 0.25,
+        "optimizer.momentum": 0.0,
+    }
+    assert labels([slow | {"optimizer.name": "ams"}, replaced])[1] == "fed_cams (optimizer=sgd, server_lr=0.25)"
+    # How gradients are computed changes no result.
+    assert labels([slow | {"numerics.strategy": word} for word in ("loop", "vmap")]) == ["fed_cams"] * 2
+
+
 def test_files_of_ones_own_are_told_by_their_names() -> None:
     files = [{"algorithm": "a", "model": f"/home/me/{name}.py:build"} for name in ("one/nets", "two/deep")]
     assert labels(files) == ["a (model=nets:build)", "a (model=deep:build)"]
@@ -198,7 +218,7 @@ def test_the_front_is_named_and_bytes_are_told_by_stream(finished: Path, tmp_pat
     front = (tmp_path / "pareto.svg").read_text()
     assert front.count(f"<!-- {max(reached, key=reached.__getitem__)}") >= 2
     told = (tmp_path / "traffic.svg").read_text()
-    assert all(f"<!-- {word} -->" in told for word in ("headers", "up/model", "down/model", "megabytes", "fed_avg"))
+    assert all(f"<!-- {word} -->" in told for word in ("headers", "up/model", "down/model", "bytes", "fed_avg"))
 
 
 def test_what_a_picture_does_not_have_cannot_be_chosen_for_it(finished: Path, tmp_path: Path) -> None:
@@ -211,6 +231,32 @@ def test_what_a_picture_does_not_have_cannot_be_chosen_for_it(finished: Path, tm
     assert not (tmp_path / "a.svg").exists()
     command([finished], tmp_path / "a.svg", chart="pareto", cost="round")
     assert "<!-- round -->" in (tmp_path / "a.svg").read_text()
+
+
+def test_a_plot_has_a_title_a_target_and_the_report_s_colors(finished: Path, tmp_path: Path) -> None:
+    command([finished], tmp_path / "a.svg", target=0.5)
+    text = (tmp_path / "a.svg").read_text()
+    assert "<!-- Accuracy against bytes, both directions -->" in text and "<!-- target 50 % -->" in text
+    assert "digits: dirichlet:0.3, 3 of 6 clients, mlp:8, 1 to 3 seeds" in text
+    assert all(color in text for color in COLORS[:3])
+    command([finished], tmp_path / "b.svg", style="paper")
+    paper = (tmp_path / "b.svg").read_text()
+    assert "<!-- Accuracy against" not in paper and 'width="241.2pt"' in paper, "a column of 3.35 inches"
+    with pytest.raises(ConfigError, match="style"):
+        command([finished], tmp_path / "c.svg", style="poster")
+
+
+def test_runs_on_unlike_data_share_no_plot(finished: Path, tmp_path: Path) -> None:
+    for name in ("avg", "sign"):
+        shutil.copytree(finished / name, tmp_path / name)
+    config = tmp_path / "sign/config.toml"
+    config.write_text(config.read_text().replace('"digits"', '"/data/letters.csv"'))
+    with pytest.raises(ConfigError, match="choose one with --dataset: digits, /data/letters.csv"):
+        command([tmp_path], tmp_path / "a.svg")
+    command([tmp_path], tmp_path / "a.svg", dataset="letters.csv")
+    assert "<!-- fed_avg -->" not in (tmp_path / "a.svg").read_text()
+    with pytest.raises(ConfigError, match="data set"):
+        command([tmp_path], tmp_path / "a.svg", dataset="mnist")
 
 
 def test_a_curve_that_diverged_ends_in_a_cross(finished: Path, tmp_path: Path) -> None:

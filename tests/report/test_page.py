@@ -56,7 +56,7 @@ def test_every_chart_is_drawn(opened: Any) -> None:
     for chart in CHARTS:
         assert opened.locator(f"#{chart} .main-svg").count() > 0, chart
         assert traces(opened, chart), chart
-    assert "5 runs" in opened.inner_text("#summary")
+    assert "5 runs on digits" in opened.inner_text("#summary")
     assert "digits, dirichlet:0.3" in opened.inner_text("#facts") and "6, 3 per round" in opened.inner_text("#facts")
     assert opened.troubles == []
 

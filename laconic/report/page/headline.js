@@ -55,6 +55,7 @@ function winner(groups, target, rank) {
 function caveat(pair, overlap) {
   if (!pair.length) return "";
   const seeds = Math.min(...pair.map((group) => seedsOf(group.runs)));
+  if (pair.some((group) => group.runs.some((run) => !run.finished))) return "Not all of these runs are finished.";
   if (seeds < 2) return "One seed. Run three (--seeds 3) before you trust a small difference.";
   return overlap ? `Means of ${seeds} seeds, whose ranges overlap: the order may be chance.` : `Means of ${seeds} seeds.`;
 }

@@ -111,7 +111,8 @@ function draw() {
 
 function update() {
   const going = data.runs.filter((run) => !run.finished && !run.diverged).length, unreadable = Object.keys(data.unreadable || {});
-  const count = data.runs.length ? plural(data.runs.length, "run") : `no runs yet in ${data.folder}`;
+  const sets = [...new Set(data.runs.map((run) => fileName(run.settings.dataset)))].join(", ");
+  const count = data.runs.length ? `${plural(data.runs.length, "run")} on ${sets}` : `no runs yet in ${data.folder}`;
   element("summary").textContent = [count, ...(going ? [`${going} not finished`] : []), ...(unreadable.length ? [`cannot be read: ${unreadable.join(", ")}`] : [])].join("; ");
   for (const part of [document.querySelector("main"), element("result")]) part.hidden = !data.runs.length;
   if (!element("rank").dataset.set) {
@@ -141,6 +142,7 @@ element("course-log").checked = data.runs.some((run) => run.diverged);
 update();
 
 if (data.live) {
+  element("kind").textContent = "live";
   let version = data.version;
   setInterval(async () => {
     let answer;
