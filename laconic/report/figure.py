@@ -59,7 +59,7 @@ def figure(out: Path, style: Style, width: float, height: float) -> Iterator[Any
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigError("plots need matplotlib: in the folder of the clone, pip install -e '.[plot]'") from None
-    look = {
+    look: dict[Any, Any] = {
         **{"font.size": style.font, "axes.titlesize": style.font + 1, "axes.labelsize": style.font},
         **{"lines.linewidth": style.line, "lines.markersize": 2.5 * style.line, "axes.linewidth": 0.6},
         **{"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False},

@@ -251,7 +251,7 @@ def test_runs_on_unlike_data_share_no_plot(finished: Path, tmp_path: Path) -> No
         shutil.copytree(finished / name, tmp_path / name)
     config = tmp_path / "sign/config.toml"
     config.write_text(config.read_text().replace('"digits"', '"/data/letters.csv"'))
-    with pytest.raises(ConfigError, match="choose one with --dataset: digits, /data/letters.csv"):
+    with pytest.raises(ConfigError, match=r"choose one with --dataset: digits, /data/letters\.csv"):
         command([tmp_path], tmp_path / "a.svg")
     command([tmp_path], tmp_path / "a.svg", dataset="letters.csv")
     assert "<!-- fed_avg -->" not in (tmp_path / "a.svg").read_text()
