@@ -155,7 +155,7 @@ function drawStreams(groups, scale) {
   const titles = groups.map((group, at) => group.label + meanOf(means[at].seeds));
   const names = [...new Set(sums.flatMap((sizes) => Object.keys(sizes)))];
   names.sort((a, b) => (a === HEADERS) - (b === HEADERS) || a.localeCompare(b));
-  const half = groups.length <= 8;
+  const half = groups.length <= 8 && !element("pareto-section").hidden;
   for (const name of ["streams", "pareto"]) element(name).closest("section").classList.toggle("half", half);
   // Labels are above the bars, so that both have the full width. Positions are pixels from the top.
   const chart = element("streams"), letters = Math.max(20, Math.floor((chart.clientWidth - 46) / 6.8));

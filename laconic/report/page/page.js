@@ -96,16 +96,21 @@ function draw() {
   ranks.querySelector("[value=time]").hidden = !timed;
   if (!timed && ranks.value === "time") ranks.value = "bytes";
   fillHead(runs, groups, target, ranks.value);
+  // Regression and language models have no accuracy: no target, and no front.
+  const accurate = runs.some((run) => run.evaluations.accuracy);
+  for (const name of ["pareto-section", "target-choice", "rank-choice", "outcome-note"]) element(name).hidden = !accurate;
+  element("outcome-title").textContent = accurate ? "Cost to the target accuracy" : "Outcome";
   const byClass = classMetrics(runs), plain = (name) => !byClass.has(name.replace(/_\d+(_spread)?$/, "").replace(/^(worst_)?(client|personal)_/, ""));
   const metrics = [...new Set(runs.flatMap((run) => run.metrics))].filter(plain);
-  metrics.sort((a, b) => (b === "accuracy") - (a === "accuracy") || a.localeCompare(b));
+  const usual = (name) => (name === "accuracy" ? 0 : name === "loss" ? 1 : 2);
+  metrics.sort((a, b) => usual(a) - usual(b) || a.localeCompare(b));
   const costs = Object.keys(COSTS).filter((name) => runs.some((run) => column(run, name)));
   const metric = options("metric", metrics), cost = options("cost", costs, COSTS), checked = (name) => element(name).checked;
   if (metric) drawCurves(groups, { metric, cost, logX: checked("log-x"), logY: checked("log-y"), smooth: checked("smooth"), target });
   element("by-seed").closest("label").hidden = !all.some((group) => group.runs.length > 1);
   fillOutcome(groups, target, ranks.value, checked("by-seed"));
   drawStreams(groups, element("streams-scale").value);
-  drawPareto(groups, target);
+  if (accurate) drawPareto(groups, target);
   drawDetails(runs, groups);
 }
 
