@@ -29,6 +29,7 @@ from laconic.report.figure import (
 )
 from laconic.report.palette import COLORS, HEADERS, stream_tones
 from laconic.report.reading import Table
+from laconic.run.target import Target
 
 COSTS = {
     "bytes": "bytes, both directions",
@@ -57,7 +58,7 @@ def plot(
     metric: str,
     cost: str,
     scale: Scale,
-    target: float | None = None,
+    target: Target | None = None,
     style: str = "screen",
 ) -> None:
     """Plot each group's mean over seeds, a band from minimum to maximum, and a cross where a run diverged or collapsed."""
@@ -75,7 +76,7 @@ def plot(
             ]
             ends += [line[number] for number, line in falls if number in line]
             axes.plot([x for x, _ in ends], [y for _, y in ends], "x", color=color, markersize=4 * look.line)
-        _draw_target(axes, target if percent else None)
+        _draw_target(axes, target, metric)
         name = "accuracy, %" if percent else literal(metric.replace("_", " "))
         axes.set(xlabel=COSTS[cost], ylabel=name, xscale=scale)
         _finish(drawn, axes, runs, groups, look, scale, f"{_words(metric)} against {COSTS[cost]}")
@@ -102,17 +103,13 @@ def _draw_mean(axes: Any, lines: Sequence[Line], members: Sequence[Table], numbe
         axes.fill_between(costs, lowest, highest, color=color, alpha=0.2, linewidth=0)
 
 
-def _draw_target(axes: Any, target: float | None) -> None:
-    """Draw a line at the target accuracy, which is a fraction."""
-    if target is not None:
-        axes.axhline(100 * target, color="0.4", linewidth=0.8, linestyle=(0, (6, 3)), zorder=1)
-        axes.annotate(
-            f"target {100 * target:g} %",
-            (0.01, 100 * target),
-            xycoords=("axes fraction", "data"),
-            va="bottom",
-            color="0.3",
-        )
+def _draw_target(axes: Any, target: Target | None, metric: str) -> None:
+    """Draw a line at the target, if the chart has its metric."""
+    if target is not None and target.metric == metric:
+        height = 100 * target.value if metric == "accuracy" else target.value
+        axes.axhline(height, color="0.4", linewidth=0.8, linestyle=(0, (6, 3)), zorder=1)
+        place = ("axes fraction", "data")
+        axes.annotate(literal(f"target {target}"), (0.01, height), xycoords=place, va="bottom", color="0.3")
 
 
 def _words(metric: str) -> str:
@@ -145,7 +142,7 @@ def _finish(
 
 
 def pareto(
-    runs: Sequence[Table], out: Path, *, cost: str, scale: Scale, target: float | None = None, style: str = "screen"
+    runs: Sequence[Table], out: Path, *, cost: str, scale: Scale, target: Target | None = None, style: str = "screen"
 ) -> None:
     """Plot every evaluation as a point, and the Pareto front of accuracy and cost."""
     groups, look = _groups(runs), STYLES[style]
@@ -168,7 +165,7 @@ def pareto(
             color="0.2",
             linewidth=0.75 * look.line,
         )
-        _draw_target(axes, target)
+        _draw_target(axes, target, "accuracy")
         low, high = axes.get_ylim()
         axes.set_ylim(low, high + 0.15 * (high - low))  # room for annotations
         axes.set(xlabel=COSTS[cost], ylabel="accuracy, %", xscale=scale)

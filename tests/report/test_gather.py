@@ -19,7 +19,7 @@ from laconic.report.page import html
 from laconic.report.palette import COLORS
 from laconic.report.plot import _joined, pareto, plot, traffic
 from laconic.report.reading import COSTS, POINTS, _thinned, read_run
-from laconic.run.target import reached
+from laconic.run.target import Target, reached
 
 
 def test_runs_are_found_below_a_folder_or_named(finished: Path) -> None:
@@ -65,7 +65,7 @@ def test_milestones_say_exactly_when_a_target_is_reached(finished: Path, tmp_pat
     found = read_run(run)
     assert len(found["evaluations"]["round"]) <= POINTS
     for target in (0.2, 0.333, 0.5, 0.6789, 0.8):
-        expected = reached(records, target)
+        expected = reached(records, Target(target))
         got = next((each for each in found["milestones"] if each[0] >= target), None)
         assert (None if got is None else got[1:3]) == (None if expected is None else [expected.rounds, expected.bytes])
 
@@ -234,7 +234,7 @@ def test_what_a_picture_does_not_have_cannot_be_chosen_for_it(finished: Path, tm
 
 
 def test_a_plot_has_a_title_a_target_and_the_report_s_colors(finished: Path, tmp_path: Path) -> None:
-    command([finished], tmp_path / "a.svg", target=0.5)
+    command([finished], tmp_path / "a.svg", target=Target(0.5))
     text = (tmp_path / "a.svg").read_text()
     assert "<!-- Accuracy against bytes, both directions -->" in text and "<!-- target 50 % -->" in text
     assert "digits: dirichlet:0.3, 3 of 6 clients, mlp:8, 1 to 3 seeds" in text

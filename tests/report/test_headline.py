@@ -13,6 +13,7 @@ import pytest
 from laconic.report.gather import find_runs, gather
 from laconic.report.page import html, report
 from laconic.report.palette import COLORS, TONES
+from laconic.run.target import Target
 
 
 def copy(run: Path, to: Path, settings: dict[str, str] | None = None) -> Path:
@@ -50,7 +51,7 @@ def mixed(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     other = copy(finished / "sign", folder / "other", {'dataset = "digits"': 'dataset = "/data/<b>letters"'})
     change(other, {number: {"class_accuracy_0": 0.25, "class_accuracy_1": 1.0} for number in range(2, 13, 2)})
     copy(finished / "avg", folder / "other-2", {'dataset = "digits"': 'dataset = "/data/<b>letters"'})
-    report([folder], folder / "report.html", 0.3)
+    report([folder], folder / "report.html", Target(0.3))
     return folder
 
 
@@ -70,7 +71,7 @@ def lines(page: Any, chart: str = "curves") -> dict[str, str]:
 def test_the_winner_is_named_with_its_margin_and_the_caveat(page: Any, finished: Path, tmp_path: Path) -> None:
     runs = gather(find_runs([finished]))["runs"]
     target = math.floor(100 * min(run["milestones"][-1][0] for run in runs)) / 100
-    report([finished], tmp_path / "report.html", target)
+    report([finished], tmp_path / "report.html", Target(target))
     page.goto((tmp_path / "report.html").as_uri())
     page.wait_for_selector("#labels .main-svg")
     costs: dict[str, list[float]] = {}

@@ -10,13 +10,14 @@ import pytest
 from laconic.report.tables import outcome, ranked
 from laconic.run.config import RunConfig
 from laconic.run.driver import Finished, run_config
+from laconic.run.target import Target
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     common = {"clients": 4, "participants": 2, "rounds": 5, "eval_every": 1, "model": "logistic", "threads": 1}
     folder: Path = tmp_path_factory.mktemp("runs") / "run"
-    return run_config(RunConfig(**common), folder, label="sound", target=0.01)
+    return run_config(RunConfig(**common), folder, label="sound", target=Target(0.01))
 
 
 def collapsed(run: Finished, number: int) -> Finished:
@@ -45,7 +46,7 @@ def test_a_table_of_sound_runs_has_no_such_column(run: Finished) -> None:
 
 
 def test_seeds_that_miss_the_target_are_counted(run: Finished) -> None:
-    missed = replace(run, target=0.999)
+    missed = replace(run, target=Target(0.999))
     assert outcome([missed]).rows[0].count("not reached") == 1
     # The fields of a dataclass say the target: one seed reached it, the other did not.
     both = outcome([run, replace(run, result=replace(run.result, history=run.result.history[:2]))])

@@ -50,11 +50,12 @@ function transparent(hex) {
   return `rgba(${parts.join(",")},0.18)`;
 }
 
-// A horizontal line at the target accuracy, in percent.
-function targetLine(target) {
-  if (target === null) return {};
+// A horizontal line at the target, if the chart has its metric.
+function targetLine(goal, metric) {
+  const target = goal.value;
+  if (target === null || metric !== goal.metric) return {};
   const line = { color: color("--faint"), width: 1.5, dash: "dash" };
-  const text = { text: `target ${number(target)} %`, font: { color: color("--faint"), size: 11 } };
+  const text = { text: literal(`target ${goal.text}`), font: { color: color("--faint"), size: 11 } };
   return { shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: target, y1: target, line }],
     annotations: [{ ...text, xref: "paper", x: 0, xanchor: "left", y: target, yanchor: "bottom", showarrow: false }] };
 }
@@ -82,7 +83,7 @@ function marks(group, kind, symbol, points, scale) {
     name: `${literal(group.label)}, ${kind}`, hovertemplate: `${literal(group.label)}<br>%{customdata}<extra></extra>` }];
 }
 
-function drawCurves(groups, { metric, cost, logX, logY, smooth, target }) {
+function drawCurves(groups, { metric, cost, logX, logY, smooth, goal }) {
   const percent = metric === "accuracy", width = smooth ? WINDOW : 1, traces = [];
   const scale = (values) => (percent ? values.map((value) => (value === null ? null : 100 * value)) : values);
   for (const group of groups) {
@@ -101,11 +102,11 @@ function drawCurves(groups, { metric, cost, logX, logY, smooth, target }) {
   show("curves", traces, {
     xaxis: { title: { text: COSTS[cost] }, type: logX ? "log" : "linear" },
     yaxis: { title: { text: title }, type: logY ? "log" : "linear" },
-    ...targetLine(percent && !logY ? target : null),
+    ...(logY ? {} : targetLine(goal, metric)),
   }, `Line chart: ${words(metric)} against ${COSTS[cost]} of ${groups.map((group) => group.label).join("; ")}`);
 }
 
-function drawPareto(groups, target) {
+function drawPareto(groups, goal) {
   const traces = [], all = [];
   for (const group of groups) {
     const points = group.runs.flatMap((run) => {
@@ -122,7 +123,7 @@ function drawPareto(groups, target) {
   traces.push({ x: front.map((point) => point[0]), y: front.map((point) => point[1]), mode: "lines", name: "front",
     line: { shape: "hv", color: color("--text"), width: 1.5, dash: "dot" }, hoverinfo: "skip" });
   show("pareto", traces, {
-    xaxis: { title: { text: COSTS.bytes }, type: "log" }, yaxis: { title: { text: "accuracy, %" } }, ...targetLine(target),
+    xaxis: { title: { text: COSTS.bytes }, type: "log" }, yaxis: { title: { text: "accuracy, %" } }, ...targetLine(goal, "accuracy"),
   }, `Scatter chart: accuracy of every evaluation against bytes; ${front.length} evaluations are on the Pareto front`);
 }
 
@@ -200,10 +201,11 @@ function drawCourse(groups, name, log) {
 // The distribution over the clients of all seeds: the sorted values, from the lowest to the highest.
 function drawClients(groups, name) {
   const traces = groups.map((group) => {
-    const values = group.runs.flatMap((run) => run.client_metrics?.[name] ?? []).filter((value) => value !== null).sort((a, b) => a - b);
-    return { x: values.map((_, at) => (100 * (at + 1)) / values.length), y: values, name: literal(group.label), mode: "lines",
-      line: { color: group.color, width: 2, dash: group.dash, shape: "vh" },
-      hovertemplate: `${literal(group.label)}<br>%{x:.3g} % of ${values.length} clients: at most %{y:.4g}<extra></extra>` };
+    const values = group.runs.flatMap(({ client_metrics: own, seed }) => (own?.values[name] ?? []).map((value, at) => ({ value, client: `client ${own.clients[at]}, seed ${seed}` })))
+      .filter(({ value }) => value !== null).sort((a, b) => a.value - b.value);
+    return { x: values.map((_, at) => (100 * (at + 1)) / values.length), y: values.map(({ value }) => value), name: literal(group.label), mode: "lines",
+      text: values.map(({ client }) => literal(client)), line: { color: group.color, width: 2, dash: group.dash, shape: "vh" },
+      hovertemplate: `${literal(group.label)}<br>%{x:.3g} % of ${values.length} clients: at most %{y:.4g}<br>%{text}<extra></extra>` };
   }).filter((trace) => trace.y.length);
   show("clients", traces, { xaxis: { title: { text: "clients, %" } }, yaxis: { title: { text: literal(words(name)) } } },
     `Line chart: ${words(name)} of all clients, sorted`);

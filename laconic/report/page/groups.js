@@ -98,8 +98,8 @@ function lastPoint(run, metric, cost, width, round = Infinity) {
 }
 
 // The first evaluation at which the mean of the last five reaches the target, as in `compare --target`.
-function reached(run, target) {
-  const milestone = run.milestones.find(([mean]) => mean >= target);
+function reached(run, goal) {
+  const wanted = goal.value / goal.factor, milestone = goal.value === null ? null : run.milestones.find(([value]) => (goal.lower ? value <= wanted : value >= wanted));
   return milestone ? { round: milestone[1], bytes: milestone[2], time: milestone[3] } : null;
 }
 

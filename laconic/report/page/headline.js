@@ -6,9 +6,8 @@ const fileName = (path) => path.split(/[\\/]/).pop();
 const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
 
 // What a group needed to reach the target: the mean over seeds, and its range. Null unless every seed reached it.
-function costOf(group, target, cost) {
-  if (target === null || group.runs.some((run) => run.diverged)) return null;
-  const costs = group.runs.map((run) => reached(run, target / 100)?.[cost] ?? null);
+function costOf(group, goal, cost) {
+  const costs = group.runs.map((run) => (run.diverged ? null : reached(run, goal)?.[cost] ?? null));
   return costs.includes(null) ? null : { mean: mean(costs), low: Math.min(...costs), high: Math.max(...costs) };
 }
 
@@ -28,26 +27,26 @@ const RANKED = { bytes: ["fewer bytes", size], round: ["fewer rounds", (count) =
   time: ["less simulated time", (seconds) => `${number(seconds)} s`] };
 
 // Compare the first two: the sentence of the headline, the groups in it, and whether their ranges over seeds overlap.
-function winner(groups, target, rank) {
+function winner(groups, goal, rank) {
   const sound = groups.filter((group) => !group.runs.some((run) => run.diverged || run.collapsed));
-  const byCost = ordered(sound, (group) => costOf(group, target, rank), 1);
-  const [first, second] = byCost;
+  const [first, second] = Object.hasOwn(RANKED, rank) ? ordered(sound, (group) => costOf(group, goal, rank), 1) : [];
   if (first) {
     const [word, written] = RANKED[rank];
-    const start = `${first.group.label} reached ${number(target)} % with ${written(first.value.mean)}`;
+    const start = `${first.group.label} reached ${goal.text} with ${written(first.value.mean)}`;
     if (!second) return { text: groups.length > 1 ? `${start}; no other run reached it` : start, pair: [first.group] };
     const factor = second.value.mean / first.value.mean;
     const text = factor < 1.005 ? `${start}, the same as ${second.group.label}`
       : `${start}, ${number(factor)}x ${word} than ${second.group.label} with ${written(second.value.mean)}`;
     return { text, pair: [first.group, second.group], overlap: second.value.low <= first.value.high };
   }
-  const metric = sound.some((group) => finalOf(group, "accuracy")) ? "accuracy" : "loss", percent = metric === "accuracy";
-  const [best, next] = ordered(sound, (group) => finalOf(group, metric), percent ? -1 : 1);
+  const metric = [rank, goal.metric, "accuracy", "loss"].find((name) => sound.some((group) => finalOf(group, name)));
+  const percent = metric === "accuracy", lower = groups.some((group) => group.runs.some((run) => run.lower_is_better.includes(metric)));
+  const [best, next] = ordered(sound, (group) => finalOf(group, metric), lower ? 1 : -1);
   if (!best) return { text: "", pair: [] };
   const written = (value) => (percent ? `${(100 * value).toFixed(2)} %` : number(value, 4));
-  const start = `${best.group.label} has ${percent ? "an accuracy" : "a loss"} of ${written(best.value.mean)}`;
+  const start = `${best.group.label} has ${percent ? "an" : "a"} ${words(metric)} of ${written(best.value.mean)}`;
   if (!next) return { text: start, pair: [best.group] };
-  const overlap = percent ? next.value.high >= best.value.low : next.value.low <= best.value.high;
+  const overlap = lower ? next.value.low <= best.value.high : next.value.high >= best.value.low;
   return { text: `${start}, the best; ${next.group.label} has ${written(next.value.mean)}`, pair: [best.group, next.group], overlap };
 }
 
@@ -77,24 +76,24 @@ function facts(runs) {
 }
 
 // What went wrong: one sentence per run.
-function warnings(groups, target) {
+function warnings(groups, goal) {
   return groups.flatMap((group) => {
     const name = (run) => (group.runs.length > 1 ? `${group.label}, seed ${run.seed}` : group.label);
     const failed = group.runs.flatMap((run) => (run.diverged ? [`${name(run)}: ${diverged(run)}`]
       : run.collapsed ? [`${name(run)}: ${run.collapsed.reason}`] : []));
     const done = group.runs.filter((run) => run.finished && run.milestones.length);
-    const missed = target === null ? [] : done.filter((run) => !run.collapsed && !reached(run, target / 100));
+    const missed = goal.value === null ? [] : done.filter((run) => !run.collapsed && !reached(run, goal));
     const seeds = group.runs.length > 1 ? ` with ${missed.length} of ${group.runs.length} seeds` : "";
-    return missed.length ? [...failed, `${group.label}: did not reach ${number(target)} %${seeds}`] : failed;
+    return missed.length ? [...failed, `${group.label}: did not reach ${goal.text}${seeds}`] : failed;
   });
 }
 
-function fillHead(runs, groups, target, rank) {
-  const { text, pair, overlap } = winner(groups, target, rank);
+function fillHead(runs, groups, goal, rank) {
+  const { text, pair, overlap } = winner(groups, goal, rank);
   element("headline").textContent = text || `${plural(runs.length, "run")} on ${fileName(runs[0].settings.dataset)}`;
   element("caveat").textContent = caveat(pair, overlap);
   element("facts").replaceChildren(...facts(runs).map(([name, value]) => node("div", {}, node("dt", {}, name), node("dd", {}, value))));
-  const said = warnings(groups, target), shown = said.slice(0, 6);
+  const said = warnings(groups, goal), shown = said.slice(0, 6);
   if (said.length > shown.length) shown.push(`and ${said.length - shown.length} more`);
   element("warnings").hidden = !said.length;
   element("warnings").replaceChildren(...shown.map((warning) => node("li", {}, warning)));

@@ -16,6 +16,13 @@ function options(name, wanted, texts = {}) {
   return select.value;
 }
 
+// The target: its metric, the number in the page, what it is multiplied by (accuracies are in percent), and words.
+function goalOf() {
+  const metric = data.target?.metric ?? "accuracy", typed = parseFloat(element("target").value), value = Number.isFinite(typed) ? typed : null;
+  const text = metric === "accuracy" ? `${number(value)} %` : `${words(metric)} ${number(value)}`;
+  return { metric, value, text, lower: data.target?.lower ?? false, factor: metric === "accuracy" ? 100 : 1 };
+}
+
 // The runs on the chosen data set. Runs on different data are never compared.
 function shownRuns() {
   const sets = [...new Set(data.runs.map((run) => run.settings.dataset))];
@@ -72,7 +79,7 @@ function drawDetails(runs, groups) {
     const name = options("classes-metric", [...classes.keys()]);
     fillClasses(groups, name, classes.get(name));
   }
-  const metrics = [...new Set(runs.flatMap((run) => Object.keys(run.client_metrics ?? {})))];
+  const metrics = [...new Set(runs.flatMap((run) => Object.keys(run.client_metrics?.values ?? {})))];
   metrics.sort((a, b) => b.endsWith("_accuracy") - a.endsWith("_accuracy"));
   element("clients-section").hidden = !metrics.length;
   if (metrics.length) drawClients(groups, options("clients-metric", metrics));
@@ -88,29 +95,29 @@ function draw() {
   listRuns(all);
   listConfigs(runs);
   if (!element("target").dataset.typed) {
-    const target = data.target === null ? commonTarget(runs) : 100 * data.target;
-    element("target").value = target ? Number(target.toFixed(2)) : "";
+    const target = data.target ? goalOf().factor * data.target.value : commonTarget(runs);
+    element("target").value = target ? Number(target.toPrecision(4)) : "";
   }
-  const typed = parseFloat(element("target").value), target = Number.isFinite(typed) ? typed : null;
-  const timed = runs.some((run) => run.evaluations.simulated_seconds), ranks = element("rank");
+  const timed = runs.some((run) => run.evaluations.simulated_seconds), ranks = element("rank"), goal = goalOf();
   ranks.querySelector("[value=time]").hidden = !timed;
   if (!timed && ranks.value === "time") ranks.value = "bytes";
-  fillHead(runs, groups, target, ranks.value);
-  // Regression and language models have no accuracy: no target, and no front.
-  const accurate = runs.some((run) => run.evaluations.accuracy);
-  for (const name of ["pareto-section", "target-choice", "rank-choice", "outcome-note"]) element(name).hidden = !accurate;
-  element("outcome-title").textContent = accurate ? "Cost to the target accuracy" : "Outcome";
+  fillHead(runs, groups, goal, ranks.value);
+  // Regression and language models have no accuracy: no front, and a target only if another metric is given.
+  const accurate = runs.some((run) => run.evaluations.accuracy), targeted = runs.some((run) => run.evaluations[goal.metric]);
+  element("pareto-section").hidden = !accurate;
+  for (const name of ["target-choice", "outcome-note"]) element(name).hidden = !targeted;
+  element("outcome-title").textContent = targeted ? "Cost to the target" : "Outcome";
   const byClass = classMetrics(runs), plain = (name) => !byClass.has(name.replace(/_\d+(_spread)?$/, "").replace(/^(worst_)?(client|personal)_/, ""));
   const metrics = [...new Set(runs.flatMap((run) => run.metrics))].filter(plain);
-  const usual = (name) => (name === "accuracy" ? 0 : name === "loss" ? 1 : 2);
+  const usual = (name) => (name === goal.metric ? 0 : name === "accuracy" ? 1 : name === "loss" ? 2 : 3);
   metrics.sort((a, b) => usual(a) - usual(b) || a.localeCompare(b));
   const costs = Object.keys(COSTS).filter((name) => runs.some((run) => column(run, name)));
   const metric = options("metric", metrics), cost = options("cost", costs, COSTS), checked = (name) => element(name).checked;
-  if (metric) drawCurves(groups, { metric, cost, logX: checked("log-x"), logY: checked("log-y"), smooth: checked("smooth"), target });
+  if (metric) drawCurves(groups, { metric, cost, logX: checked("log-x"), logY: checked("log-y"), smooth: checked("smooth"), goal });
   element("by-seed").closest("label").hidden = !all.some((group) => group.runs.length > 1);
-  fillOutcome(groups, target, ranks.value, checked("by-seed"));
+  fillOutcome(groups, goal, ranks.value, checked("by-seed"));
   drawStreams(groups, element("streams-scale").value);
-  if (accurate) drawPareto(groups, target);
+  if (accurate) drawPareto(groups, goal);
   drawDetails(runs, groups);
 }
 
@@ -120,9 +127,15 @@ function update() {
   const count = data.runs.length ? `${plural(data.runs.length, "run")} on ${sets}` : `no runs yet in ${data.folder}`;
   element("summary").textContent = [count, ...(going ? [`${going} not finished`] : []), ...(unreadable.length ? [`cannot be read: ${unreadable.join(", ")}`] : [])].join("; ");
   for (const part of [document.querySelector("main"), element("result")]) part.hidden = !data.runs.length;
-  if (!element("rank").dataset.set) {
+  if (!element("rank").dataset.set && data.runs.length) {
     element("rank").dataset.set = "yes";
-    element("rank").value = { time: "time", rounds: "round" }[data.rank_by] || "bytes";
+    const { metric, lower, factor } = goalOf(), metrics = [...new Set(data.runs.flatMap((run) => run.metrics))].sort();
+    element("target-name").textContent = `${words(metric)} of`;
+    element("target-unit").textContent = factor === 100 ? "%" : "";
+    element("target-side").textContent = lower ? "at most" : "at least";
+    Object.assign(element("target"), factor === 100 ? { min: 0, max: 100, step: 0.5 } : { min: "", max: "", step: "any" });
+    element("rank").append(...metrics.map((name) => new Option(words(name), name)));
+    element("rank").value = data.rank_by === "rounds" ? "round" : data.rank_by ?? "bytes";
   }
   draw();
 }

@@ -29,42 +29,46 @@ function ranged(values, written) {
   return node("td", {}, written(mean(values)), ...(low === high ? [] : [node("span", { className: "range" }, range)]));
 }
 
-function fillOutcome(groups, target, rank, bySeed) {
-  const timed = groups.some((group) => group.runs.some((run) => run.evaluations.simulated_seconds));
-  const happened = Object.keys(TROUBLES).filter((name) => name !== "collapsed" && groups.some((group) => group.runs.some((run) => run.troubles?.[name])));
-  const accurate = groups.some((group) => group.runs.some((run) => run.evaluations.accuracy));
-  const costs = [target === null ? "bytes to target" : `bytes to ${number(target)} %`, "times fewer", "rounds to target", ...(timed ? ["simulated seconds to target"] : [])];
-  const heads = ["run", ...(accurate ? ["accuracy", ...costs] : []), "loss", "bytes up", "bytes down", ...happened.map((name) => TROUBLES[name])];
+function fillOutcome(groups, goal, rank, bySeed) {
+  const runsOf = groups.flatMap((group) => group.runs), has = (name) => runsOf.some((run) => run.evaluations[name]);
+  const timed = has("simulated_seconds"), targeted = has(goal.metric), ranked = Object.hasOwn(RANKED, rank) ? rank : "worth";
+  const happened = Object.keys(TROUBLES).filter((name) => name !== "collapsed" && runsOf.some((run) => run.troubles?.[name]));
+  const metrics = [...new Set(["accuracy", goal.metric, ...(Object.hasOwn(RANKED, rank) ? [] : [rank])])].filter((name) => name !== "loss" && has(name));
+  const lower = (name) => runsOf.some((run) => run.lower_is_better.includes(name));
+  const toIt = goal.value === null ? "target" : goal.text;
+  const heads = ["run", ...metrics.map(words), ...(targeted ? [`bytes to ${toIt}`, "times fewer", "rounds to target", ...(timed ? ["simulated seconds to target"] : [])] : []),
+    "loss", "bytes up", "bytes down", ...happened.map((name) => TROUBLES[name])];
   const rows = groups.flatMap((group) => (bySeed ? group.runs.map((run) => [group, [run]]) : [[group, group.runs]])).map(([group, runs]) => {
     // A diverged run has no final model, so it does not count as having reached the target.
-    const at = runs.map((run) => (target === null || run.diverged ? null : reached(run, target / 100)));
+    const at = runs.map((run) => (run.diverged ? null : reached(run, goal)));
     const costs = (name) => at.map((each) => each?.[name] ?? null), last = (name) => runs.map((run) => run.evaluations[name]?.at(-1) ?? null);
-    const average = (values) => (values.includes(null) ? null : mean(values));
-    return { group, runs, at, costs, last, failed: Math.max(...runs.map((run) => (run.diverged ? 2 : run.collapsed ? 1 : 0))), cost: average(costs(rank)), bytes: average(costs("bytes")), accuracy: average(last("accuracy")), loss: average(last("loss")) };
+    const average = (values) => (values.includes(null) ? null : mean(values)), signed = (name) => (lower(name) ? 1 : -1) * (average(last(name)) ?? (lower(name) ? Infinity : -Infinity));
+    const failed = Math.max(...runs.map((run) => (run.diverged ? 2 : run.collapsed ? 1 : 0)));
+    const cost = ranked === "worth" ? signed(rank) : average(costs(rank)) ?? Infinity;
+    return { group, runs, at, costs, last, bytes: average(costs("bytes")), order: [failed, cost, ...[goal.metric, "accuracy", "loss"].map(signed)] };
   });
-  // Runs that did not reach the target come last, ordered by accuracy; then those that collapsed, and those that diverged.
-  rows.sort((a, b) => a.failed - b.failed || (a.cost === null) - (b.cost === null) || a.cost - b.cost
-    || (b.accuracy ?? 0) - (a.accuracy ?? 0) || (a.loss ?? Infinity) - (b.loss ?? Infinity));
-  const most = Math.max(...rows.map((row) => row.bytes ?? 0));
+  // Runs that did not reach the target come last, ordered by its metric; then those that collapsed, and those that diverged.
+  rows.sort((a, b) => a.order.reduce((sum, value, at) => sum || (value === b.order[at] ? 0 : value - b.order[at]), 0));
+  const most = Math.max(...rows.map((row) => row.bytes ?? 0)), written = (name) => (value) => (name === "accuracy" ? `${(100 * value).toFixed(2)} %` : number(value, 4));
   fillRows(element("outcome"), heads, rows.map(({ group, runs, at, costs, last, bytes }) => {
     const seed = bySeed && group.runs.length > 1 ? `, seed ${runs[0].seed}` : "";
-    const flags = runs.filter((run) => run.collapsed).map((run) => node("span", { className: "flag" }, `collapsed in round ${run.collapsed.round}`)).slice(0, 1);
-    if (!accurate) flags.push(...runs.filter((run) => run.diverged).map((run) => node("span", { className: "flag" }, diverged(run))).slice(0, 1));
-    const cells = accurate ? [ranged(last("accuracy"), (value) => `${(100 * value).toFixed(2)} %`), toTarget(runs, at, target),
-      bytes === null ? "" : `${number(most / bytes)}x`, ranged(costs("round"), (value) => number(Math.round(value))),
-      ...(timed ? [ranged(costs("time"), (value) => number(value, 4))] : [])] : [];
-    return [[swatch(group), `${group.label}${seed} `, ...flags], ...cells, ranged(last("loss"), (value) => number(value, 4)),
-      ranged(last("bytes_up"), size), ranged(last("bytes_down"), size),
+    const fallen = runs.filter((run) => run.collapsed).map((run) => `collapsed in round ${run.collapsed.round}`);
+    const ended = targeted ? [] : runs.filter((run) => run.diverged).map(diverged);
+    const flags = [...fallen, ...ended].slice(0, 1).map((text) => node("span", { className: "flag" }, text));
+    const toTarget = targeted ? [bytesTo(runs, at, goal), bytes === null ? "" : `${number(most / bytes)}x`, ranged(costs("round"), (value) => number(Math.round(value))),
+      ...(timed ? [ranged(costs("time"), written(""))] : [])] : [];
+    return [[swatch(group), `${group.label}${seed} `, ...flags], ...metrics.map((name) => ranged(last(name), written(name))), ...toTarget,
+      ranged(last("loss"), written("loss")), ranged(last("bytes_up"), size), ranged(last("bytes_down"), size),
       ...happened.map((name) => number(runs.reduce((sum, run) => sum + (run.troubles?.[name] ?? 0), 0)))];
   }));
 }
 
 // The bytes to the target, or why there are none.
-function toTarget(runs, at, target) {
+function bytesTo(runs, at, goal) {
   const flag = (text) => node("td", {}, node("span", { className: "flag" }, text));
   const failed = runs.filter((run) => run.diverged), missed = at.filter((each) => each === null).length;
   if (failed.length) return flag(runs.length > 1 ? `${failed.length} of ${runs.length} seeds diverged` : diverged(failed[0]));
-  if (target === null) return "";
+  if (goal.value === null) return "";
   if (!runs.some((run) => run.milestones.length)) return `fewer than ${WINDOW} evaluations`;
   if (missed && runs.some((run) => !run.finished)) return "not yet";
   if (missed) return flag(runs.length > 1 ? `not reached by ${missed} of ${runs.length} seeds` : "not reached");
