@@ -23,8 +23,9 @@ function ordered(groups, valueOf, sign) {
   return having.sort((a, b) => sign * (a.value.mean - b.value.mean));
 }
 
-const RANKED = { bytes: ["fewer bytes", size], round: ["fewer rounds", (count) => plural(Math.round(count), "round")],
-  time: ["less simulated time", (seconds) => `${number(seconds)} s`] };
+// Costs: how to compare them, and how to write one.
+const RANKED = { bytes: ["fewer bytes", (count) => `with ${size(count)}`], round: ["fewer rounds", (count) => `in ${plural(Math.round(count), "round")}`],
+  time: ["less simulated time", (seconds) => `in ${number(seconds)} s`] };
 
 // Compare the first two: the sentence of the headline, the groups in it, and whether their ranges over seeds overlap.
 function winner(groups, goal, rank) {
@@ -32,11 +33,11 @@ function winner(groups, goal, rank) {
   const [first, second] = Object.hasOwn(RANKED, rank) ? ordered(sound, (group) => costOf(group, goal, rank), 1) : [];
   if (first) {
     const [word, written] = RANKED[rank];
-    const start = `${first.group.label} reached ${goal.text} with ${written(first.value.mean)}`;
+    const start = `${first.group.label} reached ${goal.text} ${written(first.value.mean)}`;
     if (!second) return { text: groups.length > 1 ? `${start}; no other run reached it` : start, pair: [first.group] };
     const factor = second.value.mean / first.value.mean;
     const text = factor < 1.005 ? `${start}, the same as ${second.group.label}`
-      : `${start}, ${number(factor)}x ${word} than ${second.group.label} with ${written(second.value.mean)}`;
+      : `${start}, ${number(factor)}x ${word} than ${second.group.label} ${written(second.value.mean)}`;
     return { text, pair: [first.group, second.group], overlap: second.value.low <= first.value.high };
   }
   const metric = [rank, goal.metric, "accuracy", "loss"].find((name) => sound.some((group) => finalOf(group, name)));

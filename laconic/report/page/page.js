@@ -19,7 +19,7 @@ function options(name, wanted, texts = {}) {
 // The target: its metric, the number in the page, what it is multiplied by (accuracies are in percent), and words.
 function goalOf() {
   const metric = data.target?.metric ?? "accuracy", typed = parseFloat(element("target").value), value = Number.isFinite(typed) ? typed : null;
-  const text = metric === "accuracy" ? `${number(value)} %` : `${words(metric)} ${number(value)}`;
+  const text = metric === "accuracy" ? `${value} %` : `${words(metric)} ${value}`;
   return { metric, value, text, lower: data.target?.lower ?? false, factor: metric === "accuracy" ? 100 : 1 };
 }
 
