@@ -64,7 +64,7 @@ def plot(
     style: str = "screen",
 ) -> None:
     """Plot runs to an image file."""
-    _check_axes(chart, metric, cost, linear)
+    _check_axes(chart, metric, cost, linear or target is not None)
     if style not in STYLES:
         raise unknown_name("style", style, STYLES)
     out, metric, cost = out or Path(f"{chart}.svg"), metric or "accuracy", cost or "bytes"
@@ -85,13 +85,15 @@ def plot(
     say(f"The plot is {out}")
 
 
-def _check_axes(chart: str, metric: str | None, cost: str | None, linear: bool) -> None:
+def _check_axes(chart: str, metric: str | None, cost: str | None, more: bool) -> None:
     if chart not in CHARTS:
         raise unknown_name("chart", chart, CHARTS)
     if chart != "curves" and metric is not None:
         raise ConfigError(f"--show {metric}: only with --chart curves, not with --chart {chart}")
-    if chart == "bytes" and (cost is not None or linear):
-        raise ConfigError("--against and --linear: only with --chart curves or pareto, not with --chart bytes")
+    if chart == "bytes" and (cost is not None or more):
+        raise ConfigError(
+            "--against, --linear and --target: only with --chart curves or pareto, not with --chart bytes"
+        )
     if cost is not None and cost not in COSTS:
         raise unknown_name("cost", cost, COSTS)
 

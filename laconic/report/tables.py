@@ -9,6 +9,7 @@ from functools import partial
 from html import escape
 from math import inf, isnan
 from statistics import fmean, stdev
+from typing import Literal
 
 from rich import box, markup
 from rich.table import Table
@@ -109,9 +110,9 @@ class OutcomeTable:
         table = new_table()
         table.caption = "; ".join(self.captions) or None
         for name in self.columns:
-            text = name in ("algorithm", STATE)
+            side: Literal["left", "right"] = "left" if name in ("algorithm", STATE) else "right"
             color = "yellow" if name == STATE else None
-            table.add_column(name, justify="left" if text else "right", no_wrap=not text, overflow="fold", style=color)
+            table.add_column(name, justify=side, no_wrap=name != "algorithm", overflow="fold", style=color)
         for row in self.rows:
             table.add_row(*map(markup.escape, row))
         return table
@@ -142,20 +143,23 @@ def outcome(
     narrow |= {"spread": width < 120, "its worst tenth": width < 140}
     wanted = _columns(runs, target, simulated) if runs else {}
     columns = {name: column for name, column in wanted.items() if not narrow.get(name)}
-    groups = ranked(runs, by)
+    groups, failures = ranked(runs, by), failed or {}
+    states = [*map(_state, groups), *map(_failure, failures.values())]
+    labels = [*(group[0].label for group in groups), *failures]
+    # Less important columns make room for what went wrong.
+    spare = ("seconds", "loss", "rounds", "bytes up", "bytes down") if any(states) else ()
+    optional = ("gradients", *reversed(_other_metrics(runs)), *spare)
     ranking = {by, "" if target is None else target.metric}
-    for name in ("gradients", *reversed(_other_metrics(runs))):
-        if _width(columns, groups) > width and name not in ranking:
+    for name in optional:
+        if _width(columns, groups, labels, states) > width and name not in ranking:
             columns.pop(name, None)
-    names, rows = ["algorithm", *columns], [[group[0].label] for group in groups]
-    for row, group in zip(rows, groups, strict=True):
-        row += [column.cell(group) for column in columns.values()]
-    states = [_state(group) for group in groups] + [_failure(error) for error in (failed or {}).values()]
-    rows += [[label, *[""] * len(columns)] for label in failed or {}]
+    rows = [[group[0].label, *(column.cell(group) for column in columns.values())] for group in groups]
+    rows += [[label, *[""] * len(columns)] for label in failures]
+    names = ["algorithm", *columns]
     if any(states):
         names, rows = [*names, STATE], [[*row, state] for row, state in zip(rows, states, strict=True)]
     if len(rows) > 1:
-        ranks = [*map(str, range(1, len(groups) + 1)), *[""] * len(failed or {})]
+        ranks = [*map(str, range(1, len(groups) + 1)), *[""] * len(failures)]
         names, rows = ["", *names], [[rank, *row] for rank, row in zip(ranks, rows, strict=True)]
     return OutcomeTable(names, rows, [*_captions(runs, target, simulated)])
 
@@ -178,11 +182,14 @@ def _failure(error: str) -> str:
     return f"diverged in round {number[1]}" if number else "diverged"
 
 
-def _width(columns: Mapping[str, Column], groups: Sequence[list[Finished]]) -> int:
+def _width(
+    columns: Mapping[str, Column], groups: Sequence[list[Finished]], labels: Sequence[str], states: Sequence[str]
+) -> int:
     """The width of a table in a terminal. Labels wrap, so they need no more than their first 20 characters."""
-    label = min(20, max((len(group[0].label) for group in groups), default=0))
-    cells = {name: [name, *map(column.cell, groups)] for name, column in columns.items()}
-    return 8 + label + sum(3 + max(map(len, texts)) for texts in cells.values())
+    label = min(20, max(map(len, labels), default=0))
+    cells = [[name, *map(column.cell, groups)] for name, column in columns.items()]
+    cells += [[*states]] if any(states) else []
+    return 8 + label + sum(3 + max(map(len, texts)) for texts in cells)
 
 
 def _columns(runs: Sequence[Finished], target: Target | None, simulated: bool) -> dict[str, Column]:
