@@ -41,18 +41,17 @@ class Settings(BaseModel):
     metrics: str | None = None
     """Further metrics of every evaluation, such as f1,auroc or r2 (extra `metrics`)."""
     sampling: Sampling = "uniform"
-    """How participants are drawn: uniform, weighted by number of examples, or poisson (each client independently)."""
+    """How participants are drawn: uniform, weighted by size, or poisson (each independently)."""
     weighting: Weighting | None = None
-    """Weight of a client's update in the mean: equal for all (uniform), or its number of examples (size). Default: as in the
-    algorithm's paper."""
+    """Weight of an update in the mean: equal (uniform), or the client's size (size). Default: as in the paper."""
     buffers: Literal["mean", "frozen"] = "mean"
     """Batch-norm statistics: sent with every update and averaged (mean), or kept at their initial values (frozen)."""
     diagnostics: bool = False
-    """Measure the error of compression (q_C, q_A, gamma) and the norm of the error memories in every round."""
+    """Measure the compressor's constants q_C, q_A and gamma, and the norm of error memories."""
     full_gradient: bool = False
-    """Measure the loss and gradient over all clients, and the similarity of clients' gradients, at every evaluation."""
+    """Measure loss and gradient over all clients, and how similar their gradients are."""
     client_eval: float | None = Field(None, gt=0, lt=1)
-    """Share of each client's examples to hold out from training, such as 0.2, and to evaluate the model on by client."""
+    """Share of each client's examples, such as 0.2, to hold out and evaluate by client."""
     personalize: int | None = Field(None, ge=1)
     """With client_eval: also evaluate each client's own model, after this many local steps."""
     defense: Defenses = Defenses()
