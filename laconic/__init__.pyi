@@ -85,6 +85,7 @@ from .algorithms.recipes import (
 from .algorithms.uplinks.compressed import Compressed as Compressed
 from .algorithms.uplinks.dense import DenseUplink as DenseUplink
 from .algorithms.uplinks.base import Uplink as Uplink
+from .algorithms.uplinks.lag import LAG as LAG
 from .algorithms.uplinks.lazy import Accelerated as Accelerated, Lazy as Lazy
 from .algorithms.uplinks.shifted import Shifted as Shifted
 from .api import compare as compare, simulate as simulate

@@ -31,6 +31,7 @@ class Changes(TypedDict, total=False):
     optimizer: Optimizer | str | Table
     downlink: Downlink | str | Table
 
+    aggregation: Literal["lazy", "accelerated"]
     alpha: float
     anchor_batch: int | Literal["full"]
     average: int
@@ -41,7 +42,7 @@ class Changes(TypedDict, total=False):
     bias_correction: bool
     clip_norm: float | None
     compressor: Compressor | str
-    constant: float | Literal["suggested"]
+    constant: float | Literal["suggested"] | None
     epsilon: float
     epsilon_inside: bool
     feedback: Literal["sent", "used"]
@@ -59,6 +60,7 @@ class Changes(TypedDict, total=False):
     mean_compressor: GroupedCompressor | str | None
     memory: bool | Literal["auto", "standard", "global"]
     memory_decay: float
+    mirror_start: Literal["model", "zero"]
     momentum: float
     momentum_rate: float
     nesterov: bool
@@ -71,10 +73,14 @@ class Changes(TypedDict, total=False):
     random_steps: bool
     restart_after: int | None
     restart_from: int
+    rule: Literal["update", "model"]
     server_lr: float
     server_schedule: RateSchedule | str
     shift_rate: float | None
+    smoothness: float | None
     step_schedule: RateSchedule | str
     threshold: float | None
     tracker_rate: float | None
     warm_start: bool
+    weight: float
+    window: int

@@ -29,6 +29,7 @@ from laconic.algorithms.optimizers.adaptive import AMS, Adagrad, Adam, AMSGrad, 
 from laconic.algorithms.optimizers.sgd import SGD
 from laconic.algorithms.parameters import Changes
 from laconic.algorithms.uplinks.compressed import Compressed
+from laconic.algorithms.uplinks.lag import LAG
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
 from laconic.algorithms.uplinks.shifted import Shifted
 from laconic.compression import QSGD, Chain, DeadZone, HeavySign, Stochastic, TopK, Uniform
@@ -38,7 +39,7 @@ Recipe = Callable[..., Algorithm]
 Named = TypeVar("Named", bound=Recipe)
 RECIPES: dict[str, Recipe] = {}
 # Importing a part registers its name. No recipe uses these parts.
-_OTHER_PARTS = (OwnTraining, Repeated, Shifted)
+_OTHER_PARTS = (LAG, OwnTraining, Repeated, Shifted)
 
 
 def _recipe(function: Named) -> Named:

@@ -136,8 +136,8 @@ class Server:
         if update is not None:
             step, self.optimizer_state = algorithm.optimizer.step(update, self.optimizer_state)
             step = algorithm.optimizer.scheduled(step, self.round)
-            counts = {"invited": self.count, "population": len(self.data)}
-            context = RoundContext(self.layout, self.randomness, self.round, **counts)
+            population = len(self.data)
+            context = RoundContext(self.layout, self.randomness, self.round, invited=self.count, population=population)
             self.model, self.downlink_state = algorithm.downlink.advance(self.model, step, self.downlink_state, context)
             statistics = received.mean(BUFFERS)
             if statistics is not None:

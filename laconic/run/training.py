@@ -45,7 +45,7 @@ Record = dict[str, Any]
 """One round as plain values: a line of metrics.jsonl. Costs are totals since the start; `streams` covers one round."""
 DIAGNOSTICS = (
     *("skip_rate", "skip_rate_down", "acceleration_rate", "memory_norm", "server_memory_norm"),
-    *("q_c", "q_a", "gamma", "gradient_norm_squared", "objective", "epsilon"),
+    *("q_c", "q_a", "gamma", "lambda", "gradient_norm_squared", "objective", "epsilon"),
 )
 """Keys of optional measurements."""
 OTHER_KEYS = {
