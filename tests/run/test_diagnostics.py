@@ -29,8 +29,8 @@ def vector(*values: float) -> torch.Tensor:
 def test_two_clients_by_hand() -> None:
     """top_k that keeps one of two entries.
 
-    Client 1: u = (3, 1), m = 0, so x = (3, 1), y = (3, 0). Client 2: u = (-1, 0), m = (0, 4), so x = (-1, 4), y = (0, 4); its
-    last update was r = (0, 1), and y was called similar. mean x = (1, 2.5), C of it (0, 2.5), mean y = (1.5, 2),
+    Client 1: u = (3, 1), m = 0, so x = (3, 1), y = (3, 0). Client 2: u = (-1, 0), m = (0, 4), so x = (-1, 4), y = (0, 4);
+    its last update was r = (0, 1), and y was called similar. mean x = (1, 2.5), C of it (0, 2.5), mean y = (1.5, 2),
     mean u = (1, 0.5).
     """
     probes = [
