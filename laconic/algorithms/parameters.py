@@ -6,7 +6,7 @@ parameters that none of its parts has. Parameters of your own parts go through t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from torch import nn
@@ -66,7 +66,7 @@ class Changes(TypedDict, total=False):
     nesterov: bool
     period: int | None
     pl_constant: float
-    probability: float | Literal["optimal", "optimal_pl"]
+    probability: float | Literal["optimal", "optimal_pl"] | str | Sequence[float] | Callable[[int], float]
     probability_divisor: float
     proximal: float
     quantizer: GroupedCompressor | str | None
@@ -79,8 +79,10 @@ class Changes(TypedDict, total=False):
     shift_rate: float | None
     smoothness: float | None
     step_schedule: RateSchedule | str
+    steps_from: Literal["mean", "own"]
     threshold: float | None
     tracker_rate: float | None
+    trainers: Literal["all", "one"]
     warm_start: bool
     weight: float
     window: int

@@ -49,13 +49,15 @@ DIAGNOSTICS = (
 )
 """Keys of optional measurements."""
 OTHER_KEYS = {
-    *("round", "participants", "training_loss", "seconds", "streams", "refused"),
+    *("round", "participants", "training_loss", "seconds", "streams", "refused", "clients"),
     *("skipped", "skipped_down", "accelerated", "lost", "clipped", "simulated_seconds", "cut_off", "collapsed"),
     *("clients_evaluated", "clients_left_out"),
     *DIAGNOSTICS,
     *Ledger().totals(),
 }
 """Keys of a record that are not metrics of the task."""
+NESTED = ("streams", "clients")
+"""Keys whose values are tables: traffic by stream, and clients by phase (with `diagnostics`)."""
 
 
 OF_CLIENTS = ("clients_", "client_", "worst_client_", "personal_", "worst_personal_")
@@ -151,7 +153,7 @@ class Result:
 
     def to_pandas(self) -> Any:
         """The history as a pandas DataFrame: one row per round, one column per number (extra `tables`)."""
-        rows = [{key: value for key, value in record.items() if key != "streams"} for record in self.history]
+        rows = [{key: value for key, value in record.items() if key not in NESTED} for record in self.history]
         return data_frame(rows).set_index("round")
 
     def _placed(self) -> tuple[torch.device, torch.dtype]:

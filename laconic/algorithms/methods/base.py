@@ -190,12 +190,12 @@ class LocalMethod(Method):
 
     def steps(self, cohort: Cohort) -> Iterator[Step]:
         """The cohort's local steps in this round."""
+        return cohort.steps(self.batches)
 
-        def plan(size: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
-            counts = (self.batch_size, self.local_steps, self.local_epochs)
-            return positions(size, *counts, self.batch_order, generator)
-
-        return cohort.steps(plan)
+    def batches(self, size: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
+        """The batches of the local steps of a client with `size` examples, as positions in its data."""
+        counts = (self.batch_size, self.local_steps, self.local_epochs)
+        return positions(size, *counts, self.batch_order, generator)
 
     def gradients(self, cohort: Cohort, models: Tensor, step: Step) -> Tensor:
         """The clients' gradients [C, d], clipped to `clip_norm`."""
