@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, field_validator, model_validator
 
+from laconic.core.errors import ConfigError
 from laconic.engine.settings import Faults, Network, RaySettings
-from laconic.federation.settings import Defenses, Sampling, Weighting
+from laconic.federation.settings import AnySampling, Defenses, Weighting
 from laconic.gradients.numerics import Numerics
 
 
@@ -40,8 +41,9 @@ class Settings(BaseModel):
     """Rounds between evaluations; the last round is always evaluated."""
     metrics: str | None = None
     """Further metrics of every evaluation, such as f1,auroc or r2 (extra `metrics`)."""
-    sampling: Sampling = "uniform"
-    """How participants are drawn: uniform, weighted by number of examples, or poisson (each client independently)."""
+    sampling: AnySampling = "uniform"
+    """How participants are drawn: uniform, weighted by number of examples, poisson (each client independently), or
+    0.1,0.5,… (each client independently with its own probability)."""
     weighting: Weighting | None = None
     """Weight of a client's update in the mean: equal for all (uniform), or its number of examples (size). Default: as in the
     algorithm's paper."""
@@ -79,6 +81,19 @@ class Settings(BaseModel):
     """What runs the clients: this process (inline), or a Ray cluster."""
     ray: RaySettings = Field(default_factory=RaySettings)
     """The Ray engine."""
+
+    def expected_participants(self, clients: int) -> int:
+        """The number of participants in a round; with given probabilities the expected number."""
+        if isinstance(self.sampling, str):
+            return self.participants or clients
+        if len(self.sampling) != clients:
+            raise ConfigError(
+                f"sampling: {len(self.sampling)} probabilities, {clients} clients: one for each is needed"
+            )
+        expected = max(1, round(sum(self.sampling)))
+        if self.participants not in (None, expected):
+            raise ConfigError(f"participants = {self.participants}: the probabilities of sampling add up to {expected}")
+        return expected
 
     @field_validator("metrics", mode="before")
     @classmethod

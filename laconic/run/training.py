@@ -191,7 +191,7 @@ class Training:
         quorum: float | None = None,
         weight_limit: float | None = None,
     ) -> None:
-        participants = settings.participants or len(data)
+        participants = settings.expected_participants(len(data))
         if participants > len(data):
             raise ConfigError(f"participants = {participants}: there are only {len(data)} clients")
         self.algorithm, self.data = algorithm.resolve(), data
