@@ -58,7 +58,7 @@ class Changes(TypedDict, total=False):
     local_schedule: RateSchedule | str
     local_steps: int | None
     mean_compressor: GroupedCompressor | str | None
-    memory: bool | Literal["auto", "standard", "global"]
+    memory: bool | Literal["auto", "standard", "global", "printed"]
     memory_decay: float
     mirror_start: Literal["model", "zero"]
     momentum: float
@@ -78,6 +78,7 @@ class Changes(TypedDict, total=False):
     server_schedule: RateSchedule | str
     shift_rate: float | None
     smoothness: float | None
+    sparsifier: GroupedCompressor | str | None
     step_schedule: RateSchedule | str
     steps_from: Literal["mean", "own"]
     threshold: float | None
@@ -85,4 +86,5 @@ class Changes(TypedDict, total=False):
     trainers: Literal["all", "one"]
     warm_start: bool
     weight: float
+    weight_decay: float
     window: int

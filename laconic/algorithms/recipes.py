@@ -15,7 +15,7 @@ from laconic.algorithms.downlinks.estimated import Estimated
 from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.algorithms.downlinks.repeated import Repeated
 from laconic.algorithms.methods.anchor_sampling import AnchorSampling
-from laconic.algorithms.methods.compressed_gradients import DIANA, EF21, EF21SGDM
+from laconic.algorithms.methods.compressed_gradients import DIANA, EF21, EF21SGDM, VRDIANA
 from laconic.algorithms.methods.control_variates import ControlVariates
 from laconic.algorithms.methods.controlled_averaging import SCAFCOM, SCALLION
 from laconic.algorithms.methods.dynamic_regularization import FedDyn
@@ -328,6 +328,13 @@ def diana(**parameters: Unpack[Changes]) -> Algorithm:
     """Unbiased quantized differences between gradients and a shared shift. Mishchenko et al., 2019, Algorithm 1."""
     uplink = Compressed(QSGD(4), granularity="layer")
     return Algorithm(DIANA(), uplink, SGD(server_lr=0.05), name="diana").replace(**parameters)
+
+
+@_recipe
+def vr_diana(**parameters: Unpack[Changes]) -> Algorithm:
+    """DIANA on small batches with variance reduction. Horvath et al., 2019, Algorithm 2, variant L-SVRG."""
+    uplink = Compressed(QSGD(4), granularity="layer")
+    return Algorithm(VRDIANA(), uplink, SGD(server_lr=0.05), name="vr_diana").replace(**parameters)
 
 
 @_recipe

@@ -29,7 +29,7 @@ Array = Any
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Inputs and targets in their compact form: uint8 images (NCHW), small-integer tokens, float32 features.
+    """Inputs and targets in their compact form: uint8 images (NCHW), small-integer tokens, features.
 
     Args:
         normalize: (mean, standard deviation) per channel of uint8 images divided by 255, or per column of a table of
@@ -63,7 +63,7 @@ class Examples:
     ) -> tuple[Tensor, ...]:
         """Return the examples at `indices`, normalized and converted for a model. `change` gets compact inputs first."""
         indices = indices.to(self.inputs.device)
-        inputs = self.inputs.index_select(0, indices)
+        inputs = (self._compact if dtype.itemsize < 8 else self.inputs).index_select(0, indices)
         if change is not None:
             inputs = change(inputs)
         targets = self.targets.index_select(0, indices)
@@ -95,6 +95,11 @@ class Examples:
             self._affine[working] = self._scale_and_shift(self.normalize, working)
         scale, shift = self._affine[working]
         return inputs.to(working).mul_(scale).add_(shift).to(dtype)
+
+    @cached_property
+    def _compact(self) -> Tensor:
+        """The inputs without float64, NumPy's default, which only runs in float64 need."""
+        return compact(self.inputs)
 
     @cached_property
     def _affine(self) -> dict[torch.dtype, tuple[Tensor, Tensor]]:

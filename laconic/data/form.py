@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from laconic.core.errors import DataError
 from laconic.data.arrays import Pair, first_line, has_text, is_pair, named_inputs, pooled, tensor_of, with_named_inputs
 from laconic.data.columns import Columns
-from laconic.data.federated import Array, ClientData, Examples, Kind, NamedInputs, Normalize, compact
+from laconic.data.federated import Array, ClientData, Examples, Kind, NamedInputs, Normalize
 from laconic.data.lazy import read
 
 
@@ -39,7 +39,7 @@ class Form:
         """Inputs without targets, as examples whose targets are all 0."""
         parts = self._in_order(given)
         try:
-            main, *more = (compact(tensor_of(part)) for part in parts)
+            main, *more = (tensor_of(part) for part in parts)
         except (TypeError, ValueError, RuntimeError) as error:
             raise DataError(f"inputs: not an array of numbers ({first_line(error)})") from error
         self._check_shape(main)

@@ -144,6 +144,7 @@ class ClientRuntime:
             data=self.data,
             randomness=self.randomness,
             _gradients=gradients,
+            regularization=self.algorithm.method.regularization,
             _shared=[shared.name for shared in self.algorithm.method.shared_states()],
         )
 

@@ -17,7 +17,7 @@ from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import BroadcastModel
 from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MEAN, MODEL, UPDATE, Exchange, Phase, Stream
 from laconic.algorithms.methods.received import Aggregate, Received
-from laconic.compression import DENSE, Codec, Payload, encode_dense, encode_exactly
+from laconic.compression import DENSE, Codec, Payload, decode_body, encode_dense, encode_exactly
 from laconic.compression.packet import Body, Flag, Packet
 from laconic.core.errors import PacketError
 from laconic.core.randomness import GLOBAL, Draw
@@ -165,7 +165,7 @@ class Round:
             return self.server.algorithm.downlink.paper_bits(body, self.layout)
         if name == BUFFERS:
             return 0
-        compressors = {stream.name: stream.compressor for stream in phase.down}
+        compressors = {stream.name: stream.compressor for stream in phase.down} | {MEAN: self.method.mean_compression}
         return (compressors.get(name) or DENSE).paper_bits(self.layout)
 
     # Receiving.
@@ -322,9 +322,18 @@ class Round:
         server.method_state = self.method.gather(exchange, server.method_state, self.received, self._context())
         mean = self.received.mean(MODEL) if self.method.sends_mean else None
         if mean is not None and UPDATE in self.phases[exchange.phase].up:
-            bodies = {MEAN: encode_exactly(mean, self.layout)}
-            server.clients.pending.must_deliver(server.round, bodies, self.answered)
+            server.clients.pending.must_deliver(server.round, {MEAN: self._encode_mean(mean)}, self.answered)
         return self.outcome
+
+    def _encode_mean(self, mean: Tensor) -> Body:
+        """The mean for clients. The server continues with what they decode."""
+        compression, context = self.method.mean_compression, self._context()
+        if compression is None:
+            return encode_exactly(mean, self.layout)
+        generator = context.generator(Draw.DOWNLINK_STREAM.format(MEAN.upper()))
+        body = compression.encode(mean, self.layout, generator, context.invited)
+        self.received.replace(MODEL, decode_body(body, self.layout).dense().to(mean.device))
+        return body
 
     def _relative_work(self) -> dict[int, float]:
         """The gradients that each waiting client computes, as a multiple of the median client's in the same phase."""

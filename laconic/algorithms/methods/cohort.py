@@ -79,6 +79,8 @@ class Cohort:
     data: ClientData
     randomness: Randomness
     _gradients: Gradients
+    regularization: float = 0.0
+    """phi: gradients are those of the loss plus phi / 2 ||w||^2. The training loss is that without this term."""
     augment: bool = True
     """Whether batches are augmented, if the data has augmentation."""
     _shared: Sequence[str] = ()
@@ -188,10 +190,15 @@ class Cohort:
         """
         result, losses = self._gradients(models, self.buffers, step.batches, self._seed(step))
         self._record(losses, step, training)
+        if self.regularization:
+            result = result.add(models * step.working(models), alpha=self.regularization)
         return result
 
     def descend(self, models: Tensor, step: Step, rate: float) -> None:
         """models -= rate * gradients, in place; some strategies do it without storing the gradients."""
+        if self.regularization:
+            models.sub_(self.gradients(models, step), alpha=rate)
+            return
         self._record(self._gradients.descend(models, self.buffers, step.batches, self._seed(step), rate), step)
 
     def _seed(self, step: Step) -> Seed:
