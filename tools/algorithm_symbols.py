@@ -61,7 +61,9 @@ SYMBOLS = (
     Symbol("hᵢ", "client i's shift, which both sides have, 0 at first"),
     Symbol("Δᵢ", "what client i sends"),
     Symbol(
-        "α", "the rate of the shifts (`method.alpha`); where that is unset, 1/(1 + ω) of the compressor", ("diana", "vr_diana")
+        "α",
+        "the rate of the shifts (`method.alpha`); where that is unset, 1/(1 + ω) of the compressor",
+        ("diana", "vr_diana"),
     ),
     Symbol("α", "`method.alpha`, the share of a new gradient", ("scallion",)),
     Symbol("α", "`method.alpha`, the weight of the regularizer", ("fed_dyn",)),
