@@ -50,7 +50,8 @@ class Settings(BaseModel):
     buffers: Literal["mean", "frozen"] = "mean"
     """Batch-norm statistics: sent with every update and averaged (mean), or kept at their initial values (frozen)."""
     diagnostics: bool = False
-    """Measure the compressor's constants q_C, q_A and gamma and the norm of the error memories in every round."""
+    """Measure the compressor's constants q_C, q_A, gamma and lambda and the norm of the error memories in every round, and
+    record who took part."""
     full_gradient: bool = False
     """Measure the loss and gradient over all clients, and the similarity of clients' gradients, at every evaluation."""
     client_eval: float | None = Field(None, gt=0, lt=1)

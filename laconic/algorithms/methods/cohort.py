@@ -144,12 +144,13 @@ class Cohort:
         clip_norm: float | None = None,
         order: BatchOrder = "shuffled",
         purpose: str = Draw.LARGE_BATCH,
+        training: bool = True,
     ) -> list[Tensor]:
         """Each client's gradient on one large batch, or on all its data, at each of `models` [C, d].
 
         All models use the same batch: in fixed order the client's first examples, otherwise the draw named by `purpose`. The
         batch is processed in pieces to save memory, and batch-norm statistics are left unchanged. Gradients whose norm
-        exceeds `clip_norm` are scaled to it.
+        exceeds `clip_norm` are scaled to it. `training` is as in `gradients`.
         """
         count = None if batch == "full" else batch
 
@@ -158,7 +159,7 @@ class Cohort:
             chosen = generator.permutation(size)[:count] if drawn else np.arange(size)[:count]
             return iter(np.array_split(chosen, -(-len(chosen) // PIECE)))
 
-        return self._mean_gradients(models, purpose, plan, clip_norm)
+        return self._mean_gradients(models, purpose, plan, clip_norm, training)
 
     def batch_gradients(
         self, models: Sequence[Tensor], plan: Plan, clip_norm: float | None = None, purpose: str = Draw.LARGE_BATCH
@@ -167,7 +168,7 @@ class Cohort:
         return self._mean_gradients(models, purpose, plan, clip_norm)
 
     def _mean_gradients(
-        self, models: Sequence[Tensor], purpose: str, plan: Plan, clip_norm: float | None
+        self, models: Sequence[Tensor], purpose: str, plan: Plan, clip_norm: float | None, training: bool = True
     ) -> list[Tensor]:
         totals = [torch.zeros_like(model) for model in models]
         examples = torch.zeros(len(self.clients), 1, dtype=self.models.dtype, device=self.models.device)
@@ -177,7 +178,7 @@ class Cohort:
             counts = (to_device(lengths, examples.device) * self._shares(step).to(examples.dtype)).unsqueeze(1)
             examples += counts
             for total, model in zip(totals, models, strict=True):
-                total += self.gradients(model, step) * counts
+                total += self.gradients(model, step, training) * counts
         self.buffers.copy_(buffers)
         # Without a target that counts, the gradient is 0.
         return [clipped(total / examples.where(examples > 0, 1), clip_norm) for total in totals]

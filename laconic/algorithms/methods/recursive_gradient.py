@@ -72,8 +72,8 @@ class EstimatedGradient(Method):
     def _gradient(self, cohort: Cohort) -> Answer:
         return Answer(gradient=self._large_gradients(cohort, cohort.models)[0])
 
-    def _large_gradients(self, cohort: Cohort, *models: Tensor) -> list[Tensor]:
-        return cohort.large_gradients(models, self.anchor_batch, self.clip_norm, self.order)
+    def _large_gradients(self, cohort: Cohort, *models: Tensor, training: bool = True) -> list[Tensor]:
+        return cohort.large_gradients(models, self.anchor_batch, self.clip_norm, self.order, training=training)
 
     def _examples(self, size: int) -> int:
         return batch_examples(size, self.anchor_batch)
@@ -208,7 +208,7 @@ class FedPAGE(RenewedGradient, TwoExchanges):
         return (estimate if estimate.phase == RENEWAL else Exchange(TRAIN),)
 
     def _own(self, cohort: Cohort) -> Tensor:
-        before, now = self._large_gradients(cohort, cohort.received.previous, cohort.models)
+        before, now = self._large_gradients(cohort, cohort.received.previous, cohort.models, training=False)
         moved = recursive_steps(self, cohort, cohort.received.gradient + now - before, first=True)
         lengths = moved.new_tensor([[self.rate(cohort.round) * (self.step_count(size) + 1)] for size in cohort.sizes])
         return moved / lengths.where(lengths > 0, 1)  # a is 0 at the end of some schedules
