@@ -99,7 +99,7 @@ class Examples:
     @cached_property
     def _compact(self) -> Tensor:
         """The inputs without float64, NumPy's default, which only runs in float64 need."""
-        return compact(self.inputs)
+        return self.inputs.to(torch.float32) if self.inputs.dtype == torch.float64 else self.inputs
 
     @cached_property
     def _affine(self) -> dict[torch.dtype, tuple[Tensor, Tensor]]:
@@ -117,11 +117,6 @@ class Examples:
 
 def _converted(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.to(dtype if values.is_floating_point() else torch.int64)
-
-
-def compact(values: Tensor) -> Tensor:
-    """Convert float64, NumPy's default, to float32."""
-    return values.to(torch.float32) if values.dtype == torch.float64 else values
 
 
 @runtime_checkable
