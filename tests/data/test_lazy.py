@@ -18,7 +18,6 @@ from laconic.data.owned import part_of
 from laconic.run.config import load_config
 from laconic.run.driver import run_config
 
-
 FLOATS = [torch.float32, torch.float64]
 
 
