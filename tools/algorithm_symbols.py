@@ -45,6 +45,10 @@ SYMBOLS = (
     Symbol("gᵢ", "what both sides have of client i's gradient, 0 at first", EF21),
     Symbol("gᵢ", "the mean of client i's gradients in its local steps", CONTROLLED),
     Symbol("gᵢ", "client i's gradient at w", ("diana",)),
+    Symbol("gᵢ", "client i's estimate of its gradient at w", ("vr_diana",)),
+    Symbol("fᵢ", "client i's loss", ("vr_diana",)),
+    Symbol("zᵢ", "the model at which client i last computed its gradient over all its data"),
+    Symbol("μᵢ", "that gradient"),
     Symbol("cᵢ", "what client i sends", EF21),
     Symbol("cᵢ", "client i's control variate, 0 at first", ("scaffold", *CONTROLLED)),
     Symbol("dᵢ", "what client i sends, as the server decodes it"),
@@ -57,7 +61,9 @@ SYMBOLS = (
     Symbol("hᵢ", "client i's shift, which both sides have, 0 at first"),
     Symbol("Δᵢ", "what client i sends"),
     Symbol(
-        "α", "the rate of the shifts (`method.alpha`); where that is unset, 1/(1 + ω) of the compressor", ("diana",)
+        "α",
+        "the rate of the shifts (`method.alpha`); where that is unset, 1/(1 + ω) of the compressor",
+        ("diana", "vr_diana"),
     ),
     Symbol("α", "`method.alpha`, the share of a new gradient", ("scallion",)),
     Symbol("α", "`method.alpha`, the weight of the regularizer", ("fed_dyn",)),

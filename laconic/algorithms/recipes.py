@@ -15,7 +15,7 @@ from laconic.algorithms.downlinks.estimated import Estimated
 from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.algorithms.downlinks.repeated import Repeated
 from laconic.algorithms.methods.anchor_sampling import AnchorSampling
-from laconic.algorithms.methods.compressed_gradients import DIANA, EF21, EF21SGDM
+from laconic.algorithms.methods.compressed_gradients import DIANA, EF21, EF21SGDM, VRDIANA
 from laconic.algorithms.methods.control_variates import ControlVariates
 from laconic.algorithms.methods.controlled_averaging import SCAFCOM, SCALLION
 from laconic.algorithms.methods.dynamic_regularization import FedDyn
@@ -29,6 +29,7 @@ from laconic.algorithms.optimizers.adaptive import AMS, Adagrad, Adam, AMSGrad, 
 from laconic.algorithms.optimizers.sgd import SGD
 from laconic.algorithms.parameters import Changes
 from laconic.algorithms.uplinks.compressed import Compressed
+from laconic.algorithms.uplinks.lag import LAG
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
 from laconic.algorithms.uplinks.shifted import Shifted
 from laconic.compression import QSGD, Chain, DeadZone, HeavySign, Stochastic, TopK, Uniform
@@ -38,7 +39,7 @@ Recipe = Callable[..., Algorithm]
 Named = TypeVar("Named", bound=Recipe)
 RECIPES: dict[str, Recipe] = {}
 # Importing a part registers its name. No recipe uses these parts.
-_OTHER_PARTS = (OwnTraining, Repeated, Shifted)
+_OTHER_PARTS = (LAG, OwnTraining, Repeated, Shifted)
 
 
 def _recipe(function: Named) -> Named:
@@ -327,6 +328,13 @@ def diana(**parameters: Unpack[Changes]) -> Algorithm:
     """Unbiased quantized differences between gradients and a shared shift. Mishchenko et al., 2019, Algorithm 1."""
     uplink = Compressed(QSGD(4), granularity="layer")
     return Algorithm(DIANA(), uplink, SGD(server_lr=0.05), name="diana").replace(**parameters)
+
+
+@_recipe
+def vr_diana(**parameters: Unpack[Changes]) -> Algorithm:
+    """DIANA on small batches with variance reduction. Horvath et al., 2019, Algorithm 2, variant L-SVRG."""
+    uplink = Compressed(QSGD(4), granularity="layer")
+    return Algorithm(VRDIANA(), uplink, SGD(server_lr=0.05), name="vr_diana").replace(**parameters)
 
 
 @_recipe

@@ -22,7 +22,7 @@ from laconic.federation.direction import DirectionFilter
 from laconic.federation.policy import ReplyPolicy
 from laconic.federation.privacy import check_noise
 from laconic.federation.sampling import limited, participants
-from laconic.federation.settings import Defenses, Sampling, Weighting
+from laconic.federation.settings import AnySampling, Defenses, Weighting
 from laconic.federation.update_norms import UpdateNormFilter
 
 
@@ -39,7 +39,7 @@ class Server:
         randomness: Randomness,
         *,
         participants: int,
-        sampling: Sampling = "uniform",
+        sampling: AnySampling = "uniform",
         weighting: Weighting = "uniform",
         defenses: Defenses | None = None,
         send_buffers: bool = True,
@@ -139,8 +139,8 @@ class Server:
             step, self.optimizer_state = algorithm.optimizer.step(update, self.optimizer_state)
             del update
             step = algorithm.optimizer.scheduled(step, self.round)
-            counts = {"invited": self.count, "population": len(self.data)}
-            context = RoundContext(self.layout, self.randomness, self.round, **counts)
+            population = len(self.data)
+            context = RoundContext(self.layout, self.randomness, self.round, invited=self.count, population=population)
             self.model, self.downlink_state = algorithm.downlink.advance(self.model, step, self.downlink_state, context)
             if statistics is not None:
                 self.buffers = statistics

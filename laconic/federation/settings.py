@@ -13,6 +13,15 @@ from laconic.core.spelling import convert, parse
 
 Sampling = Literal["uniform", "weighted", "poisson"]
 Weighting = Literal["uniform", "size"]
+
+
+def _probabilities(value: Any) -> Any:
+    """A text such as 0.1,0.5 as a list."""
+    return value.split(",") if isinstance(value, str) and "," in value else value
+
+
+AnySampling = Annotated[Sampling | tuple[Annotated[float, Field(ge=0, le=1)], ...], BeforeValidator(_probabilities)]
+"""A kind of sampling, or the probability of each client with which it takes part in a round."""
 _Share = Annotated[float, Field(gt=0, lt=0.5)]
 
 

@@ -71,6 +71,7 @@ BRACKETS = "In brackets: the paper's number, and how far ours is from it."
 def _entitled(label: str, data: Data) -> str:
     run = data.get("runs", {}).get(label, {})
     details = [f"rate {run['rate']}"] if "rate" in run else []
+    details += [f"server rate {run['server_rate']}"] if "server_rate" in run else []
     details += ["diverged"] if run.get("diverged") else []
     return f"{label} ({', '.join(details)})" if details else label
 

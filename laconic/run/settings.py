@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, field_validator, model_validator
 
+from laconic.core.errors import ConfigError
 from laconic.engine.settings import Faults, Network, RaySettings
-from laconic.federation.settings import Defenses, Sampling, Weighting
+from laconic.federation.settings import AnySampling, Defenses, Weighting
 from laconic.gradients.numerics import Numerics
 
 
@@ -40,14 +41,14 @@ class Settings(BaseModel):
     """Rounds between evaluations; the last round is always evaluated."""
     metrics: str | None = None
     """Further metrics of every evaluation, such as f1,auroc or r2 (extra `metrics`)."""
-    sampling: Sampling = "uniform"
-    """How participants are drawn: uniform, weighted by size, or poisson (each independently)."""
+    sampling: AnySampling = "uniform"
+    """How participants are drawn: uniform, weighted by size, poisson (each independently), or probabilities 0.1,0.5,…"""
     weighting: Weighting | None = None
     """Weight of an update in the mean: equal (uniform), or the client's size (size). Default: as in the paper."""
     buffers: Literal["mean", "frozen"] = "mean"
     """Batch-norm statistics: sent with every update and averaged (mean), or kept at their initial values (frozen)."""
     diagnostics: bool = False
-    """Measure the compressor's constants q_C, q_A and gamma, and the norm of error memories."""
+    """Measure the compressor's q_C, q_A, gamma and lambda and the norm of error memories; record who took part."""
     full_gradient: bool = False
     """Measure loss and gradient over all clients, and how similar their gradients are."""
     client_eval: float | None = Field(None, gt=0, lt=1)
@@ -79,6 +80,19 @@ class Settings(BaseModel):
     fixed rule (auto), or a Ray cluster (ray)."""
     ray: RaySettings = Field(default_factory=RaySettings)
     """The Ray engine."""
+
+    def expected_participants(self, clients: int) -> int:
+        """The number of participants in a round; with given probabilities the expected number."""
+        if isinstance(self.sampling, str):
+            return self.participants or clients
+        if len(self.sampling) != clients:
+            raise ConfigError(
+                f"sampling: {len(self.sampling)} probabilities, {clients} clients: one for each is needed"
+            )
+        expected = max(1, round(sum(self.sampling)))
+        if self.participants not in (None, expected):
+            raise ConfigError(f"participants = {self.participants}: the probabilities of sampling add up to {expected}")
+        return expected
 
     @field_validator("metrics", mode="before")
     @classmethod
