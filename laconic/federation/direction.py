@@ -9,7 +9,7 @@ The server keeps two averages of each client:
   the mean of its gradients as a shared state (SCAFFOLD), minus that state. If the model is homogeneous in its weights, as
   with ReLU and no biases, <g, x> of one step is proportional to the sum over examples of the label's logit minus the mean
   logit under the prediction. Wrong labels have low logits, and they keep g long when that of others has become short:
-  |g| / M (1 - a / A) is large, with the medians M of |g| and A of a over all clients. A client with rare data has a small a
+  (|g| / M)^2 (1 - a / A) is large, with the medians M of |g| and A of a over all clients. A client with rare data has a small a
   too, but its g becomes short once the model has learned its data.
 
 Not every task has such averages, so each counts only while the clients agree on its sign. Random projections stand for the
@@ -42,7 +42,7 @@ ERRORS = 2.0
 below 0. docs/defenses.md has the measurements."""
 SPREADS = 1.5
 """The second score counts if the median client's cosine is this many robust standard deviations of all clients' above 0."""
-UNLIKE = 1.75
+UNLIKE = 3.0
 """Then a client is refused if its second score is above this."""
 MOMENTS = 5
 """The weight of a client's scores, and the sums of the first score, of its square, of a and of |g|."""
@@ -54,18 +54,20 @@ class _Record:
 
     moments: Tensor
     inner: Tensor
-    """<g, x> for the client's shared state g; `[1]`. This and `state` are 0 if the client has none."""
+    """<g, x> if g is a shared state, otherwise 0; `[1]`."""
     update: Tensor
-    """The projection of its last update, as `start` of the model that it was computed from, and `state` of g."""
+    """The projection of its last update."""
     start: Tensor
+    """The projection of the model that the update was computed from."""
     state: Tensor
+    """The projection of g if g is a shared state, otherwise empty."""
 
     def row(self) -> Tensor:
         return torch.cat([self.moments, self.inner, self.update, self.start, self.state])
 
     @classmethod
     def of(cls, row: Tensor) -> _Record:
-        return cls(*row.split([MOMENTS, 1, SIZE, SIZE, SIZE]))
+        return cls(*row.split([MOMENTS, 1, SIZE, SIZE, len(row) - MOMENTS - 1 - 2 * SIZE]))
 
 
 class DirectionFilter:
@@ -109,8 +111,8 @@ class DirectionFilter:
         records = self._records.setdefault(phase, {})
         known = records.get(client)
         projected, moments = self.project(update), torch.zeros(MOMENTS)
-        inner, state = torch.zeros(1), torch.zeros(SIZE)
-        if known is not None and not started_over:
+        inner, state = torch.zeros(1), torch.zeros(0 if difference is None else SIZE)
+        if known is not None and difference is not None and not started_over:
             # The model has turned a little since, so the error of a projection is small here.
             inner, state = known.inner + known.state @ (start - known.start), known.state
         refused = accepted = _Record(moments, inner, projected, start, state)
@@ -135,18 +137,20 @@ class DirectionFilter:
         records[client] = replace(accepted, moments=moments)
 
     def _judge(self, client: int, moments: Tensor, clients: Sequence[Tensor]) -> None:
-        judged = [each for each in clients if each[0] >= FEWEST]
-        if moments[0] < FEWEST or len(judged) < CLIENTS:
+        if moments[0] < FEWEST:
             return
-        table = torch.stack(judged)
-        averages = table[:, 1:] / table[:, :1]
+        table = torch.stack([*clients])
+        judged = table[table[:, 0] >= FEWEST]
+        if len(judged) < CLIENTS:
+            return
+        averages = judged[:, 1:] / judged[:, :1]
         average, typical = moments[1:] / moments[0], averages.median(0).values
         error = ((averages[:, 1] - averages[:, 0] ** 2).clamp_min(0).median() / moments[0]).sqrt()
         if average[0] > ERRORS * error and typical[0] < 0:
             found = f"look reversed: average score {average[0]:.3g}; honest clients are below 0"
             raise PacketError("direction", f"the updates of client {client} {found}")
         spread = 1.4826 * (averages[:, 2] - typical[2]).abs().median()
-        unlike = average[3] / typical[3] * (1 - average[2] / typical[2])
+        unlike = (average[3] / typical[3]) ** 2 * (1 - average[2] / typical[2])
         if unlike > UNLIKE and typical[2] > SPREADS * spread:
             found = f"undo the training of the others: score {unlike:.3g}; honest clients are below {UNLIKE:g}"
             raise PacketError("direction", f"the updates of client {client} {found}")

@@ -106,7 +106,7 @@ def test_a_long_update_that_shrinks_the_model_is_refused_if_nearly_all_others_le
 @pytest.mark.parametrize("score", [0, 1])
 def test_many_attackers_widen_the_spread_and_do_not_switch_off_the_first_score(score: int) -> None:
     averages = torch.tensor([-0.14, -0.12, -0.1, -0.08, -0.06, -0.04, 0.2, 0.2, 0.2])
-    rows = torch.zeros(9, MOMENTS + 1 + 3 * SIZE)
+    rows = torch.zeros(9, MOMENTS + 1 + 2 * SIZE)
     rows[:, 0], rows[:, 4] = 5, 5
     if score == 0:
         rows[:, 1], rows[:, 2] = 5 * averages, 5 * averages**2
