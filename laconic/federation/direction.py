@@ -9,8 +9,8 @@ The server keeps two averages of each client:
   the mean of its gradients as a shared state (SCAFFOLD), minus that state. If the model is homogeneous in its weights, as
   with ReLU and no biases, <g, x> of one step is proportional to the sum over examples of the label's logit minus the mean
   logit under the prediction. Wrong labels have low logits, and they keep g long when that of others has become short:
-  (|g| / M)^2 (1 - a / A) is large, with the medians M of |g| and A of a over all clients. A client with rare data has a small a
-  too, but its g becomes short once the model has learned its data.
+  (|g| / M)^2 (1 - a / A) is large, with the medians M of |g| and A of a over all clients. A client with rare data has a
+  small a, too, but its g becomes short once the model has learned its data.
 
 Not every task has such averages, so each counts only while the clients agree on its sign. Random projections stand for the
 vectors that the server must keep: 4 kB each instead of the size of the model.
@@ -106,7 +106,7 @@ class DirectionFilter:
             start: the projection of the model.
             work: the client's local steps, as a multiple of the median client's.
             difference: by how much the client's shared state changes if the update is accepted.
-            started_over: whether that state was lost and is 0 before this change.
+            started_over: whether that state is 0 before this change: the client is new, or the state was lost or restarted.
         """
         records = self._records.setdefault(phase, {})
         known = records.get(client)

@@ -339,9 +339,16 @@ class Round:
         for shared in self.method.shared_states():
             if isinstance(change := valid.vectors.get(shared.name), CodedVector):
                 difference = shared.rate(self.method, self.layout) * change.decode().dense()
-        given = {"work": work, "difference": difference, "started_over": valid.started_over}
-        update = vector.decode().dense()
-        server.directions.check(sent.phase.name, client, update, server.model, self._start, **given)
+        server.directions.check(
+            sent.phase.name,
+            client,
+            vector.decode().dense(),
+            server.model,
+            self._start,
+            work=work,
+            difference=difference,
+            started_over=valid.started_over or not server.clients.sequences[client],
+        )
 
     def close(self) -> Round:
         """Update the model with the mean of the updates. Without updates the model does not change."""
