@@ -322,7 +322,7 @@ class Round:
             reply, sent, valid = self._waiting.pop(client)
             try:
                 factor = limits.factor(valid.norms, client, work[client])
-                self._check_direction(client, sent, valid)
+                self._check_direction(client, sent, valid, work[client])
             except PacketError as error:
                 self._refuse(reply, error)
             else:
@@ -358,14 +358,26 @@ class Round:
             work.setdefault(sent.phase.name, {})[client] = max(1, sent.phase.gradients(int(size)))
         return {client: each / median(of.values()) for of in work.values() for client, each in of.items()}
 
-    def _check_direction(self, client: int, sent: SentInstruction, valid: ValidReply) -> None:
+    def _check_direction(self, client: int, sent: SentInstruction, valid: ValidReply, work: float) -> None:
         server, vector = self.server, valid.vectors.get(MODEL)
         if server.defenses.refuse != "auto" or not isinstance(vector, CodedVector):
             return
         if self._start is None:
             self._start = server.directions.project(server.model)
-        model = server.model if server.algorithm.uplink.compression is None else None
-        server.directions.check(sent.phase.name, client, vector.decode().dense(), self._start, model)
+        difference = None
+        for shared in self.method.shared_states():
+            if isinstance(change := valid.vectors.get(shared.name), CodedVector):
+                difference = shared.rate(self.method, self.layout) * change.decode().dense()
+        server.directions.check(
+            sent.phase.name,
+            client,
+            vector.decode().dense(),
+            server.model,
+            self._start,
+            work=work,
+            difference=difference,
+            started_over=valid.started_over or not server.clients.sequences[client],
+        )
 
     def close(self) -> Round:
         """Update the model with the mean of the updates. Without updates the model does not change."""
