@@ -79,7 +79,7 @@ class Stochastic(Budgeted):
     The step solves sum(min(1, |x| / step)) = k. While all |x| are below the step, this is the least variance for that number
     (Wangni et al., 2018); larger entries have levels above 1 instead of exact values. omega = max(d/k - 1, 1/2). `auto` is
     max(64, d / (8 n)) for n participants: the mean of n packets then has a relative variance of about 8. With error feedback
-    and in mirrors, `dead_zone` with the same budget takes its place.
+    and in mirrors, `dead_zone` with the same budget, or with its own `auto`, takes its place.
     """
 
     budget: Budget | Literal["auto"] = "auto"
