@@ -11,14 +11,16 @@ import typer
 from laconic.cli.completion import DATASETS, MODELS, PARTITIONS, algorithms, completing
 from laconic.cli.options import (
     ALGORITHM_HELP,
+    AccuracyTarget,
     Algorithm,
+    AnyTarget,
+    CostRanking,
     FromRound,
     Json,
     Out,
     Ranking,
     Report,
     Resume,
-    Target,
     help_of,
     implemented_in,
     with_callbacks,
@@ -56,7 +58,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 def run(
     config: Config = None,
     algorithm: Algorithm = None,
-    target: Target = None,
+    target: AnyTarget = None,
     out: Out = None,
     resume: Resume = False,
     from_round: FromRound = None,
@@ -82,7 +84,7 @@ def compare(
         int | None,
         typer.Option("--seeds", min=1, help="Number of seeds per algorithm; the table has means and spreads."),
     ] = None,
-    target: Target = None,
+    target: AnyTarget = None,
     out: Out = None,
     resume: Resume = False,
     rank_by: Ranking = "bytes",
@@ -121,8 +123,8 @@ def sweep(
     seeds: Annotated[
         int | None, typer.Option("--seeds", min=1, help="Number of seeds per setting; settings are ranked by the mean.")
     ] = None,
-    target: Target = None,
-    rank_by: Ranking = "bytes",
+    target: AccuracyTarget = None,
+    rank_by: CostRanking = "bytes",
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
@@ -150,7 +152,7 @@ def advise(
             help="Algorithms to try, each as NAME or NAME:key=value,key=value. Default: a selection of good ones.",
         ),
     ] = None,
-    target: Target = None,
+    target: AccuracyTarget = None,
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
@@ -205,7 +207,7 @@ def reproduce(
 def report(
     runs: Runs,
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")] = Path("report.html"),
-    target: Target = None,
+    target: AnyTarget = None,
     rank_by: Ranking = "bytes",
     show: Show = False,
 ) -> None:

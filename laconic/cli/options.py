@@ -27,7 +27,7 @@ from laconic.cli.completion import (
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.user_code import UntrustedCode, load_parts, trust
 from laconic.run.keys import SHORT_NAMES, ConfigKeys, PartParameters, parse_setting
-from laconic.run.target import RANK_BY
+from laconic.run.target import COSTS, Target
 
 Command = Callable[..., None]
 
@@ -64,19 +64,35 @@ _COMPLETED = {
 }
 
 
-def as_fraction(target: float | None) -> float | None:
+def as_target(text: str) -> Target:
+    """Read a target: an accuracy, which may be in percent, or METRIC=VALUE."""
+    metric, _, value = text.rpartition("=")
+    if metric in ("", "accuracy"):
+        fraction = as_fraction(value)
+        assert fraction is not None
+        return Target(fraction)
+    target = Target.of(text)
+    assert target is not None
+    return target
+
+
+def as_fraction(text: str | None) -> float | None:
     """Convert a target accuracy, which may be in percent, to a fraction."""
-    if target is None:
+    if text is None:
         return None
-    fraction = target / 100 if target > 1 else target
+    try:
+        value = float(text)
+    except ValueError:
+        raise ConfigError(f"--target {text}: an accuracy is allowed, as in 90 for 90 %") from None
+    fraction = value / 100 if value > 1 else value
     if not 0 < fraction <= 1:
-        raise ConfigError(f"--target {target:g}: an accuracy between 0 and 1, or in percent, is allowed")
+        raise ConfigError(f"--target {text}: an accuracy between 0 and 1, or in percent, is allowed")
     return fraction
 
 
-def _known_ranking(word: str) -> str:
-    if word not in RANK_BY:
-        raise unknown_name("ranking", word, RANK_BY)
+def _known_cost(word: str) -> str:
+    if word not in COSTS:
+        raise unknown_name("ranking", word, COSTS)
     return word
 
 
@@ -110,15 +126,31 @@ Algorithm = Annotated[
 ]
 _output = functools.partial(typer.Option, rich_help_panel=OUTPUT)
 _TARGET_HELP = "Accuracy in %; report the costs until the mean accuracy of 5 evaluations reaches it."
+_ANY_TARGET_HELP = (
+    "Accuracy in %, or a value of another metric; report the costs until the mean of 5 evaluations reaches it."
+)
 _MLFLOW_HELP = "Also log to MLflow, at MLFLOW_TRACKING_URI if it is set, otherwise to mlflow.db in --out."
-Target = Annotated[float | None, _output("--target", callback=as_fraction, help=_TARGET_HELP)]
+AnyTarget = Annotated[
+    Target | None,
+    _output("--target", metavar="ACCURACY|METRIC=VALUE", parser=as_target, help=_ANY_TARGET_HELP),
+]
+AccuracyTarget = Annotated[str | None, _output("--target", metavar="ACCURACY", callback=as_fraction, help=_TARGET_HELP)]
 Ranking = Annotated[
     str,
     _output(
         "--rank-by",
-        metavar="|".join(RANK_BY),
-        callback=_known_ranking,
-        autocompletion=completing(RANK_BY),
+        metavar="|".join([*COSTS, "METRIC"]),
+        autocompletion=completing(COSTS),
+        help="Rank runs by this cost of reaching the --target (time is simulated), or by the last value of a metric.",
+    ),
+]
+CostRanking = Annotated[
+    str,
+    _output(
+        "--rank-by",
+        metavar="|".join(COSTS),
+        callback=_known_cost,
+        autocompletion=completing(COSTS),
         help="Rank runs by this cost of reaching the --target; time is simulated.",
     ),
 ]

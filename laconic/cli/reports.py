@@ -15,10 +15,10 @@ from laconic.report.plot import CHARTS, COSTS, FORMATS, Scale, pareto, traffic
 from laconic.report.plot import plot as draw_curves
 from laconic.report.reading import COSTS as RUN_COSTS
 from laconic.report.reading import Table
-from laconic.run.target import RankBy
+from laconic.run.target import Target
 
 
-def report(runs: list[Path], out: Path, target: float | None, rank_by: RankBy, show: bool) -> None:
+def report(runs: list[Path], out: Path, target: Target | None, rank_by: str, show: bool) -> None:
     """Write an HTML report about runs."""
     check_file(out)
     _say_skipped(write_report(runs, out, target, rank_by))

@@ -17,6 +17,7 @@ from laconic.core.layout import Layout
 from laconic.core.subspace import Subspace
 from laconic.core.task import Batch, Task, predicts_classes
 from laconic.data.federated import ClientData
+from laconic.engine.doubts import doubt_task
 from laconic.gradients.choose import resolve_numerics
 from laconic.gradients.named_rng import Stochastic, stochastic
 from laconic.gradients.numerics import Numerics
@@ -78,6 +79,7 @@ def prepare(
     batch = tuple(part.to(device) for part in example(dtype))
     _check_labels(task, classes, batch)
     task.check(batch)
+    doubt_task(task, batch)
     if trained is not task:
         trained.check(batch)
     draws = stochastic(trained, batch)
@@ -100,7 +102,8 @@ def _check_labels(task: Task, classes: int | None, batch: Batch) -> None:
     except Exception:
         return
     if outputs < classes:
-        raise ConfigError(f"model has {outputs} outputs, but the labels go from 0 to {classes - 1}")
+        hint = "; one output for two classes needs a Task with binary_cross_entropy_with_logits" if outputs == 1 else ""
+        raise ConfigError(f"model has {outputs} outputs, but the labels go from 0 to {classes - 1}{hint}")
 
 
 def usable_device(name: str) -> torch.device:

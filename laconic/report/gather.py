@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from laconic.algorithms.algorithm import LINKS
 from laconic.algorithms.recipes import RECIPES, make
 from laconic.compression import parse_compressor
-from laconic.core.errors import ConfigError
+from laconic.core.errors import ConfigError, unknown_name
 from laconic.report.reading import POINTS, UNREADABLE, Table, read_run
 from laconic.run.directory import RunDirectory
+from laconic.run.target import COSTS, Target
 
 ALL_POINTS = 6_000
 """Target number of points of all curves together, which limits the size of a page with many runs."""
@@ -40,7 +42,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
 
 
 def gather(
-    paths: Sequence[Path], target: float | None = None, rank_by: str = "bytes", course: Sequence[str] = ()
+    paths: Sequence[Path], target: Target | None = None, rank_by: str = "bytes", course: Sequence[str] = ()
 ) -> Table:
     """Read everything that the report shows of these runs.
 
@@ -49,11 +51,23 @@ def gather(
     Args:
         course: Additional columns to read for every round.
     """
-    runs, unreadable = read_runs(paths, lambda path, points: read_run(path, course, points))
+    runs, unreadable = read_runs(paths, lambda path, points: read_run(path, course, points, target))
     if paths and not runs:
         first, reason = next(iter(unreadable.items()))
         raise ConfigError(f"'{first}': the run cannot be read: {reason}")
-    return {"runs": runs, "unreadable": unreadable, "target": target, "rank_by": rank_by}
+    metrics = {name for run in runs for name in run["metrics"]}
+    if metrics:
+        _check_shown(metrics, target, rank_by)
+    goal = None if target is None else asdict(target)
+    return {"runs": runs, "unreadable": unreadable, "target": goal, "rank_by": rank_by}
+
+
+def _check_shown(metrics: Set[str], target: Target | None, rank_by: str) -> None:
+    """Refuse a target or a ranking of which the runs have no metric."""
+    if target is not None:
+        target.checked(metrics, {})
+    if rank_by not in {*COSTS, *metrics}:
+        raise unknown_name("ranking", rank_by, {*COSTS, *metrics})
 
 
 def read_runs(paths: Sequence[Path], read: Callable[[Path, int], Table]) -> tuple[list[Table], dict[str, str]]:

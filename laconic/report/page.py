@@ -15,6 +15,7 @@ from laconic.report.gather import find_runs, gather
 from laconic.report.reading import Table
 from laconic.run.directory import plain
 from laconic.run.files import write_atomically
+from laconic.run.target import Target
 
 SHARP_PIXELS = "".join(
     f"image-rendering: {value}; "
@@ -29,7 +30,7 @@ SHARP_PIXELS = "".join(
 def report(
     paths: list[Path],
     out: Path,
-    target: float | None = None,
+    target: Target | None = None,
     rank_by: str = "bytes",
     labels: Mapping[Path, str] | None = None,
 ) -> dict[str, str]:

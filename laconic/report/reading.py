@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
@@ -16,7 +17,7 @@ from typing import Any, BinaryIO
 from laconic.compression.packet import HEADER_BYTES
 from laconic.run.directory import RunDirectory
 from laconic.run.settings import flat
-from laconic.run.target import means
+from laconic.run.target import Target, lower_is_better, means
 from laconic.run.training import DIAGNOSTICS, TROUBLES, Record, metrics_of
 
 Table = dict[str, Any]
@@ -74,20 +75,21 @@ class Summary:
         }
 
 
-def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS) -> Table:
+def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS, target: Target | None = None) -> Table:
     """Read one run, finished or not. Raises one of `UNREADABLE` for files that are not those of a run.
 
     Args:
         path: The run directory.
         course: Additional columns to read for every round.
         points: Maximum number of points per curve.
+        target: The target whose metric has milestones. Default: an accuracy.
     """
     folder = RunDirectory(path)
     text = _text(folder.config)
     config = tomllib.loads(text)
     settings = _settings(flat(config))
     summary = Summary()
-    milestones = _milestones(summary.follow(_records(folder.metrics)))
+    milestones = _milestones(summary.follow(_records(folder.metrics)), target or Target(1.0))
     # Read the file twice, instead of keeping all records in memory.
     every, evaluated = _thinned(range(summary.count), points), _thinned(summary.evaluated, points)
     numbers = sorted({*every, *evaluated})
@@ -99,6 +101,7 @@ def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS) -> Ta
         "config": text,
         "seed": settings.get("seed", 0),
         "metrics": metrics,
+        "lower_is_better": [*filter(lower_is_better, metrics)],
         "rounds": summary.rounds,
         "rounds_wanted": settings.get("rounds", 0),
         "finished": folder.model.exists(),
@@ -205,15 +208,15 @@ def _settings(settings: Table) -> Table:
     return {"algorithm": "", "dataset": ""} | settings
 
 
-def _milestones(records: Iterable[Record]) -> list[list[float | None]]:
+def _milestones(records: Iterable[Record], target: Target) -> list[list[float | None]]:
     """Return each new best mean of five evaluations and its cost: [mean, round, bytes, simulated seconds].
 
     They determine exactly where any target is reached, however few points of the curve are kept.
     """
     milestones: list[list[float | None]] = []
-    best = -1.0
-    for mean, last in means(records):
-        if mean > best:
+    best: float | None = None
+    for mean, last in means(records, target.metric):
+        if best is None or (mean < best if target.lower else mean > best):
             best = mean
             total_bytes = last["bytes_up"] + last["bytes_down"]
             milestones.append([mean, last["round"], total_bytes, _short(last.get("simulated_seconds"))])
@@ -246,15 +249,17 @@ def _similarity(path: Path) -> list[list[float]] | None:
 
 
 def _client_metrics(path: Path) -> Table | None:
-    """The values of each client's metrics, by name."""
+    """The clients' names, or else their numbers, and the values of each metric."""
     if not path.exists():
         return None
-    names, *rows = ([*line.strip().split(",")] for line in _lines(path))
-    if any(len(row) != len(names) for row in rows):
+    header, *rows = csv.reader(_lines(path))
+    if any(len(row) != len(header) for row in rows):
         raise ValueError(f"{path.name} has lines of different lengths")
-    numbers = [[_short(_number(name, float(value))) for name, value in zip(names, row, strict=True)] for row in rows]
-    columns = dict(zip(map(_name, names), map(list, zip(*numbers, strict=True)), strict=True))
-    return {name: values for name, values in columns.items() if name != "client"} or None
+    columns = dict(zip(map(_name, header), map(list, zip(*rows, strict=True)), strict=True))
+    numbers = columns.pop("client", [])
+    clients = [*map(_name, columns.pop("name", numbers))]
+    values = {name: [_short(_number(name, float(value))) for value in texts] for name, texts in columns.items()}
+    return {"clients": clients, "values": values} if values else None
 
 
 def _label_counts(path: Path) -> list[list[float]] | None:

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from laconic.report.units import duration, size
 from laconic.run.driver import Finished
-from laconic.run.target import RANK_BY, WINDOW, RankBy
+from laconic.run.target import COSTS, WINDOW, Target, lower_is_better
 from laconic.run.training import OF_CLIENTS, TROUBLES, troubles
 
 Value = Callable[[Finished], float | None]
@@ -36,19 +36,35 @@ def mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known and len(known) == len(values) else None
 
 
-def ranked(runs: Sequence[Finished], by: RankBy = "bytes") -> list[list[Finished]]:
+def ranked(runs: Sequence[Finished], by: str = "bytes") -> list[list[Finished]]:
     """The runs of each label, which differ in their seeds. The best label is first.
 
-    Labels are ordered by the mean cost to reach the target, then by accuracy, then by loss.
+    Labels are ordered by the mean cost to reach the target, or by the metric `by`; then by the target's metric, by
+    accuracy and by loss.
     """
     labels = dict.fromkeys(run.label for run in runs)
+    target = _target(runs)
+    metrics = [*([] if by in COSTS else [by]), *([] if target is None else [target.metric]), "accuracy", "loss"]
 
-    def order(group: list[Finished]) -> tuple[float, float, float]:
-        cost = mean([None if run.reached is None else getattr(run.reached, RANK_BY[by]) for run in group])
-        accuracy, loss = (mean([run.result.metrics.get(name) for run in group]) for name in ("accuracy", "loss"))
-        return inf if cost is None else cost, -(accuracy or 0.0), inf if loss is None else loss
+    def cost(run: Finished) -> float | None:
+        return getattr(run.reached, COSTS[by]) if by in COSTS and run.reached is not None else None
+
+    def order(group: list[Finished]) -> list[float]:
+        value = mean([cost(run) for run in group])
+        return [inf if value is None else value, *(_badness(name, group) for name in metrics)]
 
     return sorted(([run for run in runs if run.label == label] for label in labels), key=order)
+
+
+def _badness(metric: str, group: Sequence[Finished]) -> float:
+    """The mean of a metric over seeds, with the sign that sorts the best value first."""
+    value = mean([_metric(metric, run) for run in group])
+    lower = lower_is_better(metric, group[0].result.task.named_metrics())
+    return inf if value is None else value if lower else -value
+
+
+def _target(runs: Sequence[Finished]) -> Target | None:
+    return next((run.target for run in runs if run.target is not None), None)
 
 
 @dataclass(frozen=True)
@@ -98,17 +114,18 @@ class OutcomeTable:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{captions}"
 
 
-def outcome(runs: Sequence[Finished], width: int | None = None, by: RankBy = "bytes") -> OutcomeTable:
+def outcome(runs: Sequence[Finished], width: int | None = None, by: str = "bytes") -> OutcomeTable:
     """A table of runs, best first. A narrow terminal shows fewer columns."""
     width = 10_000 if width is None else width
-    target = next((run.target for run in runs if run.target is not None), None)
+    target = _target(runs)
     simulated = any(run.simulated_seconds is not None for run in runs)
     narrow = {"loss": width < 100, "gradients": width < 100, "rounds": width < 90, "seconds": simulated and width < 120}
     narrow |= {"spread": width < 120, "its worst tenth": width < 140}
     columns = {name: column for name, column in _columns(runs, target, simulated).items() if not narrow.get(name)}
     groups = ranked(runs, by)
+    ranking = {by, "" if target is None else target.metric}
     for name in ("gradients", *reversed(_other_metrics(runs))):
-        if _width(columns, groups) > width:
+        if _width(columns, groups) > width and name not in ranking:
             columns.pop(name, None)
     names, rows = ["algorithm", *columns], [[group[0].label] for group in groups]
     for row, group in zip(rows, groups, strict=True):
@@ -125,7 +142,7 @@ def _width(columns: Mapping[str, Column], groups: Sequence[list[Finished]]) -> i
     return 8 + label + sum(3 + max(map(len, texts)) for texts in cells.values())
 
 
-def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) -> dict[str, Column]:
+def _columns(runs: Sequence[Finished], target: Target | None, simulated: bool) -> dict[str, Column]:
     """The columns by name."""
     measured = {name for run in runs for name in run.result.metrics}
     columns = {
@@ -139,7 +156,7 @@ def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) ->
     }
     columns |= _client_columns(runs)
     if target is not None:
-        columns[f"both to {100 * target:g} %"] = Column(partial(_to_target, "bytes"), size, "not reached")
+        columns[f"both to {target}"] = Column(partial(_to_target, "bytes"), size, "not reached")
         if simulated:
             columns["time to it"] = Column(partial(_to_target, "simulated_seconds"), duration)
         columns["rounds"] = Column(partial(_to_target, "rounds"), "{:.0f}".format)
@@ -202,10 +219,10 @@ def _client_captions(runs: Sequence[Finished]) -> Iterator[str]:
         yield f"{left_out} clients have too few examples to hold one out and are not evaluated"
 
 
-def _captions(runs: Sequence[Finished], target: float | None, simulated: bool) -> Iterator[str]:
+def _captions(runs: Sequence[Finished], target: Target | None, simulated: bool) -> Iterator[str]:
     if target is not None:
-        yield f"both: bytes up and down until the mean of {WINDOW} evaluations reached {100 * target:g} %"
-        if any(sum("accuracy" in record for record in run.result.history) < WINDOW for run in runs):
+        yield f"both: bytes up and down until the mean of {WINDOW} evaluations reached {target}"
+        if any(sum(target.metric in record for record in run.result.history) < WINDOW for run in runs):
             yield f"a target needs at least {WINDOW} evaluations: lower --eval-every"
     yield from _client_captions(runs)
     if simulated:

@@ -149,6 +149,7 @@ def draw(study: Study, data: Data, path: Path) -> bool:
         else:
             axes.set(ylabel=study.drawn.replace("_", " "), yscale="log" if "norm" in study.drawn else "linear")
         axes.set(xlabel=COSTS[study.against], xscale="linear" if study.against == "round" else "log")
+        axes.xaxis.set_major_formatter("{x:,g}")
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, fontsize=8, **beside(len(data["runs"])))
         figure.savefig(path, metadata={"Date": None})

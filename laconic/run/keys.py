@@ -19,7 +19,7 @@ class ConfigKeys(Settings):
     dataset: str = "digits"
     """Data set: a name (see `laconic datasets`), FILE.py[:FUNCTION], FILE.csv:target=COLUMN[,client=COLUMN], or a folder."""
     partition: str | None = None
-    """How examples are split over clients: iid, shards:S, pairs, dirichlet:ALPHA or natural. Default: the data set's own."""
+    """How examples are split: iid, dirichlet:ALPHA, shards:S, pairs (of classes) or natural. Default: the data set's own."""
     clients: int | None = Field(None, ge=1)
     """Number of clients. Default: all natural clients if the data set has them, 20 for digits, otherwise 100."""
     model: str | None = None
@@ -39,7 +39,7 @@ class ConfigKeys(Settings):
     optimizer: dict[str, Any] = {}
     """How the server updates the model: its name and parameters."""
     downlink: dict[str, Any] = {}
-    """How the model is sent to clients: dense, broadcast, mirrored or repeated. Default: the algorithm's own."""
+    """How the model is sent: dense, compressed, broadcast, estimated, mirrored or repeated. Default: the algorithm's own."""
 
 
 class PartParameters(BaseModel):
@@ -54,7 +54,7 @@ class PartParameters(BaseModel):
     local_lr: float
     """Learning rate of the clients."""
     local_optimizer: str
-    """Optimizer of local steps: sgd, momentum, nesterov, adam or adamw, with settings as in adamw:weight_decay=0.1."""
+    """Local optimizer: sgd, momentum, nesterov, adam or adamw, as in adamw:weight_decay=0.1; local_lr is its rate."""
     local_optimizer_state: str
     """The local optimizer's state: reset in every round, kept by each client, or averaged by the server."""
     batch_size: int

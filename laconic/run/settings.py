@@ -35,7 +35,7 @@ class Settings(BaseModel):
     seed: int = Field(0, ge=0)
     """Random seed."""
     subspace: Share | None = None
-    """Train in a random subspace of the model: the share of the numbers of large layers, such as 1/10. Default: no."""
+    """Train only this share of the numbers of large layers, such as 1/10, in a random subspace. Default: all numbers."""
     eval_every: int = Field(5, ge=1)
     """Rounds between evaluations; the last round is always evaluated."""
     metrics: str | None = None
@@ -48,13 +48,13 @@ class Settings(BaseModel):
     buffers: Literal["mean", "frozen"] = "mean"
     """Batch-norm statistics: sent with every update and averaged (mean), or kept at their initial values (frozen)."""
     diagnostics: bool = False
-    """Measure the compressor's constants q_C, q_A and gamma and the norm of the error memories in every round."""
+    """Measure the error of compression (q_C, q_A, gamma) and the norm of the error memories in every round."""
     full_gradient: bool = False
     """Measure the loss and gradient over all clients, and the similarity of clients' gradients, at every evaluation."""
     client_eval: float | None = Field(None, gt=0, lt=1)
     """Share of each client's examples to hold out from training, such as 0.2, and to evaluate the model on by client."""
     personalize: int | None = Field(None, ge=1)
-    """With client_eval: local steps of each client after which its own model is evaluated, too."""
+    """With client_eval: also evaluate each client's own model, after this many local steps."""
     defense: Defenses = Defenses()
     """Robust aggregation, clipping and differential privacy."""
     max_violations: int = Field(3, ge=1)

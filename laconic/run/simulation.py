@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -40,8 +40,9 @@ from laconic.federation.round import Round
 from laconic.federation.store import MemoryStore
 from laconic.run.client_evaluation import ClientEvaluation
 from laconic.run.diagnostics import Diagnostics
+from laconic.run.evaluate import try_metrics
 from laconic.run.full_gradient import FullGradient
-from laconic.run.metrics import check_metric_kind
+from laconic.run.metrics import check_metrics
 from laconic.run.settings import Settings
 from laconic.run.training import DIVERGENCE_HINT, Diverged, Record, Training, weighting_of
 
@@ -51,10 +52,12 @@ Built = TypeVar("Built", nn.Module, nn.Module | Task)
 class Simulation(Training):
     """A server, an engine and all clients in one process. The constructor checks everything before any training."""
 
+    client_evaluation: ClientEvaluation | None = None
+
     def __init__(self, algorithm: Algorithm, task: Task, data: ClientData, settings: Settings) -> None:
         if settings.engine == "ray":
             settings = settings.model_copy(update={"ray": connect(settings.ray, settings.threads or 1)})
-        check_metric_kind(settings.metrics, data.kind)
+        check_metrics(settings, task, data)
         whole = data
         held_out: list[Indices] | None = None
         if settings.client_eval is not None:
@@ -105,7 +108,6 @@ class Simulation(Training):
             self.diagnostics = Diagnostics(self.algorithm.uplink.effective)
         self.full_gradient = FullGradient(self.local_engine, self.server.weighting) if settings.full_gradient else None
 
-        self.client_evaluation: ClientEvaluation | None = None
         if held_out is not None:
             steps = settings.personalize
             self.client_evaluation = ClientEvaluation(self.local_engine, self.task, whole, held_out, steps)
@@ -181,6 +183,12 @@ class Simulation(Training):
             if measured is None or not measured.values
             else {"client": [*map(float, measured.clients)]} | measured.values
         )
+
+    def metric_names(self) -> set[str]:
+        names = super().metric_names()
+        if self.client_evaluation is not None and self._example is not None:
+            names |= self.client_evaluation.names(try_metrics(self.task, self._example))
+        return names
 
     def fingerprints(self) -> dict[str, Any]:
         return self._fingerprints
@@ -275,9 +283,14 @@ class Described(Protocol):
         """The kind of task."""
 
 
+def _no_module(given: object) -> ConfigError:
+    hint = "; load a state dict into a module first: module.load_state_dict(…)" if isinstance(given, Mapping) else ""
+    return ConfigError(f"model: a torch.nn.Module or a Task is needed, not {type(given).__name__}{hint}")
+
+
 def make_task(module: nn.Module, data: Described) -> Task:
     """The built-in task for this kind of data."""
     if not isinstance(module, nn.Module):
-        raise ConfigError(f"model: a torch.nn.Module or a Task is needed, not {type(module).__name__}")
+        raise _no_module(module)
     names = data.input_names if isinstance(data, NamedInputs) else ()
     return TASKS[data.kind](called_by_name(module, names) if names else module)

@@ -133,12 +133,12 @@ class Result:
         """
         return predict(self.model, self.form.inputs(inputs), *self._placed())
 
-    def evaluate(self, data: Examples | ClientData | Pair | Dataset[Any]) -> dict[str, float]:
+    def evaluate(self, data: Examples | ClientData | Pair | Dataset[Any] | Mapping[str, Any]) -> dict[str, float]:
         """The metrics of the trained model on other data.
 
         Args:
-            data: A pair of arrays (inputs, targets), a data set of torch or Hugging Face, or a `ClientData`, whose test
-                examples are used.
+            data: A pair of arrays (inputs, targets), a data set of torch or Hugging Face, or a `ClientData` or dict, whose
+                test examples are used.
         """
         return evaluate_module(map, self.task, self.model, self.form.examples(data), *self._placed())[0]
 

@@ -17,7 +17,7 @@ from laconic.report.gather import entitle, find_runs, gather, labels
 from laconic.report.page import html
 from laconic.report.plot import _joined, pareto, plot, traffic
 from laconic.report.reading import COSTS, POINTS, _thinned, read_run
-from laconic.run.target import reached
+from laconic.run.target import Target, reached
 
 
 def test_runs_are_found_below_a_folder_or_named(finished: Path) -> None:
@@ -63,7 +63,7 @@ def test_milestones_say_exactly_when_a_target_is_reached(finished: Path, tmp_pat
     found = read_run(run)
     assert len(found["evaluations"]["round"]) <= POINTS
     for target in (0.2, 0.333, 0.5, 0.6789, 0.8):
-        expected = reached(records, target)
+        expected = reached(records, Target(target))
         got = next((each for each in found["milestones"] if each[0] >= target), None)
         assert (None if got is None else got[1:3]) == (None if expected is None else [expected.rounds, expected.bytes])
 

@@ -17,6 +17,7 @@ from laconic.report.reading import read_run
 from laconic.report.tables import outcome
 from laconic.run.config import RunConfig
 from laconic.run.driver import run_config
+from laconic.run.target import Target
 
 COMMON: dict[str, Any] = {"clients": 6, "participants": 3, "eval_every": 2, "model": "logistic", "threads": 1}
 CHARTS = ["curves", "pareto", "streams", "course", "similarity", "labels"]
@@ -202,7 +203,7 @@ def test_it_fits_a_phone_in_the_dark(browser: Any, written: Path) -> None:
 
 
 def test_the_ranking_is_carried_into_the_page_and_can_be_changed(page: Any, finished: Path, tmp_path: Path) -> None:
-    report([finished], tmp_path / "timed.html", 0.3, "time")
+    report([finished], tmp_path / "timed.html", Target(0.3), "time")
     page.goto((tmp_path / "timed.html").as_uri())
     page.wait_for_selector("#outcome td")
     assert page.input_value("#rank") == "time"
@@ -218,6 +219,21 @@ def test_the_ranking_is_carried_into_the_page_and_can_be_changed(page: Any, fini
     page.select_option("#rank", "round")
     rounds = column("rounds to target")
     assert rounds == sorted(rounds)
+    page.select_option("#rank", "loss")
+    losses = column("loss")
+    assert len(losses) > 1 and losses == sorted(losses)
+    assert page.troubles == []
+
+
+def test_a_target_of_another_metric_is_carried_into_the_page(page: Any, finished: Path, tmp_path: Path) -> None:
+    report([finished], tmp_path / "loss.html", Target.of("loss=100"), "loss")
+    page.goto((tmp_path / "loss.html").as_uri())
+    page.wait_for_selector("#outcome td")
+    assert (page.input_value("#rank"), page.input_value("#target")) == ("loss", "100")
+    assert "loss of" in page.inner_text("body") and "is at most this" in page.inner_text("body")
+    assert "not reached" not in page.inner_text("#outcome")
+    page.fill("#target", "0.000001")
+    assert "not reached" in page.inner_text("#outcome")
     assert page.troubles == []
 
 

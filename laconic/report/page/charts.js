@@ -146,11 +146,13 @@ function drawCourse(groups, name, log) {
 
 // The distribution over clients: the sorted values, from the lowest to the highest.
 function drawClients(groups, name) {
-  const traces = groups.flatMap((group) => group.runs.filter((run) => run.client_metrics?.[name]).map((run) => {
-    const values = run.client_metrics[name].filter((value) => value !== null).sort((a, b) => a - b);
-    return { x: values.map((_, at) => (100 * (at + 1)) / values.length), y: values, name: literal(group.label), mode: "lines",
+  const traces = groups.flatMap((group) => group.runs.filter((run) => run.client_metrics?.values[name]).map((run) => {
+    const { clients, values: all } = run.client_metrics;
+    const values = all[name].map((value, at) => ({ value, client: clients[at] })).filter(({ value }) => value !== null).sort((a, b) => a.value - b.value);
+    return { x: values.map((_, at) => (100 * (at + 1)) / values.length), y: values.map(({ value }) => value), name: literal(group.label), mode: "lines",
+      text: values.map(({ client }) => literal(`client ${client}`)),
       line: { color: group.color, width: 1.5, dash: group.dash, shape: "vh" },
-      hovertemplate: `${literal(group.label)}, seed ${run.seed}<br>%{x:.3g} % of ${values.length} clients: at most %{y:.4g}<extra></extra>` };
+      hovertemplate: `${literal(group.label)}, seed ${run.seed}<br>%{x:.3g} % of ${values.length} clients: at most %{y:.4g}<br>%{text}<extra></extra>` };
   }));
   show("clients", traces, { xaxis: { title: { text: "clients, %" } }, yaxis: { title: { text: literal(name.replaceAll("_", " ")) } } });
 }

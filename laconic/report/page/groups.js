@@ -99,8 +99,8 @@ function lastPoint(run, metric, cost, width) {
 }
 
 // The first evaluation at which the mean of the last five reaches the target, as in `compare --target`.
-function reached(run, target) {
-  const milestone = run.milestones.find(([mean]) => mean >= target);
+function reached(run, target, lower) {
+  const milestone = run.milestones.find(([mean]) => (lower ? mean <= target : mean >= target));
   return milestone ? { round: milestone[1], bytes: milestone[2], time: milestone[3] } : null;
 }
 

@@ -42,29 +42,39 @@ function listRuns() {
   }));
 }
 
+// The metric of the target, and what a number in the page is multiplied by: accuracies are in percent.
+function goal() {
+  const metric = data.target?.metric ?? "accuracy";
+  return { metric, lower: data.target?.lower ?? false, factor: metric === "accuracy" ? 100 : 1 };
+}
+
 function fillTable(groups, target) {
+  const { metric, lower, factor } = goal(), rank = element("rank").value, others = [...new Set([metric, rank])];
+  const shown = others.filter((name) => !["accuracy", "loss"].includes(name) && data.runs.some((run) => run.metrics.includes(name)));
   const timed = groups.some((group) => group.runs.some((run) => run.evaluations.simulated_seconds));
   element("rank").querySelector("[value=time]").hidden = !timed;
   if (!timed && element("rank").value === "time") element("rank").value = "bytes";
-  const heads = ["", "accuracy", "bytes to target", "fewer than the most", "rounds to target", ...(timed ? ["simulated seconds to target"] : []),
+  const heads = ["", "accuracy", ...shown.map((name) => name.replaceAll("_", " ")), "bytes to target", "fewer than the most", "rounds to target", ...(timed ? ["simulated seconds to target"] : []),
     "loss", "bytes up", "bytes down"];
   const happened = Object.keys(TROUBLES).filter((name) => groups.some((group) => group.runs.some((run) => run.troubles?.[name])));
   heads.push(...happened.map((name) => TROUBLES[name]));
   const rows = groups.flatMap((group) => group.runs.map((run) => {
     // A diverged run has no final model, so it does not count as having reached the target.
-    const at = target === null || run.diverged ? null : reached(run, target / 100), last = (name) => (run.evaluations[name] || []).at(-1);
-    return { run, label: group.runs.length > 1 ? `${group.label}, seed ${run.seed}` : group.label, last,
+    const at = target === null || run.diverged ? null : reached(run, target / factor, lower), last = (name) => (run.evaluations[name] || []).at(-1);
+    const value = last(rank) ?? null, sign = run.lower_is_better.includes(rank) ? 1 : -1;
+    return { run, worth: value === null ? null : sign * value, label: group.runs.length > 1 ? `${group.label}, seed ${run.seed}` : group.label, last,
       bytes: at === null ? null : at.bytes, round: at === null ? null : at.round, time: at === null ? null : at.time };
   }));
-  const rank = element("rank").value;
-  // Runs that did not reach the target come last, ordered by accuracy.
-  rows.sort((a, b) => a.run.diverged - b.run.diverged || (a[rank] === null) - (b[rank] === null) || a[rank] - b[rank]
-    || (b.last("accuracy") ?? 0) - (a.last("accuracy") ?? 0));
+  // Runs that did not reach the target come last, ordered by its metric.
+  const key = ["bytes", "round", "time"].includes(rank) ? rank : "worth", better = lower ? -1 : 1;
+  rows.sort((a, b) => a.run.diverged - b.run.diverged || (a[key] === null) - (b[key] === null) || a[key] - b[key]
+    || better * ((b.last(metric) ?? 0) - (a.last(metric) ?? 0)));
   const most = Math.max(...rows.map((row) => row.bytes ?? 0));
   const cells = rows.map((row) => {
     const { last } = row, accuracy = last("accuracy"), up = last("bytes_up"), down = last("bytes_down");
     const never = target === null ? "" : row.run.milestones.length ? "not reached" : `fewer than ${WINDOW} evaluations`;
     const line = [row.label, accuracy === undefined || accuracy === null ? "" : `${(100 * accuracy).toFixed(2)} %`];
+    line.push(...shown.map((name) => number(last(name), 4)));
     line.push(row.run.diverged ? diverged(row.run) : row.bytes === null ? never : size(row.bytes), row.bytes === null ? "" : `${number(most / row.bytes)}x`);
     line.push(number(row.round), ...(timed ? [number(row.time, 4)] : []), number(last("loss"), 4));
     line.push(up === undefined ? "" : size(up), down === undefined ? "" : size(down));
@@ -123,7 +133,7 @@ function draw() {
   if (courses.length) drawCourse(groups, options("course-name", courses), checked("course-log"));
   const evaluated = data.runs.filter((run) => run.client_metrics);
   element("clients-section").hidden = !evaluated.length;
-  if (evaluated.length) drawClients(groups, options("clients-metric", [...new Set(evaluated.flatMap((run) => Object.keys(run.client_metrics)))]));
+  if (evaluated.length) drawClients(groups, options("clients-metric", [...new Set(evaluated.flatMap((run) => Object.keys(run.client_metrics.values)))]));
   const similarity = matrixOf("similarity", "similarity");
   if (similarity) drawMatrix("similarity", similarity, { zmin: -1, zmax: 1, colorscale: "RdBu" }, ["client", "client"]);
   const labels = matrixOf("labels", "label_counts");
@@ -139,12 +149,18 @@ function update() {
   document.querySelector("main").hidden = !data.runs.length;
   if (unreadable.length) element("summary").textContent += `; cannot be read: ${unreadable.join(", ")}`;
   if (!element("target").dataset.typed) {
-    const target = data.target === null ? commonTarget(data.runs) : 100 * data.target;
-    if (target) element("target").value = Number(target.toFixed(2));
+    const { metric, lower, factor } = goal(), target = data.target ? factor * data.target.value : commonTarget(data.runs);
+    if (target) element("target").value = Number(target.toPrecision(4));
+    element("target-name").textContent = `${metric.replaceAll("_", " ")} of`;
+    element("target-unit").textContent = factor === 100 ? "%" : "";
+    element("target-side").textContent = lower ? "at most" : "at least";
+    Object.assign(element("target"), factor === 100 ? { min: 0, max: 100, step: 0.5 } : { step: "any" });
   }
-  if (!element("rank").dataset.set) {
+  if (!element("rank").dataset.set && data.runs.length) {
     element("rank").dataset.set = "yes";
-    element("rank").value = { time: "time", rounds: "round" }[data.rank_by] || "bytes";
+    const metrics = [...new Set(data.runs.flatMap((run) => run.metrics))].sort();
+    element("rank").append(...metrics.map((name) => Object.assign(document.createElement("option"), { value: name, textContent: name.replaceAll("_", " ") })));
+    element("rank").value = data.rank_by === "rounds" ? "round" : data.rank_by ?? "bytes";
   }
   listRuns();
   listConfigs();
