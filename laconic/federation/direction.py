@@ -67,7 +67,7 @@ class _Record:
 
     @classmethod
     def of(cls, row: Tensor) -> _Record:
-        return cls(*row.split([MOMENTS, 1, SIZE, SIZE, len(row) - MOMENTS - 1 - 2 * SIZE]))
+        return cls(*torch.split(row, [MOMENTS, 1, SIZE, SIZE, len(row) - MOMENTS - 1 - 2 * SIZE]))
 
 
 class DirectionFilter:
