@@ -32,9 +32,15 @@ from laconic.gradients.stacked import StackedGradients, can_be_stacked
 from laconic.gradients.subspace import SubspaceGradients
 
 
-def check_numerics(module: nn.Module, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> None:
+def check_numerics(task: Task, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> None:
     """Refuse numerics with which results would depend on threads, chunks or other clients."""
+    module = task.module
     norms = _batch_norms(module)
+    if numerics.strategy == "stacked" and task.losses is None:
+        # Only a loss for each example tells the clients of a stacked batch apart.
+        raise ConfigError(
+            "numerics.strategy = 'stacked': the task has a mean loss only; give Task(losses=…), or try 'vmap' or 'loop'"
+        )
     if numerics.strategy == "stacked" and numerics.dtype == "bfloat16":
         raise ConfigError("numerics.strategy = 'stacked': not with dtype = 'bfloat16'; try 'vmap' or 'loop'")
     if numerics.strategy == "stacked" and (stochastic != "no" or not can_be_stacked(module)):

@@ -18,6 +18,7 @@ from laconic.algorithms.downlinks.catch_up import MOST_STEPS, Form, frame, read
 from laconic.algorithms.link import CompressedLink
 from laconic.compression import decode_body, encode_sparse
 from laconic.compression.packet import Body
+from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import BOUNDED, State, part
 from laconic.core.randomness import Draw
@@ -93,6 +94,8 @@ class Broadcast(CompressedLink, Downlink):
         version = int(state["version"]) if "version" in state else 0
         if form == Form.WHOLE:
             model = decode_body(items[0], layout).dense()
+        elif form == Form.ACCELERATED:
+            raise PacketError("form", "a broadcast has no accelerated steps")
         elif version != since:
             raise LostState
         else:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field
 from torch import Tensor
 
-from laconic.algorithms.optimizers.base import Decay, Optimizer, Rate, zeros_like
+from laconic.algorithms.optimizers.base import Decay, Optimizer, Rate, Window, zeros_like
 from laconic.core.part import State, checked, part
 from laconic.core.schedules import RateSchedule, Schedule
 
@@ -32,7 +32,7 @@ class Adaptive(Optimizer):
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
     bias_correction: bool = False
     server_schedule: Schedule = RateSchedule()
-    average: PositiveInt = 1
+    average: Window = 1
 
     def init(self, model: Tensor) -> State:
         state = {"m": zeros_like(model), "v": zeros_like(model)}

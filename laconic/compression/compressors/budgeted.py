@@ -40,13 +40,9 @@ _FEWEST = 64
 
 
 class Budgeted(Compressor):
-    """The base of both: k is the budget for a group of d entries, at least 1 and at most d.
-
-    `auto` is max(64, d / (8 n)) for n participants: the mean of n unbiased packets then has a relative variance of about 8.
-    """
+    """The base of both: k is the budget for a group of d entries, at least 1 and at most d."""
 
     budget: Budget | Literal["auto"]
-    participants: Annotated[int, Field(ge=1)]
     sparse = True
     exact = False
 
@@ -65,11 +61,12 @@ class Budgeted(Compressor):
 
     def kept(self, size: int) -> int:
         if self.budget == "auto":
-            return min(size, max(_FEWEST, size // (8 * self.participants)))
+            return min(size, max(_FEWEST, self.automatic(size)))
         return groups.kept(self.budget, size) if self.budget <= 1 else min(int(self.budget), size)
 
-    def for_participants(self, count: int) -> Self:
-        return self.replace(participants=count) if self.budget == "auto" else self
+    def automatic(self, size: int) -> int:
+        """The `auto` budget of a large group."""
+        raise NotImplementedError
 
     def value_bits(self, count: int, groups: int) -> int:
         """A sign per kept entry, and 32 per group for its step."""
@@ -81,8 +78,9 @@ class Stochastic(Budgeted):
     """step sign(x) level, with level = |x| / step rounded stochastically: unbiased, and k levels are not zero on average.
 
     The step solves sum(min(1, |x| / step)) = k. While all |x| are below the step, this is the least variance for that number
-    (Wangni et al., 2018); larger entries have levels above 1 instead of exact values. omega = max(d/k - 1, 1/2). With error
-    feedback and in mirrors, `dead_zone` with the same budget takes its place.
+    (Wangni et al., 2018); larger entries have levels above 1 instead of exact values. omega = max(d/k - 1, 1/2). `auto` is
+    max(64, d / (8 n)) for n participants: the mean of n packets then has a relative variance of about 8. With error feedback
+    and in mirrors, `dead_zone` with the same budget, or with its own `auto`, takes its place.
     """
 
     budget: Budget | Literal["auto"] = "auto"
@@ -90,6 +88,12 @@ class Stochastic(Budgeted):
     """n of the `auto` budget. The link sets it in every round."""
     biased = False
     contractive = False
+
+    def automatic(self, size: int) -> int:
+        return size // (8 * self.participants)
+
+    def for_participants(self, count: int) -> Self:
+        return self.replace(participants=count) if self.budget == "auto" else self
 
     def levels(self, x: Floats, rng: np.random.Generator) -> tuple[Positions, Floats, float]:
         step = representable(self._step(x), x.dtype)
@@ -114,7 +118,7 @@ class Stochastic(Budgeted):
 
     def scaled_for_feedback(self) -> Compressor:
         """The deterministic form, which is contractive."""
-        return DeadZone(self.budget, self.participants)
+        return DeadZone(self.budget)
 
 
 def _total(x: Floats, highest: float) -> float:
@@ -133,12 +137,14 @@ def _total(x: Floats, highest: float) -> float:
 class DeadZone(Budgeted):
     """step sign(x) floor(|x| / step + 0.4), with the step t / 0.6, where t is the k-th largest magnitude.
 
-    Entries below t are zero, as in top_k. The others are rounded to a multiple of the step. q^2 <= 1 - 5/9 k/d.
+    Entries below t are zero, as in top_k. The others are rounded to a multiple of the step. q^2 <= 1 - 5/9 k/d. `auto` is
+    max(64, d / 40).
     """
 
     budget: Budget | Literal["auto"] = "auto"
-    participants: Annotated[int, Field(ge=1)] = 1
-    """n of the `auto` budget. The link sets it in every round."""
+
+    def automatic(self, size: int) -> int:
+        return size // 40
 
     def levels(self, x: Floats, rng: np.random.Generator) -> tuple[Positions, Floats, float]:
         positions = largest(x, self.kept(len(x)))
