@@ -65,7 +65,7 @@ class InlineEngine(ChunkedEngine):
     def __init__(self, spec: ClientSpec, store: ClientStore, threads: int | None) -> None:
         prepared, method = spec.prepared, spec.algorithm.method
         numerics = prepared.numerics
-        check_numerics(prepared.task.module, numerics, prepared.stochastic, spec.frozen_buffers)
+        check_numerics(prepared.task, numerics, prepared.stochastic, spec.frozen_buffers)
         if method.one_at_a_time and numerics.dtype == "bfloat16":
             raise ConfigError(
                 "dtype = 'bfloat16': method.function computes its own gradients; use torch.autocast there"

@@ -22,7 +22,7 @@ class SettingsKeywords(TypedDict, total=False):
     subspace: float | str | None
     eval_every: int
     metrics: str | Sequence[str] | Metrics | Metric | None
-    sampling: Sampling
+    sampling: Sampling | str | Sequence[float]
     weighting: Weighting | None
     buffers: Literal["mean", "frozen"]
     diagnostics: bool

@@ -162,6 +162,7 @@ class Simulation(Training):
             context = RoundContext(self.layout, server.randomness, server.round, invited=server.count)
             record |= self.diagnostics.measure(self.last_round.probes, context)
             record |= self._rates(self.last_round.costs)
+            record["clients"] = self.last_round.clients_by_phase
         if self.network is not None:
             record["simulated_seconds"] = self.network.seconds
             record |= {"cut_off": self.network.cut_off} if self.network.cut_off else {}
