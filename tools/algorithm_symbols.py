@@ -33,6 +33,7 @@ SYMBOLS = (
     Symbol("W⁻", "the same, a step before"),
     Symbol("N", "all clients"),
     Symbol("K", "local steps (`local_steps`, or as many as `local_epochs` passes take)"),
+    Symbol("t", "the number of the round, from 0"),
     Symbol("a", "the local rate (`local_lr`)"),
     Symbol("b", "the server's rate (`server_lr`)"),
     Symbol("f", "the loss"),

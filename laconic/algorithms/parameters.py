@@ -34,7 +34,7 @@ class Changes(TypedDict, total=False):
     aggregation: Literal["lazy", "accelerated"]
     alpha: float
     anchor_batch: int | Literal["full"]
-    average: int
+    average: float
     batch_order: BatchOrder
     batch_size: int | Literal["full"]
     beta1: float

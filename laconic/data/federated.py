@@ -32,8 +32,8 @@ class Examples:
     """Inputs and targets in their compact form: uint8 images (NCHW), small-integer tokens, features.
 
     Args:
-        normalize: (mean, standard deviation) per channel of uint8 images divided by 255, or per column of a table of
-            floating-point inputs.
+        normalize: (mean, standard deviation) per channel of images or column of a table. Pixels that are integers are
+            divided by 255 first.
 
     >>> white = torch.full((2, 1, 2, 2), 255, dtype=torch.uint8)
     >>> images = Examples(white, torch.tensor([0, 1]), normalize=((0.5,), (0.25,)))
@@ -109,8 +109,9 @@ class Examples:
         """Express (x/255 - mean)/std, or (x - mean)/std, as one multiplication and one addition per channel or column."""
         mean, deviation = (torch.tensor(values, dtype=torch.float64) for values in normalize)
         shape = (-1, *[1] * (self.inputs.ndim - 2))
-        is_table = self.inputs.ndim == 2 and self.inputs.is_floating_point()
-        scale, shift = 1 / ((1 if is_table else 255) * deviation), -mean / deviation
+        integers = not self.inputs.is_floating_point()
+        is_pixels = self.inputs.dtype == torch.uint8 or (integers and self.inputs.ndim > 2)
+        scale, shift = 1 / ((255 if is_pixels else 1) * deviation), -mean / deviation
         device = self.inputs.device
         return scale.view(shape).to(device, dtype), shift.view(shape).to(device, dtype)
 
@@ -227,6 +228,8 @@ class FederatedData:
     """Whether `labels` was collected from these examples alone: another part of the data may number them differently."""
     client_names: tuple[str, ...] | None = None
     """Names of the clients, if the data has them."""
+    columns: tuple[Any, ...] | None = None
+    """Names of the input's columns, if it was a table. New inputs that are a DataFrame get this order."""
 
     def __post_init__(self) -> None:
         for part, examples in (("train", self.examples), ("test", self.test)):
@@ -287,6 +290,10 @@ class FederatedData:
         """The same clients with some of their examples."""
         pairs = zip(self.clients, positions, strict=True)
         return replace(self, clients=[indices[chosen] for indices, chosen in pairs])
+
+    def named(self, names: Sequence[str]) -> Self:
+        """The same data with names of the clients."""
+        return replace(self, client_names=tuple(names))
 
     def part(self, clients: Sequence[int]) -> Self:
         """The same data with some of the clients only."""

@@ -46,6 +46,7 @@ class LazyData:
         self._datasets, self.normalize, self._columns = datasets, normalize, columns or Columns()
         self.labels = None if labels is None else tuple(labels)
         self.labels_found = False
+        self.client_names: tuple[str, ...] | None = None
         inputs, targets = self._stacked(0, [0], FIXED_SEED)
         first = next(iter(inputs.values())) if isinstance(inputs, dict) else inputs
         self.input_shape: tuple[int, ...] = tuple(first.shape[1:])
@@ -90,12 +91,19 @@ class LazyData:
 
     def part(self, clients: Sequence[int]) -> Self:
         """The same data with some of the clients only."""
-        return self._with([self._datasets[client] for client in clients])
+        names = None if self.client_names is None else [self.client_names[client] for client in clients]
+        return self._with([self._datasets[client] for client in clients]).named(names)
 
     def divided(self, split: Sequence[Indices]) -> Self:
         """The same examples with other clients; `split` numbers the examples of all clients in order."""
         whole: Dataset[Any] = ConcatDataset(self._datasets) if len(self) > 1 else self._datasets[0]
-        return self._with([Subset(whole, indices.tolist()) for indices in split])
+        return self._with([Subset(whole, indices.tolist()) for indices in split]).named(None)
+
+    def named(self, names: Sequence[str] | None) -> Self:
+        """The same data with names of the clients, or without."""
+        other = copy.copy(self)
+        other.client_names = None if names is None else tuple(names)
+        return other
 
     def selected(self, positions: Sequence[Indices]) -> Self:
         """The same clients with some of their examples."""

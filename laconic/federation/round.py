@@ -7,7 +7,8 @@ engine delivers the messages.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from statistics import median
 
 import numpy as np
@@ -113,13 +114,23 @@ class Round:
         phase_bodies: dict[str, dict[str, Body]] = {}
         send_buffers = self.server.send_buffers and exchange.model
         buffers = {BUFFERS: encode_dense(self.server.buffers)} if send_buffers else {}
-        instructions = [
-            self._instruction(exchange, client, buffers, phase_bodies)
-            for client in clients
-            if not self.server.blocklist.is_blocked(client) and self.engine.is_available(client)
+        blocklist = self.server.blocklist
+        clients = [
+            client for client in clients if not blocklist.is_blocked(client) and self.engine.is_available(client)
         ]
-        self._sent_count = len(instructions)
-        return instructions
+        self._sent_count = len(clients)
+        models: Iterable[Body | None] = repeat(None)
+        if exchange.model:
+            share_work = self.engine.map if self.server.algorithm.downlink.encodes_per_client else map
+            models = share_work(self._encode_model, clients)
+        return [
+            self._instruction(exchange, client, model, buffers, phase_bodies)
+            for client, model in zip(clients, models, strict=False)
+        ]
+
+    def _encode_model(self, client: int) -> Body:
+        version = self.server.clients.model_version(client)
+        return self.server.algorithm.downlink.send(self._broadcast, version, self._context(client))
 
     def _clients(self, exchange: Exchange) -> Sequence[int]:
         if exchange.who == "everyone":
@@ -132,18 +143,21 @@ class Round:
         return self.participants
 
     def _instruction(
-        self, exchange: Exchange, client: int, buffers: dict[str, Body], phase_bodies: dict[str, dict[str, Body]]
+        self,
+        exchange: Exchange,
+        client: int,
+        model: Body | None,
+        buffers: dict[str, Body],
+        phase_bodies: dict[str, dict[str, Body]],
     ) -> Instruction:
         """`phase_bodies` caches the bodies of each phase: all clients of a phase receive the same."""
         server, table, context = self.server, self.server.clients, self._context(client)
         phase = self.phases[self.method.assign(exchange, context)]
         if phase.name not in phase_bodies:
             phase_bodies[phase.name] = {stream.name: self._encode_stream(stream) for stream in phase.down}
-        bodies: dict[str, Body] = {}
-        if exchange.model:
-            bodies[MODEL] = server.algorithm.downlink.send(self._broadcast, table.model_version(client), context)
+        bodies = {} if model is None else {MODEL: model}
         bodies |= buffers | phase_bodies[phase.name] | table.pending.bodies(client)
-        self._sent[client] = SentInstruction(phase, exchange, bodies.get(MODEL))
+        self._sent[client] = SentInstruction(phase, exchange, model)
         label = (self.layout.fingerprint, table.acknowledged(client), server.round, Flag(0))
         packets = []
         for name, body in bodies.items():
@@ -308,7 +322,7 @@ class Round:
             reply, sent, valid = self._waiting.pop(client)
             try:
                 factor = limits.factor(valid.norms, client, work[client])
-                self._check_direction(client, sent, valid)
+                self._check_direction(client, sent, valid, work[client])
             except PacketError as error:
                 self._refuse(reply, error)
             else:
@@ -344,14 +358,26 @@ class Round:
             work.setdefault(sent.phase.name, {})[client] = max(1, sent.phase.gradients(int(size)))
         return {client: each / median(of.values()) for of in work.values() for client, each in of.items()}
 
-    def _check_direction(self, client: int, sent: SentInstruction, valid: ValidReply) -> None:
+    def _check_direction(self, client: int, sent: SentInstruction, valid: ValidReply, work: float) -> None:
         server, vector = self.server, valid.vectors.get(MODEL)
         if server.defenses.refuse != "auto" or not isinstance(vector, CodedVector):
             return
         if self._start is None:
             self._start = server.directions.project(server.model)
-        model = server.model if server.algorithm.uplink.compression is None else None
-        server.directions.check(sent.phase.name, client, vector.decode().dense(), self._start, model)
+        difference = None
+        for shared in self.method.shared_states():
+            if isinstance(change := valid.vectors.get(shared.name), CodedVector):
+                difference = shared.rate(self.method, self.layout) * change.decode().dense()
+        server.directions.check(
+            sent.phase.name,
+            client,
+            vector.decode().dense(),
+            server.model,
+            self._start,
+            work=work,
+            difference=difference,
+            started_over=valid.started_over or not server.clients.sequences[client],
+        )
 
     def close(self) -> Round:
         """Update the model with the mean of the updates. Without updates the model does not change."""

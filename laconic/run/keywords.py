@@ -39,5 +39,5 @@ class SettingsKeywords(TypedDict, total=False):
     chunk: int | None
     store: Literal["memory", "disk"]
     store_cache: int | str
-    engine: Literal["inline", "ray"]
+    engine: Literal["inline", "processes", "ray", "auto"]
     ray: RaySettings | Table

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from laconic.algorithms.algorithm import Algorithm
+from laconic.core.devices import all_finite
 from laconic.core.errors import ConfigError, LaconicError, PacketError
 from laconic.core.part import section
 from laconic.core.randomness import Randomness
@@ -135,12 +136,12 @@ class Result:
         """
         return predict(self.model, self.form.inputs(inputs), *self._placed())
 
-    def evaluate(self, data: Examples | ClientData | Pair | Dataset[Any]) -> dict[str, float]:
+    def evaluate(self, data: Examples | ClientData | Pair | Dataset[Any] | Mapping[str, Any]) -> dict[str, float]:
         """The metrics of the trained model on other data.
 
         Args:
-            data: A pair of arrays (inputs, targets), a data set of torch or Hugging Face, or a `ClientData`, whose test
-                examples are used.
+            data: A pair of arrays (inputs, targets), a data set of torch or Hugging Face, or a `ClientData` or dict, whose
+                test examples are used.
         """
         return evaluate_module(map, self.task, self.model, self.form.examples(data), *self._placed())[0]
 
@@ -241,6 +242,7 @@ class Training:
         try:
             while self.server.round < self.settings.rounds:
                 started = time.perf_counter()
+                self.last_round = None  # its vectors are not needed any more
                 self.last_round = self._round()
                 self.ledger.add(self.last_round.costs)
                 record = self._record(self.last_round)
@@ -258,7 +260,7 @@ class Training:
             if error.reason != "not finite":
                 raise
             raise Diverged(f"an update is not finite in round {self.server.round + 1}: {DIVERGENCE_HINT}") from error
-        if not bool(torch.isfinite(self.server.model).all()):
+        if not all_finite(self.server.model):
             raise Diverged(f"the model is not finite after round {self.server.round}: {DIVERGENCE_HINT}")
         return finished
 

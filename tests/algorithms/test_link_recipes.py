@@ -224,28 +224,30 @@ def test_fed_laconic_equals_its_oracle() -> None:
     """One direction at a time: w - v_i of sparse levels has ties, which a rounding error in the last bit decides."""
     up = compressors.drawn(lambda x, drawn: compressors.stochastic(x, 0.25, drawn), draws)
     down = compressors.fixed(partial(compressors.dead_zone, budget=0.25))
-    problem = SETTING.oracle(local_rate=0.1)
+    problem = SETTING.oracle(local_rate=0.2, rate_factors=[1 / math.sqrt(1 + t / 100) for t in range(SETTING.rounds)])
     one, other = rounds.fed_com(problem, up), rounds.fed_com(problem, compressors.fixed(compressors.dense), 1.0, down)
     sent, received = {"compressor": "stochastic:1/4"}, {"compressor": "dead_zone:1/4"}
     assert difference(laconic.fed_laconic(uplink=sent, downlink="dense"), one) < 1e-8
     assert difference(laconic.fed_laconic(compressor="dense", downlink=received), other) < 1e-8
     # What makes the recipe must be seen by this test.
-    for change in ({"local_lr": 0.05}, {"memory": True}, {"granularity": "layer"}, {"server_lr": 0.9}):
+    changes = ({"local_lr": 0.1}, {"memory": True}, {"granularity": "layer"}, {"server_lr": 0.9})
+    for change in (*changes, {"local_schedule": "constant"}):
         assert difference(laconic.fed_laconic(uplink=sent, downlink="dense").replace(**change), one) > 1e-4
     assert (
         difference(laconic.fed_laconic(compressor="dense", downlink=received | {"granularity": "layer"}), other) > 1e-4
     )
 
 
-def test_the_budget_of_fed_laconic_follows_the_participants() -> None:
-    """Both directions send max(64, d / (8 n)) entries of d; a biased compressor gets a memory."""
+def test_the_budget_of_fed_laconic_follows_the_model_and_the_participants() -> None:
+    """max(64, d / (8 n)) entries of d up, max(64, d / 40) down; a biased compressor gets a memory."""
     sparse = laconic.fed_laconic()
-    for link in (sparse.uplink, sparse.downlink):
-        assert [link.compressor.for_participants(n).kept(d) for n, d in ((20, 44_426), (5, 44_426), (20, 14))] == [
-            277,
-            1110,
-            14,
+    budgets = {
+        slot: [
+            link.compressor.for_participants(n).kept(d) for n, d in ((20, 44_426), (5, 44_426), (20, 14), (20, 2560))
         ]
+        for slot, link in (("uplink", sparse.uplink), ("downlink", sparse.downlink))
+    }
+    assert budgets == {"uplink": [277, 1110, 14, 64], "downlink": [1110, 1110, 14, 64]}
     assert not sparse.uplink.has_memory
     assert laconic.fed_laconic(compressor="sign").uplink.has_memory
     few, many = (

@@ -194,9 +194,11 @@ def test_a_row_is_the_same_to_the_bit_in_any_company(name: str, strategy: str) -
         assert torch.equal(alone[2][row], together[2][row])
 
 
-def descended(task: Task, batches: list[Batch | None], models_: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+def descended(
+    task: Task, batches: list[Batch | None], models_: Tensor, rate: float, strategy: str = "stacked"
+) -> tuple[Tensor, Tensor]:
     models_ = models_.clone()
-    function = make_gradients(task, Layout.of(task.module), Numerics(strategy="stacked"), "no", frozen=False)
+    function = make_gradients(task, Layout.of(task.module), Numerics(strategy=strategy), "no", frozen=False)
     buffers = models_.new_empty(len(models_), 0)
     return models_, function.descend(models_, buffers, batches, lambda row: row, rate)
 
@@ -213,6 +215,16 @@ def test_a_descent_is_a_step_down_the_gradient(name: str) -> None:
     for row in (0, 2, 6):
         alone, _ = descended(task, batches[row : row + 1], start[row : row + 1], rate)
         assert torch.equal(alone[0], moved[row])
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_a_descent_in_parts_has_the_bits_of_a_step_down_the_whole_gradient(name: str) -> None:
+    task, batches, rate = make_task(name), make_batches(5), 0.3
+    start = rows(task, 5)
+    gradients, expected, _ = call(task, "loop", batches, start)
+    moved, losses = descended(task, batches, start, rate, "loop")
+    assert torch.equal(losses.nan_to_num(), expected.nan_to_num())
+    assert torch.equal(moved, start.clone().sub_(gradients, alpha=rate))
 
 
 @pytest.mark.parametrize(("make", "expected"), PERCEPTRONS)

@@ -69,9 +69,7 @@ class Broadcast(CompressedLink, Downlink):
         return {"version": torch.tensor(version), **log}
 
     def send(self, broadcast: BroadcastModel, client: ClientModelVersion, context: RoundContext) -> Body:
-        if client.version not in broadcast.by_version:
-            broadcast.by_version[client.version] = self._cheapest(broadcast, client.version)
-        return broadcast.by_version[client.version]
+        return broadcast.for_version(client.version, lambda: self._cheapest(broadcast, client.version))
 
     def _cheapest(self, broadcast: BroadcastModel, since: int) -> Body:
         now = self.version(broadcast.state)
@@ -103,12 +101,15 @@ class Broadcast(CompressedLink, Downlink):
         else:
             model = state["model"].clone() if "model" in state else initial.clone()
             for item in items:
-                payload = decode_body(item, layout)
+                payload = body.memo.get("step") or decode_body(item, layout)
+                if len(items) == 1:
+                    # Most clients in one process share this body. A client that missed more steps has its own.
+                    body.memo["step"] = payload
                 if form == Form.STEPS:
                     payload.add_to(model, 1.0)
                 else:
                     payload.write_to(model)
-        return model, {"model": model.clone(), "version": torch.tensor(now)}
+        return model, {"model": model, "version": torch.tensor(now)}
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count per step; 64 per value with its position; 32 d for the whole model."""

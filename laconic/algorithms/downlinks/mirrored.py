@@ -17,7 +17,7 @@ from laconic.algorithms.downlinks.base import LOST, BroadcastModel, ClientModelV
 from laconic.algorithms.downlinks.catch_up import Form, frame, read
 from laconic.algorithms.link import CompressedLink
 from laconic.algorithms.threshold import RelativeThreshold
-from laconic.compression import Codec, decode_body
+from laconic.compression import Codec, decode_body, is_zero
 from laconic.compression.packet import Body
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.layout import Layout
@@ -55,7 +55,11 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
             )
 
     def init(self, model: Tensor) -> State:
-        return {"initial": self._first(model).clone()}
+        return {"initial": self._first(model)}
+
+    @property
+    def encodes_per_client(self) -> bool:
+        return True
 
     def _first(self, initial: Tensor) -> Tensor:
         """v_i before the first round of a client."""
@@ -72,16 +76,25 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
         draws = context.generator(Draw.DOWNLINK)
         body = self.compression.scaled_for_feedback().encode(target, context.layout, draws, context.invited)
         limit = self.limit(context)
-        if limit is not None:
-            change = decode_body(body, context.layout).dense()
-            change = change - mirror if self.literal else change
-            if torch.linalg.vector_norm(change) <= limit * torch.linalg.vector_norm(mirror):
-                lazy = self.aggregation == "lazy"
-                return Body(Codec.SKIP) if lazy else frame(0, 1, Form.ACCELERATED, [body])
-        return body
+        if limit is None or not self._is_small(body, mirror, limit, context.layout):
+            return body
+        return Body(Codec.SKIP) if self.aggregation == "lazy" else frame(0, 1, Form.ACCELERATED, [body])
+
+    def _is_small(self, body: Body, mirror: Tensor, limit: float, layout: Layout) -> bool:
+        """Whether ||y|| <= limit ||v_i||."""
+        if not limit and not self.literal:
+            return is_zero(body, layout)
+        change = decode_body(body, layout).dense()
+        change = change - mirror if self.literal else change
+        return bool(torch.linalg.vector_norm(change) <= limit * torch.linalg.vector_norm(mirror))
 
     def confirmed(self, broadcast: BroadcastModel, client: ClientModelVersion, body: Body) -> State:
-        moved = self._move(body, {"model": self._mirror(broadcast, client), **client.peer}, broadcast.layout)
+        mirror = self._mirror(broadcast, client)
+        plain = self.aggregation == "lazy" and not self.literal and body.codec not in (Codec.SKIP, Codec.CATCH_UP)
+        if plain and "mirror" in client.peer:
+            decode_body(body, broadcast.layout).add_to(mirror, 1.0)
+            return {"mirror": mirror}
+        moved = self._move(body, {"model": mirror, **client.peer}, broadcast.layout)
         state = {"mirror": moved.pop("model"), **moved}
         if self.literal:
             error = client.peer.get("error", torch.zeros_like(state["mirror"]))
@@ -96,11 +109,16 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
         form = read(body, layout)[2] if body.codec == Codec.CATCH_UP else None
         if lost and form in (None, Form.ACCELERATED):
             raise LostState
-        moved = self._move(body, {"model": self._first(initial), **state}, layout)
-        return moved["model"], moved | {"model": moved["model"].clone()}
+        moved = self._move(body, {"model": self._first(initial), **state}, layout, keep=True)
+        return moved["model"], moved
 
-    def _move(self, body: Body, before: State, layout: Layout) -> State:
-        """v_i and the last difference sent, after `body`; `before` are those before it."""
+    def _move(self, body: Body, before: State, layout: Layout, *, keep: bool = False) -> State:
+        """v_i and the last difference sent, after `body`. v_i is a new tensor, or the one before.
+
+        `before` has those before it. With `keep`, the decoded body is kept: the other side moves its copy by the same.
+        """
+        if body.codec == Codec.SKIP:
+            return {"model": before["model"]}
         accelerated = False
         if body.codec == Codec.CATCH_UP:
             _, _, form, items = read(body, layout)
@@ -110,9 +128,7 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
                 raise PacketError("form", "a mirrored model comes whole or as a difference")
             body, accelerated = items[0], True
         moved, last = before["model"].clone(), before.get("difference")
-        if body.codec == Codec.SKIP:
-            return {"model": moved}
-        payload = decode_body(body, layout)
+        payload = decode_body(body, layout, keep=keep)
         if self.literal:
             return {"model": moved + payload.dense() if accelerated else payload.dense()}
         payload.add_to(moved, 1.0)

@@ -64,6 +64,10 @@ class Received:
         """Return the weighted sum of a stream and reset it; 0 if nothing has arrived."""
         return self._streams.pop(stream).total() if stream in self._streams else self._zeros()
 
+    def clear(self) -> None:
+        """Free the accumulators, at the end of the round."""
+        self._streams.clear()
+
     def _zeros(self) -> Tensor:
         return torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._device)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -61,7 +60,7 @@ class SkippingUplink(ReferenceUplink):
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         target = self.target(update, state, context)
         body = self.compress(target, context)
-        computed: Payload = decode_body(body, context.layout)
+        computed: Payload = decode_body(body, context.layout, keep=True)
         used, reference, similar = computed, body.to_tensor(), None
         if "reference" in state and self.is_similar(computed, state, context):
             body, used, reference = SKIP, self.reference(state, context.layout), state["reference"]
@@ -88,9 +87,8 @@ class ThresholdUplink(RelativeThreshold, ReferenceUplink):
     """C of `lazy`, D of `accelerated`."""
 
     def is_similar(self, payload: Payload, state: State, context: RoundContext) -> bool:
-        reference = self.reference(state, context.layout).dense()
-        distance = torch.linalg.vector_norm(payload.dense() - reference)
-        return bool(distance <= self._limit(context) * torch.linalg.vector_norm(reference))
+        reference = self.reference(state, context.layout)
+        return sum_norm(payload, reference, -1.0) <= self._limit(context) * reference.norm()
 
     def _limit(self, context: RoundContext) -> float:
         limit = self.limit(context)
@@ -122,7 +120,7 @@ class Accelerated(ThresholdUplink):
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         target = self.target(update, state, context)
         body = self.compress(target, context)
-        decoded: Payload = decode_body(body, context.layout)
+        decoded: Payload = decode_body(body, context.layout, keep=True)
         flags, used, similar = Flag(0), decoded, None
         if "reference" in state and self.is_similar(decoded, state, context):
             similar = decoded, self.reference(state, context.layout)
@@ -138,7 +136,7 @@ class Accelerated(ThresholdUplink):
             if "reference" not in peer:
                 raise PacketError("reference", "an acceleration before anything was sent")
             reference = self.reference(peer, context.layout)
-            distance = sum_norm(decode_body(body, context.layout), reference, -1.0)
+            distance = sum_norm(decode_body(body, context.layout, keep=True), reference, -1.0)
             if distance > _SLACK * self._limit(context) * reference.norm():
                 raise PacketError("accelerated", "an acceleration of an update that is not close to the last one")
             bodies = Body.from_tensor(peer["reference"]), body
