@@ -13,7 +13,7 @@ BIN := .venv/bin
 	$(BIN)/pip install --quiet -c constraints.txt --editable '.[dev]'
 	@touch $@
 
-.PHONY: install install-dev run check test test-long bench reproduce docs clean
+.PHONY: install install-dev run check test test-long bench reproduce docs package clean
 install: .venv/installed
 install-dev: .venv/installed-dev
 
@@ -37,9 +37,9 @@ test: check
 test-long: .venv/installed-dev
 	$(BIN)/pytest -n 2 --dist loadgroup -m long
 
+# Writes benchmarks/results/. `python benchmarks/compare.py BASE` compares the working tree with another commit.
 bench: .venv/installed-dev
-	$(BIN)/python benchmarks/simulation.py
-	$(BIN)/python benchmarks/codec.py
+	$(BIN)/python benchmarks/suite.py
 
 # The site, into site/: open site/index.html, or serve it where the search should work, too. Links that lead nowhere and pages that nothing leads to fail.
 docs: .venv/installed-dev
@@ -50,6 +50,19 @@ docs: .venv/installed-dev
 # Hours of training: docs/reproductions.md, from runs/reproduce, which continues where it was stopped.
 reproduce: .venv/installed-dev
 	$(BIN)/laconic reproduce all
+
+# Wheel and sdist into dist/. The wheel is installed into an environment of its own, and trains there. The tools have
+# another, because twine and Flower want different releases of one package.
+package:
+	rm -rf dist build
+	$(PYTHON) -m venv build/tools
+	build/tools/bin/pip install --quiet build twine
+	build/tools/bin/python -m build --quiet
+	build/tools/bin/twine check --strict dist/*
+	$(PYTHON) -m venv build/venv
+	build/venv/bin/pip install --quiet -c constraints.txt torch
+	build/venv/bin/pip install --quiet -c constraints.txt dist/*.whl
+	cd build && venv/bin/laconic run --dataset digits --clients 10 --rounds 3 --out run
 
 clean:
 	rm -rf .venv build dist site *.egg-info

@@ -30,7 +30,6 @@ from laconic.report.comparison import (
     Planned,
     check_directory,
     check_labels,
-    check_ranking,
     directory_of,
     run_all,
 )
@@ -44,7 +43,7 @@ from laconic.run.loop import run_training
 from laconic.run.resume import check_same
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
-from laconic.run.target import RankBy, check_target
+from laconic.run.target import Target, check_ranking
 from laconic.run.training import Record, Result
 
 
@@ -110,8 +109,8 @@ def compare(
     data: Data,
     *,
     seeds: int = 1,
-    target: float | None = None,
-    rank_by: RankBy = "bytes",
+    target: float | str | None = None,
+    rank_by: str = "bytes",
     callbacks: Iterable[Callback] = (),
     progress: bool = False,
     out: str | PathLike[str] | None = None,
@@ -127,8 +126,10 @@ def compare(
         model: As in `simulate`.
         data: As in `simulate`.
         seeds: The number of seeds per algorithm. The table then has means and standard deviations.
-        target: A target accuracy, as a fraction. Algorithms are ranked by the cost until they reach it.
-        rank_by: That cost: "bytes", "rounds", or "time" in a simulated network.
+        target: A target accuracy, as a fraction, or a value of another metric, as in "f1=0.8". Algorithms are ranked by the
+            cost until they reach it.
+        rank_by: That cost: "bytes", "rounds", or "time" in a simulated network. Or a metric, such as "f1", whose last value
+            ranks the algorithms.
         callbacks: As in `simulate`; each is used for one run after the other.
         progress: Whether to show a progress bar for each run.
         out: The folder of the run directories. Default: a temporary folder, which is removed with the result.
@@ -145,7 +146,7 @@ def compare(
     if resume and out is None:
         raise ConfigError("resume: name the folder of the comparison, as in out='runs/compared'")
     contenders = _contenders(algorithms, seeds)
-    check_target(target, ["accuracy"])
+    goal = Target.of(target)
     temporary = TemporaryDirectory(prefix="laconic-") if out is None else None
     folder = Path(temporary.name if temporary is not None else os.fspath(out or ""))
     hooks = [*_builtin(progress), *_listed(callbacks)]
@@ -161,7 +162,7 @@ def compare(
         simulation, config = build(label, seed)
         resolved = config.resolved(simulation)
         result = _run(simulation, config, directory, hooks, resume, label=label, more=more)
-        return Finished(label, resolved, result, directory, target)
+        return Finished(label, resolved, result, directory, goal)
 
     first = settings.get("seed", 0)
     planned = [
@@ -175,15 +176,15 @@ def compare(
         simulation, _ = build(label, seed)
         networks.append(simulation.settings.network.any())
         simulation.close()
-        check_target(target, simulation.metric_names() if target is not None else ())
-    check_ranking(rank_by, target, networks)
+        goal = goal and goal.checked(simulation.metric_names(), simulation.task.named_metrics())
+    check_ranking(rank_by, goal, simulation.metric_names(), networks)
     try:
         finished, failed = run_all(planned)
     except Interrupted as stop:
         saved = f"; saved in '{out}'" if out is not None else ""
         raise KeyboardInterrupt(f"stopped after round {stop.done}{saved}") from None
     labels = {plan.directory: plan.label for plan in planned}
-    return Comparison(finished, failed, [*labels], target, rank_by, labels, temporary)
+    return Comparison(finished, failed, [*labels], goal, rank_by, labels, temporary)
 
 
 def _contenders(algorithms: Mapping[str, Recipe] | Sequence[Recipe], seeds: int) -> Mapping[str, Recipe]:
@@ -281,6 +282,14 @@ def _checked(settings: Mapping[str, Any]) -> Settings:
         raise ConfigError(explain(error)) from None
 
 
+_ELSEWHERE = {
+    "loss": "a loss is part of the model; pass laconic.Task(module, loss) as the model",
+    "clients": "the data has the clients, as in laconic.data.load('digits', clients=10)",
+    "partition": "the data has the clients, as in laconic.data.load('digits', partition='iid')",
+}
+"""What is no setting of `simulate`, and where it belongs."""
+
+
 def _configured(algorithm: Recipe, keywords: Mapping[str, Any]) -> tuple[Algorithm, Settings]:
     """The algorithm with the parameters among the keywords, and the settings. A label takes precedence over keywords."""
     settings = {key: value for key, value in keywords.items() if key in Settings.model_fields}
@@ -292,6 +301,8 @@ def _configured(algorithm: Recipe, keywords: Mapping[str, Any]) -> tuple[Algorit
         recipe, checked = _made(algorithm), _checked(settings)
     for key in changes:
         if key not in SLOTS and not recipe.owners(key):
+            if key in _ELSEWHERE:
+                raise ConfigError(f"{key}: {_ELSEWHERE[key]}")
             parameters = {name for part in recipe.parts().values() for name in part.parameters()}
             raise unknown_name("setting", key, [*Settings.model_fields, *parameters])
     return recipe.replace(**cast(Changes, changes)), checked

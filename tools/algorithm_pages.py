@@ -127,6 +127,7 @@ def rates() -> str:
 
 def _learned(found: dict[str, Any]) -> str:
     accuracy = f"{100 * found['accuracy']:.1f} %" if "accuracy" in found else "diverged"
+    accuracy += f" in {found['rounds']} rounds" if "rounds" in found else ""
     return accuracy if found["learns"] else f"**no** ({accuracy})"
 
 

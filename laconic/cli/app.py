@@ -11,20 +11,24 @@ import typer
 from laconic.cli.completion import DATASETS, MODELS, PARTITIONS, algorithms, completing
 from laconic.cli.options import (
     ALGORITHM_HELP,
+    AccuracyTarget,
     Algorithm,
+    AnyTarget,
+    CostRanking,
     FromRound,
     Json,
     Out,
     Ranking,
     Report,
     Resume,
-    Target,
+    as_target,
     help_of,
     implemented_in,
     with_callbacks,
     with_config,
     with_trust,
 )
+from laconic.run.target import Target
 from laconic.search.space import PRESETS
 from laconic.version import __version__
 
@@ -56,7 +60,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 def run(
     config: Config = None,
     algorithm: Algorithm = None,
-    target: Target = None,
+    target: AnyTarget = None,
     out: Out = None,
     resume: Resume = False,
     from_round: FromRound = None,
@@ -82,7 +86,7 @@ def compare(
         int | None,
         typer.Option("--seeds", min=1, help="Number of seeds per algorithm; the table has means and spreads."),
     ] = None,
-    target: Target = None,
+    target: AnyTarget = None,
     out: Out = None,
     resume: Resume = False,
     rank_by: Ranking = "bytes",
@@ -121,8 +125,8 @@ def sweep(
     seeds: Annotated[
         int | None, typer.Option("--seeds", min=1, help="Number of seeds per setting; settings are ranked by the mean.")
     ] = None,
-    target: Target = None,
-    rank_by: Ranking = "bytes",
+    target: AccuracyTarget = None,
+    rank_by: CostRanking = "bytes",
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
@@ -150,7 +154,7 @@ def advise(
             help="Algorithms to try, each as NAME or NAME:key=value,key=value. Default: a selection of good ones.",
         ),
     ] = None,
-    target: Target = None,
+    target: AccuracyTarget = None,
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
@@ -205,7 +209,7 @@ def reproduce(
 def report(
     runs: Runs,
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")] = Path("report.html"),
-    target: Target = None,
+    target: AnyTarget = None,
     rank_by: Ranking = "bytes",
     show: Show = False,
 ) -> None:
@@ -235,7 +239,7 @@ def plot(
         typer.Option(
             "--chart",
             metavar="curves|pareto|bytes",
-            help="curves; pareto: final accuracy against cost with the Pareto front; bytes: traffic by stream.",
+            help="curves; pareto: accuracy against cost with the Pareto front; bytes: traffic by stream.",
         ),
     ] = "curves",
     metric: Annotated[
@@ -249,6 +253,22 @@ def plot(
         ),
     ] = None,
     linear: Annotated[bool, typer.Option("--linear", help="Linear instead of logarithmic horizontal axis.")] = False,
+    target: Annotated[
+        Target | None,
+        typer.Option(
+            "--target",
+            metavar="ACCURACY|METRIC=VALUE",
+            parser=as_target,
+            help="Draw a line at this accuracy in %, or at the value of another metric.",
+        ),
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", help="Only runs on this data set. Needed if they are on several.")
+    ] = None,
+    style: Annotated[
+        str,
+        typer.Option("--style", metavar="screen|paper", help="paper: one column wide, small fonts and no title."),
+    ] = "screen",
 ) -> None:
     """Plot runs: curves, the Pareto front, or bytes by stream."""
 
@@ -258,7 +278,7 @@ def plot(
 def list_algorithms(
     name: Annotated[str | None, _labels(help="Show one algorithm in detail: NAME or NAME:key=value,key=value.")] = None,
 ) -> None:
-    """List the algorithms with their papers, parts and defaults."""
+    """List the algorithms with their papers; with a name: its parts, formulas and parameters."""
 
 
 @app.command("datasets", rich_help_panel=LIST)

@@ -27,33 +27,45 @@ from laconic.cli.completion import (
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.user_code import UntrustedCode, load_parts, trust
 from laconic.run.keys import SHORT_NAMES, ConfigKeys, PartParameters, parse_setting
-from laconic.run.target import RANK_BY
+from laconic.run.target import COSTS, Target
 
 Command = Callable[..., None]
 
-OUTPUT = "Output"
+OUTPUT = "Output (docs/guides/read-the-report.md)"
 PANELS = {
-    "Data": ("dataset", "partition", "clients", "augment", "skip_empty", "data_dir"),
+    "Data (docs/guides/own-data-and-model.md)": (
+        "dataset",
+        "partition",
+        "clients",
+        "augment",
+        "skip_empty",
+        "data_dir",
+    ),
     "Model": ("model", "dtype", "subspace"),
-    "Training": (
+    "Training (docs/guides/settings.md)": (
         *("rounds", "participants", "local_steps", "local_epochs"),
         *("batch_size", "batch_order", "local_lr", "local_optimizer", "local_optimizer_state", "seed"),
     ),
-    "Links": ("compressor", "granularity", "memory", "downlink"),
+    "Links (docs/guides/choose-a-compressor.md)": ("compressor", "granularity", "memory", "downlink"),
     "Server": ("server_lr", "sampling", "weighting"),
     OUTPUT: ("eval_every", "metrics", "client_eval", "personalize", "diagnostics", "full_gradient"),
     "Network and faults": (
         *("bandwidth_up", "bandwidth_down", "latency", "deadline"),
         *("drop", "late", "duplicate", "crash", "lose_state"),
     ),
-    "Defenses": ("aggregate", "clip_updates", "refuse_updates", "dp_noise", "dp_delta"),
-    "Engine": (
+    "Defenses (docs/defenses.md)": ("aggregate", "clip_updates", "refuse_updates", "dp_noise", "dp_delta"),
+    "Engine (docs/performance.md)": (
         *("device", "engine", "workers", "ray_address", "strategy"),
         *("threads", "chunk", "store", "store_cache"),
     ),
     "Other settings": ("imports",),
 }
-"""The options of a run, in the order in which the help shows them."""
+"""The options of a run, in the order in which the help shows them. Titles name the guide."""
+_OUTPUT_ORDER = (
+    *("target", "rank_by", "out", "eval_every", "metrics", "report", "as_json", "resume", "from_round"),
+    *("client_eval", "personalize", "early_stopping", "save_best", "diagnostics", "full_gradient"),
+)
+"""The usual options of the output, first. Those that are not here come after them."""
 _FLAGS = {
     "memory": "--memory/--no-memory",
     **{name: f"--{name.replace('_', '-')}" for name in ("diagnostics", "full_gradient", "skip_empty")},
@@ -64,19 +76,35 @@ _COMPLETED = {
 }
 
 
-def as_fraction(target: float | None) -> float | None:
+def as_target(text: str) -> Target:
+    """Read a target: an accuracy, which may be in percent, or METRIC=VALUE."""
+    metric, _, value = text.rpartition("=")
+    if metric in ("", "accuracy"):
+        fraction = as_fraction(value)
+        assert fraction is not None
+        return Target(fraction)
+    target = Target.of(text)
+    assert target is not None
+    return target
+
+
+def as_fraction(text: str | None) -> float | None:
     """Convert a target accuracy, which may be in percent, to a fraction."""
-    if target is None:
+    if text is None:
         return None
-    fraction = target / 100 if target > 1 else target
+    try:
+        value = float(text)
+    except ValueError:
+        raise ConfigError(f"--target {text}: an accuracy is allowed, as in 90 for 90 %") from None
+    fraction = value / 100 if value > 1 else value
     if not 0 < fraction <= 1:
-        raise ConfigError(f"--target {target:g}: an accuracy between 0 and 1, or in percent, is allowed")
+        raise ConfigError(f"--target {text}: an accuracy between 0 and 1, or in percent, is allowed")
     return fraction
 
 
-def _known_ranking(word: str) -> str:
-    if word not in RANK_BY:
-        raise unknown_name("ranking", word, RANK_BY)
+def _known_cost(word: str) -> str:
+    if word not in COSTS:
+        raise unknown_name("ranking", word, COSTS)
     return word
 
 
@@ -110,15 +138,31 @@ Algorithm = Annotated[
 ]
 _output = functools.partial(typer.Option, rich_help_panel=OUTPUT)
 _TARGET_HELP = "Accuracy in %; report the costs until the mean accuracy of 5 evaluations reaches it."
+_ANY_TARGET_HELP = (
+    "Accuracy in %, or a value of another metric; report the costs until the mean of 5 evaluations reaches it."
+)
 _MLFLOW_HELP = "Also log to MLflow, at MLFLOW_TRACKING_URI if it is set, otherwise to mlflow.db in --out."
-Target = Annotated[float | None, _output("--target", callback=as_fraction, help=_TARGET_HELP)]
+AnyTarget = Annotated[
+    Target | None,
+    _output("--target", metavar="ACCURACY|METRIC=VALUE", parser=as_target, help=_ANY_TARGET_HELP),
+]
+AccuracyTarget = Annotated[str | None, _output("--target", metavar="ACCURACY", callback=as_fraction, help=_TARGET_HELP)]
 Ranking = Annotated[
     str,
     _output(
         "--rank-by",
-        metavar="|".join(RANK_BY),
-        callback=_known_ranking,
-        autocompletion=completing(RANK_BY),
+        metavar="|".join([*COSTS, "METRIC"]),
+        autocompletion=completing(COSTS),
+        help="Rank runs by this cost of reaching the --target (time is simulated), or by the last value of a metric.",
+    ),
+]
+CostRanking = Annotated[
+    str,
+    _output(
+        "--rank-by",
+        metavar="|".join(COSTS),
+        callback=_known_cost,
+        autocompletion=completing(COSTS),
         help="Rank runs by this cost of reaching the --target; time is simulated.",
     ),
 ]
@@ -221,7 +265,7 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
 
     # The help shows panels in the order of their first option.
     order = [None, *PANELS]
-    parameters = sorted([*own, *shared], key=lambda parameter: order.index(_panel(parameter)))
+    parameters = sorted([*own, *shared], key=lambda parameter: (order.index(_panel(parameter)), _place(parameter)))
     return _with_parameters(command, parameters)
 
 
@@ -266,6 +310,13 @@ def _allowed(error: UntrustedCode) -> bool:
 def _panel(parameter: inspect.Parameter) -> str | None:
     panel: str | None = get_args(parameter.annotation)[1].rich_help_panel
     return panel
+
+
+def _place(parameter: inspect.Parameter) -> int:
+    """The place of an option of the output in its panel. Other panels keep their order."""
+    if _panel(parameter) != OUTPUT:
+        return 0
+    return _OUTPUT_ORDER.index(parameter.name) if parameter.name in _OUTPUT_ORDER else len(_OUTPUT_ORDER)
 
 
 def _option(name: str, panel: str, defaults: dict[str, str]) -> inspect.Parameter:

@@ -24,7 +24,7 @@ from laconic.run.config import RunConfig, code_in, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.files import write_atomically
 from laconic.run.labels import split_label
-from laconic.run.target import RANK_BY, WINDOW, RankBy
+from laconic.run.target import COSTS, WINDOW, Target
 from laconic.search.advise import ARMS, Advice, candidates
 from laconic.search.advise import advise as find_advice
 from laconic.search.score import Score, mean_of, spread
@@ -43,7 +43,7 @@ def sweep(
     optuna: int | None,
     seeds: int | None,
     target: float | None,
-    rank_by: RankBy,
+    rank_by: str,
     out: Path | None,
     resume: bool,
     as_json: bool,
@@ -73,12 +73,12 @@ def sweep(
 
 
 def _show_sweep(
-    best: Path, ranked: list[Tried], directory: Path, target: float | None, rank_by: RankBy, as_json: bool
+    best: Path, ranked: list[Tried], directory: Path, target: float | None, rank_by: str, as_json: bool
 ) -> None:
     """Write the report, and print the table or the JSON."""
     runs = [path for tried in ranked for path in tried.directories if RunDirectory(path).has_results()]
     page = directory / "report.html"
-    write_report(runs, page, target, rank_by)
+    write_report(runs, page, None if target is None else Target(target), rank_by)
     if as_json:
         print_json({"best": str(best), "runs": [_summary(tried) for tried in ranked]})
         return
@@ -97,7 +97,7 @@ def _sweep_of(request: dict[str, Any], directory: Path, config: Path | None) -> 
     def make(settings: dict[str, Any]) -> RunConfig:
         return load_config(config, request["options"], settings)
 
-    search = Sweep(make, space, directory, [LiveView(stderr)], request["target"], RANK_BY[request["rank_by"]], repeats)
+    search = Sweep(make, space, directory, [LiveView(stderr)], request["target"], COSTS[request["rank_by"]], repeats)
     lowest = {key: choices.low if isinstance(choices, Range) else choices[0] for key, choices in space.items()}
     make(lowest if request["optuna"] else next(grid(space))).build_algorithm()
     return search
@@ -158,7 +158,7 @@ def _show_advice(advice: Advice, directory: Path, options: dict[str, Any], as_js
     """Write the report and the best config, and print the result."""
     page = directory / "report.html"
     trials = [trial for trial in (*advice.ranked, *advice.left) if RunDirectory(trial.directory).has_results()]
-    write_report([trial.directory for trial in trials], page, advice.target, "time")
+    write_report([trial.directory for trial in trials], page, Target(advice.target), "time")
     best = advice.ranked[0]
     config = directory / "advice.toml"
     write_atomically(config, RunDirectory(best.directory).config.read_bytes())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -23,20 +23,20 @@ from laconic.report.comparison import (
     Planned,
     check_directory,
     check_labels,
-    check_ranking,
     directory_of,
     run_all,
 )
 from laconic.report.page import report as write_report
 from laconic.report.tables import outcome
 from laconic.report.trackers import chosen_callbacks
+from laconic.run.callbacks import Callback
 from laconic.run.config import RunConfig, code_in, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.driver import Finished, run_config
 from laconic.run.files import write_atomically
 from laconic.run.labels import split_label
 from laconic.run.resume import FREE_TO_CHANGE
-from laconic.run.target import WINDOW, RankBy
+from laconic.run.target import WINDOW, Target, check_ranking
 from laconic.run.training import Diverged
 from laconic.run.tune import tune as measure_strategies
 
@@ -47,7 +47,7 @@ COMPARISON = "comparison.json"
 def run(
     config: Path | None,
     algorithm: str | None,
-    target: float | None,
+    target: Target | None,
     out: Path | None,
     resume: bool,
     from_round: int | None,
@@ -66,12 +66,15 @@ def run(
     observers = [LiveView(stderr), *chosen_callbacks(**callbacks)]
     try:
         finished = run_config(wanted, directory, observers, resume=resume, from_round=from_round, target=target)
-    except Diverged:
+    except Diverged as error:
+        if not as_json:
+            label = wanted.build_algorithm().title
+            stdout.print(outcome([], stdout.width, failed={label: str(error)}).rich())
         # The report shows the rounds before the divergence.
         if report:
             note(f"The report is {_report(directory, target)}")
         raise
-    page = _report(directory, target) if report else None
+    page = _report(directory, finished.target) if report else None
     if as_json:
         print_json(finished.summary())
         return
@@ -102,7 +105,9 @@ def _plan(
     directory: Path,
     request: Mapping[str, Any],
     resume: bool,
-    **shared: Any,
+    target: Target | None,
+    rank_by: str,
+    callbacks: Sequence[Callback],
 ) -> list[Planned]:
     """The runs of a comparison. Data that they share is loaded once, and every run is checked before the first starts.
 
@@ -112,7 +117,7 @@ def _plan(
 
     def start(label: str, config: RunConfig, folder: Path, more: bool) -> Finished:
         own = partial(run_config, resume=resume, label=label, data=loaded.get(_data_of(config)), more=more)
-        return own(config, folder, **shared)
+        return own(config, folder, callbacks, target=target)
 
     planned = []
     for (label, config), number in product(configs.items(), range(seeds)):
@@ -122,7 +127,10 @@ def _plan(
         if not resume:
             if _data_of(seeded) not in loaded:
                 loaded[_data_of(seeded)] = seeded.load_data()
-            seeded.build(loaded[_data_of(seeded)]).close()
+            simulation = seeded.build(loaded[_data_of(seeded)])
+            simulation.close()
+            check_ranking(rank_by, target, simulation.metric_names())
+            target = target and target.checked(simulation.metric_names(), simulation.task.named_metrics())
     for plan in planned:
         check_directory(plan, planned, resume)
     directory.mkdir(parents=True, exist_ok=True)
@@ -140,10 +148,10 @@ def compare(
     algorithms: list[str],
     config: Path | None,
     seeds: int | None,
-    target: float | None,
+    target: Target | None,
     out: Path | None,
     resume: bool,
-    rank_by: RankBy,
+    rank_by: str,
     report: bool,
     as_json: bool,
     callbacks: dict[str, Any],
@@ -158,23 +166,21 @@ def compare(
     directory = out or new_directory("compare", first.dataset)
     _check_target(target, first)
     observers = [LiveView(stderr), *chosen_callbacks(**callbacks)]
-    planned = _plan(configs, request.get("seeds") or 1, directory, request, resume, callbacks=observers, target=target)
+    planned = _plan(configs, request.get("seeds") or 1, directory, request, resume, target, rank_by, observers)
     try:
         finished, failed = run_all(planned, _say_failure)
     except Interrupted as stop:
         stop.again = resume_command(out, directory)
         raise
-    comparison = Comparison(finished, failed, [plan.directory for plan in planned], target, rank_by)
+    goal = next((each.target for each in finished), target)
+    comparison = Comparison(finished, failed, [plan.directory for plan in planned], goal, rank_by)
     page = directory / "report.html" if report else None
     if page is not None:
         comparison.report(page)
     if as_json:
         print_json({"runs": comparison.summaries()})
         return
-    if finished:
-        stdout.print(comparison.table(stdout.width).rich())
-    for label in failed:
-        say(f"{label}: diverged")
+    stdout.print(comparison.table(stdout.width).rich())
     say(f"Runs are in {directory}{and_report(page)}")
 
 
@@ -183,12 +189,13 @@ def _say_failure(label: str, error: str) -> None:
 
 
 def _compared(
-    labels: list[str], config: Path | None, options: dict[str, Any], rank_by: RankBy, target: float | None
+    labels: list[str], config: Path | None, options: dict[str, Any], rank_by: str, target: Target | None
 ) -> dict[str, RunConfig]:
     """The config of each run, by label. Raises if the runs cannot be compared."""
     check_labels(labels, f"give one of them another setting, as in {labels[0]}:seed=1")
     configs = {label: load_config(config, options, split_label(label)) for label in labels}
-    check_ranking(rank_by, target, [run.network.any() for run in configs.values()])
+    networks = [run.network.any() for run in configs.values()]
+    check_ranking(rank_by, target, networks=networks)
     return configs
 
 
@@ -206,7 +213,7 @@ def _stored_request(out: Path | None, given: dict[str, Any]) -> dict[str, Any]:
     return old | {key: value for key, value in given.items() if value is not None}
 
 
-def _check_target(target: float | None, config: RunConfig) -> None:
+def _check_target(target: Target | None, config: RunConfig) -> None:
     """Warn before training if there are too few evaluations for a target."""
     evaluations = -(-config.rounds // config.eval_every)
     if target is not None and evaluations < WINDOW:
@@ -214,7 +221,7 @@ def _check_target(target: float | None, config: RunConfig) -> None:
         note(f"note: --target cannot be reported: {reason}; lower --eval-every")
 
 
-def _report(directory: Path, target: float | None) -> Path:
+def _report(directory: Path, target: Target | None) -> Path:
     page = directory / "report.html"
     write_report([directory], page, target)
     return page
@@ -234,6 +241,7 @@ def tune(config: Path | None, algorithm: str | None, out: Path, options: dict[st
     timings = measure_strategies(wanted, lambda timing: note(f"  {timing}"))
     stdout.print(tables.timings(timings))
     best = timings[0]
-    chosen = wanted.model_copy(update={"numerics": best.numerics, "threads": best.threads})
+    engine = {} if wanted.engine == "ray" else {"engine": best.engine}
+    chosen = wanted.model_copy(update={"numerics": best.numerics, "threads": best.threads} | engine)
     write_atomically(out, chosen.to_toml().encode())
     say(f"Fastest: {best}. Written to {out}; use it with: laconic run {out}")

@@ -65,12 +65,18 @@ def convert(value: Any, kind: Any) -> Any:
 
 
 class Choice:
-    """Base of pydantic dataclasses that are written as their name, then their fields in order."""
+    """Base of pydantic dataclasses that are written as their name, then their fields in order or by name."""
 
     name: ClassVar[str]
+    named: ClassVar[str] = ""
+    """Why fields are given by name only; empty if they may be given in order."""
 
     def __str__(self) -> str:
         """The shortest text that `choose` parses to an equal object."""
+        if self.named:
+            changed = [field for field in dataclasses.fields(self) if getattr(self, field.name) != field.default]  # type: ignore[arg-type]
+            texts = [f"{field.name}={_shortest(getattr(self, field.name))}" for field in changed]
+            return ":".join([self.name, *([",".join(texts)] if texts else [])])
         values = [(getattr(self, field.name), field.default) for field in dataclasses.fields(self)]  # type: ignore[arg-type]
         while values and values[-1][0] == values[-1][1]:
             values.pop()
@@ -91,6 +97,8 @@ def choose(text: str, choices: Mapping[str, type[C]]) -> C:
     fields = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     given = dict(zip(fields, arguments, strict=False)) | keywords
     try:
+        if cls.named and (arguments or given.keys() - set(fields)):
+            raise ValueError(f"'{[*arguments, *sorted(given.keys() - set(fields))][0]}' is not a setting: {cls.named}")
         if len(arguments) > len(fields):
             raise ValueError(f"{len(arguments)} arguments are too many" if fields else "it takes no arguments")
         if len(given) < len(arguments) + len(keywords):
@@ -104,8 +112,10 @@ def choose(text: str, choices: Mapping[str, type[C]]) -> C:
 
 
 def usage(cls: type[Choice]) -> str:
-    """The syntax of a choice, such as `step:ROUNDS:DECAY` or `pairs[:ORDER]`."""
+    """The syntax of a choice, such as `step:ROUNDS:DECAY`, `pairs[:ORDER]` or `sgd[:weight_decay=…]`."""
     text = cls.name
+    if cls.named:
+        return f"{text}[:{','.join(f'{field.name}=…' for field in dataclasses.fields(cls))}]"  # type: ignore[arg-type]
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         required = field.default is dataclasses.MISSING
         text += f":{field.name.upper()}" if required else f"[:{field.name.upper()}]"

@@ -77,6 +77,12 @@ class Task:
             name = getattr(module, "__name__", type(module).__name__)
             hint = f"; pass {name}(…), not the class" if isinstance(module, type) else ""
             raise ConfigError(f"Task: module = {name}: a torch.nn.Module is needed{hint}")
+        if isinstance(self.loss, nn.Module) or _is_torch_loss(self.loss):
+            name = getattr(self.loss, "__name__", f"{type(self.loss).__name__}(…)")
+            raise ConfigError(
+                f"Task: loss = {name}: a function of module and batch is needed, as in "
+                "lambda module, batch: F.cross_entropy(module(batch[0]), batch[1])"
+            )
         if isinstance(self.metrics, Metric):
             # A MetricCollection of torchmetrics, whose value is a dict.
             object.__setattr__(self, "metrics", {"": self.metrics})
@@ -148,6 +154,11 @@ class Task:
             raise ConfigError(f"means must return a dict of numbers by name; it returned {type(values).__name__}")
         if value.ndim != 0:
             raise ConfigError(f"loss must be one number, the mean over the batch; it has shape {tuple(value.shape)}")
+
+
+def _is_torch_loss(loss: Loss) -> bool:
+    """Whether it is a function of outputs and targets, as those of torch.nn.functional are."""
+    return getattr(loss, "__module__", None) == F.__name__
 
 
 def classification(module: nn.Module) -> Task:
@@ -273,7 +284,8 @@ def _predictions(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         outputs = outputs.squeeze(-1)
     if outputs.shape != targets.shape:
         raise ConfigError(
-            f"model's output has shape {tuple(outputs.shape)}, which does not fit targets of shape {tuple(targets.shape)}"
+            f"model's output has shape {tuple(outputs.shape)}, which does not fit targets of shape {tuple(targets.shape)}; "
+            "the targets are floating-point, so this is regression; for classes pass integers, or kind='classification'"
         )
     return outputs, targets
 

@@ -129,4 +129,5 @@ def _load(
         clients = len(pool.groups or ()) if natural else source.info.default_clients
     generator = Randomness(seed).numpy(Draw.PARTITION)
     split = chosen.split(pool.train.targets.numpy(), clients, generator, pool.groups)
-    return FederatedData(name, pool.kind, pool.train, split, pool.test, pool.classes)
+    names = pool.client_names(split) if chosen.name == "natural" else None
+    return FederatedData(name, pool.kind, pool.train, split, pool.test, pool.classes, client_names=names)

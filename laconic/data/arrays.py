@@ -13,7 +13,7 @@ from torch import Tensor
 from laconic.core.errors import DataError
 from laconic.data.checks import check_finite
 from laconic.data.doubts import doubt_classes, doubt_kind, doubt_scale
-from laconic.data.federated import Array, Examples, FederatedData, Indices, Kind, Normalize, compact
+from laconic.data.federated import Array, Examples, FederatedData, Indices, Kind, Normalize
 
 Pair = tuple[Array, Array]
 Client = TypeVar("Client")
@@ -39,8 +39,8 @@ def from_arrays(
         kind: Defaults to classification for integer or text targets, regression for floating-point targets.
         labels: The class names, if targets are text: class i is labels[i]. Defaults to all names in the data in
             alphabetical order. A node, which has only a part of the data, must pass all labels.
-        normalize: (mean, standard deviation): per channel of uint8 images, of the values divided by 255; or per column
-            of a table of floating-point inputs. New inputs for the trained model are normalized, too.
+        normalize: (mean, standard deviation): per channel of images, or per column of a table. Pixels that are integers
+            are divided by 255 first. New inputs for the trained model are normalized, too.
         skip_empty: Leave out clients without examples instead of refusing them.
 
     >>> data = from_arrays([(np.zeros((3, 2)), np.array([0, 1, 1])), (np.ones((1, 2)), np.array([2]))])
@@ -76,6 +76,7 @@ def pooled(
     skip_empty: bool = False,
 ) -> FederatedData:
     """The data of `from_arrays`, without its warnings."""
+    columns = _columns(name, clients, test)
     clients = _clients(name, clients, skip_empty)
     test = None if test is None else with_named_inputs(test)
     extra, input_name = _extra_inputs([pair[0] for pair in clients if is_pair(pair)])
@@ -85,14 +86,43 @@ def pooled(
     inputs, targets = map(torch.cat, zip(*pairs, strict=True))
     kind = kind or ("regression" if targets.is_floating_point() else "classification")
     targets = of_kind(name, targets, kind)
-    test_pair = test_pair and (test_pair[0], of_kind(f"{name} (test)", test_pair[1], kind))
+    if test_pair is not None:
+        test_inputs = like_training(f"{name} (test)", test_pair[0], inputs.is_floating_point())
+        test_pair = test_inputs, of_kind(f"{name} (test)", test_pair[1], kind)
     if kind != "regression" and classes is None:
         numbered = [targets, *(test_pair or ())[1:], *([inputs] if kind == "next_token" else [])]
         classes = _count(class_names, numbered)
     test_set = None if test_pair is None else Examples(*test_pair, normalize, test_extra, input_name)
     examples = Examples(inputs, targets, normalize, extra, input_name)
-    labels_found = bool(class_names and not labels)
-    return FederatedData(name, kind, examples, split, test_set, classes, class_names, labels_found)
+    found = (class_names, bool(class_names and not labels))
+    return FederatedData(name, kind, examples, split, test_set, classes, *found, columns=columns)
+
+
+def _columns(name: str, clients: Any, test: Any) -> tuple[Any, ...] | None:
+    """The columns of inputs that are DataFrames, which must be the same for all; None if they are arrays."""
+    if not isinstance(clients, Sequence):
+        return None
+    parts = [(f"client {client}", pair) for client, pair in enumerate(clients)] + [("the test", test)]
+    frames = [(where, tuple(pair[0].columns)) for where, pair in parts if is_pair(pair) and hasattr(pair[0], "columns")]
+    for where, columns in frames:
+        if columns != frames[0][1]:
+            raise DataError(
+                f"{name}: {where} has the columns {', '.join(map(str, columns))}, but {frames[0][0]} has "
+                f"{', '.join(map(str, frames[0][1]))}; select them in the same order, as in frame[{[*frames[0][1][:2]]}]"
+            )
+    return frames[0][1] if frames else None
+
+
+def like_training(where: str, inputs: Tensor, floating: bool) -> Tensor:
+    """Inputs in the form of those of training: integers become floating-point, if those are `floating`."""
+    if floating:
+        return inputs if inputs.is_floating_point() else inputs.float()
+    if inputs.is_floating_point():
+        raise DataError(
+            f"{where}: the inputs are floating-point, but those of training are integers, such as pixels from 0 to 255 or "
+            "tokens; pass them in the same form"
+        )
+    return inputs
 
 
 def of_kind(where: str, targets: Tensor, kind: Kind) -> Tensor:
@@ -156,7 +186,7 @@ def _extra_inputs(inputs: Sequence[Any]) -> tuple[dict[str, Tensor], str | None]
     if not inputs or not all(isinstance(part, Mapping) for part in inputs):
         return {}, None
     first, *others = inputs[0]
-    return {key: torch.cat([compact(tensor_of(part[key])) for part in inputs]) for key in others}, first
+    return {key: torch.cat([tensor_of(part[key]) for part in inputs]) for key in others}, first
 
 
 def without_empty(
@@ -190,6 +220,13 @@ def _check_shapes(name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
             )
         if len(inputs) != len(targets):
             raise DataError(f"{name}: client {client} has {len(inputs)} inputs but {len(targets)} targets")
+        if torch.uint8 in (kinds := {inputs.dtype, first_inputs.dtype}) and any(
+            kind.is_floating_point for kind in kinds
+        ):
+            raise DataError(
+                f"{name}: client {client} has inputs of {inputs.dtype}, client 0 of {first_inputs.dtype}; pass pixels of "
+                "all clients as uint8, or those of none"
+            )
         check_finite(f"{name}, client {client}", "input", inputs, range(len(inputs)))
         check_finite(f"{name}, client {client}", "target", targets, range(len(targets)))
 
@@ -287,12 +324,16 @@ def _tensors(where: str, pair: Pair) -> tuple[Tensor, Tensor]:
         raise DataError(f"{where}: not a pair of numeric arrays ({first_line(error)})") from error
     if inputs.ndim == 0 or targets.ndim == 0:
         raise DataError(f"{where}: inputs and targets need a first dimension that counts the examples")
-    return compact(inputs), compact(targets)
+    return inputs, targets
 
 
 def tensor_of(value: Array) -> Tensor:
     """The value as a tensor, which shares memory with it if the value can be written to."""
     value = without_pandas(value)
+    if hasattr(value, "toarray"):
+        raise TypeError("a sparse matrix; pass inputs.toarray()")
+    if has_text(value):
+        raise TypeError("text; convert it to numbers or tokens first")
     return torch.as_tensor(value.copy() if isinstance(value, np.ndarray) and not value.flags.writeable else value)
 
 

@@ -51,7 +51,13 @@ def _check_classes(
     if targets.is_floating_point():
         raise DataError(f"{where}: {kind} needs integer targets, not {targets.dtype}")
     if kind == "classification" and targets.ndim != 1:
-        raise DataError(f"{where}: classification needs one label per example, not {tuple(targets.shape)}")
+        if targets.shape[1:].numel() == 1:
+            found = f"targets of shape {tuple(targets.shape)}; pass one dimension: targets.ravel()"
+            raise DataError(f"{where}: classification needs one label per example, not {found}")
+        raise DataError(
+            f"{where}: classification needs one label per example, not targets of shape {tuple(targets.shape)}; for several "
+            "labels per example pass them as floats, and a Task with binary_cross_entropy_with_logits as its loss"
+        )
     # -100 marks tokens that do not count, such as padding.
     counted = targets.clamp(min=0) if kind == "next_token" and bool((targets == -100).any()) else targets
     _check_range(where, "label", counted, classes, numbers)

@@ -29,11 +29,11 @@ Array = Any
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Inputs and targets in their compact form: uint8 images (NCHW), small-integer tokens, float32 features.
+    """Inputs and targets in their compact form: uint8 images (NCHW), small-integer tokens, features.
 
     Args:
-        normalize: (mean, standard deviation) per channel of uint8 images divided by 255, or per column of a table of
-            floating-point inputs.
+        normalize: (mean, standard deviation) per channel of images or column of a table. Pixels that are integers are
+            divided by 255 first.
 
     >>> white = torch.full((2, 1, 2, 2), 255, dtype=torch.uint8)
     >>> images = Examples(white, torch.tensor([0, 1]), normalize=((0.5,), (0.25,)))
@@ -63,7 +63,7 @@ class Examples:
     ) -> tuple[Tensor, ...]:
         """Return the examples at `indices`, normalized and converted for a model. `change` gets compact inputs first."""
         indices = indices.to(self.inputs.device)
-        inputs = self.inputs.index_select(0, indices)
+        inputs = (self._compact if dtype.itemsize < 8 else self.inputs).index_select(0, indices)
         if change is not None:
             inputs = change(inputs)
         targets = self.targets.index_select(0, indices)
@@ -97,6 +97,11 @@ class Examples:
         return inputs.to(working).mul_(scale).add_(shift).to(dtype)
 
     @cached_property
+    def _compact(self) -> Tensor:
+        """The inputs without float64, NumPy's default, which only runs in float64 need."""
+        return self.inputs.to(torch.float32) if self.inputs.dtype == torch.float64 else self.inputs
+
+    @cached_property
     def _affine(self) -> dict[torch.dtype, tuple[Tensor, Tensor]]:
         return {}
 
@@ -104,19 +109,15 @@ class Examples:
         """Express (x/255 - mean)/std, or (x - mean)/std, as one multiplication and one addition per channel or column."""
         mean, deviation = (torch.tensor(values, dtype=torch.float64) for values in normalize)
         shape = (-1, *[1] * (self.inputs.ndim - 2))
-        is_table = self.inputs.ndim == 2 and self.inputs.is_floating_point()
-        scale, shift = 1 / ((1 if is_table else 255) * deviation), -mean / deviation
+        integers = not self.inputs.is_floating_point()
+        is_pixels = self.inputs.dtype == torch.uint8 or (integers and self.inputs.ndim > 2)
+        scale, shift = 1 / ((255 if is_pixels else 1) * deviation), -mean / deviation
         device = self.inputs.device
         return scale.view(shape).to(device, dtype), shift.view(shape).to(device, dtype)
 
 
 def _converted(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.to(dtype if values.is_floating_point() else torch.int64)
-
-
-def compact(values: Tensor) -> Tensor:
-    """Convert float64, NumPy's default, to float32."""
-    return values.to(torch.float32) if values.dtype == torch.float64 else values
 
 
 @runtime_checkable
@@ -227,6 +228,8 @@ class FederatedData:
     """Whether `labels` was collected from these examples alone: another part of the data may number them differently."""
     client_names: tuple[str, ...] | None = None
     """Names of the clients, if the data has them."""
+    columns: tuple[Any, ...] | None = None
+    """Names of the input's columns, if it was a table. New inputs that are a DataFrame get this order."""
 
     def __post_init__(self) -> None:
         for part, examples in (("train", self.examples), ("test", self.test)):
@@ -287,6 +290,10 @@ class FederatedData:
         """The same clients with some of their examples."""
         pairs = zip(self.clients, positions, strict=True)
         return replace(self, clients=[indices[chosen] for indices, chosen in pairs])
+
+    def named(self, names: Sequence[str]) -> Self:
+        """The same data with names of the clients."""
+        return replace(self, client_names=tuple(names))
 
     def part(self, clients: Sequence[int]) -> Self:
         """The same data with some of the clients only."""

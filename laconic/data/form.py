@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from laconic.core.errors import DataError
-from laconic.data.arrays import Pair, first_line, has_text, is_pair, named_inputs, pooled, tensor_of, with_named_inputs
+from laconic.core.errors import DataError, suggestion
+from laconic.data.arrays import (
+    Pair,
+    first_line,
+    has_text,
+    is_pair,
+    like_training,
+    named_inputs,
+    pooled,
+    tensor_of,
+    with_named_inputs,
+)
 from laconic.data.columns import Columns
-from laconic.data.federated import Array, ClientData, Examples, Kind, NamedInputs, Normalize, compact
+from laconic.data.federated import Array, ClientData, Examples, Kind, NamedInputs, Normalize
 from laconic.data.lazy import read
 
 
@@ -27,33 +37,43 @@ class Form:
     input_names: tuple[str, ...] = ()
     normalize: Normalize | None = None
     labels: tuple[str, ...] | None = None
+    columns: tuple[Any, ...] | None = None
+    floating: bool | None = None
+    """Whether inputs are floating-point; None if that is unknown."""
 
     @classmethod
     def of(cls, data: ClientData) -> Self:
         """The form of a data set."""
         names = data.input_names if isinstance(data, NamedInputs) else ()
-        details = (getattr(data, "normalize", None), getattr(data, "labels", None))
-        return cls(data.kind, data.classes, data.input_shape, names, *details)
+        details = {name: getattr(data, name, None) for name in ("normalize", "labels", "columns")}
+        examples = getattr(data, "examples", None)
+        floating = examples.inputs.is_floating_point() if isinstance(examples, Examples) else None
+        return cls(data.kind, data.classes, data.input_shape, names, floating=floating, **details)
 
     def inputs(self, given: Array | Mapping[str, Array]) -> Examples:
         """Inputs without targets, as examples whose targets are all 0."""
         parts = self._in_order(given)
         try:
-            main, *more = (compact(tensor_of(part)) for part in parts)
+            main, *more = (tensor_of(part) for part in parts)
         except (TypeError, ValueError, RuntimeError) as error:
             raise DataError(f"inputs: not an array of numbers ({first_line(error)})") from error
         self._check_shape(main)
+        main = self._like_training("inputs", main)
         extra = dict(zip(self.input_names[1:], more, strict=True))
         return Examples(main, torch.zeros(len(main)), self.normalize, extra, next(iter(self.input_names), None))
 
-    def examples(self, given: Examples | ClientData | Pair | Dataset[Any]) -> Examples:
+    def examples(self, given: Examples | ClientData | Pair | Dataset[Any] | Mapping[str, Any]) -> Examples:
         """Examples with targets: a pair of arrays, a data set, or the test set of a `ClientData`."""
+        if isinstance(given, Mapping) and "test" in given:
+            given = given["test"]
         if isinstance(given, Examples):
             return given
         if isinstance(given, ClientData):
             if given.test is None:
                 raise DataError("data: it has no test examples; pass a pair (inputs, targets)")
             return given.test
+        if is_pair(given):
+            given = (self._selected(given[0]), given[1])
         given = with_named_inputs(given)
         if not is_pair(given):
             given = read("data", given, Columns(next_token=self.kind == "next_token"))
@@ -65,11 +85,11 @@ class Form:
         options: dict[str, Any] = {"normalize": self.normalize, "labels": self.labels}
         data = pooled([(inputs, targets)], None, self.kind, self.classes, "data", **options)
         self._check_shape(data.examples.inputs)
-        return data.examples
+        return replace(data.examples, inputs=self._like_training("data", data.examples.inputs))
 
     def _in_order(self, given: Any) -> list[Any]:
         """The inputs in the order of a batch."""
-        given = named_inputs(given)
+        given = named_inputs(self._selected(given))
         if not isinstance(given, Mapping):
             if len(self.input_names) > 1:
                 raise DataError(f"inputs: the model needs {' and '.join(self.input_names)}: pass a dict of arrays")
@@ -79,6 +99,21 @@ class Form:
             wanted = f"a dict with {' and '.join(self.input_names)}" if self.input_names else "an array"
             raise DataError(f"inputs: {wanted} is allowed, not a dict with {' and '.join(map(str, given))}")
         return [given[name] for name in self.input_names]
+
+    def _selected(self, given: Any) -> Any:
+        """The columns of a DataFrame that the model was trained on, in their order. Other inputs are unchanged."""
+        if self.columns is None or not hasattr(given, "columns"):
+            return given
+        for column in self.columns:
+            if column not in given.columns:
+                near = suggestion(str(column), map(str, given.columns))
+                raise DataError(
+                    f"inputs: there is no column '{column}', which the model was trained on{near and f'; {near}'}"
+                )
+        return given[list(self.columns)]
+
+    def _like_training(self, where: str, inputs: Tensor) -> Tensor:
+        return inputs if self.floating is None else like_training(where, inputs, self.floating)
 
     def _check_shape(self, inputs: Tensor) -> None:
         # Sequences may have another length than in training.

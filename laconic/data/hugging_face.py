@@ -54,7 +54,7 @@ def from_hugging_face(
         test: The test set. Default: the split "test" or "validation".
         normalize: As for `from_arrays`. Images are scaled to -1..1 by default.
     """
-    parts, test, has_clients = _clients(data, test, client)
+    parts, names, test, has_clients = _clients(data, test, client)
     if not parts:
         raise DataError(f"{name}: there are no clients")
     features = _features(parts[0])
@@ -76,19 +76,32 @@ def from_hugging_face(
         in_memory=in_memory,
         skip_empty=skip_empty,
     )
-    if labels is not None and isinstance(made, FederatedData):
-        made = replace(made, labels=tuple(labels))
+    made = _labeled(made, labels, names, [len(part) for part in parts])
     return divided(made, has_clients, clients, partition, seed)
 
 
-def _clients(data: Any, test: Any, client: str | None) -> tuple[list[Any], Any, bool]:
-    """The data sets of the clients, or one that is not divided yet; the test set; and whether there are clients."""
-    parts, test = _parts(data, test)
+def _labeled(
+    data: FederatedData | LazyData, labels: list[str] | None, names: list[str] | None, sizes: Sequence[int]
+) -> FederatedData | LazyData:
+    """The data with names of its classes and of its clients, if they have some. Empty clients were left out."""
+    if labels is not None and isinstance(data, FederatedData):
+        data = replace(data, labels=tuple(labels))
+    if names is None:
+        return data
+    return data.named([owner for owner, size in zip(names, sizes, strict=True) if size])
+
+
+def _clients(data: Any, test: Any, client: str | None) -> tuple[list[Any], list[str] | None, Any, bool]:
+    """The data sets of the clients, or one that is not divided yet; their names, if they have some; the test set; and
+    whether there are clients.
+    """
+    parts, names, test = _parts(data, test)
     if client is None and len(parts) == 1:
         client = next((column for column in CLIENT_COLUMNS if column in parts[0].column_names), None)
     if client is not None:
-        return _by_client(parts, client), _without(test, client), True
-    return parts, test, len(parts) > 1 or _is_partitioner(data) or _is_federated_dataset(data)
+        by_client = _by_client(parts, client)
+        return [part for _, part in by_client], [owner for owner, _ in by_client], _without(test, client), True
+    return parts, names, test, len(parts) > 1 or _is_partitioner(data) or _is_federated_dataset(data)
 
 
 def _described(features: Mapping[str, Any], columns: Columns) -> tuple[list[str] | None, bool]:
@@ -100,19 +113,23 @@ def _described(features: Mapping[str, Any], columns: Columns) -> tuple[list[str]
     return getattr(features[target], "names", None), images
 
 
-def _parts(data: Any, test: Any) -> tuple[list[Any], Any]:
-    """The data sets of the clients, or one data set that is not divided yet; and the test set."""
+def _parts(data: Any, test: Any) -> tuple[list[Any], list[str] | None, Any]:
+    """The data sets of the clients and their names, if they have some, or one that is not divided yet; and the test set."""
     if _is_federated_dataset(data):
         return _parts(*_split(data, test))
     if _is_partitioner(data):
-        return [data.load_partition(number) for number in range(data.num_partitions)], test
+        numbers = range(data.num_partitions)
+        owners = getattr(data, "partition_id_to_natural_id", None)
+        parts = [data.load_partition(number) for number in numbers]
+        return parts, [str(owners[number]) for number in numbers] if owners else None, test
     if not isinstance(data, Mapping):
-        return [data], test
+        return [data], None, test
     tests = [split for split in TEST_SPLITS if split in data]
     test = data[tests[0]] if test is None and tests else test
     if "train" in data:
-        return [data["train"]], test
-    return [part for split, part in data.items() if split not in TEST_SPLITS], test
+        return [data["train"]], None, test
+    clients = {str(split): part for split, part in data.items() if split not in TEST_SPLITS}
+    return [*clients.values()], [*clients] if len(clients) > 1 else None, test
 
 
 def _split(data: Any, test: Any) -> tuple[Any, Any]:
@@ -126,8 +143,9 @@ def _split(data: Any, test: Any) -> tuple[Any, Any]:
     return data.partitioners["train" if "train" in splits else splits[0]], test
 
 
-def _by_client(parts: Sequence[Any], client: str) -> list[Any]:
-    divided: list[Any] = []
+def _by_client(parts: Sequence[Any], client: str) -> list[tuple[str, Any]]:
+    """The clients' names and data sets."""
+    divided: list[tuple[str, Any]] = []
     for part in parts:
         if client not in part.column_names:
             raise DataError(
@@ -135,7 +153,8 @@ def _by_client(parts: Sequence[Any], client: str) -> list[Any]:
             )
         owners = np.array(part.with_format(None, columns=[client])[:][client])
         rest = part.remove_columns(client)
-        divided += [rest.select(np.flatnonzero(owners == owner)) for owner in dict.fromkeys(owners.tolist())]
+        for owner in dict.fromkeys(owners.tolist()):
+            divided.append((str(owner), rest.select(np.flatnonzero(owners == owner))))
     return divided
 
 

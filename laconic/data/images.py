@@ -44,10 +44,11 @@ def from_images(
     if not files:
         raise DataError(f"{root}: no images ({', '.join(IMAGES)}) in this folder")
     in_test = [file for file in files if file.relative_to(root).parts[0] in TEST_FOLDERS]
-    groups, has_clients = _by_client(root, [file for file in files if file not in {*in_test}])
+    groups = _by_client(root, [file for file in files if file not in {*in_test}])
+    has_clients = groups.keys() != {""}
     mode = _mode(files)
     labels = sorted({file.parent.name for file in files})
-    pairs = [_pair(group, mode, size, labels) for group in groups]
+    pairs = [_pair(group, mode, size, labels) for group in groups.values()]
     test_pair: Pair | None
     if in_test:
         test_pair = _pair(in_test, mode, size, labels)
@@ -57,20 +58,22 @@ def from_images(
     data = from_arrays(
         pairs, test_pair, "classification", len(labels), root.name, (halves, halves), skip_empty=skip_empty
     )
+    if has_clients:
+        data = data.named([name for name, group in groups.items() if group])
     return replace(divided(data, has_clients, clients, partition, seed), labels=tuple(labels), labels_found=True)
 
 
-def _by_client(root: Path, files: Sequence[Path]) -> tuple[list[list[Path]], bool]:
-    """The training images of each client, or of all if the folders do not name clients; and whether they do."""
+def _by_client(root: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
+    """The training images of each client by its name, or all under "" if the folders do not name clients."""
     start = root / "train" if (root / "train").is_dir() else root
     train = [file for file in files if file.is_relative_to(start)]
     depths = {len(file.relative_to(start).parts) - 1 for file in train}
     if depths == {1}:
-        return [train], False
+        return {"": train}
     if depths != {2}:
         raise DataError(f"{start}: images must all be in class/ or all in client/class/ folders")
     names = sorted(folder.name for folder in start.iterdir() if folder.is_dir() and folder.name not in TEST_FOLDERS)
-    return [[file for file in train if file.relative_to(start).parts[0] == name] for name in names], True
+    return {name: [file for file in train if file.relative_to(start).parts[0] == name] for name in names}
 
 
 def _mode(files: Sequence[Path]) -> str:

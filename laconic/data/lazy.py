@@ -20,7 +20,7 @@ from laconic.data.arrays import Pair, check_labels, first_line, from_arrays, of_
 from laconic.data.checks import check_examples
 from laconic.data.columns import Columns
 from laconic.data.doubts import doubt_classes, doubt_kind
-from laconic.data.federated import Examples, FederatedData, Indices, Kind, Normalize, compact, described
+from laconic.data.federated import Examples, FederatedData, Indices, Kind, Normalize, described
 
 FIXED_SEED = 0
 """The seed under which examples are read outside of training."""
@@ -46,6 +46,7 @@ class LazyData:
         self._datasets, self.normalize, self._columns = datasets, normalize, columns or Columns()
         self.labels = None if labels is None else tuple(labels)
         self.labels_found = False
+        self.client_names: tuple[str, ...] | None = None
         inputs, targets = self._stacked(0, [0], FIXED_SEED)
         first = next(iter(inputs.values())) if isinstance(inputs, dict) else inputs
         self.input_shape: tuple[int, ...] = tuple(first.shape[1:])
@@ -90,12 +91,19 @@ class LazyData:
 
     def part(self, clients: Sequence[int]) -> Self:
         """The same data with some of the clients only."""
-        return self._with([self._datasets[client] for client in clients])
+        names = None if self.client_names is None else [self.client_names[client] for client in clients]
+        return self._with([self._datasets[client] for client in clients]).named(names)
 
     def divided(self, split: Sequence[Indices]) -> Self:
         """The same examples with other clients; `split` numbers the examples of all clients in order."""
         whole: Dataset[Any] = ConcatDataset(self._datasets) if len(self) > 1 else self._datasets[0]
-        return self._with([Subset(whole, indices.tolist()) for indices in split])
+        return self._with([Subset(whole, indices.tolist()) for indices in split]).named(None)
+
+    def named(self, names: Sequence[str] | None) -> Self:
+        """The same data with names of the clients, or without."""
+        other = copy.copy(self)
+        other.client_names = None if names is None else tuple(names)
+        return other
 
     def selected(self, positions: Sequence[Indices]) -> Self:
         """The same clients with some of their examples."""
@@ -135,10 +143,10 @@ class LazyData:
 
     def _examples(self, where: str, inputs: Any, targets: Any, numbers: Sequence[int] | None = None) -> Examples:
         main, *more = inputs.values() if isinstance(inputs, dict) else [inputs]
-        extra = dict(zip(self.input_names[1:], (compact(torch.as_tensor(part)) for part in more), strict=True))
+        extra = dict(zip(self.input_names[1:], (torch.as_tensor(part) for part in more), strict=True))
         name = next(iter(self.input_names), None)
         encoded = of_kind(where, self._encoded(targets), self.kind)
-        examples = Examples(compact(torch.as_tensor(main)), encoded, self.normalize, extra, name)
+        examples = Examples(torch.as_tensor(main), encoded, self.normalize, extra, name)
         check_examples(where, examples.inputs, examples.targets, self.kind, self.classes, numbers)
         if examples.inputs.shape[1:] != self.input_shape:
             shape = tuple(examples.inputs.shape[1:])
@@ -147,7 +155,7 @@ class LazyData:
 
     def _encoded(self, targets: Any) -> Tensor:
         if not _is_text(targets):
-            return compact(torch.as_tensor(targets))
+            return torch.as_tensor(targets)
         known = check_labels(self.name, np.array(targets, dtype=object), self.labels)
         return torch.tensor([known.index(label) for label in targets])
 

@@ -110,6 +110,8 @@ def as_data(given: object, name: str = "data", skip_empty: bool = False, what: s
         return from_hugging_face(given, name=name, skip_empty=skip_empty)
     options: dict[str, Any] = {"name": name, "skip_empty": skip_empty}
     if isinstance(given, Mapping):
+        if isinstance(given.get("clients"), Mapping):
+            return _named(given, name, skip_empty, what)
         options |= _options(given)
         given = options.pop("clients")
     _refuse_lists_of_arrays(given, what)
@@ -125,6 +127,17 @@ def as_data(given: object, name: str = "data", skip_empty: bool = False, what: s
         f"{what} {type(given).__name__}; expected a ClientData, a non-empty list with one "
         '(inputs, targets) pair or torch Dataset per client, or a dictionary with "clients" and "test"'
     )
+
+
+def _named(given: Mapping[str, Any], name: str, skip_empty: bool, what: str) -> ClientData:
+    """The data of a dictionary whose clients have names."""
+    clients = given["clients"]
+    made = as_data({**given, "clients": [*clients.values()]}, name, skip_empty, what)
+    assert isinstance(made, FederatedData | LazyData)
+    sizes = {
+        owner: len(part[-1] if is_pair(part) or isinstance(part, tuple) else part) for owner, part in clients.items()
+    }
+    return made.named([str(owner) for owner, size in sizes.items() if size])
 
 
 def _refuse_lists_of_arrays(given: object, what: str) -> None:

@@ -66,12 +66,13 @@ def from_table(
         read.check(test_source, owned=False)
         test_pair = read.pair(test_source.rows)
     data = pooled(pairs, test_pair, kind, classes, name, _scales(pairs) if scale else None, labels, skip_empty)
+    data = replace(data, columns=tuple(read.inputs or ()))
     doubt_guesses(data, kind, classes)
     if not scale:
         doubt_scale(name, data.examples.inputs, read.inputs, "pass scale=True (--dataset …,scale=true)")
     has_clients = client is not None or len(tables) > 1
     if has_clients:
-        data = replace(data, client_names=tuple(owner for owner, rows in tables.items() if len(rows)))
+        data = data.named([owner for owner, rows in tables.items() if len(rows)])
     return divided(data, has_clients, clients, partition, seed)
 
 

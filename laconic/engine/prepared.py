@@ -6,7 +6,9 @@ Simulations, Flower servers and Flower nodes all use `prepare`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from laconic.core.layout import Layout
 from laconic.core.subspace import Subspace
 from laconic.core.task import Batch, Task, predicts_classes
 from laconic.data.federated import ClientData
+from laconic.engine.doubts import doubt_task
 from laconic.gradients.choose import resolve_numerics
 from laconic.gradients.named_rng import Stochastic, stochastic
 from laconic.gradients.numerics import Numerics
@@ -38,10 +41,14 @@ class PreparedTask:
     batch: Batch | None
     """The example batch on the task's device, if there was one."""
 
-    @property
+    @cached_property
     def initial_model(self) -> Tensor:
-        """The initial vector that is trained and sent."""
+        """The initial vector that is trained and sent. Server and clients of one process share it."""
         return self.layout.flatten(self.task.module)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process flattens its own module.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def initial_weights(self) -> Tensor:
@@ -78,6 +85,7 @@ def prepare(
     batch = tuple(part.to(device) for part in example(dtype))
     _check_labels(task, classes, batch)
     task.check(batch)
+    doubt_task(task, batch)
     if trained is not task:
         trained.check(batch)
     draws = stochastic(trained, batch)
@@ -100,7 +108,8 @@ def _check_labels(task: Task, classes: int | None, batch: Batch) -> None:
     except Exception:
         return
     if outputs < classes:
-        raise ConfigError(f"model has {outputs} outputs, but the labels go from 0 to {classes - 1}")
+        hint = "; one output for two classes needs a Task with binary_cross_entropy_with_logits" if outputs == 1 else ""
+        raise ConfigError(f"model has {outputs} outputs, but the labels go from 0 to {classes - 1}{hint}")
 
 
 def usable_device(name: str) -> torch.device:

@@ -22,7 +22,7 @@ from laconic.federation.direction import DirectionFilter
 from laconic.federation.policy import ReplyPolicy
 from laconic.federation.privacy import check_noise
 from laconic.federation.sampling import limited, participants
-from laconic.federation.settings import Defenses, Sampling, Weighting
+from laconic.federation.settings import AnySampling, Defenses, Weighting
 from laconic.federation.update_norms import UpdateNormFilter
 
 
@@ -39,7 +39,7 @@ class Server:
         randomness: Randomness,
         *,
         participants: int,
-        sampling: Sampling = "uniform",
+        sampling: AnySampling = "uniform",
         weighting: Weighting = "uniform",
         defenses: Defenses | None = None,
         send_buffers: bool = True,
@@ -77,7 +77,8 @@ class Server:
         self.round = 0
         self.attempt = 0
         """How often the current round was repeated because nobody answered."""
-        self.model = model.clone()
+        self.model = model
+        """Every round makes a new tensor: clients, bodies and states may share the memory of this one."""
         self.buffers = buffers.clone()
         self.averages = self.model, self.buffers
         """The moving averages of model and buffers, which are evaluated and saved."""
@@ -136,14 +137,15 @@ class Server:
     def advance(self, received: Received) -> None:
         """Update the model with the received vectors, and go to the next round."""
         algorithm, before = self.algorithm, self.model
-        update = algorithm.method.update(received, self.method_state)
+        update, statistics = algorithm.method.update(received, self.method_state), received.mean(BUFFERS)
+        received.clear()
         if update is not None:
             step, self.optimizer_state = algorithm.optimizer.step(update, self.optimizer_state)
+            del update
             step = algorithm.optimizer.scheduled(step, self.round)
-            counts = {"invited": self.count, "population": len(self.data)}
-            context = RoundContext(self.layout, self.randomness, self.round, **counts)
+            population = len(self.data)
+            context = RoundContext(self.layout, self.randomness, self.round, invited=self.count, population=population)
             self.model, self.downlink_state = algorithm.downlink.advance(self.model, step, self.downlink_state, context)
-            statistics = received.mean(BUFFERS)
             if statistics is not None:
                 self.buffers = statistics
         self.method_state = algorithm.method.close(self.method_state, before)

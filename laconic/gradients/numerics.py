@@ -13,11 +13,11 @@ class Numerics(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     strategy: Literal["auto", "stacked", "vmap", "loop"] = "auto"
-    """How gradients are computed: in one call per chunk (stacked), per vmap_width clients (vmap) or per client (loop)."""
+    """How gradients are computed: for many clients in one call (stacked or vmap), or one client after the other (loop)."""
     vmap_width: int = Field(default=25, ge=1)
     """Clients per call of vmap; smaller calls are padded, so that results do not depend on the number of clients."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
-    """Floating-point type of the model; bfloat16 computes gradients in mixed precision, and the state stays float32."""
+    """Floating-point type of the model; bfloat16: gradients in mixed precision, state in float32."""
 
     @property
     def state_dtype(self) -> str:

@@ -19,7 +19,7 @@ from laconic.report.page import report
 from laconic.report.tables import OutcomeTable, outcome, ranked
 from laconic.run.directory import RunDirectory
 from laconic.run.driver import Finished
-from laconic.run.target import RANK_BY, RankBy
+from laconic.run.target import Target
 from laconic.run.training import Diverged, Result
 
 
@@ -55,21 +55,12 @@ def check_labels(labels: Sequence[str], hint: str) -> None:
             raise ConfigError(f"'{label}' is named twice; {hint}")
 
 
-def check_ranking(rank_by: RankBy, target: float | None, networks: Sequence[bool]) -> None:
-    """Refuse a ranking by what the runs do not measure. `networks`: whether each run simulates one."""
-    if rank_by not in RANK_BY:
-        raise unknown_name("ranking", rank_by, RANK_BY)
-    if target is None and rank_by != "bytes":
-        raise ConfigError(f"--rank-by {rank_by}: needs a --target")
-    if rank_by == "time" and not all(networks):
-        raise ConfigError("--rank-by time: describe the network, as in --bandwidth-up 1Mbit --bandwidth-down 10Mbit")
-
-
 @dataclass(frozen=True)
 class Comparison:
     """Finished runs on the same data, as a table: best first, in a terminal and in a notebook.
 
-    Runs are ordered by the bytes until they reached the target, if there is one, then by accuracy, then by loss.
+    Runs are ordered by the bytes until they reached the target, if there is one, then by accuracy, then by loss. `rank_by`
+    may be another cost of reaching the target, or a metric.
     """
 
     runs: list[Finished]
@@ -78,8 +69,8 @@ class Comparison:
     """The errors of diverged runs by label."""
     directories: list[Path]
     """The run directories, also of diverged runs."""
-    target: float | None = None
-    rank_by: RankBy = "bytes"
+    target: Target | None = None
+    rank_by: str = "bytes"
     labels: dict[Path, str] = field(default_factory=dict)
     """Labels of the runs in the report. Default: the settings that distinguish them."""
     temporary: TemporaryDirectory[str] | None = field(default=None, repr=False)
@@ -95,8 +86,8 @@ class Comparison:
         return results[label]
 
     def table(self, width: int | None = None) -> OutcomeTable:
-        """The table, without algorithms that diverged with any seed. A narrow one has fewer columns."""
-        return outcome([run for run in self.runs if run.label not in self.failed], width, self.rank_by)
+        """The table. Algorithms that diverged with any seed are last, without numbers. A narrow one has fewer columns."""
+        return outcome([run for run in self.runs if run.label not in self.failed], width, self.rank_by, self.failed)
 
     def summaries(self) -> list[dict[str, Any]]:
         """One object of plain values per run, best first, then the diverged runs."""
@@ -146,7 +137,8 @@ def run_all(
     return finished, failed
 
 
-def _failure(label: str, error: str, target: float | None) -> dict[str, Any]:
+def _failure(label: str, error: str, target: Target | None) -> dict[str, Any]:
     """The summary of a diverged run."""
     costs = dict.fromkeys(f"{cost}_to_target" for cost in ("rounds", "bytes", "seconds", "simulated_seconds"))
-    return {"algorithm": label.partition(":")[0], "label": label, "error": error, "target": target, **costs}
+    goal = {"target": target and target.value, "target_metric": target and target.metric}
+    return {"algorithm": label.partition(":")[0], "label": label, "error": error, **goal, **costs}

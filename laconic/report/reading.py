@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
@@ -16,7 +17,7 @@ from typing import Any, BinaryIO
 from laconic.compression.packet import HEADER_BYTES
 from laconic.run.directory import RunDirectory
 from laconic.run.settings import flat
-from laconic.run.target import means
+from laconic.run.target import Target, lower_is_better, means
 from laconic.run.training import DIAGNOSTICS, TROUBLES, Record, metrics_of
 
 Table = dict[str, Any]
@@ -32,6 +33,8 @@ LONGEST_LINE = 1 << 16
 MOST_NAMES = 100
 """Maximum number of metrics, and of streams, of a run, and of characters of a name."""
 MOST_RECORDS = 10**7
+LONGEST_REASON = 200
+"""Maximum number of characters of the reason of a failure."""
 LARGEST = 2.0**63
 COSTS = ("bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down", "gradients", "simulated_seconds", "seconds")
 MEASURED = ("participants", "training_loss", *DIAGNOSTICS)
@@ -49,6 +52,7 @@ class Summary:
         self.packets: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
         self.troubles: Counter[str] = Counter()
+        self.collapsed: Table | None = None
 
     def follow(self, records: Iterable[Record]) -> Iterator[Record]:
         """Pass records on, and add them to the summary."""
@@ -58,6 +62,8 @@ class Summary:
                 self.packets[name] += traffic["packets"]
                 self.bytes[name] += traffic["bytes"]
             self.troubles.update(record["troubles"])
+            if record["collapsed"] is not None and self.collapsed is None:
+                self.collapsed = {"round": record["round"], "reason": record["collapsed"]}
             if record["metrics"]:
                 self.metrics.update(record["metrics"])
                 self.evaluated.append(self.count)
@@ -74,20 +80,21 @@ class Summary:
         }
 
 
-def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS) -> Table:
+def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS, target: Target | None = None) -> Table:
     """Read one run, finished or not. Raises one of `UNREADABLE` for files that are not those of a run.
 
     Args:
         path: The run directory.
         course: Additional columns to read for every round.
         points: Maximum number of points per curve.
+        target: The target whose metric has milestones. Default: an accuracy.
     """
     folder = RunDirectory(path)
     text = _text(folder.config)
     config = tomllib.loads(text)
     settings = _settings(flat(config))
     summary = Summary()
-    milestones = _milestones(summary.follow(_records(folder.metrics)))
+    milestones = _milestones(summary.follow(_records(folder.metrics)), target or Target(1.0))
     # Read the file twice, instead of keeping all records in memory.
     every, evaluated = _thinned(range(summary.count), points), _thinned(summary.evaluated, points)
     numbers = sorted({*every, *evaluated})
@@ -95,14 +102,18 @@ def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS) -> Ta
     metrics = sorted(summary.metrics)
     return {
         "path": str(path),
+        "started": folder.config.stat().st_mtime,
+        "ended": (folder.metrics if folder.metrics.exists() else folder.config).stat().st_mtime,
         "settings": settings,
         "config": text,
         "seed": settings.get("seed", 0),
         "metrics": metrics,
+        "lower_is_better": [*filter(lower_is_better, metrics)],
         "rounds": summary.rounds,
         "rounds_wanted": settings.get("rounds", 0),
         "finished": folder.model.exists(),
         "diverged": folder.diverged.exists(),
+        "collapsed": summary.collapsed,
         "milestones": milestones,
         "evaluations": _columns([kept[number] for number in evaluated], ("round", *COSTS, *metrics)),
         "course": _columns([kept[number] for number in every], ("round", *MEASURED, *course)),
@@ -168,7 +179,9 @@ def _record(record: Any) -> Record:
     troubles = {name: _count(name, value) for name, value in failures.items()}
     metrics = {_name(key): _number(key, value) for key, value in metrics_of(record).items()}
     numbers = {key: _number(key, record[key]) for key in ("round", *COSTS, *MEASURED) if key in record}
-    return metrics | numbers | {"streams": streams, "troubles": troubles, "metrics": metrics}
+    # The advice after the semicolon is for the terminal.
+    reason = str(record["collapsed"]).partition(";")[0][:LONGEST_REASON] if "collapsed" in record else None
+    return metrics | numbers | {"streams": streams, "troubles": troubles, "metrics": metrics, "collapsed": reason}
 
 
 def _count(name: str, value: Any) -> int:
@@ -205,15 +218,15 @@ def _settings(settings: Table) -> Table:
     return {"algorithm": "", "dataset": ""} | settings
 
 
-def _milestones(records: Iterable[Record]) -> list[list[float | None]]:
+def _milestones(records: Iterable[Record], target: Target) -> list[list[float | None]]:
     """Return each new best mean of five evaluations and its cost: [mean, round, bytes, simulated seconds].
 
     They determine exactly where any target is reached, however few points of the curve are kept.
     """
     milestones: list[list[float | None]] = []
-    best = -1.0
-    for mean, last in means(records):
-        if mean > best:
+    best: float | None = None
+    for mean, last in means(records, target.metric):
+        if best is None or (mean < best if target.lower else mean > best):
             best = mean
             total_bytes = last["bytes_up"] + last["bytes_down"]
             milestones.append([mean, last["round"], total_bytes, _short(last.get("simulated_seconds"))])
@@ -246,15 +259,17 @@ def _similarity(path: Path) -> list[list[float]] | None:
 
 
 def _client_metrics(path: Path) -> Table | None:
-    """The values of each client's metrics, by name."""
+    """The clients' names, or else their numbers, and the values of each metric."""
     if not path.exists():
         return None
-    names, *rows = ([*line.strip().split(",")] for line in _lines(path))
-    if any(len(row) != len(names) for row in rows):
+    header, *rows = csv.reader(_lines(path))
+    if any(len(row) != len(header) for row in rows):
         raise ValueError(f"{path.name} has lines of different lengths")
-    numbers = [[_short(_number(name, float(value))) for name, value in zip(names, row, strict=True)] for row in rows]
-    columns = dict(zip(map(_name, names), map(list, zip(*numbers, strict=True)), strict=True))
-    return {name: values for name, values in columns.items() if name != "client"} or None
+    columns = dict(zip(map(_name, header), map(list, zip(*rows, strict=True)), strict=True))
+    numbers = columns.pop("client", [])
+    clients = [*map(_name, columns.pop("name", numbers))]
+    values = {name: [_short(_number(name, float(value))) for value in texts] for name, texts in columns.items()}
+    return {"clients": clients, "values": values} if values else None
 
 
 def _label_counts(path: Path) -> list[list[float]] | None:

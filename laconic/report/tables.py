@@ -9,15 +9,18 @@ from functools import partial
 from html import escape
 from math import inf, isnan
 from statistics import fmean, stdev
+from typing import Literal
 
 from rich import box, markup
 from rich.table import Table
 
 from laconic.report.units import duration, size
 from laconic.run.driver import Finished
-from laconic.run.target import RANK_BY, WINDOW, RankBy
+from laconic.run.target import COSTS, WINDOW, Target, lower_is_better
 from laconic.run.training import OF_CLIENTS, TROUBLES, troubles
 
+STATE = "state"
+"""The column of runs that collapsed or diverged."""
 Value = Callable[[Finished], float | None]
 Format = Callable[[float], str]
 
@@ -36,19 +39,36 @@ def mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known and len(known) == len(values) else None
 
 
-def ranked(runs: Sequence[Finished], by: RankBy = "bytes") -> list[list[Finished]]:
+def ranked(runs: Sequence[Finished], by: str = "bytes") -> list[list[Finished]]:
     """The runs of each label, which differ in their seeds. The best label is first.
 
-    Labels are ordered by the mean cost to reach the target, then by accuracy, then by loss.
+    Labels are ordered by the mean cost to reach the target, or by the metric `by`; then by the target's metric, by
+    accuracy and by loss. Those that collapsed are last.
     """
     labels = dict.fromkeys(run.label for run in runs)
+    target = _target(runs)
+    metrics = [*([] if by in COSTS else [by]), *([] if target is None else [target.metric]), "accuracy", "loss"]
 
-    def order(group: list[Finished]) -> tuple[float, float, float]:
-        cost = mean([None if run.reached is None else getattr(run.reached, RANK_BY[by]) for run in group])
-        accuracy, loss = (mean([run.result.metrics.get(name) for run in group]) for name in ("accuracy", "loss"))
-        return inf if cost is None else cost, -(accuracy or 0.0), inf if loss is None else loss
+    def cost(run: Finished) -> float | None:
+        return getattr(run.reached, COSTS[by]) if by in COSTS and run.reached is not None else None
+
+    def order(group: list[Finished]) -> list[float]:
+        value = mean([cost(run) for run in group])
+        collapsed = any(map(_collapse, group))
+        return [collapsed, inf if value is None else value, *(_badness(name, group) for name in metrics)]
 
     return sorted(([run for run in runs if run.label == label] for label in labels), key=order)
+
+
+def _badness(metric: str, group: Sequence[Finished]) -> float:
+    """The mean of a metric over seeds, with the sign that sorts the best value first."""
+    value = mean([_metric(metric, run) for run in group])
+    lower = lower_is_better(metric, group[0].result.task.named_metrics())
+    return inf if value is None else value if lower else -value
+
+
+def _target(runs: Sequence[Finished]) -> Target | None:
+    return next((run.target for run in runs if run.target is not None), None)
 
 
 @dataclass(frozen=True)
@@ -65,7 +85,13 @@ class Column:
         values = [self.value(run) for run in group]
         average = mean(values)
         if average is None:
-            return self.missing
+            lacking = values.count(None)
+            # Some seeds may have reached a target.
+            return (
+                f"{self.missing} ({lacking} of {len(values)})"
+                if self.missing and lacking < len(values)
+                else self.missing
+            )
         known = [value for value in values if value is not None]
         spread = stdev(known) if len(known) > 1 else 0.0
         return self.format(average) + (f" ± {self.format(spread)}" if spread else "")
@@ -84,8 +110,9 @@ class OutcomeTable:
         table = new_table()
         table.caption = "; ".join(self.captions) or None
         for name in self.columns:
-            text = name == "algorithm"
-            table.add_column(name, justify="left" if text else "right", no_wrap=not text, overflow="fold")
+            side: Literal["left", "right"] = "left" if name in ("algorithm", STATE) else "right"
+            color = "yellow" if name == STATE else None
+            table.add_column(name, justify=side, no_wrap=name != "algorithm", overflow="fold", style=color)
         for row in self.rows:
             table.add_row(*map(markup.escape, row))
         return table
@@ -98,34 +125,74 @@ class OutcomeTable:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{captions}"
 
 
-def outcome(runs: Sequence[Finished], width: int | None = None, by: RankBy = "bytes") -> OutcomeTable:
-    """A table of runs, best first. A narrow terminal shows fewer columns."""
+def outcome(
+    runs: Sequence[Finished], width: int | None = None, by: str = "bytes", failed: Mapping[str, str] | None = None
+) -> OutcomeTable:
+    """A table of runs, best first. A narrow terminal shows fewer columns.
+
+    Args:
+        runs: The finished runs.
+        width: The width of the terminal. Default: all columns.
+        by: The cost or metric that runs are ranked by.
+        failed: The errors of diverged runs by label. They are the last rows.
+    """
     width = 10_000 if width is None else width
-    target = next((run.target for run in runs if run.target is not None), None)
+    target = _target(runs)
     simulated = any(run.simulated_seconds is not None for run in runs)
     narrow = {"loss": width < 100, "gradients": width < 100, "rounds": width < 90, "seconds": simulated and width < 120}
     narrow |= {"spread": width < 120, "its worst tenth": width < 140}
-    columns = {name: column for name, column in _columns(runs, target, simulated).items() if not narrow.get(name)}
-    groups = ranked(runs, by)
-    for name in ("gradients", *reversed(_other_metrics(runs))):
-        if _width(columns, groups) > width:
+    wanted = _columns(runs, target, simulated) if runs else {}
+    columns = {name: column for name, column in wanted.items() if not narrow.get(name)}
+    groups, failures = ranked(runs, by), failed or {}
+    states = [*map(_state, groups), *map(_failure, failures.values())]
+    labels = [*(group[0].label for group in groups), *failures]
+    # Less important columns make room for what went wrong.
+    spare = ("seconds", "loss", "rounds", "bytes up", "bytes down") if any(states) else ()
+    optional = ("gradients", *reversed(_other_metrics(runs)), *spare)
+    ranking = {by, "" if target is None else target.metric}
+    for name in optional:
+        if _width(columns, groups, labels, states) > width and name not in ranking:
             columns.pop(name, None)
-    names, rows = ["algorithm", *columns], [[group[0].label] for group in groups]
-    for row, group in zip(rows, groups, strict=True):
-        row += [column.cell(group) for column in columns.values()]
-    if len(groups) > 1:
-        names, rows = ["", *names], [[str(rank), *row] for rank, row in enumerate(rows, 1)]
+    rows = [[group[0].label, *(column.cell(group) for column in columns.values())] for group in groups]
+    rows += [[label, *[""] * len(columns)] for label in failures]
+    names = ["algorithm", *columns]
+    if any(states):
+        names, rows = [*names, STATE], [[*row, state] for row, state in zip(rows, states, strict=True)]
+    if len(rows) > 1:
+        ranks = [*map(str, range(1, len(groups) + 1)), *[""] * len(failures)]
+        names, rows = ["", *names], [[rank, *row] for rank, row in zip(ranks, rows, strict=True)]
     return OutcomeTable(names, rows, [*_captions(runs, target, simulated)])
 
 
-def _width(columns: Mapping[str, Column], groups: Sequence[list[Finished]]) -> int:
+def _collapse(run: Finished) -> int | None:
+    """The round in which a run collapsed."""
+    return next((record["round"] for record in run.result.history if "collapsed" in record), None)
+
+
+def _state(group: Sequence[Finished]) -> str:
+    """What went wrong with the runs of a label; empty if nothing did."""
+    collapsed = [number for run in group if (number := _collapse(run)) is not None]
+    if not collapsed:
+        return ""
+    return f"{len(collapsed)} of {len(group)} collapsed" if len(group) > 1 else f"collapsed in round {collapsed[0]}"
+
+
+def _failure(error: str) -> str:
+    number = re.search(r"\bround (\d+)", error)
+    return f"diverged in round {number[1]}" if number else "diverged"
+
+
+def _width(
+    columns: Mapping[str, Column], groups: Sequence[list[Finished]], labels: Sequence[str], states: Sequence[str]
+) -> int:
     """The width of a table in a terminal. Labels wrap, so they need no more than their first 20 characters."""
-    label = min(20, max((len(group[0].label) for group in groups), default=0))
-    cells = {name: [name, *map(column.cell, groups)] for name, column in columns.items()}
-    return 8 + label + sum(3 + max(map(len, texts)) for texts in cells.values())
+    label = min(20, max(map(len, labels), default=0))
+    cells = [[name, *map(column.cell, groups)] for name, column in columns.items()]
+    cells += [[*states]] if any(states) else []
+    return 8 + label + sum(3 + max(map(len, texts)) for texts in cells)
 
 
-def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) -> dict[str, Column]:
+def _columns(runs: Sequence[Finished], target: Target | None, simulated: bool) -> dict[str, Column]:
     """The columns by name."""
     measured = {name for run in runs for name in run.result.metrics}
     columns = {
@@ -139,14 +206,14 @@ def _columns(runs: Sequence[Finished], target: float | None, simulated: bool) ->
     }
     columns |= _client_columns(runs)
     if target is not None:
-        columns[f"both to {100 * target:g} %"] = Column(partial(_to_target, "bytes"), size, "not reached")
+        columns[f"both to {target}"] = Column(partial(_to_target, "bytes"), size, "not reached")
         if simulated:
             columns["time to it"] = Column(partial(_to_target, "simulated_seconds"), duration)
         columns["rounds"] = Column(partial(_to_target, "rounds"), "{:.0f}".format)
     if simulated:
         columns["time"] = Column(lambda run: run.simulated_seconds, duration)
     for name, title in TROUBLES.items():
-        if any(troubles(run.result.history).get(name) for run in runs):
+        if name != "collapsed" and any(troubles(run.result.history).get(name) for run in runs):
             columns[title] = Column(partial(_count, name), "{:.0f}".format)
     columns["gradients"] = Column(lambda run: run.result.ledger.totals()["gradients"], "{:,.0f}".format)
     columns["seconds"] = Column(lambda run: run.result.seconds, "{:.1f}".format)
@@ -202,10 +269,10 @@ def _client_captions(runs: Sequence[Finished]) -> Iterator[str]:
         yield f"{left_out} clients have too few examples to hold one out and are not evaluated"
 
 
-def _captions(runs: Sequence[Finished], target: float | None, simulated: bool) -> Iterator[str]:
+def _captions(runs: Sequence[Finished], target: Target | None, simulated: bool) -> Iterator[str]:
     if target is not None:
-        yield f"both: bytes up and down until the mean of {WINDOW} evaluations reached {100 * target:g} %"
-        if any(sum("accuracy" in record for record in run.result.history) < WINDOW for run in runs):
+        yield f"both: bytes up and down until the mean of {WINDOW} evaluations reached {target}"
+        if any(sum(target.metric in record for record in run.result.history) < WINDOW for run in runs):
             yield f"a target needs at least {WINDOW} evaluations: lower --eval-every"
     yield from _client_captions(runs)
     if simulated:

@@ -9,7 +9,7 @@ from math import floor, isfinite, log10
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from laconic.run import WINDOW
+from laconic.run import WINDOW, Target
 from laconic.run import reached as first_reached
 
 Curve = list[dict[str, Any]]
@@ -78,7 +78,7 @@ def first_at(curve: Curve, accuracy: float) -> dict[str, Any] | None:
 
 def reached(curve: Curve, accuracy: float) -> dict[str, Any] | None:
     """Return the evaluation at which the mean of five reaches the accuracy, the rule of `compare --target`."""
-    point = first_reached([record | {"seconds": 0.0} for record in curve], accuracy)
+    point = first_reached([record | {"seconds": 0.0} for record in curve], Target(accuracy))
     return next(record for record in curve if record["round"] == point.rounds) if point else None
 
 
@@ -108,6 +108,9 @@ MEGABYTES_UP = Measure("MB up", lambda curve: curve[-1]["bytes_up"] / 1e6 if cur
 MEGABYTES = Measure("MB both ways", lambda curve: both(curve[-1]) / 1e6 if curve else None)
 PAPER_BITS_UP = Measure(
     "the paper's bits up", lambda curve: float(curve[-1]["paper_bits_up"]) if curve else None, scientific=True
+)
+PAPER_BITS = Measure(
+    "the paper's bits both ways", lambda curve: both(curve[-1], "paper_bits") if curve else None, scientific=True
 )
 SKIP_RATE = Measure("skipped up, %", lambda curve: 100 * fmean(column(curve, "skip_rate") or [0.0]))
 

@@ -15,6 +15,7 @@ from .simulation import initial_module as initial_module
 from .simulation import make_task as make_task
 from .target import WINDOW as WINDOW
 from .target import Reached as Reached
+from .target import Target as Target
 from .target import reached as reached
 from .training import DIAGNOSTICS as DIAGNOSTICS
 from .training import Record as Record

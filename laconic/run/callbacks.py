@@ -14,7 +14,7 @@ from rich.progress import Progress
 
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.run.config import RunConfig
-from laconic.run.metrics import lower_is_better
+from laconic.run.target import lower_is_better
 from laconic.run.training import OF_CLIENTS, OTHER_KEYS, Record, Training, metrics_of
 
 Outcome = Literal["finished", "stopped", "diverged", "failed"]
@@ -143,8 +143,8 @@ class BestSoFar(Callback):
 
     Args:
         metric: A key of the records, such as "accuracy" or "loss". Rounds without this metric are ignored.
-        mode: "max" if larger is better, "min" if smaller is better. Default: "min" for losses and errors, by the metric's
-            name, otherwise "max".
+        mode: "max" if larger is better, "min" if smaller is better. Default: as the metric of
+            torchmetrics says, or else "min" for losses and errors, by the metric's name, otherwise "max".
         minimum_change: A value counts as an improvement if it is better than the best so far by more than this.
     """
 
@@ -161,6 +161,7 @@ class BestSoFar(Callback):
         if mode not in (None, "max", "min"):
             raise ConfigError(f"{self._name}: mode = {mode!r}: 'max' or 'min' is allowed")
         self.metric, self.minimum_change = metric, minimum_change
+        self._given_mode = mode
         self.mode = mode or ("min" if lower_is_better(metric) else "max")
 
     @property
@@ -170,6 +171,8 @@ class BestSoFar(Callback):
     def on_run_start(self, run: Run) -> None:
         self.best = self.best_round = None
         training = run.training
+        lower = lower_is_better(self.metric, training.task.named_metrics())
+        self.mode = self._given_mode or ("min" if lower else "max")
         of_clients = training.data.test is None or self.metric in OTHER_KEYS or self.metric.startswith(OF_CLIENTS)
         if training.privacy is not None and of_clients:
             raise ConfigError(

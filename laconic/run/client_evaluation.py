@@ -8,7 +8,9 @@ Each client counts once, whatever its size.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -20,7 +22,7 @@ from laconic.data.federated import ClientData, Indices
 from laconic.engine.inline import InlineEngine
 from laconic.federation.server import Server
 from laconic.run.evaluate import ClientExamples, evaluate
-from laconic.run.metrics import lower_is_better
+from laconic.run.target import lower_is_better
 
 GLOBAL, PERSONAL = "client", "personal"
 """The prefixes of the metrics of the server's model, and of the models after local steps."""
@@ -56,9 +58,14 @@ class ClientEvaluation:
         names = dict.fromkeys(name for row in measured for name in row)
         self.values = {name: [row.get(name, math.nan) for row in measured] for name in names}
         counts = {"clients_evaluated": len(self.clients), "clients_left_out": len(self.held_out) - len(self.clients)}
-        return counts | {
-            key: value for name, values in self.values.items() for key, value in summarize(name, values).items()
-        }
+        metrics = self.task.named_metrics()
+        summaries = (summarize(name, values, metrics) for name, values in self.values.items())
+        return counts | {key: value for summary in summaries for key, value in summary.items()}
+
+    def names(self, metrics: Iterable[str]) -> set[str]:
+        """The keys of `measure` for these metrics of the task."""
+        prefixes = [GLOBAL] if self.method is None else [GLOBAL, PERSONAL]
+        return {key for prefix, name in product(prefixes, metrics) for key in summarize(f"{prefix}_{name}", [0.0])}
 
     def _measure(self, server: Server, clients: Sequence[int]) -> list[dict[str, float]]:
         """The metrics of each client of a chunk."""
@@ -99,10 +106,11 @@ def personal_method(engine: InlineEngine, steps: int) -> LocalSGD:
     return LocalSGD(local_steps=steps, **shared)
 
 
-def summarize(name: str, values: Iterable[float]) -> dict[str, float]:
+def summarize(name: str, values: Iterable[float], metrics: Mapping[str, Any] | None = None) -> dict[str, float]:
     """The mean over clients, the mean of the worst tenth of them, and the standard deviation.
 
-    A client for which a metric is not defined, such as the AUROC of one class, is left out.
+    `metrics` are the task's, which may say that lower is better. A client for which a metric is not defined, such as the
+    AUROC of one class, is left out.
 
     >>> summarize("client_accuracy", [0.5, 1.0])
     {'client_accuracy': 0.75, 'worst_client_accuracy': 0.5, 'client_accuracy_spread': 0.25}
@@ -110,7 +118,7 @@ def summarize(name: str, values: Iterable[float]) -> dict[str, float]:
     ordered = np.sort([value for value in values if math.isfinite(value)])
     if not len(ordered):
         return {}
-    if lower_is_better(name):
+    if lower_is_better(name, metrics):
         ordered = ordered[::-1]
     worst = ordered[: -(-len(ordered) // 10)]
     return {name: float(ordered.mean()), f"worst_{name}": float(worst.mean()), f"{name}_spread": float(ordered.std())}

@@ -261,14 +261,14 @@ class RunDirectory(Callback):
         write_atomically(self.label_counts, json.dumps(counts.tolist()).encode())
 
     def save_client_values(self, values: dict[str, list[float]], names: Sequence[str] | None) -> None:
-        """Write the metrics of each client as CSV: a header, and one line per client; and the clients' names, if any."""
-        rows = zip(*values.values(), strict=True)
-        lines = [",".join(values), *(",".join(f"{value:.10g}" for value in row) for row in rows)]
-        write_atomically(self.client_values, "".join(f"{line}\n" for line in lines).encode())
+        """Write the metrics of each client as CSV: number, name if clients have names, and metrics."""
+        columns = {name: [f"{value:.10g}" for value in column] for name, column in values.items()}
         if names is not None:
-            table = io.StringIO()
-            csv.writer(table, lineterminator="\n").writerows([("client", "name"), *enumerate(names)])
-            write_atomically(self.path / "client_names.csv", table.getvalue().encode())
+            clients = columns.pop("client")
+            columns = {"client": clients, "name": [names[int(client)] for client in clients]} | columns
+        table = io.StringIO()
+        csv.writer(table, lineterminator="\n").writerows([columns, *zip(*columns.values(), strict=True)])
+        write_atomically(self.client_values, table.getvalue().encode())
 
     def save_matrix(self, name: str, matrix: np.ndarray, title: str) -> None:
         """Write a matrix as CSV, and as a PNG heat map if matplotlib is installed."""

@@ -13,7 +13,7 @@ from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, read_metrics
 from laconic.run.loop import run_training
 from laconic.run.resume import with_changes
-from laconic.run.target import Reached, check_target, reached
+from laconic.run.target import Reached, Target, reached
 from laconic.run.training import TROUBLES, Diverged, Record, Result, troubles
 
 
@@ -25,7 +25,7 @@ class Finished:
     config: RunConfig
     result: Result
     directory: Path
-    target: float | None = None
+    target: Target | None = None
 
     @property
     def reached(self) -> Reached | None:
@@ -59,7 +59,8 @@ class Finished:
             "epsilon": result.history[-1].get("epsilon"),
             "model_sha256": result.model_sha256,
             "run_dir": str(self.directory),
-            "target": self.target,
+            "target": self.target and self.target.value,
+            "target_metric": self.target and self.target.metric,
             "rounds_to_target": at and at.rounds,
             "bytes_to_target": at and at.bytes,
             "seconds_to_target": at and at.seconds,
@@ -75,7 +76,7 @@ def run_config(
     resume: bool = False,
     from_round: int | None = None,
     label: str | None = None,
-    target: float | None = None,
+    target: Target | None = None,
     data: ClientData | None = None,
     more: bool = False,
 ) -> Finished:
@@ -88,7 +89,7 @@ def run_config(
         resume: Whether to continue the run in the directory, if there is one. See `with_changes`.
         from_round: Continue from the checkpoint of this round instead of the last one.
         label: The run's name in the terminal and in reports. Default: the algorithm's title.
-        target: The target accuracy for the summary.
+        target: The target for the summary.
         data: Data that is already loaded, instead of the config's data set.
         more: Whether other runs follow. See `run`.
     """
@@ -98,7 +99,7 @@ def run_config(
         config = with_changes(config, load_config(folder.config, {}), directory)
     simulation = config.build(data)
     try:
-        check_target(target, simulation.metric_names() if target is not None else ())
+        target = target and target.checked(simulation.metric_names(), simulation.task.named_metrics())
     except BaseException:
         simulation.close()
         raise

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from laconic.core.errors import DataError
+from laconic.core.errors import ConfigError, DataError
 from laconic.core.state_dict import bytes_of, checksum
 
 FORMAT = 3
@@ -76,6 +76,10 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]
 
 def save_model(path: Path, module: nn.Module, sha256: str, round: int) -> None:
     """Write a model's state dict to a safetensors file, with its hash and its round."""
+    if path.suffix in (".pt", ".pth", ".bin"):
+        raise ConfigError(
+            f"'{path}': this writes a safetensors file; name it so, or use torch.save(result.model.state_dict(), …)"
+        )
     save_tensors(path, module.state_dict(), {"sha256": sha256, "round": round})
 
 

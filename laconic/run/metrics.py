@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,26 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from laconic.core.errors import ConfigError, unknown_name
-from laconic.core.task import Metric
+from laconic.core.task import Metric, Task
 from laconic.data.federated import ClientData, Kind
 from laconic.run.settings import Settings
 
 AnyMetric = Metric | Callable[[Tensor, Tensor], Any]
 Make = Callable[[Any, int | None], AnyMetric]
 """Creates a metric from the module torchmetrics and the number of classes."""
-
-_LOWER_IS_BETTER = re.compile(
-    "loss|error|rmse|mse|mae|perplexity|nll|brier|objective|gradient_norm|spread", re.IGNORECASE
-)
-
-
-def lower_is_better(name: str) -> bool:
-    """Whether a metric should decrease, by its name. All others should increase.
-
-    >>> lower_is_better("worst_client_loss"), lower_is_better("auroc")
-    (True, False)
-    """
-    return _LOWER_IS_BETTER.search(name) is not None
 
 
 class OfProbabilities(nn.Module):
@@ -151,6 +137,7 @@ _CLASSIFICATION: dict[str, Make] = {
 }
 _REGRESSION: dict[str, Make] = {
     "r2": partial(_function, r2),
+    "mae": partial(_plain, "MeanAbsoluteError"),
     "rmse": partial(_plain, "MeanSquaredError", squared=False),
     "pearson": partial(_plain, "PearsonCorrCoef"),
     "spearman": partial(_plain, "SpearmanCorrCoef"),
@@ -167,12 +154,17 @@ def requested_metrics(settings: Settings, data: ClientData) -> dict[str, AnyMetr
     """The metrics that the settings name. Raises if there are no examples to measure them on."""
     if settings.metrics is None:
         return {}
+    check_test(f"metrics = '{settings.metrics}'", settings, data)
+    return metrics_by_name(settings.metrics, data.kind, data.classes)
+
+
+def check_test(what: str, settings: Settings, data: ClientData) -> None:
+    """Raise if there are no examples to measure metrics on."""
     if data.test is None and settings.client_eval is None:
         raise ConfigError(
-            f"metrics = '{settings.metrics}': there are no test examples to measure them on; pass test examples, "
-            "or in a simulation client_eval=0.2 (--client-eval 0.2)"
+            f"{what}: there are no test examples to measure them on; pass test examples, or in a simulation client_eval=0.2 "
+            "(--client-eval 0.2)"
         )
-    return metrics_by_name(settings.metrics, data.kind, data.classes)
 
 
 def metrics_by_name(names: str, kind: Kind, classes: int | None) -> dict[str, AnyMetric]:
@@ -188,11 +180,13 @@ def metrics_by_name(names: str, kind: Kind, classes: int | None) -> dict[str, An
     return {name: NAMES[kind][name](torchmetrics, classes) for name in wanted}
 
 
-def check_metric_kind(names: str | None, kind: Kind) -> None:
-    """Raise `ConfigError` for a metric of another kind of task, and say how to change the kind."""
-    for name in map(str.strip, (names or "").split(",")):
+def check_metrics(settings: Settings, task: Task, data: ClientData) -> None:
+    """Raise `ConfigError` for a named metric of another kind of task, and for a task's metrics without examples."""
+    if task.metrics:
+        check_test("metrics", settings, data)
+    for name in map(str.strip, (settings.metrics or "").split(",")):
         kinds = [other for other in NAMES if name in NAMES[other]]
-        if kinds and kind not in kinds:
-            reason = "floating-point" if kind == "regression" else "integers or text"
-            why = f"the data is {kind}: the targets are {reason}; pass kind={kinds[0]} to change it"
+        if kinds and data.kind not in kinds:
+            reason = "floating-point" if data.kind == "regression" else "integers or text"
+            why = f"the data is {data.kind}: the targets are {reason}; pass kind={kinds[0]} to change it"
             raise ConfigError(f"metrics: '{name}' needs {kinds[0]}, but {why}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator
+import os
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -23,10 +24,12 @@ from laconic.core.state_dict import StateDict, prefixed
 from laconic.core.task import TASKS, Batch, Task, called_by_name
 from laconic.data.federated import ClientData, Indices, Kind, NamedInputs, fingerprint_of, sizes_of
 from laconic.data.held_out import hold_out
+from laconic.engine.choose import engine_for
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.inline import ClientSpec
 from laconic.engine.network import NetworkEngine
 from laconic.engine.prepared import client_example, prepare, usable_device
+from laconic.engine.process_engine import ProcessEngine
 from laconic.engine.ray_actors import connect
 from laconic.engine.ray_engine import RayEngine
 from laconic.engine.simulated import SimulatedEngine
@@ -40,8 +43,9 @@ from laconic.federation.round import Round
 from laconic.federation.store import MemoryStore
 from laconic.run.client_evaluation import ClientEvaluation
 from laconic.run.diagnostics import Diagnostics
+from laconic.run.evaluate import try_metrics
 from laconic.run.full_gradient import FullGradient
-from laconic.run.metrics import check_metric_kind
+from laconic.run.metrics import check_metrics
 from laconic.run.settings import Settings
 from laconic.run.training import DIVERGENCE_HINT, Diverged, Record, Training, weighting_of
 
@@ -51,10 +55,12 @@ Built = TypeVar("Built", nn.Module, nn.Module | Task)
 class Simulation(Training):
     """A server, an engine and all clients in one process. The constructor checks everything before any training."""
 
+    client_evaluation: ClientEvaluation | None = None
+
     def __init__(self, algorithm: Algorithm, task: Task, data: ClientData, settings: Settings) -> None:
         if settings.engine == "ray":
             settings = settings.model_copy(update={"ray": connect(settings.ray, settings.threads or 1)})
-        check_metric_kind(settings.metrics, data.kind)
+        check_metrics(settings, task, data)
         whole = data
         held_out: list[Indices] | None = None
         if settings.client_eval is not None:
@@ -68,6 +74,10 @@ class Simulation(Training):
         task = _with_shapes(task, example(torch.float32), settings.seed) if is_unshaped(task.module) else task
         space = (settings.subspace, settings.seed)
         prepared = prepare(task, settings.numerics, device, example, data.classes, *space)
+        if settings.engine == "auto":
+            length = (settings.rounds, settings.participants or len(data))
+            chosen = engine_for(algorithm, prepared.numerics, device.type, *length)
+            settings = settings.model_copy(update={"engine": chosen})
         links = None if self.database is None else DiskClientLinkState(self.database)
         super().__init__(algorithm, prepared, data, settings, policy=self.policy, links=links)
         settings = self.settings
@@ -87,6 +97,10 @@ class Simulation(Training):
         assert prepared.batch is not None
         self._warm_up(prepared.batch)
         self.engine: SimulatedEngine = self.local_engine
+        self.processes: ProcessEngine | None = None
+        if settings.engine == "processes":
+            count = settings.threads or os.cpu_count() or 1
+            self.engine = self.processes = ProcessEngine(spec, self.local_engine, self.store, count)
         self.workers: RayEngine | None = None
         if settings.engine == "ray":
             threads = settings.threads or 1
@@ -105,7 +119,6 @@ class Simulation(Training):
             self.diagnostics = Diagnostics(self.algorithm.uplink.effective)
         self.full_gradient = FullGradient(self.local_engine, self.server.weighting) if settings.full_gradient else None
 
-        self.client_evaluation: ClientEvaluation | None = None
         if held_out is not None:
             steps = settings.personalize
             self.client_evaluation = ClientEvaluation(self.local_engine, self.task, whole, held_out, steps)
@@ -117,10 +130,16 @@ class Simulation(Training):
             self.local_engine.close()
             raise
 
+    def start(self) -> None:
+        """Start the workers, unless they are running."""
+        for engine in (self.workers, self.processes):
+            if engine is not None:
+                engine.start()
+
     def rounds(self) -> Generator[Record, None, None]:
         """Start the workers first, so that their start-up time does not count for the first round."""
-        if self.workers is not None and self.server.round < self.settings.rounds:
-            self.workers.start()
+        if self.server.round < self.settings.rounds:
+            self.start()
         yield from super().rounds()
 
     def _round(self) -> Round:
@@ -143,6 +162,7 @@ class Simulation(Training):
             context = RoundContext(self.layout, server.randomness, server.round, invited=server.count)
             record |= self.diagnostics.measure(self.last_round.probes, context)
             record |= self._rates(self.last_round.costs)
+            record["clients"] = self.last_round.clients_by_phase
         if self.network is not None:
             record["simulated_seconds"] = self.network.seconds
             record |= {"cut_off": self.network.cut_off} if self.network.cut_off else {}
@@ -181,6 +201,12 @@ class Simulation(Training):
             if measured is None or not measured.values
             else {"client": [*map(float, measured.clients)]} | measured.values
         )
+
+    def metric_names(self) -> set[str]:
+        names = super().metric_names()
+        if self.client_evaluation is not None and self._example is not None:
+            names |= self.client_evaluation.names(try_metrics(self.task, self._example))
+        return names
 
     def fingerprints(self) -> dict[str, Any]:
         return self._fingerprints
@@ -224,8 +250,9 @@ class Simulation(Training):
 
     def close(self) -> None:
         self.local_engine.close()
-        if self.workers is not None:
-            self.workers.close()
+        for engine in (self.workers, self.processes):
+            if engine is not None:
+                engine.close()
         if self.database is not None:
             self.database.close()
 
@@ -275,9 +302,14 @@ class Described(Protocol):
         """The kind of task."""
 
 
+def _no_module(given: object) -> ConfigError:
+    hint = "; load a state dict into a module first: module.load_state_dict(…)" if isinstance(given, Mapping) else ""
+    return ConfigError(f"model: a torch.nn.Module or a Task is needed, not {type(given).__name__}{hint}")
+
+
 def make_task(module: nn.Module, data: Described) -> Task:
     """The built-in task for this kind of data."""
     if not isinstance(module, nn.Module):
-        raise ConfigError(f"model: a torch.nn.Module or a Task is needed, not {type(module).__name__}")
+        raise _no_module(module)
     names = data.input_names if isinstance(data, NamedInputs) else ()
     return TASKS[data.kind](called_by_name(module, names) if names else module)

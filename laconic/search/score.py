@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from laconic.run import WINDOW, Reached, Record, RunRecords, reached
+from laconic.run import WINDOW, Reached, Record, RunRecords, Target, reached
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Score:
 
 def score(run: RunRecords, target: float | None, by: str) -> Score:
     """Score a run. `by` is the cost: a field of `Reached`."""
-    at = None if target is None or run.diverged else reached(run.records, target)
+    at = None if target is None or run.diverged else reached(run.records, Target(target))
     cost = None if at is None else getattr(at, by)
     return Score(run.diverged, final(run.records, "accuracy"), final(run.records, "loss"), at, cost)
 

@@ -137,6 +137,8 @@ def test_the_rate_changes_within_a_round() -> None:
 def test_misuse_is_explained() -> None:
     with pytest.raises(ConfigError, match="unknown name 'adan': did you mean 'adam'"):
         laconic.fed_avg(local_optimizer="adan")
+    with pytest.raises(ConfigError, match="settings have names, and the rate is local_lr; write it as adam"):
+        laconic.fed_avg(local_optimizer="adam:0.001")
     with pytest.raises(ConfigError, match="beta1"):
         laconic.fed_avg(local_optimizer="adam:beta1=2")
     with pytest.raises(ConfigError, match=r"local_optimizer: .*it takes plain SGD steps"):

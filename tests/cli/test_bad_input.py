@@ -88,7 +88,7 @@ SETTINGS = {
     "an unknown metric": (["--metrics", "nosuch"], ["unknown metric 'nosuch'", "f1", "recall"]),
     "an argument that the local optimizer does not have": (
         ["--local-optimizer", "adam:beta3=1"],
-        ["method.local_optimizer = 'adam:beta3=1'", "'beta3' is not an argument", "[:BETA1][:BETA2]"],
+        ["method.local_optimizer = 'adam:beta3=1'", "'beta3' is not a setting", "beta1=…,beta2=…"],
     ),
     "a state that the local optimizer does not have": (
         ["--local-optimizer-state", "averaged"],

@@ -210,6 +210,18 @@ def test_runs_are_ranked_by_simulated_time_to_the_target(forked, small) -> None:
     assert all(run["simulated_seconds"] > 0 for run in done.json()["runs"])
 
 
+def test_a_target_and_a_ranking_of_another_metric(forked, small) -> None:
+    options = ("--rounds", 6, "--eval-every", 1, "--target", "loss=2.29", "--rank-by", "loss", "--out", "all", "--json")
+    done = forked("compare", "fed_avg:local_lr=1e-9", "fed_avg", *small, *options)
+    assert done.code == 0, done.stderr
+    first, second = done.json()["runs"]
+    assert first["label"] == "fed_avg" and first["loss"] < second["loss"]
+    assert (first["target"], first["target_metric"]) == (2.29, "loss") and first["rounds_to_target"] >= 5
+    for options, part in ((("--target", "f1=0.5"), "'f1' on test examples"), (("--target", "f1=x"), "METRIC=VALUE")):
+        refused = forked("compare", "fed_avg", *small, *options)
+        assert refused.code == 2 and part in refused.stderr
+
+
 def test_a_ranking_needs_what_it_ranks_by(forked) -> None:
     for options, part in (
         (("--rank-by", "time", "--target", 90), "--bandwidth-up"),

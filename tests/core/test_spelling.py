@@ -25,7 +25,15 @@ class Cut(Choice):
     order: Literal["up", "down"] = "up"
 
 
-CHOICES: dict[str, type[Choice]] = {cls.name: cls for cls in (Plain, Cut)}
+@dataclass(frozen=True)
+class Named(Choice):
+    name: ClassVar[str] = "named"
+    named: ClassVar[str] = "settings have names"
+    scale: float = 1.0
+    order: Literal["up", "down"] = "up"
+
+
+CHOICES: dict[str, type[Choice]] = {cls.name: cls for cls in (Plain, Cut, Named)}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +58,7 @@ def test_what_cannot_be_split(text: str) -> None:
         parse(text)
 
 
-@pytest.mark.parametrize("text", ["plain", "cut:3", "cut:3:0.5", "cut:3:1e-09:down"])
+@pytest.mark.parametrize("text", ["plain", "cut:3", "cut:3:0.5", "cut:3:1e-09:down", "named", "named:order=down"])
 def test_a_choice_is_spelled_as_it_was_read(text: str) -> None:
     assert str(choose(text, CHOICES)) == text
 
@@ -63,7 +71,9 @@ def test_arguments_by_name() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kut:3", r"^unknown name 'kut': did you mean 'cut'\? allowed: plain, cut:SIZE\[:SCALE\]\[:ORDER\]$"),
+        ("kut:3", r"^unknown name 'kut': did you mean 'cut'\? allowed: plain, cut:SIZE\[:SCALE\]\[:ORDER\], named\[:"),
+        ("named:2", r"^'2' is not a setting: settings have names; write it as named\[:scale=…,order=…\]$"),
+        ("named:size=2", "^'size' is not a setting: settings have names; write it as"),
         ("plain:3", "^it takes no arguments; write it as plain$"),
         ("cut", r"^size: required, and not given; write it as cut:SIZE\[:SCALE\]\[:ORDER\]$"),
         ("cut:0", "^size = '0': must be greater than 0; write it as cut"),

@@ -38,6 +38,8 @@ def test_a_dataset_dict_with_a_client_column():
     assert isinstance(data, FederatedData) and len(data) == 3 and data.input_shape == (2,)
     assert data.labels == ("no", "yes") and len(data.test) == 15 and data.sizes().sum() == 45
     train = splits()["train"]
+    assert data.client_names == tuple(dict.fromkeys(train["hospital"]))
+    assert data.part([2]).client_names == data.client_names[2:]
     first = [row for row in train if row["hospital"] == train[0]["hospital"]]
     assert data.batch(0, np.arange(len(first)))[0][:, 0].tolist() == pytest.approx([row["age"] for row in first])
 
@@ -49,7 +51,7 @@ def test_a_dataset_dict_is_passed_to_simulate_directly():
     named = splits().rename_column("hospital", "client")
     assert laconic.simulate("fed_avg", "logistic", named, rounds=1).history[-1]["accuracy"] >= 0
     per_client = hub.DatasetDict({"north": plain["train"], "south": plain["train"], "test": plain["test"]})
-    assert len(from_hugging_face(per_client)) == 2
+    assert from_hugging_face(per_client).client_names == ("north", "south")
     assert len(from_hugging_face(plain, clients=5, partition="dirichlet:0.5")) == 5
     listed = [plain["train"].with_format("torch"), plain["test"].with_format("torch")]
     assert laconic.simulate("fed_avg", "logistic", listed, rounds=1).history
@@ -72,6 +74,7 @@ def test_a_transform_of_hugging_face_is_applied_again_for_each_batch():
     made = hub.Dataset.from_dict({"text": ["a"] * 6, "label": [0, 1] * 3}).with_transform(noisy)
     data = from_hugging_face(made, inputs="pixels", clients=2)
     assert isinstance(data, LazyData) and len(data) == 2 and data.input_shape == (4,)
+    assert data.client_names is None and data.named(["a", "b"]).part([1]).client_names == ("b",)
     one, other = (data.augmented(0, np.array([0]), torch.float32, seed)[0] for seed in (1, 2))
     assert not torch.equal(one, other) and torch.equal(one, data.augmented(0, np.array([0]), torch.float32, 1)[0])
 
@@ -168,7 +171,7 @@ def test_a_folder_of_files_has_one_client_per_file(tmp_path):
     (tmp_path / "west.csv").write_text("age,weight,ill\n")
     with pytest.raises(DataError, match=r"client 2 has no examples; leave such clients out with --skip-empty"):
         load(f"{tmp_path}:target=ill")
-    assert len(load(f"{tmp_path}:target=ill", skip_empty=True)) == 2
+    assert load(f"{tmp_path}:target=ill", skip_empty=True).client_names == ("north", "south")
 
 
 def test_faults_of_tables_say_what_to_do(table, tmp_path):
@@ -224,7 +227,7 @@ def test_folders_of_images_by_client_and_class(tmp_path):
     (tmp_path / "train" / "eve").mkdir()
     with pytest.raises(DataError, match=r"client 2 has no examples; .*--skip-empty"):
         from_images(tmp_path)
-    assert len(from_images(tmp_path, skip_empty=True)) == 2
+    assert from_images(tmp_path, skip_empty=True).client_names == ("ann", "bob")
     paint(tmp_path / "train" / "stray.png", 1)
     with pytest.raises(DataError, match="all be in class/ or all in client/class/ folders"):
         from_images(tmp_path)
@@ -237,3 +240,13 @@ def test_nan_in_arrays_names_the_client():
     clients = [(np.zeros((2, 1)), np.array([0, 1])), (np.array([[0.0], [np.nan]]), np.array([0, 1]))]
     with pytest.raises(DataError, match="client 1: input 1 contains nan"):
         laconic.simulate("fed_avg", "logistic", clients)
+
+
+def test_float64_inputs_stay_float64_in_a_run_in_float64() -> None:
+    """float32 keeps 24 bits: 1 + 2^-40 would become 1."""
+    inputs = 1 + 2.0**-40 * np.arange(6).reshape(6, 1)
+    data = laconic.data.from_arrays([(inputs, inputs[:, 0])])
+    exact, targets = data.batch(0, np.arange(6), torch.float64)
+    assert np.array_equal(exact.numpy(), inputs) and np.array_equal(targets.numpy(), inputs[:, 0])
+    rounded, _ = data.batch(0, np.arange(6), torch.float32)
+    assert rounded.dtype == torch.float32 and rounded.eq(1).all()

@@ -19,6 +19,7 @@ import laconic
 from laconic.cli.view import LiveView
 from laconic.core.errors import ConfigError, DataError, LaconicWarning, suggestion
 from laconic.data import FederatedData, from_arrays, from_datasets, load
+from laconic.report.reading import read_run
 
 RANDOM = np.random.default_rng(3)
 INPUTS = RANDOM.normal(size=(60, 3))
@@ -217,7 +218,31 @@ def test_a_comparison_warns_once_and_names_its_own_argument(tmp_path):
 def test_the_run_directory_has_the_names_of_clients(tmp_path):
     data = laconic.data.from_table(frame(), "ill", client="hospital", scale=True)
     laconic.simulate("fed_avg", "logistic", data, rounds=1, client_eval=0.2, out=tmp_path / "run")
-    assert (tmp_path / "run" / "client_names.csv").read_text() == "client,name\n0,H0\n1,H1\n2,H2\n"
+    shown = read_run(tmp_path / "run")["client_metrics"]
+    assert shown["clients"] == ["H0", "H1", "H2"] and shown["values"].keys() == {"client_loss", "client_accuracy"}
+    header, *rows = (tmp_path / "run" / "client_metrics.csv").read_text().splitlines()
+    assert header == "client,name,client_loss,client_accuracy"
+    assert [row.split(",")[:2] for row in rows] == [["0", "H0"], ["1", "H1"], ["2", "H2"]]
+
+
+def test_columns_of_a_frame_are_found_by_name():
+    pd = pytest.importorskip("pandas", reason="the extra `tables` is not installed")
+    wide = pd.DataFrame({"a": INPUTS[:, 0], "b": 3 * INPUTS[:, 1], "ill": np.arange(60) % 2})
+    swapped = wide[["ill", "b", "a"]]
+    for data in (
+        laconic.data.from_table(wide, "ill", clients=2),
+        from_arrays([(wide[["a", "b"]], wide["ill"])], test=(wide[["a", "b"]][:9], wide["ill"][:9])),
+    ):
+        assert data.columns == ("a", "b")
+        result = laconic.simulate("fed_avg", "logistic", data, rounds=1)
+        expected = result.predict(wide[["a", "b"]].to_numpy())
+        assert torch.equal(result.predict(swapped), expected), "columns in another order, and more of them"
+        values = wide[["a", "b"]].to_numpy(), wide["ill"]
+        assert result.evaluate((swapped, wide["ill"])) == result.evaluate(values)
+        with pytest.raises(DataError, match=r"no column 'b', .*did you mean 'B'"):
+            result.predict(wide.rename(columns={"b": "B"}))
+    with pytest.raises(DataError, match="client 1 has the columns b, a, but client 0 has a, b; select"):
+        from_arrays([(wide[["a", "b"]], wide["ill"]), (wide[["b", "a"]], wide["ill"])])
 
 
 def test_a_name_in_another_case_is_suggested():

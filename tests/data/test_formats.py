@@ -202,6 +202,9 @@ def test_femnist_from_leaf(tmp_path, home):
     data = load("femnist", data_dir=tmp_path, download=False)
     assert isinstance(data, FederatedData) and data.test is not None
     assert data.sizes().tolist() == [2, 1], "a writer without images is no client"
+    assert data.client_names == ("f1", "f2")
+    assert load("femnist", data_dir=tmp_path, download=False, partition="iid", clients=2).client_names is None
+    assert load("femnist", data_dir=tmp_path, download=False, clients=1).client_names in {("f1",), ("f2",)}
     assert data.examples.targets.tolist() == [3, 61, 0] and data.test.targets.tolist() == [7]
     expected = 255 - np.stack([x for x, _ in [*first, *second]])
     assert np.array_equal(data.examples.inputs[:, 0].numpy(), expected)

@@ -113,6 +113,17 @@ def _compare(do: Callable[..., Any], folder: Path) -> None:
     assert '"label":"signs"' in (folder / "page.html").read_text()
 
 
+@thing(
+    PYTHON,
+    "Rank by another metric, and count the bytes to a value of it (`laconic compare --target loss=1 --rank-by loss`)",
+    'laconic.compare(["fed_avg", "fed_prox"], net, clients, rounds=6, eval_every=1, target="loss=1", rank_by="loss")',
+)
+def _rank(do: Callable[..., Any], folder: Path) -> None:
+    comparison = do(net=net, clients={"clients": arrays(), "test": arrays()[0]})
+    losses = [run["loss"] for run in comparison.summaries()]
+    assert losses == sorted(losses) and "both to loss 1" in repr(comparison)
+
+
 @thing(PYTHON, "Results as a data frame", "result.to_pandas()")
 def _pandas(do: Callable[..., Any], folder: Path) -> None:
     pytest.importorskip("pandas", reason="the extra `tables` is not installed")

@@ -17,6 +17,7 @@ from laconic.report.reading import read_run
 from laconic.report.tables import outcome
 from laconic.run.config import RunConfig
 from laconic.run.driver import run_config
+from laconic.run.target import Target
 
 COMMON: dict[str, Any] = {"clients": 6, "participants": 3, "eval_every": 2, "model": "logistic", "threads": 1}
 CHARTS = ["curves", "pareto", "streams", "course", "similarity", "labels"]
@@ -57,6 +58,7 @@ def test_every_chart_is_drawn(opened: Any) -> None:
         assert opened.locator(f"#{chart} .main-svg").count() > 0, chart
         assert traces(opened, chart), chart
     assert "5 runs on digits" in opened.inner_text("#summary")
+    assert "digits, dirichlet:0.3" in opened.inner_text("#facts") and "6, 3 per round" in opened.inner_text("#facts")
     assert opened.troubles == []
 
 
@@ -135,6 +137,9 @@ def test_the_table_follows_the_target(opened: Any) -> None:
     opened.fill("#target", "1")
     assert "not reached" not in opened.inner_text("#outcome")
     opened.fill("#target", "99.9")
+    assert opened.inner_text("#outcome").count("not reached") == 3
+    assert "not reached by 3 of 3 seeds" in opened.inner_text("#outcome")
+    opened.check("#by-seed")
     assert opened.inner_text("#outcome").count("not reached") == 5
     opened.fill("#target", "")
     assert "not reached" not in opened.inner_text("#outcome"), "nothing was asked for"
@@ -202,15 +207,16 @@ def test_it_fits_a_phone_in_the_dark(browser: Any, written: Path) -> None:
 
 
 def test_the_ranking_is_carried_into_the_page_and_can_be_changed(page: Any, finished: Path, tmp_path: Path) -> None:
-    report([finished], tmp_path / "timed.html", 0.3, "time")
+    report([finished], tmp_path / "timed.html", Target(0.3), "time")
     page.goto((tmp_path / "timed.html").as_uri())
     page.wait_for_selector("#outcome td")
     assert page.input_value("#rank") == "time"
 
     def column(name: str) -> list[float]:
-        heads = page.locator("#outcome th").all_inner_texts()
+        page.check("#by-seed")
+        heads = page.locator("#outcome thead th").all_inner_texts()
         cells = page.locator("#outcome tr").all()[1:]
-        texts = [row.locator("td").all_inner_texts()[heads.index(name)] for row in cells]
+        texts = [row.locator("th, td").all_inner_texts()[heads.index(name)] for row in cells]
         return [float(text.replace(",", "")) for text in texts if text]
 
     times = column("simulated seconds to target")
@@ -218,6 +224,21 @@ def test_the_ranking_is_carried_into_the_page_and_can_be_changed(page: Any, fini
     page.select_option("#rank", "round")
     rounds = column("rounds to target")
     assert rounds == sorted(rounds)
+    page.select_option("#rank", "loss")
+    losses = column("loss")
+    assert len(losses) > 1 and losses == sorted(losses)
+    assert page.troubles == []
+
+
+def test_a_target_of_another_metric_is_carried_into_the_page(page: Any, finished: Path, tmp_path: Path) -> None:
+    report([finished], tmp_path / "loss.html", Target.of("loss=100"), "loss")
+    page.goto((tmp_path / "loss.html").as_uri())
+    page.wait_for_selector("#outcome td")
+    assert (page.input_value("#rank"), page.input_value("#target")) == ("loss", "100")
+    assert "loss of" in page.inner_text("body") and "is at most this" in page.inner_text("body")
+    assert "not reached" not in page.inner_text("#outcome")
+    page.fill("#target", "0.000001")
+    assert "not reached" in page.inner_text("#outcome")
     assert page.troubles == []
 
 
@@ -230,14 +251,16 @@ def test_what_went_wrong_with_clients_is_in_the_table(page: Any, tmp_path: Path)
     page.wait_for_selector("#outcome td")
     cut_off = finished.summary()["cut_off"]
     assert cut_off > 0
-    assert page.locator("#outcome th").all_inner_texts()[-1] == "cut off"
+    assert page.locator("#outcome thead th").all_inner_texts()[-1] == "cut off"
     assert page.locator("#outcome td").all_inner_texts()[-1] == str(cut_off)
     assert "cut off" in outcome([finished], 200).columns
 
 
 def test_dozens_of_runs_have_a_bar_each(page: Any, finished: Path, tmp_path: Path) -> None:
     data = gather(find_runs([finished]))
-    data["runs"] = [data["runs"][0] | {"group": str(n), "label": f"run {n}", "path": str(n)} for n in range(40)]
+    data["runs"] = [
+        data["runs"][0] | {"group": str(n), "label": f"run {n}", "path": str(n), "color": n} for n in range(40)
+    ]
     (tmp_path / "many.html").write_text(html(data))
     page.goto((tmp_path / "many.html").as_uri())
     page.wait_for_selector("#streams .main-svg")

@@ -158,7 +158,7 @@ def test_the_run_directory_has_the_values_of_each_client(tmp_path) -> None:
     assert last["client_loss"] == result.history[-1]["client_loss"]
     from laconic.report.reading import read_run
 
-    assert read_run(tmp_path / "run")["client_metrics"]["client_loss"] == pytest.approx(losses, rel=1e-5)
+    assert read_run(tmp_path / "run")["client_metrics"]["values"]["client_loss"] == pytest.approx(losses, rel=1e-5)
 
 
 def test_what_cannot_be_is_said() -> None:

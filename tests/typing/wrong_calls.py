@@ -19,7 +19,7 @@ def calls() -> None:
     laconic.simulate("fed_avg", "mlp")
     laconic.compare({"a": laconic.fed_avg}, "mlp", "digits", seedz=3)
     laconic.compare({"a": 3}, "mlp", "digits")
-    laconic.compare({"a": "fed_avg"}, "mlp", "digits", rank_by="money")
+    laconic.compare({"a": "fed_avg"}, "mlp", "digits", rank_by=3)
     laconic.simulate("fed_avg", "mlp", "digits").save(3)
     laconic.SaveBest(mode="best")
     server_app("fed_avg", "mlp", "digits", quorom=0.8)

@@ -24,6 +24,8 @@ class LocalOptimizer(Choice):
     """SGD: W -= a (g + weight_decay W). Subclasses replace `direction`."""
 
     name: ClassVar[str] = "sgd"
+    # In order, the number in adam:0.001 would be the weight decay, not the rate that its author means.
+    named: ClassVar[str] = "settings have names, and the rate is local_lr"
     vectors: ClassVar[tuple[str, ...]] = ()
     """The names of its state's vectors, each [C, d]."""
     weight_decay: NotNegative = 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ def read(finder: Finder) -> Pool:
     for folder in finder.folders("femnist"):
         for home in (folder, folder / "data"):
             if any((home / "train").glob("*.json")):
-                return _pool(*_read_json(home / "train"), *_read_json(home / "test")[:2])
+                train, test = _read_json(home / "train"), _read_json(home / "test")
+                return _pool(*train[:3], *test[:2], train[3])
     sample = finder.look(SAMPLE)
     if sample is None:
         roots = ", ".join(map(str, finder.roots()))
@@ -42,45 +44,61 @@ def read(finder: Finder) -> Pool:
     return _pool(*_read_sample(sample))
 
 
-def _pool(train: Bytes, labels: Bytes, writers: npt.NDArray[np.integer], test: Bytes, test_labels: Bytes) -> Pool:
-    return image_pool(255 - train, labels, 255 - test, test_labels, 62, groups=group_by(writers))
+def _pool(
+    train: Bytes,
+    labels: Bytes,
+    writers: npt.NDArray[np.integer],
+    test: Bytes,
+    test_labels: Bytes,
+    names: Sequence[str],
+) -> Pool:
+    """The data set. `names[number]` is the name of the writer with this number."""
+    present = [names[writer] for writer in np.unique(writers)]
+    return image_pool(255 - train, labels, 255 - test, test_labels, 62, groups=group_by(writers), names=present)
 
 
-def _read_sample(path: Path) -> tuple[Bytes, Bytes, npt.NDArray[np.integer], Bytes, Bytes]:
+def _read_sample(path: Path) -> tuple[Bytes, Bytes, npt.NDArray[np.integer], Bytes, Bytes, Sequence[str]]:
     try:
         with np.load(path, allow_pickle=False) as stored:
             names = ("x_train", "y_train", "writer_train", "x_test", "y_test")
             x_train, y_train, writer, x_test, y_test = (stored[name] for name in names)
+            numbers = range(int(writer.max()) + 1 if len(writer) else 0)
+            writers = stored["writers"].tolist() if "writers" in stored else [*map(str, numbers)]
+            if len(writers) < len(numbers):
+                raise ValueError(f"{len(writers)} names for {len(numbers)} writers")
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
-    return x_train, y_train, writer, x_test, y_test
+    return x_train, y_train, writer, x_test, y_test, writers
 
 
-def _read_json(folder: Path) -> tuple[Bytes, Bytes, npt.NDArray[np.integer]]:
+def _read_json(folder: Path) -> tuple[Bytes, Bytes, npt.NDArray[np.integer], list[str]]:
     """Read all LEAF files in a folder, writer by writer. An image is 784 numbers: white is 1.0, ink 0.0."""
     pictures: list[Bytes] = []
     labels: list[Bytes] = []
-    writers: list[int] = []
+    sizes: list[int] = []
+    names: list[str] = []
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise DataError(f"{folder} has no *.json files; LEAF writes train and test together")
     for path in paths:
         try:
-            for user in _users(path):
+            for name, user in _users(path):
                 pictures.append(_pixels(user["x"]))
                 labels.append(np.asarray(user["y"], dtype=np.uint8))
                 if pictures[-1].shape != (len(labels[-1]), 28, 28):
                     raise ValueError(f"{len(labels[-1])} labels for {len(pictures[-1])} images")
-                writers.append(len(labels[-1]))
+                sizes.append(len(labels[-1]))
+                names.append(name)
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise DataError(f"{path} is not a LEAF file of FEMNIST: {type(error).__name__}: {error}") from error
-    return np.concatenate(pictures), np.concatenate(labels), np.repeat(np.arange(len(writers)), writers)
+    return np.concatenate(pictures), np.concatenate(labels), np.repeat(np.arange(len(sizes)), sizes), names
 
 
-def _users(path: Path) -> list[dict[str, Any]]:
-    """Return the non-empty writers of one file, in LEAF's order."""
+def _users(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return the names and examples of the non-empty writers of one file, in LEAF's order."""
     content = json.loads(path.read_text(encoding="utf-8"))
-    return [content["user_data"][name] for name in content["users"] if len(content["user_data"][name]["y"])]
+    users = [(str(name), content["user_data"][name]) for name in content["users"]]
+    return [(name, user) for name, user in users if len(user["y"])]
 
 
 def _pixels(rows: list[list[float]]) -> Bytes:

@@ -69,7 +69,7 @@ def read(finder: Finder) -> Pool:
         Examples(torch.from_numpy(features[part].astype(np.float32)), torch.from_numpy(targets[part]))
         for part in (~held_out, held_out)
     )
-    return Pool(train, test, "classification", classes=2, groups=group_by(owners[~held_out]))
+    return Pool(train, test, "classification", classes=2, groups=group_by(owners[~held_out]), names=[*SUMS])
 
 
 def _table(finder: Finder, file: DataFile) -> Table:

@@ -114,7 +114,8 @@ def read_mnist_by_writer(finder: Finder) -> Pool:
     extended = idx.parse(finder.read(WRITERS_FILE), WRITERS_FILE.name, (60_000, 8))
     if not np.array_equal(extended[:, 0], pool.train.targets.numpy()):
         raise DataError(f"the digits in {WRITERS_FILE.name} differ from MNIST's labels")
-    return replace(pool, groups=group_by(extended[:, 2]))
+    writers = extended[:, 2]
+    return replace(pool, groups=group_by(writers), names=[str(writer) for writer in np.unique(writers)])
 
 
 def read_emnist_digits(finder: Finder) -> Pool:

@@ -25,6 +25,17 @@ class Pool:
     kind: Kind
     classes: int
     groups: Sequence[Indices] | None = None
+    names: Sequence[str] | None = None
+    """The names of the natural clients."""
+
+    def client_names(self, split: Sequence[Indices]) -> tuple[str, ...] | None:
+        """The names of the clients of a split into natural clients, or some of them; None if they have none."""
+        if self.names is None:
+            return None
+        assert self.groups is not None
+        # No example has two owners, so the first one identifies the client.
+        owners = {int(group[0]): name for group, name in zip(self.groups, self.names, strict=True)}
+        return tuple(owners[int(indices[0])] for indices in split)
 
 
 @dataclass(frozen=True)
@@ -75,11 +86,12 @@ def image_pool(
     classes: int = 10,
     normalize: Normalize | None = None,
     groups: Sequence[Indices] | None = None,
+    names: Sequence[str] | None = None,
 ) -> Pool:
     """Build a data set of images. They are normalized with the moments of the training images unless given."""
     normalize = normalize or moments(train)
     examples = images(train, train_labels, normalize), images(test, test_labels, normalize)
-    return Pool(*examples, "classification", classes, groups)
+    return Pool(*examples, "classification", classes, groups, names)
 
 
 def _tensor(values: Array) -> torch.Tensor:

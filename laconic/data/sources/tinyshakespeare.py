@@ -58,16 +58,18 @@ def read(finder: Finder) -> Pool:
     vocabulary = {character: number for number, character in enumerate(sorted(set(text)))}
     train: list[tuple[Tokens, Tokens]] = []
     test: list[tuple[Tokens, Tokens]] = []
-    for speech in speeches(text).values():
+    roles: list[str] = []
+    for role, speech in speeches(text).items():
         tokens = np.array([vocabulary[character] for character in speech], dtype=np.uint8)
         cut = len(tokens) - int(len(tokens) * TEST_SHARE)
         train_windows = windows(tokens[:cut])
         if len(train_windows[0]):
+            roles.append(role)
             train.append(train_windows)
             test.append(windows(tokens[cut:]))
     ends = np.cumsum([len(inputs) for inputs, _ in train])
     groups: list[Indices] = np.split(np.arange(ends[-1], dtype=np.int64), ends[:-1])
-    return Pool(_examples(train), _examples(test), "next_token", len(vocabulary), groups)
+    return Pool(_examples(train), _examples(test), "next_token", len(vocabulary), groups, roles)
 
 
 def _examples(parts: list[tuple[Tokens, Tokens]]) -> Examples:

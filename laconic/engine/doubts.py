@@ -1,0 +1,113 @@
+"""Warnings about tasks that train but probably not as the user meant. Each is one line, found on an example batch."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from laconic.core.errors import warn
+from laconic.core.task import Batch, Task
+
+
+def doubt_task(task: Task, batch: Batch) -> None:
+    """Warn if the loss does not suit the model's outputs, if it mixes up examples, or if it is a sum instead of a mean."""
+    module = copy.deepcopy(task.module).eval()
+    for find in (_unsuitable, _sum):
+        try:
+            with torch.no_grad():
+                doubt = find(task, module, batch)
+        except Exception:
+            continue  # a task that needs batches of another form
+        if doubt:
+            warn(doubt)
+
+
+def _unsuitable(task: Task, module: nn.Module, batch: Batch) -> str:
+    outputs, targets = task.outputs(module, batch)
+    loss = task.loss(module, batch)
+    if outputs.ndim == 2 and outputs.shape[1] > 1 and targets.ndim == 1 and not targets.is_floating_point():
+        return _loss_of_classes(outputs, targets, loss)
+    if outputs.shape == targets.shape and targets.is_floating_point():
+        return _loss_of_numbers(module, outputs, targets, loss)
+    return _mixed_up(task, module, batch, outputs, loss)
+
+
+def _loss_of_classes(outputs: Tensor, targets: Tensor, loss: Tensor) -> str:
+    # Outputs of 0 and 1 alone are not those of a softmax.
+    if _equal(loss, F.cross_entropy(outputs, targets)) and _are_probabilities(outputs) and (outputs % 1).any():
+        return (
+            "model returns probabilities, which are nonnegative and sum to 1, but cross-entropy applies softmax to them "
+            "once more; return logits: leave out the last softmax"
+        )
+    if _equal(loss, F.nll_loss(outputs, targets)) and not _are_probabilities(outputs.exp()):
+        return "loss is nll_loss, but the model does not return log-probabilities; use F.cross_entropy for logits"
+    return ""
+
+
+def _loss_of_numbers(module: nn.Module, outputs: Tensor, targets: Tensor, loss: Tensor) -> str:
+    if _ends_in_sigmoid(module) and _equal(loss, F.binary_cross_entropy_with_logits(outputs, targets)):
+        return (
+            "model ends in a sigmoid, and binary_cross_entropy_with_logits applies it once more; return logits: leave out "
+            "the last sigmoid"
+        )
+    if outputs.ndim == 2 and _equal(loss, F.mse_loss(outputs, targets)) and _are_tags(targets):
+        return (
+            "the targets are several labels of 0 or 1 per example, but the loss is the squared error; pass a Task with "
+            "F.binary_cross_entropy_with_logits as its loss"
+        )
+    return ""
+
+
+def _mixed_up(task: Task, module: nn.Module, batch: Batch, outputs: Tensor, loss: Tensor) -> str:
+    """A loss of outputs [N, 1] and targets [N] compares each output with each target: it ignores the targets' order."""
+    targets = batch[-1]
+    if outputs.shape == targets.shape or outputs.numel() != targets.numel():
+        return ""
+    different = all(len({*values.flatten().tolist()}) == values.numel() > 1 for values in (outputs, targets))
+    if different and _equal(loss, task.loss(module, (*batch[:-1], targets.flip(0)))):
+        return (
+            f"loss compares each output with each target: outputs have shape {tuple(outputs.shape)}, targets "
+            f"{tuple(targets.shape)}; write module(inputs).squeeze(-1)"
+        )
+    return ""
+
+
+def _sum(task: Task, module: nn.Module, batch: Batch) -> str:
+    """A mean does not change if the examples are repeated; a sum doubles."""
+    twice = tuple(torch.cat([part, part]) for part in batch)
+    if _doubles(task.loss(module, batch), task.loss(module, twice)):
+        return (
+            "loss is a sum: it doubles if the examples are repeated, so rates and reported losses depend on the batch size; "
+            "return the mean over the batch, as with reduction='mean'"
+        )
+    once, again = task.measure(module, batch), task.measure(module, twice)
+    for name, value in once.items():
+        if _doubles(torch.as_tensor(value), torch.as_tensor(again[name])):
+            return f"means: '{name}' is a sum: it doubles if the examples are repeated; return the mean over the batch"
+    return ""
+
+
+def _doubles(once: Tensor, twice: Tensor) -> bool:
+    return bool(once != 0) and _equal(2 * once, twice)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return bool(torch.isclose(one, other, rtol=1e-4, atol=1e-6))
+
+
+def _are_probabilities(outputs: Tensor) -> bool:
+    return bool((outputs >= 0).all()) and bool(torch.isclose(outputs.sum(-1), outputs.new_ones(()), atol=1e-4).all())
+
+
+def _are_tags(targets: Tensor) -> bool:
+    """Whether these are labels that exclude none of each other. Data warns of one-hot targets."""
+    return (
+        bool(((targets == 0) | (targets == 1)).all()) and not bool((targets.sum(-1) == 1).all()) and bool(targets.any())
+    )
+
+
+def _ends_in_sigmoid(module: nn.Module) -> bool:
+    return isinstance([*module.modules()][-1], nn.Sigmoid)

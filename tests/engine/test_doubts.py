@@ -1,0 +1,109 @@
+"""Tasks that train but probably not as the user meant: one warning line that says what to write."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import laconic
+from laconic.core.task import classification, next_token, regression
+from laconic.engine.doubts import doubt_task
+
+torch.manual_seed(1)
+INPUTS = torch.randn(2, 4)
+CLASSES, NUMBERS, TAGS = torch.tensor([0, 2]), torch.tensor([0.5, -1.0]), torch.tensor([[1.0, 0, 1], [0, 1, 0]])
+
+
+def model(outputs: int, *last: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, outputs), *last)
+
+
+def warned(task: laconic.Task, targets: torch.Tensor, inputs: torch.Tensor = INPUTS) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        doubt_task(task, (inputs, targets))
+    return [str(each.message) for each in caught if issubclass(each.category, laconic.LaconicWarning)]
+
+
+def task_of(module: nn.Module, loss, **options) -> laconic.Task:
+    return laconic.Task(module, lambda module, batch: loss(module(batch[0]), batch[1], **options))
+
+
+@pytest.mark.parametrize(
+    ("task", "targets", "expected"),
+    [
+        (classification(model(3, nn.Softmax(-1))), CLASSES, "returns probabilities.* return logits: leave out"),
+        (task_of(model(3, nn.Softmax(-1)), F.cross_entropy), CLASSES, "returns probabilities"),
+        (task_of(model(3), F.nll_loss), CLASSES, "use F.cross_entropy for logits"),
+        (task_of(model(3, nn.Sigmoid()), F.binary_cross_entropy_with_logits), TAGS, "leave out the last sigmoid"),
+        (task_of(model(1), lambda out, y: ((out - y) ** 2).mean()), NUMBERS, r"\(2, 1\).*squeeze\(-1\)"),
+        (regression(model(3)), torch.tensor([[1.0, 0, 1], [0, 0, 1]]), "several labels.*with_logits as its loss"),
+        (task_of(model(3), F.cross_entropy, reduction="sum"), CLASSES, "loss is a sum.*reduction='mean'"),
+        (task_of(model(3), F.mse_loss, reduction="sum"), TAGS, "loss is a sum"),
+    ],
+)
+def test_a_doubtful_loss_is_one_line(task, targets, expected):
+    (line,) = warned(task, targets)
+    assert re.search(expected, line) and "\n" not in line
+
+
+def test_a_mean_that_is_a_count_is_one_line():
+    def means(module, batch):
+        right = (module(batch[0]).argmax(1) == module(batch[0]).argmax(1)).sum()
+        return {"loss": F.cross_entropy(module(batch[0]), batch[1]), "right": right}
+
+    task = laconic.Task(model(3), lambda module, batch: F.cross_entropy(module(batch[0]), batch[1]), means=means)
+    (line,) = warned(task, CLASSES)
+    assert line.startswith("means: 'right' is a sum")
+
+
+@pytest.mark.parametrize(
+    ("task", "targets"),
+    [
+        (classification(model(3)), CLASSES),
+        (classification(model(3, nn.LogSoftmax(-1))), CLASSES),
+        (classification(model(3, nn.ReLU())), CLASSES),
+        (regression(model(1)), NUMBERS),
+        (regression(model(3, nn.Sigmoid())), torch.eye(3)[:2]),
+        (regression(model(3)), torch.zeros(2, 3)),
+        (task_of(model(3, nn.LogSoftmax(-1)), F.nll_loss), CLASSES),
+        (task_of(model(3, nn.Softmax(-1)), lambda out, y: F.nll_loss(out.log(), y)), CLASSES),
+        (task_of(model(3, nn.Sigmoid()), F.binary_cross_entropy), TAGS),
+        (task_of(model(3), F.binary_cross_entropy_with_logits), TAGS),
+        (task_of(model(3), F.cross_entropy, weight=torch.tensor([1.0, 2, 3])), CLASSES),
+        (task_of(model(1, nn.Flatten(0)), F.mse_loss), NUMBERS),
+        (task_of(nn.Linear(4, 1), lambda out, y: F.mse_loss(out.squeeze(-1), y)), NUMBERS),
+    ],
+)
+def test_ordinary_tasks_are_not_doubted(task, targets):
+    assert warned(task, targets) == []
+
+
+def test_one_hot_outputs_are_not_those_of_a_softmax():
+    assert warned(classification(nn.Embedding.from_pretrained(torch.eye(3))), CLASSES, torch.tensor([1, 2])) == []
+
+
+def test_tokens_and_tasks_of_other_forms_are_not_doubted():
+    tokens = torch.randint(0, 5, (2, 6))
+    assert warned(next_token(nn.Embedding(5, 5)), tokens, tokens) == []
+
+    def of_pairs(module, batch):
+        if len(batch[0]) != 2:
+            raise ValueError("pairs only")
+        return (module(batch[0])[0] - module(batch[0])[1]).square().mean()
+
+    assert warned(laconic.Task(model(3), of_pairs), CLASSES) == []
+
+
+def test_a_simulation_warns_at_the_line_that_started_it():
+    random = np.random.default_rng(0)
+    data = [(random.normal(size=(8, 4)).astype("float32"), np.arange(8) % 3)]
+    with pytest.warns(laconic.LaconicWarning, match="returns probabilities") as caught:
+        laconic.simulate("fed_avg", model(3, nn.Softmax(-1)), data, rounds=1)
+    assert [each.filename for each in caught] == [__file__]

@@ -1,0 +1,140 @@
+"""Mistakes of newcomers that used to give a wrong result, or an error that did not say what to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import laconic
+from laconic.core.errors import ConfigError, DataError
+from laconic.data import from_arrays
+from tests.practice.things import arrays, net
+
+ROUND = {"rounds": 1, "threads": 1}
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), F.cross_entropy, F.mse_loss])
+def test_a_loss_of_outputs_and_targets_says_what_to_write(loss):
+    with pytest.raises(ConfigError, match=r"loss = \w+.*: a function of module and batch .* lambda module, batch: F\."):
+        laconic.Task(net(), loss)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"loss": F.cross_entropy}, r"loss is part of the model; pass laconic.Task\(module, loss\)"),
+        ({"clients": 10}, r"laconic.data.load\('digits', clients=10\)"),
+        ({"local_optimizer": "adam:0.001"}, "the rate is local_lr"),
+    ],
+)
+def test_settings_that_belong_elsewhere(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        laconic.simulate("fed_avg", net, arrays(), **ROUND, **settings)
+
+
+def test_metrics_without_test_examples_are_refused():
+    metrics = {"ones": lambda outputs, targets: outputs.argmax(-1).float().mean()}
+    with pytest.raises(ConfigError, match=r"metrics: there are no test examples .* client_eval=0.2"):
+        laconic.simulate("fed_avg", net, arrays(), metrics=metrics, **ROUND)
+    last = laconic.simulate("fed_avg", net, arrays(), metrics=metrics, client_eval=0.25, **ROUND).history[-1]
+    assert "client_ones" in last
+
+
+def test_a_state_dict_is_no_model_and_a_pt_file_is_no_safetensors_file(tmp_path):
+    with pytest.raises(ConfigError, match=r"not OrderedDict; load a state dict into a module first"):
+        laconic.simulate("fed_avg", net().state_dict(), arrays(), **ROUND)
+    with pytest.raises(ConfigError, match=r"safetensors file; name it so, or use torch.save"):
+        laconic.simulate("fed_avg", net, arrays(), **ROUND).save(tmp_path / "model.pt")
+
+
+def test_several_labels_per_example_say_what_to_do():
+    labels = np.array([[1, 0, 1], [0, 0, 1]])
+    with pytest.raises(
+        DataError, match=r"shape \(2, 3\); for several labels .* floats, .*binary_cross_entropy_with_logits"
+    ):
+        from_arrays([(np.zeros((2, 4)), labels)])
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "said"),
+    [
+        (3, np.array([0.0, 1.0, 2.0]), "so this is regression; for classes pass integers, or kind='classification'"),
+        (3, np.array([[0], [1], [2]]), r"shape \(3, 1\); pass one dimension: targets.ravel"),
+        (1, np.array([0, 1, 1]), "labels go from 0 to 1; one output for two classes needs a Task"),
+    ],
+)
+def test_targets_that_do_not_fit_the_model_say_what_to_do(outputs, targets, said):
+    with pytest.raises((ConfigError, DataError), match=said):
+        laconic.simulate("fed_avg", nn.Linear(4, outputs), [(np.ones((3, 4), np.float32), targets)], **ROUND)
+
+
+def test_clients_may_have_names_and_a_dict_is_evaluated_on_its_test():
+    first, second, third = arrays()
+    given = {"clients": {"north": first, "south": second}, "test": third}
+    data = laconic.data.as_data(given)
+    assert data.client_names == ("north", "south")
+    result = laconic.simulate("fed_avg", net, given, **ROUND)
+    assert result.evaluate(given) == result.evaluate(third) == result.metrics
+    empty = (first[0][:0], first[1][:0])
+    with_empty = {"clients": {"none": empty, "south": second}}
+    assert laconic.data.as_data(with_empty, skip_empty=True).client_names == ("south",)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [(["good film", "bad film"], "text; convert it to numbers or tokens"), ("sparse", r"pass inputs.toarray\(\)")],
+)
+def test_text_and_sparse_inputs_say_what_to_do(inputs, said):
+    if inputs == "sparse":
+        sparse = pytest.importorskip("scipy.sparse", reason="SciPy is not installed")
+        inputs = sparse.csr_matrix(np.eye(2))
+    with pytest.raises(DataError, match=said):
+        from_arrays([(inputs, np.array([0, 1]))])
+
+
+def test_mean_absolute_error_by_name():
+    pytest.importorskip("torchmetrics", reason="the extra `metrics` is not installed")
+    pairs = [(inputs, inputs.sum(1)) for inputs, _ in arrays()]
+    data = from_arrays(pairs, test=pairs[0])
+    metrics = laconic.simulate("fed_avg", nn.Linear(4, 1), data, metrics="mae", **ROUND).metrics
+    assert metrics["mae"] == pytest.approx(metrics["absolute_error"])
+
+
+def pixels(count: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 256, (count, 1, 4, 4)).astype(np.uint8)
+
+
+def test_pixels_and_floats_are_not_mixed_up():
+    half = ((0.5,), (0.5,))
+    classes = np.arange(6) % 2
+    data = from_arrays([(pixels(6), classes)], normalize=half)
+    result = laconic.simulate("fed_avg", "logistic", data, **ROUND)
+    expected = result.predict(pixels(6))
+    assert torch.equal(result.predict(pixels(6).astype(np.int64)), expected)
+    for wrong in (lambda: result.predict(pixels(6) / 255), lambda: result.evaluate((pixels(6) / 255, classes))):
+        with pytest.raises(DataError, match="floating-point, but those of training are integers, such as pixels"):
+            wrong()
+    with pytest.raises(DataError, match=r"\(test\): the inputs are floating-point"):
+        from_arrays([(pixels(6), classes)], test=(pixels(6) / 255, classes))
+    with pytest.raises(DataError, match=r"client 1 has inputs of torch.float32, client 0 of torch.uint8; pass pixels"):
+        from_arrays([(pixels(6), classes), (pixels(6) / 255, classes)])
+
+
+def test_images_of_floats_are_normalized_without_a_division_by_255():
+    floats = from_arrays([(pixels(6) / 255, np.arange(6) % 2)], normalize=((0.5,), (0.25,)))
+    integers = from_arrays([(pixels(6), np.arange(6) % 2)], normalize=((0.5,), (0.25,)))
+    one, other = (data.batch(0, np.arange(6))[0] for data in (floats, integers))
+    assert torch.allclose(one, other, atol=1e-5) and one.abs().max() > 1
+
+
+def test_whole_numbers_for_a_model_of_a_normalized_table():
+    rows = np.random.default_rng(2).integers(0, 100, (20, 2))
+    scales = ((50.0, 50.0), (30.0, 30.0))
+    data = from_arrays([(rows.astype(np.float32), np.arange(20) % 2)], test=(rows, np.arange(20) % 2), normalize=scales)
+    result = laconic.simulate("fed_avg", "logistic", data, **ROUND)
+    expected = result.predict(rows.astype(np.float32))
+    assert torch.equal(result.predict(rows), expected)
+    assert result.evaluate((rows, np.arange(20) % 2)) == result.metrics
