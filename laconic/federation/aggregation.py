@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -67,3 +68,14 @@ class RunningMean:
             if not helper.cancel():  # a helper that has not started has nothing left to do
                 helper.result()
         self._helpers = []
+
+
+def weighted_mean(values: Iterable[tuple[float, float]]) -> float:
+    """The mean of (value, weight) pairs, without values that are NaN; NaN if nothing is left.
+
+    >>> weighted_mean([(1.0, 1), (4.0, 2), (math.nan, 5)])
+    3.0
+    """
+    known = [(value, weight) for value, weight in values if not math.isnan(value)]
+    total = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total if total else math.nan

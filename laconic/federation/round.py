@@ -17,13 +17,12 @@ from torch import Tensor
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import BroadcastModel
 from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MEAN, MODEL, UPDATE, Exchange, Phase, Stream
-from laconic.algorithms.methods.received import Aggregate, Received
+from laconic.algorithms.methods.received import Received
 from laconic.compression import DENSE, Codec, Payload, decode_body, encode_dense, encode_exactly
 from laconic.compression.packet import Body, Flag, Packet
 from laconic.core.errors import PacketError
 from laconic.core.randomness import GLOBAL, Draw
-from laconic.federation.aggregation import RunningMean
-from laconic.federation.defenses import CoordinateMean, NoisyMean
+from laconic.federation.aggregation import weighted_mean
 from laconic.federation.engine import Engine
 from laconic.federation.ledger import RoundCosts
 from laconic.federation.messages import Instruction, MalformedReply, Probe, Reply
@@ -39,7 +38,6 @@ from laconic.federation.replies import (
 )
 from laconic.federation.sampling import limited
 from laconic.federation.server import Server
-from laconic.federation.settings import share
 from laconic.federation.update_norms import kind_of
 
 
@@ -92,7 +90,7 @@ class Round:
         self._losses: list[tuple[float, float]] = []
         self._start: Tensor | None = None
         """The projection of the model that the round begins with, if `DirectionFilter` needs it."""
-        self.received = Received(self.layout, server.model.device, self._aggregate)
+        self.received = Received(self.layout, server.model.device, server.new_aggregate)
         """The aggregated vectors by stream."""
         if server.defenses.noise:
             # Create the aggregate even if no update arrives: the noise must be added in every round.
@@ -392,26 +390,10 @@ class Round:
         As FedAMD's paper measures it (Wu et al., 2023, appendix F.1). Of a method without updates, such as EF21, it is the
         mean over all clients that report a loss.
         """
-        known = [(loss, count) for loss, count in self._losses if not math.isnan(loss)]
-        samples = sum(count for _, count in known)
-        return sum(loss * count for loss, count in known) / samples if samples else math.nan
+        return weighted_mean(self._losses)
 
     def _context(self, client: int = GLOBAL) -> RoundContext:
         server = self.server
         # With noise, no client's answer may depend on who else takes part, and none may learn it.
         invited = server.count if server.defenses.noise else len(self.participants)
         return RoundContext(self.layout, server.randomness, server.round, client, invited, len(server.data))
-
-    def _aggregate(self, stream: str) -> Aggregate:
-        server = self.server
-        size = self.layout.buffer_size if stream == BUFFERS else self.layout.size
-        like = (size, self.layout.dtype, server.model.device)
-        defenses = server.defenses
-        trim = share(defenses.aggregate)
-        if trim is not None:
-            return CoordinateMean(*like, trim)
-        if defenses.noise:
-            assert isinstance(defenses.clip, float)
-            noise = server.secret.numpy(Draw.PRIVACY_NOISE, server.round)
-            return NoisyMean(*like, noise, defenses.noise * defenses.clip, server.count)
-        return RunningMean(*like)

@@ -9,20 +9,21 @@ from torch import Tensor
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.methods.exchange import BUFFERS
-from laconic.algorithms.methods.received import Received
+from laconic.algorithms.methods.received import Aggregate, Received
 from laconic.core.layout import Layout
 from laconic.core.part import State, section
-from laconic.core.randomness import Randomness
+from laconic.core.randomness import Draw, Randomness
 from laconic.data.federated import ClientData, sizes_of
+from laconic.federation.aggregation import RunningMean
 from laconic.federation.blocklist import Blocklist
 from laconic.federation.client_links import ClientLinkState, DiskClientLinkState
 from laconic.federation.client_table import ClientTable
-from laconic.federation.defenses import check_defenses, resolve_clip
+from laconic.federation.defenses import CoordinateMean, NoisyMean, check_defenses, resolve_clip
 from laconic.federation.direction import DirectionFilter
 from laconic.federation.policy import ReplyPolicy
 from laconic.federation.privacy import check_noise
 from laconic.federation.sampling import limited, participants
-from laconic.federation.settings import AnySampling, Defenses, Weighting
+from laconic.federation.settings import AnySampling, Defenses, Weighting, share
 from laconic.federation.update_norms import UpdateNormFilter
 
 
@@ -122,6 +123,19 @@ class Server:
         if self.weighting == "uniform":
             return 1.0
         return float(self.data.size(client) if self.weight_limit is None else self.client_weights()[client])
+
+    def new_aggregate(self, stream: str) -> Aggregate:
+        """An empty accumulator for the vectors of a stream in this round."""
+        size = self.layout.buffer_size if stream == BUFFERS else self.layout.size
+        like = (size, self.layout.dtype, self.model.device)
+        trim = share(self.defenses.aggregate)
+        if trim is not None:
+            return CoordinateMean(*like, trim)
+        if self.defenses.noise:
+            assert isinstance(self.defenses.clip, float)
+            noise = self.secret.numpy(Draw.PRIVACY_NOISE, self.round)
+            return NoisyMean(*like, noise, self.defenses.noise * self.defenses.clip, self.count)
+        return RunningMean(*like)
 
     def begin_round(self) -> None:
         """Acknowledge the previous rounds if they are durable."""
