@@ -189,7 +189,7 @@ def check(page: Any) -> None:
     assert HTML in page.locator("#curves .ytitle").text_content()
     assert HTML[:20] in page.locator("#streams .annotation").first.text_content()
     assert HTML in page.inner_text("#runs") and HTML[:20] in page.inner_text("#headline")
-    assert "k<" in page.inner_text("#facts"), "the end of the data set's name"
+    assert HTML.rpartition("/")[2] in page.inner_text("#facts"), "the data set, without its folder"
     assert "cannot be read: " in page.inner_text("#summary") and "onerror=alert(1)" in page.inner_text("#summary")
     assert page.troubles == []
 
