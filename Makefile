@@ -37,9 +37,9 @@ test: check
 test-long: .venv/installed-dev
 	$(BIN)/pytest -n 2 --dist loadgroup -m long
 
+# Writes benchmarks/results/. `python benchmarks/compare.py BASE` compares the working tree with another commit.
 bench: .venv/installed-dev
-	$(BIN)/python benchmarks/simulation.py
-	$(BIN)/python benchmarks/codec.py
+	$(BIN)/python benchmarks/suite.py
 
 # The site, into site/: open site/index.html, or serve it where the search should work, too. Links that lead nowhere and pages that nothing leads to fail.
 docs: .venv/installed-dev

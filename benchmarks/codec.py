@@ -45,6 +45,7 @@ from laconic.compression.selection import largest
 from laconic.core.layout import Layout
 from laconic.data import Examples, FederatedData
 from laconic.federation.aggregation import RunningMean
+from laconic.federation.replies import CodedVector
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
 
@@ -254,9 +255,11 @@ def codec_fraction(model: str, spelling: str, rounds: int) -> dict[str, float]:
     algorithm = laconic.fed_cams(compressor=spelling, local_lr=0.05, **ROUNDS[model])
     settings = Settings(rounds=rounds + 2, participants=20, eval_every=rounds + 2)  # no evaluation before the end
     taken: list[tuple[float, float]] = []
-    plain = {name: getattr(laconic.Compressed, name) for name in ("encode", "fold")}
-    for name, method in plain.items():
-        setattr(laconic.Compressed, name, clocked(method, taken))
+    plain = [
+        (owner, name, getattr(owner, name)) for owner, name in ((laconic.Compressed, "encode"), (CodedVector, "decode"))
+    ]
+    for owner, name, method in plain:
+        setattr(owner, name, clocked(method, taken))
     simulation = Simulation(algorithm, make_task(module, data), data, settings)
     try:
         own_rounds = simulation.rounds()
@@ -269,8 +272,8 @@ def codec_fraction(model: str, spelling: str, rounds: int) -> dict[str, float]:
         own_rounds.close()
     finally:
         simulation.close()
-        for name, method in plain.items():
-            setattr(laconic.Compressed, name, method)
+        for owner, name, method in plain:
+            setattr(owner, name, method)
     inside = [sum(column) for column in zip(*taken, strict=True)]
     fractions = {
         "codec_fraction_of_round": inside[1] / processor,

@@ -19,36 +19,12 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import peers
 import torch
+from timed import Timed, timed_gradients
 from workloads import THREADS, WORKS, BareLoop, HandWritten, Work, load_data, make_simulation
-
-from laconic.engine import inline
-from laconic.gradients.base import Gradients
-
-
-class Timed:
-    """Wraps a gradient function and adds up the time spent in it."""
-
-    wall = 0.0
-    processor = 0.0
-
-    def __init__(self, inner: Gradients) -> None:
-        self.inner = inner
-        self.descend = partial(self._timed, inner.descend)
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._timed(self.inner, *arguments)
-
-    def _timed(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        wall, processor = time.perf_counter(), time.thread_time()
-        result = call(*arguments)
-        Timed.wall += time.perf_counter() - wall
-        Timed.processor += time.thread_time() - processor
-        return result
 
 
 def seconds(action: Callable[[], Any]) -> float:
@@ -62,9 +38,8 @@ def measure(work: Work, rounds: int) -> dict[str, float]:
     data = load_data(work)
     torch.set_num_threads(THREADS)
     bare = BareLoop(work, data, work.build())
-    plain_make = inline.make_gradients
-    inline.make_gradients = lambda *arguments: Timed(plain_make(*arguments))
-    simulation = make_simulation(work, data, rounds + 2)
+    with timed_gradients():
+        simulation = make_simulation(work, data, rounds + 2)
     own_rounds = simulation.rounds()
 
     def our_round() -> None:
@@ -87,7 +62,6 @@ def measure(work: Work, rounds: int) -> dict[str, float]:
         limits += [seconds(limit.round)] if limit else []
     own_rounds.close()
     simulation.close()
-    inline.make_gradients = plain_make
     return {
         **({"limit_over_bare_loop": _median_ratio(theirs, limits)} if limit else {}),
         "speedup_over_bare_loop": _median_ratio(theirs, ours),

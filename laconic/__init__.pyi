@@ -10,7 +10,12 @@ from .algorithms.downlinks.repeated import Repeated as Repeated
 from .algorithms.methods.anchor_sampling import AnchorSampling as AnchorSampling
 from .algorithms.methods.base import LocalMethod as LocalMethod, Method as Method, method as method
 from .algorithms.methods.cohort import Cohort as Cohort
-from .algorithms.methods.compressed_gradients import DIANA as DIANA, EF21 as EF21, EF21SGDM as EF21SGDM
+from .algorithms.methods.compressed_gradients import (
+    DIANA as DIANA,
+    EF21 as EF21,
+    EF21SGDM as EF21SGDM,
+    VRDIANA as VRDIANA,
+)
 from .algorithms.methods.control_variates import ControlVariates as ControlVariates
 from .algorithms.methods.controlled_averaging import SCAFCOM as SCAFCOM, SCALLION as SCALLION
 from .algorithms.methods.dynamic_regularization import FedDyn as FedDyn
@@ -81,10 +86,12 @@ from .algorithms.recipes import (
     scallion as scallion,
     sparse_loco as sparse_loco,
     stc as stc,
+    vr_diana as vr_diana,
 )
 from .algorithms.uplinks.compressed import Compressed as Compressed
 from .algorithms.uplinks.dense import DenseUplink as DenseUplink
 from .algorithms.uplinks.base import Uplink as Uplink
+from .algorithms.uplinks.lag import LAG as LAG
 from .algorithms.uplinks.lazy import Accelerated as Accelerated, Lazy as Lazy
 from .algorithms.uplinks.shifted import Shifted as Shifted
 from .api import compare as compare, simulate as simulate

@@ -35,7 +35,7 @@ def client_arrays() -> list[tuple[np.ndarray, np.ndarray]]:
         inputs = generator.normal(
             loc=generator.normal(size=FEATURES), scale=generator.uniform(0.5, 2), size=(size, FEATURES)
         )
-        # Features are stored as float32; the oracle must see the same numbers.
+        # Few enough bits that a run in float32 sees the same numbers, too.
         inputs = inputs.astype(np.float32).astype(np.float64)
         labels = (inputs @ truth.T + generator.normal(size=(size, CLASSES))).argmax(1)
         arrays.append((inputs, labels))

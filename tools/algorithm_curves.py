@@ -39,6 +39,7 @@ SETTINGS = {
     "ef21_p": "server_lr=0.5",
     "ef21_bc": "server_lr=0.5",
     "diana": "server_lr=0.5",
+    "vr_diana": "server_lr=0.5",
     "marina": "server_lr=0.5",
 }
 """Deviations from a recipe's defaults, shown below the curve."""

@@ -88,6 +88,8 @@ COMPRESSORS = (
 EVERY_FAULT = "--drop 0.15 --late 0.15 --duplicate 0.15 --crash 0.15 --lose-state 0.1 --rounds 10"
 FEW = "--partition iid --participants 4 --rounds 2"
 RAY = "--engine ray --workers 2"
+PROCESSES = "--engine processes --threads 2"
+OWN_TRAINING = "--set method.name=own_training --set method.function=own.py:train"
 NATURAL = "--partition natural --participants 4 --rounds 2"
 FED_AMD, FED_EF_AMS = "--algorithm fed_amd --local-lr 0.05", "--algorithm fed_ef_ams --server-lr 0.03"
 """With their former default rates."""
@@ -114,6 +116,11 @@ CASES = [
     *(Case(f"memory/{name}", f"{_recipe(name)} --partition iid") for name in RECIPES.split()),
     *(Case(f"disk/{name}", f"{_recipe(name)} --store disk") for name in RECIPES.split()),
     *(Case(f"ray/{name}", f"{_recipe(name)} --partition iid {RAY}") for name in RECIPES.split()),
+    # The base runs them inline: the engines have the same numbers.
+    *(
+        Case(f"processes/{name}", f"{_recipe(name)} --partition iid", f"{_recipe(name)} --partition iid {PROCESSES}")
+        for name in RECIPES.split()
+    ),
     *(Case(f"faults/{name}", f"{_recipe(name)} {EVERY_FAULT}") for name in RECIPES.split()),
     Case("flower/fed_avg", "fed_avg", "fed_avg:weighting=uniform"),
     Case("flower/fed_cams", "fed_cams:compressor=sign"),
@@ -134,6 +141,11 @@ CASES = [
     Case("model/resnet18", f"--model resnet18 {FEW} --participants 2 --rounds 1 --local-steps 1 --batch-size 4"),
     Case("ray/model-batch-norm", f"--model cnn_fashion {RAY} {FEW}"),
     Case("ray/faults", f"--algorithm fed_bnlaca {RAY} {EVERY_FAULT}"),
+    Case("processes/batch-norm", f"--model cnn_fashion {FEW}", f"--model cnn_fashion {FEW} {PROCESSES}"),
+    Case(
+        "processes/faults", f"--algorithm fed_bnlaca {EVERY_FAULT}", f"--algorithm fed_bnlaca {EVERY_FAULT} {PROCESSES}"
+    ),
+    Case("processes/own-training", OWN_TRAINING, f"{OWN_TRAINING} {PROCESSES}"),
     Case("data/mnist-lenet5", f"--dataset mnist --model lenet5 {FEW}"),
     Case("data/mnist-lenet5-heavy-sign", f"--dataset mnist --model lenet5 --algorithm fed_laconic_1 {FEW}"),
     Case("data/mnist-cnn-mnist", f"--dataset mnist --model cnn_mnist {FEW} --local-steps 3"),
@@ -234,7 +246,7 @@ CASES = [
     Case("local/clip-norm", "--set method.clip_norm=0.5"),
     Case("local/clip-norm-page", "--algorithm fed_page --set method.clip_norm=0.5"),
     Case("local/prox", "--algorithm fed_prox --set method.proximal=0.5"),
-    Case("local/own-training", "--set method.name=own_training --set method.function=own.py:train"),
+    Case("local/own-training", OWN_TRAINING),
     Case("schedule/local-step", "--set method.local_schedule=step:2:0.5"),
     Case("schedule/local-inverse-sqrt", "--set method.local_schedule=inverse_sqrt --algorithm scaffold"),
     Case("schedule/local-cosine", "--set method.local_schedule=cosine:10 --algorithm fed_comgate"),

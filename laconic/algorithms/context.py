@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from laconic.core.layout import Layout
 from laconic.core.randomness import GLOBAL, Randomness
@@ -22,6 +23,8 @@ class RoundContext:
     """n, the number of participants; with privacy noise the expected one, since the drawn one depends on who takes part."""
     population: int = 1
     """N, the number of clients."""
+    model: Tensor | None = None
+    """On a client that encodes its answer: the model that it started from."""
 
     def generator(self, purpose: str) -> np.random.Generator:
         """The random generator of this round and client for one purpose."""

@@ -6,7 +6,7 @@ parameters that none of its parts has. Parameters of your own parts go through t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from torch import nn
@@ -31,9 +31,10 @@ class Changes(TypedDict, total=False):
     optimizer: Optimizer | str | Table
     downlink: Downlink | str | Table
 
+    aggregation: Literal["lazy", "accelerated"]
     alpha: float
     anchor_batch: int | Literal["full"]
-    average: int
+    average: float
     batch_order: BatchOrder
     batch_size: int | Literal["full"]
     beta1: float
@@ -41,7 +42,7 @@ class Changes(TypedDict, total=False):
     bias_correction: bool
     clip_norm: float | None
     compressor: Compressor | str
-    constant: float | Literal["suggested"]
+    constant: float | Literal["suggested"] | None
     epsilon: float
     epsilon_inside: bool
     feedback: Literal["sent", "used"]
@@ -57,24 +58,33 @@ class Changes(TypedDict, total=False):
     local_schedule: RateSchedule | str
     local_steps: int | None
     mean_compressor: GroupedCompressor | str | None
-    memory: bool | Literal["auto", "standard", "global"]
+    memory: bool | Literal["auto", "standard", "global", "printed"]
     memory_decay: float
+    mirror_start: Literal["model", "zero"]
     momentum: float
     momentum_rate: float
     nesterov: bool
     period: int | None
     pl_constant: float
-    probability: float | Literal["optimal", "optimal_pl"]
+    probability: float | Literal["optimal", "optimal_pl"] | str | Sequence[float] | Callable[[int], float]
     probability_divisor: float
     proximal: float
     quantizer: GroupedCompressor | str | None
     random_steps: bool
     restart_after: int | None
     restart_from: int
+    rule: Literal["update", "model"]
     server_lr: float
     server_schedule: RateSchedule | str
     shift_rate: float | None
+    smoothness: float | None
+    sparsifier: GroupedCompressor | str | None
     step_schedule: RateSchedule | str
+    steps_from: Literal["mean", "own"]
     threshold: float | None
     tracker_rate: float | None
+    trainers: Literal["all", "one"]
     warm_start: bool
+    weight: float
+    weight_decay: float
+    window: int

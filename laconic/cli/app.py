@@ -21,12 +21,14 @@ from laconic.cli.options import (
     Ranking,
     Report,
     Resume,
+    as_target,
     help_of,
     implemented_in,
     with_callbacks,
     with_config,
     with_trust,
 )
+from laconic.run.target import Target
 from laconic.search.space import PRESETS
 from laconic.version import __version__
 
@@ -237,7 +239,7 @@ def plot(
         typer.Option(
             "--chart",
             metavar="curves|pareto|bytes",
-            help="curves; pareto: final accuracy against cost with the Pareto front; bytes: traffic by stream.",
+            help="curves; pareto: accuracy against cost with the Pareto front; bytes: traffic by stream.",
         ),
     ] = "curves",
     metric: Annotated[
@@ -251,6 +253,22 @@ def plot(
         ),
     ] = None,
     linear: Annotated[bool, typer.Option("--linear", help="Linear instead of logarithmic horizontal axis.")] = False,
+    target: Annotated[
+        Target | None,
+        typer.Option(
+            "--target",
+            metavar="ACCURACY|METRIC=VALUE",
+            parser=as_target,
+            help="Draw a line at this accuracy in %, or at the value of another metric.",
+        ),
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", help="Only runs on this data set. Needed if they are on several.")
+    ] = None,
+    style: Annotated[
+        str,
+        typer.Option("--style", metavar="screen|paper", help="paper: one column wide, small fonts and no title."),
+    ] = "screen",
 ) -> None:
     """Plot runs: curves, the Pareto front, or bytes by stream."""
 
@@ -260,7 +278,7 @@ def plot(
 def list_algorithms(
     name: Annotated[str | None, _labels(help="Show one algorithm in detail: NAME or NAME:key=value,key=value.")] = None,
 ) -> None:
-    """List the algorithms with their papers, parts and defaults."""
+    """List the algorithms with their papers; with a name: its parts, formulas and parameters."""
 
 
 @app.command("datasets", rich_help_panel=LIST)

@@ -10,13 +10,17 @@ from rich.table import Table
 
 from laconic import data, models
 from laconic.algorithms.algorithm import Algorithm
-from laconic.algorithms.recipes import RECIPES
+from laconic.algorithms.recipes import RECIPES, Recipe, make
 from laconic.cli.console import stdout
 from laconic.core.part import stated_sensitivity
 from laconic.report.tables import new_table
 from laconic.run.config import load_config
 from laconic.run.keys import SHORT_NAMES
 from laconic.run.labels import split_label
+
+_VENUE_AND_YEAR = r"(?: [A-Z]+[A-Za-z ]*)? (?P<year>\d{4})"
+CITATION = rf"(?P<author>[A-Z]\w+)(?: et al\.|(?:, [A-Z]\w+)* and [A-Z]\w+),{_VENUE_AND_YEAR}|FedBNLACA's paper"
+"""The paper in the docstring of a recipe, such as Li and Li, ICML 2023."""
 
 
 def list_algorithms(name: str | None) -> None:
@@ -28,16 +32,33 @@ def list_algorithms(name: str | None) -> None:
 
 
 def _algorithms() -> Table:
-    table = new_table("algorithm", "description and paper", "parts and defaults")
+    """One line per algorithm. A narrow terminal has no room for the parts."""
+    usual = {slot: part.name for slot, part in make("fed_avg").parts().items()}
+    rows = [("algorithm", "paper", "what it does", "parts other than fed_avg's")]
     for name, recipe in RECIPES.items():
-        parts = []
-        for slot, part in recipe().parts().items():
-            values = ", ".join(
-                f"{key}={'not set' if value is None else value}" for key, value in part.parameters().items()
-            )
-            parts.append(f"{slot}: {part.name}" + (f" ({values})" if values else ""))
-        table.add_row(name, inspect.getdoc(recipe) or "", "\n".join(parts))
+        parts = ", ".join(part.name for slot, part in recipe().parts().items() if part.name != usual[slot])
+        rows.append((name, *_described(recipe), parts))
+    shown = 4 if stdout.width >= 110 else 3
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)][:shown]
+    # The description is cut to the room that is left, so that every algorithm has one line.
+    widths[2] = min(widths[2], stdout.width - sum(widths) + widths[2] - 2 * shown)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for name, width in zip(rows[0], widths, strict=False):
+        table.add_column(name, width=width, no_wrap=True, overflow="ellipsis")
+    for row in rows[1:]:
+        table.add_row(*map(escape, row[:shown]))
+    table.caption, table.caption_justify = "In detail: laconic algorithms NAME", "left"
     return table
+
+
+def _described(recipe: Recipe) -> tuple[str, str]:
+    """The paper of a recipe, as first author and year, and its description without the citation."""
+    text = (inspect.getdoc(recipe) or "").partition("\n\n")[0].replace("\n", " ")
+    found = re.search(CITATION, text)
+    if found is None:
+        return "Laconic" if "laconic" in recipe.__name__ else "", text.rstrip(".")
+    paper = f"{found['author']} {found['year']}" if found["author"] else "FedBNLACA"
+    return paper, text[: found.start()].rstrip(" .(") or text
 
 
 def _algorithm(chosen: Algorithm) -> list[Table]:

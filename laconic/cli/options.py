@@ -31,29 +31,41 @@ from laconic.run.target import COSTS, Target
 
 Command = Callable[..., None]
 
-OUTPUT = "Output"
+OUTPUT = "Output (docs/guides/read-the-report.md)"
 PANELS = {
-    "Data": ("dataset", "partition", "clients", "augment", "skip_empty", "data_dir"),
+    "Data (docs/guides/own-data-and-model.md)": (
+        "dataset",
+        "partition",
+        "clients",
+        "augment",
+        "skip_empty",
+        "data_dir",
+    ),
     "Model": ("model", "dtype", "subspace"),
-    "Training": (
+    "Training (docs/guides/settings.md)": (
         *("rounds", "participants", "local_steps", "local_epochs"),
         *("batch_size", "batch_order", "local_lr", "local_optimizer", "local_optimizer_state", "seed"),
     ),
-    "Links": ("compressor", "granularity", "memory", "downlink"),
+    "Links (docs/guides/choose-a-compressor.md)": ("compressor", "granularity", "memory", "downlink"),
     "Server": ("server_lr", "sampling", "weighting"),
     OUTPUT: ("eval_every", "metrics", "client_eval", "personalize", "diagnostics", "full_gradient"),
     "Network and faults": (
         *("bandwidth_up", "bandwidth_down", "latency", "deadline"),
         *("drop", "late", "duplicate", "crash", "lose_state"),
     ),
-    "Defenses": ("aggregate", "clip_updates", "refuse_updates", "dp_noise", "dp_delta"),
-    "Engine": (
+    "Defenses (docs/defenses.md)": ("aggregate", "clip_updates", "refuse_updates", "dp_noise", "dp_delta"),
+    "Engine (docs/performance.md)": (
         *("device", "engine", "workers", "ray_address", "strategy"),
         *("threads", "chunk", "store", "store_cache"),
     ),
     "Other settings": ("imports",),
 }
-"""The options of a run, in the order in which the help shows them."""
+"""The options of a run, in the order in which the help shows them. Titles name the guide."""
+_OUTPUT_ORDER = (
+    *("target", "rank_by", "out", "eval_every", "metrics", "report", "as_json", "resume", "from_round"),
+    *("client_eval", "personalize", "early_stopping", "save_best", "diagnostics", "full_gradient"),
+)
+"""The usual options of the output, first. Those that are not here come after them."""
 _FLAGS = {
     "memory": "--memory/--no-memory",
     **{name: f"--{name.replace('_', '-')}" for name in ("diagnostics", "full_gradient", "skip_empty")},
@@ -253,7 +265,7 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
 
     # The help shows panels in the order of their first option.
     order = [None, *PANELS]
-    parameters = sorted([*own, *shared], key=lambda parameter: order.index(_panel(parameter)))
+    parameters = sorted([*own, *shared], key=lambda parameter: (order.index(_panel(parameter)), _place(parameter)))
     return _with_parameters(command, parameters)
 
 
@@ -298,6 +310,13 @@ def _allowed(error: UntrustedCode) -> bool:
 def _panel(parameter: inspect.Parameter) -> str | None:
     panel: str | None = get_args(parameter.annotation)[1].rich_help_panel
     return panel
+
+
+def _place(parameter: inspect.Parameter) -> int:
+    """The place of an option of the output in its panel. Other panels keep their order."""
+    if _panel(parameter) != OUTPUT:
+        return 0
+    return _OUTPUT_ORDER.index(parameter.name) if parameter.name in _OUTPUT_ORDER else len(_OUTPUT_ORDER)
 
 
 def _option(name: str, panel: str, defaults: dict[str, str]) -> inspect.Parameter:

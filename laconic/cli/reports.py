@@ -8,10 +8,11 @@ from pathlib import Path
 from laconic.cli.console import say
 from laconic.cli.output import check_file
 from laconic.core.errors import ConfigError, unknown_name
+from laconic.report.figure import STYLES, Scale
 from laconic.report.gather import find_runs, gather
 from laconic.report.live import serve
 from laconic.report.page import report as write_report
-from laconic.report.plot import CHARTS, COSTS, FORMATS, Scale, pareto, traffic
+from laconic.report.plot import CHARTS, COSTS, FORMATS, pareto, traffic
 from laconic.report.plot import plot as draw_curves
 from laconic.report.reading import COSTS as RUN_COSTS
 from laconic.report.reading import Table
@@ -58,35 +59,54 @@ def plot(
     metric: str | None = None,
     cost: str | None = None,
     linear: bool = False,
+    target: Target | None = None,
+    dataset: str | None = None,
+    style: str = "screen",
 ) -> None:
     """Plot runs to an image file."""
-    _check_axes(chart, metric, cost, linear)
+    _check_axes(chart, metric, cost, linear or target is not None)
+    if style not in STYLES:
+        raise unknown_name("style", style, STYLES)
     out, metric, cost = out or Path(f"{chart}.svg"), metric or "accuracy", cost or "bytes"
     check_file(out)
     if out.suffix[1:] not in FORMATS:
         raise ConfigError(f"--out '{out}': a file that ends in {', '.join('.' + name for name in FORMATS)} is allowed")
     found = gather(find_runs(runs), course=RUN_COSTS)
     _say_skipped(found["unreadable"])
-    gathered: list[Table] = found["runs"]
+    gathered = _on_one_dataset(found["runs"], dataset)
     scale: Scale = "linear" if linear else "log"
     if chart == "bytes":
-        traffic(gathered, out)
+        traffic(gathered, out, style)
     elif chart == "pareto":
-        pareto(_with_metric(metric, gathered), out, cost=cost, scale=scale)
+        pareto(_with_metric(metric, gathered), out, cost=cost, scale=scale, target=target, style=style)
     else:
-        draw_curves(_with_metric(metric, gathered), out, metric=metric, cost=cost, scale=scale)
+        shown = _with_metric(metric, gathered)
+        draw_curves(shown, out, metric=metric, cost=cost, scale=scale, target=target, style=style)
     say(f"The plot is {out}")
 
 
-def _check_axes(chart: str, metric: str | None, cost: str | None, linear: bool) -> None:
+def _check_axes(chart: str, metric: str | None, cost: str | None, more: bool) -> None:
     if chart not in CHARTS:
         raise unknown_name("chart", chart, CHARTS)
     if chart != "curves" and metric is not None:
         raise ConfigError(f"--show {metric}: only with --chart curves, not with --chart {chart}")
-    if chart == "bytes" and (cost is not None or linear):
-        raise ConfigError("--against and --linear: only with --chart curves or pareto, not with --chart bytes")
+    if chart == "bytes" and (cost is not None or more):
+        raise ConfigError(
+            "--against, --linear and --target: only with --chart curves or pareto, not with --chart bytes"
+        )
     if cost is not None and cost not in COSTS:
         raise unknown_name("cost", cost, COSTS)
+
+
+def _on_one_dataset(runs: list[Table], dataset: str | None) -> list[Table]:
+    """The runs on a data set, named in full or by its file. Unlike data never share a chart."""
+    names = dict.fromkeys(str(run["settings"]["dataset"]) for run in runs)
+    chosen = [name for name in names if dataset in (None, name, Path(name).name)]
+    if not chosen and dataset is not None:
+        raise unknown_name("data set", dataset, names)
+    if len(chosen) > 1:
+        raise ConfigError(f"the runs are on several data sets; choose one with --dataset: {', '.join(names)}")
+    return [run for run in runs if run["settings"]["dataset"] in chosen]
 
 
 def _with_metric(metric: str, runs: list[Table]) -> list[Table]:

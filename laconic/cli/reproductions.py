@@ -6,6 +6,7 @@ import shlex
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.markup import escape
@@ -91,27 +92,36 @@ def _show(study: Study, data: Data) -> None:
 
 
 def _list() -> object:
-    table = new_table("name", "what", "paper", "studies", "only with --full")
+    table = new_table("name", "what", "paper", "without --full")
     for name, reproduction in REPRODUCTIONS.items():
-        left_out = [_left_out(study) for study in reproduction.studies.values()]
-        table.add_row(
-            name,
-            reproduction.what,
-            reproduction.paper.partition(". ")[0],
-            str(len(reproduction.studies)),
-            "; ".join(dict.fromkeys(filter(None, left_out))) or "more seeds",
-        )
+        paper = reproduction.paper.partition(". ")[0].partition("; ")[0]
+        table.add_row(name, reproduction.what, paper, _shortened([*reproduction.studies.values()]))
+    table.caption_justify = "left"
+    table.caption = "A shortened study takes minutes to an hour; --full runs all settings, rounds and seeds."
     return table
 
 
-def _left_out(study: Study) -> str:
+def _shortened(studies: Sequence[Study]) -> str:
+    """What is shortened, in words."""
+    included = [study for study in studies if study.short is None or not study.short.left_out]
+    words = [f"{len(included)} of {len(studies)} studies"] if len(included) < len(studies) else []
+    extents: dict[tuple[str, int], list[int]] = {}
+    for study in included:
+        for what, shortened, total in _extents(study):
+            extents.setdefault((what, total), []).append(shortened)
+    for (what, total), counts in extents.items():
+        words.append(f"{' to '.join(map(str, sorted({min(counts), max(counts)})))} of {total} {what}")
+    return ", ".join(words) or ("all, one seed" if any(study.seeds > 1 for study in studies) else "all")
+
+
+def _extents(study: Study) -> Iterator[tuple[str, int, int]]:
+    """What is shortened of a study, to how many, and of how many."""
     short, experiment = study.short, study.experiment
     if short is None or experiment is None:
-        return ""
-    if short.left_out:
-        return "whole studies"
-    fewer = short.rounds is not None and short.rounds < experiment.rounds
-    left_out = [f"rounds {(short.rounds or 0) + 1} to {experiment.rounds}"] if fewer else []
-    left_out += ["some settings"] if short.labels else []
-    left_out += ["most learning rates"] if short.rates else []
-    return ", ".join(left_out)
+        return
+    if short.rounds is not None and short.rounds < experiment.rounds:
+        yield "rounds", short.rounds, experiment.rounds
+    if short.labels:
+        yield "settings", len(short.labels), len(experiment.runs)
+    if short.rates:
+        yield "learning rates", len(short.rates), len(experiment.rates)

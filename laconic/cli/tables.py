@@ -12,8 +12,8 @@ from laconic.run.tune import Timing
 
 def timings(measured: Sequence[Timing]) -> Table:
     """The measurements of `tune`, fastest first."""
-    table = new_table("strategy", "vmap width", "threads", "seconds per round")
+    table = new_table("strategy", "vmap width", "workers", "seconds per round")
     for timing in measured:
         width = str(timing.numerics.vmap_width) if timing.numerics.strategy == "vmap" else ""
-        table.add_row(timing.numerics.strategy, width, str(timing.threads), f"{timing.seconds_per_round:.3g}")
+        table.add_row(timing.numerics.strategy, width, timing.on, f"{timing.seconds_per_round:.3g}")
     return table

@@ -66,7 +66,10 @@ def run(
     observers = [LiveView(stderr), *chosen_callbacks(**callbacks)]
     try:
         finished = run_config(wanted, directory, observers, resume=resume, from_round=from_round, target=target)
-    except Diverged:
+    except Diverged as error:
+        if not as_json:
+            label = wanted.build_algorithm().title
+            stdout.print(outcome([], stdout.width, failed={label: str(error)}).rich())
         # The report shows the rounds before the divergence.
         if report:
             note(f"The report is {_report(directory, target)}")
@@ -177,10 +180,7 @@ def compare(
     if as_json:
         print_json({"runs": comparison.summaries()})
         return
-    if finished:
-        stdout.print(comparison.table(stdout.width).rich())
-    for label in failed:
-        say(f"{label}: diverged")
+    stdout.print(comparison.table(stdout.width).rich())
     say(f"Runs are in {directory}{and_report(page)}")
 
 
@@ -241,6 +241,7 @@ def tune(config: Path | None, algorithm: str | None, out: Path, options: dict[st
     timings = measure_strategies(wanted, lambda timing: note(f"  {timing}"))
     stdout.print(tables.timings(timings))
     best = timings[0]
-    chosen = wanted.model_copy(update={"numerics": best.numerics, "threads": best.threads})
+    engine = {} if wanted.engine == "ray" else {"engine": best.engine}
+    chosen = wanted.model_copy(update={"numerics": best.numerics, "threads": best.threads} | engine)
     write_atomically(out, chosen.to_toml().encode())
     say(f"Fastest: {best}. Written to {out}; use it with: laconic run {out}")

@@ -17,7 +17,7 @@ from laconic.compression.compressors.quantized import QSGD, Uniform
 from laconic.compression.compressors.sign import HeavySign, Sign
 from laconic.compression.compressors.sparse import RandomK, TopK, encode_exactly, encode_sparse
 from laconic.compression.compressors.spelling import AnyCompressor, parse_compressor, split_granularity
-from laconic.compression.decoding import body_norm, decode_body, decode_dense
+from laconic.compression.decoding import body_norm, decode_body, decode_dense, is_zero
 from laconic.compression.forms import Form, Kept, Levels, Signs, Values
 from laconic.compression.groups import Granularity
 from laconic.compression.packet import HEADER_BYTES
@@ -63,6 +63,7 @@ __all__ = [
     "encode_dense",
     "encode_exactly",
     "encode_sparse",
+    "is_zero",
     "parse_compressor",
     "split_granularity",
     "sum_norm",

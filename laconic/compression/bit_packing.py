@@ -32,7 +32,7 @@ def pack(numbers: NDArray[Any], widths: int | Widths) -> bytes:
         widths = np.full(len(numbers), widths, dtype=np.uint8)
     bits = int(widths.sum(dtype=np.int64))
     words = np.zeros(bits // 64 + 2, dtype=np.uint64)
-    kernels.pack(numbers.astype(np.uint32), widths, words)
+    kernels.pack(numbers.astype(np.uint32, copy=False), widths, words)
     return words.astype("<u8", copy=False).tobytes()[: -(-bits // 8)]
 
 

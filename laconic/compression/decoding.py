@@ -17,6 +17,7 @@ from laconic.compression.payload import DensePayload, SentPayload
 from laconic.compression.positions import Placement, read_positions
 from laconic.compression.rotation import rotate
 from laconic.compression.values import ValueReader, read_values
+from laconic.core.devices import all_finite
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 
@@ -24,12 +25,25 @@ _ROTATION = struct.Struct("<IB")
 _DENSE_TYPES: dict[int, torch.dtype] = {codec: dtype for dtype, codec in DENSE_CODECS.items()}
 
 
-def decode_body(body: Body, layout: Layout) -> SentPayload:
+def decode_body(body: Body, layout: Layout, *, keep: bool = False) -> SentPayload:
     """Decode a body; `PacketError` if a field exceeds the bytes, a number is not finite, or the layout does not match.
 
     Error feedback and aggregation use this result, never the encoder's intermediate values. For any input, memory use stays
     below twice the dense vector.
+
+    Args:
+        keep: Whether the next call with the same object returns this result instead of decoding again. In a simulation both
+            sides of a link have the same object. The next call drops the result, so that messages that wait stay small.
     """
+    payload: SentPayload | None = body.memo.pop("payload", None)
+    if payload is None:
+        payload = _decode_any(body, layout)
+    if keep:
+        body.memo["payload"] = payload
+    return payload
+
+
+def _decode_any(body: Body, layout: Layout) -> SentPayload:
     if body.codec == DENSE_CODECS.get(layout.dtype):
         return decode_dense(body, layout.size, layout.dtype)
     if body.codec == Codec.ROTATED:
@@ -62,6 +76,16 @@ def body_norm(body: Body, layout: Layout) -> float:
         squares += float(np.square(block, dtype=np.float64).sum())
     symbols.finish()
     return math.sqrt(squares)
+
+
+def is_zero(body: Body, layout: Layout) -> bool:
+    """Whether the vector of a valid body is zero. Signs are not decoded for this: their scales tell it."""
+    if body.codec & 15 != Codec.SIGN:
+        return body_norm(body, layout) == 0
+    reader = BodyReader(body.data, layout)
+    groups = _groups(body.codec, reader, layout)[1]
+    count, _ = read_positions(body.codec, layout.size, groups, reader)
+    return not count or not reader.values(len(groups) - 1).any()
 
 
 def _open(body: Body, layout: Layout) -> tuple[Placement, ValueReader, SymbolReader, int]:
@@ -111,6 +135,6 @@ def decode_dense(body: Body, size: int, dtype: torch.dtype) -> SentPayload:
     # A body may be unaligned within a larger message, and torch needs writable memory.
     usable = kind.isnative and entries.flags.writeable and entries.flags.aligned
     values = torch.from_numpy(entries if usable else entries.astype(kind.newbyteorder("="), copy=True))
-    if size and not torch.isfinite(values.sum()) and not bool(torch.isfinite(values).all()):
+    if size and not all_finite(values):
         raise PacketError("not finite", "NaN or infinity")
     return DensePayload(values)

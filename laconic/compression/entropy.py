@@ -57,10 +57,14 @@ def cost(counts: Counts, weights: Weights) -> float:
 
 def count_symbols(symbols: Symbols, size: int) -> Counts:
     """The number of occurrences of each of `size` symbols."""
-    counts = np.zeros(size, dtype=np.int64)
-    for start, end in blocks(len(symbols)):
-        counts += np.bincount(symbols[start:end], minlength=size)
-    return counts
+    from laconic.compression import kernels
+
+    if len(symbols) and int(symbols.max()) >= size:
+        raise ValueError(f"a symbol above {size - 1}")
+    counts = np.zeros((4, size), dtype=np.int64)
+    kernels.count_symbols(symbols, counts)
+    total: Counts = counts.sum(axis=0)
+    return total
 
 
 def table_of(counts: Counts) -> NDArray[np.uint8]:
@@ -95,14 +99,15 @@ class Run:
     bits: float
 
     @classmethod
-    def expecting(cls, symbols: Symbols, weights: Weights) -> Run:
+    def expecting(cls, symbols: Symbols, weights: Weights, counts: Counts | None = None) -> Run:
         """A run under weights that both sides know."""
-        return cls(symbols, weights, None, cost(count_symbols(symbols, len(weights)), weights))
+        counts = count_symbols(symbols, len(weights)) if counts is None else counts
+        return cls(symbols, weights, None, cost(counts, weights))
 
     @classmethod
-    def with_table(cls, symbols: Symbols, size: int) -> Run:
+    def with_table(cls, symbols: Symbols, size: int, counts: Counts | None = None) -> Run:
         """A run that is preceded by a table of the symbol counts."""
-        counts = count_symbols(symbols, size)
+        counts = count_symbols(symbols, size) if counts is None else counts
         table = table_of(counts)
         bits = cost(counts, table_weights(table)) + cost(count_symbols(table, 256), _TABLE_WEIGHTS)
         return cls(symbols, table_weights(table), table, bits)
@@ -110,7 +115,9 @@ class Run:
     @classmethod
     def smaller(cls, symbols: Symbols, expected: Weights) -> Run:
         """A run with or without a table, whichever is smaller."""
-        return min(cls.expecting(symbols, expected), cls.with_table(symbols, len(expected)), key=lambda run: run.bits)
+        counts = count_symbols(symbols, len(expected))
+        runs = cls.expecting(symbols, expected, counts), cls.with_table(symbols, len(expected), counts)
+        return min(runs, key=lambda run: run.bits)
 
 
 class SymbolWriter:
@@ -137,7 +144,7 @@ class SymbolWriter:
         for symbols, weights in reversed(self._runs):
             edges = _edges(weights)
             for start, end in reversed(list(blocks(len(symbols)))):
-                block = symbols[start:end].astype(np.uint16)
+                block = symbols[start:end].astype(np.uint16, copy=False)
                 state, at = kernels.encode_symbols(block, edges, np.uint64(state), words, at)
         words[at : at + 2] = state % 2**32, state >> 32
         # Trailing zero bytes are not sent; the reader restores them.
@@ -160,21 +167,23 @@ class SymbolReader:
 
     def take(self, count: int, weights: Weights) -> NDArray[np.uint16]:
         """The next `count` symbols."""
-        return self.start(weights)(count)
+        from laconic.compression import kernels
 
-    def start(self, weights: Weights) -> Callable[[int], NDArray[np.uint16]]:
-        """Start a run; return a function that decodes its next `count` symbols."""
+        symbols, state = np.empty(count, dtype=np.uint16), np.uint64(self._state)
+        self._state, self._at = kernels.decode_symbols(self._words, self._at, state, _edges(weights), symbols)
+        return symbols
+
+    def start(self, weights: Weights) -> Callable[[NDArray[Any], NDArray[Any]], None]:
+        """Start a run; return a function of a table and a vector: it fills the vector with the next symbols' values."""
         from laconic.compression import kernels
 
         edges = _edges(weights)
 
-        def take(count: int) -> NDArray[np.uint16]:
-            symbols = np.empty(count, dtype=np.uint16)
+        def read(table: NDArray[Any], out: NDArray[Any]) -> None:
             state = np.uint64(self._state)
-            self._state, self._at = kernels.decode_symbols(self._words, self._at, state, edges, symbols)
-            return symbols
+            self._state, self._at = kernels.decode_values(self._words, self._at, state, edges, table, out)
 
-        return take
+        return read
 
     def own_weights(self, size: int) -> Weights:
         """Read the table of `size` symbols that precedes a run."""

@@ -203,11 +203,14 @@ def _write_levels(levels: NDArray[Any], bits: int | None, writer: BodyWriter) ->
         raise ConfigError("Levels.levels must be whole numbers")
     needed = min(MOST_BITS, (highest - lowest).bit_length()) if bits is None else bits
     width = max(0, needed - CODED_BITS)
+    size = ((highest - lowest) >> width) + 1
     integers = levels.astype(np.int32) if levels.dtype.kind in "fb" else levels
-    symbols: NDArray[np.uint32] = integers.astype(np.uint32) - np.uint32(lowest % 2**32)
-    low = pack(symbols & np.uint32(2**width - 1), width) if width else b""
-    symbols >>= np.uint32(width)
-    size = int(symbols.max()) + 1
+    shifted: NDArray[Any] = np.subtract(integers, lowest, dtype=np.int32, casting="unsafe")
+    low = b""
+    if width:
+        low = pack(shifted & (2**width - 1), width)
+        shifted >>= width
+    symbols = shifted.astype(np.uint16 if size <= 2**16 else np.uint32)
     with_table = writer.symbols.put(Run.smaller(symbols, np.ones(size)))
     for field in (2 * lowest if lowest >= 0 else -2 * lowest - 1, 2 * width + with_table, size - 1):
         writer.number(field)

@@ -5,9 +5,9 @@ Random positions take less than 1 % more than log2 C(d, k) bits, clustered ones 
 - `split` (Golomb, 1966; Rice, 1979) splits each gap at bit `width`. The low bits are nearly random and stored directly.
   The high part is written in unary, as zeros followed by a one, into a second bit stream, which `coding="rice"` stores
   directly and `coding="ans"` entropy-codes.
-- `classify` assigns each gap to a class, two per octave. The class is entropy-coded; the bits within the class are stored
-  directly. This adapts to any distribution: positions of real updates are clustered and take about half the bits of random
-  ones.
+- `classify` assigns each gap to a class, two per octave: they begin at 0, 1, 2, 4, 6, 10, 14, 22, … The class is
+  entropy-coded; the bits within the class are stored directly. This adapts to any distribution: positions of real updates
+  are clustered and take about half the bits of random ones.
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ _MOST_ENTRIES = 2**32
 _OWN_WIDTH_FACTOR = 2
 """A run gets its own width if its mean gap is larger or smaller than the overall mean by this factor."""
 
-_CLASS_WIDTHS = np.arange(CLASSES) // 2
-_CLASS_STARTS = ((2 + np.arange(CLASSES) % 2) << _CLASS_WIDTHS) - 2
-"""The smallest gap of each class: 0, 1, 2, 4, 6, 10, 14, 22, ..."""
-
 
 def gaps_of(positions: Positions) -> NDArray[np.int64]:
     """The number of entries between each position and the one before it."""
-    return np.diff(positions, prepend=-1) - 1
+    gaps = positions.copy()
+    gaps[1:] -= positions[:-1]
+    gaps[1:] -= 1
+    return gaps
 
 
 def split(gaps: NDArray[np.int64], size: int, coding: Coding) -> tuple[Widths, bytes, Bytes]:
@@ -49,13 +48,14 @@ def split(gaps: NDArray[np.int64], size: int, coding: Coding) -> tuple[Widths, b
 
     Only Rice codes vary the width: with entropy coding classes are better for varying gaps.
     """
+    from laconic.compression import kernels
+
     widths = own_widths(gaps, size) if coding == "rice" else common_widths(len(gaps), size, coding)
-    shifts = np.repeat(widths, RUN)[: len(gaps)]
-    ends = np.cumsum(gaps >> shifts) + np.arange(len(gaps))
-    unary = np.zeros(int(ends[-1]) + 1 if len(ends) else 0, dtype=np.uint8)
-    unary[ends] = 1
-    low = pack(gaps & ((1 << shifts.astype(np.int64)) - 1), shifts)
-    return widths, low, np.packbits(unary, bitorder="little")
+    most_bits = (int(gaps.sum()) >> int(widths.min(initial=31))) + len(gaps)
+    low, unary = np.empty(len(gaps), dtype=np.uint32), np.zeros(most_bits // 64 + 1, dtype=np.uint64)
+    bits = int(kernels.split_gaps(gaps, widths, RUN, low, unary))
+    packed = pack(low, np.repeat(widths, RUN)[: len(gaps)])
+    return widths, packed, unary.astype("<u8", copy=False).view(np.uint8)[: -(-bits // 8)]
 
 
 def common_widths(count: int, size: int, coding: Coding) -> Widths:
@@ -104,8 +104,12 @@ def join_split(widths: Widths, low: memoryview, unary: Bytes, count: int, size: 
 
 def classify(gaps: NDArray[np.int64]) -> tuple[Bytes, bytes]:
     """The class of each gap, and its bits within the class."""
-    classes = (np.searchsorted(_CLASS_STARTS, gaps, side="right") - 1).astype(np.uint8)
-    return classes, pack(gaps - _CLASS_STARTS[classes], classes // 2)
+    from laconic.compression import kernels
+
+    classes, widths = np.empty(len(gaps), dtype=np.uint8), np.empty(len(gaps), dtype=np.uint8)
+    within = np.empty(len(gaps), dtype=np.uint32)
+    kernels.classify_gaps(gaps, classes, widths, within)
+    return classes, pack(within, widths)
 
 
 def join_classes(classes: NDArray[np.uint16], low: memoryview, size: int) -> Positions:

@@ -21,6 +21,7 @@ from laconic.core.compiled import kernel
 
 _0, _1, _5, _6, _31, _32, _63 = (np.uint64(number) for number in (0, 1, 5, 6, 31, 32, 63))
 _trailing_zeros: Any = numbers.trailing_zeros
+_leading_zeros: Any = numbers.leading_zeros
 
 
 @kernel
@@ -178,6 +179,155 @@ def decode_symbols(
 
 
 @kernel
+def decode_values(
+    words: NDArray[np.uint32], at: int, state: np.uint64, edges: Words, table: NDArray[Any], out: NDArray[Any]
+) -> tuple[Any, int]:
+    """Pop symbols, as `decode_symbols`, and write the value of each one in `table`. Returns the new state and word index."""
+    first, symbol, top = np.empty(1 << (PRECISION - 12), dtype=np.uint16), 0, 0
+    for cell in range(len(first)):
+        while edges[symbol + 1] <= np.uint64(cell) << _LOOKUP:
+            symbol += 1
+        first[cell] = symbol
+    for symbol in range(len(edges) - 1):
+        if edges[symbol + 1] - edges[symbol] > edges[top + 1] - edges[top]:
+            top = symbol
+    low, high, value = edges[top], edges[top + 1], table[top]
+    share = high - low
+    for index in range(len(out)):
+        slot = state & ((_1 << _PRECISION) - _1)
+        # The processor predicts a frequent symbol and need not wait for the lookup.
+        if slot - low < share:
+            out[index] = value
+            state = share * (state >> _PRECISION) + (slot - low)
+        else:
+            decoded = np.uint64(first[slot >> _LOOKUP])
+            while edges[decoded + _1] <= slot:
+                decoded += _1
+            out[index] = table[decoded]
+            start = edges[decoded]
+            state = (edges[decoded + _1] - start) * (state >> _PRECISION) + (slot - start)
+        if state >> _32 == _0 and at > 0:
+            at -= 1
+            state = state << _32 | np.uint64(words[at])
+    return state, at
+
+
+@kernel
+def count_symbols(symbols: NDArray[Any], counts: NDArray[np.int64]) -> None:
+    """Add the number of occurrences of each symbol to four rows of counts: one counter would be slow if symbols repeat."""
+    whole = len(symbols) // 4 * 4
+    for index in range(0, whole, 4):
+        counts[0, symbols[index]] += 1
+        counts[1, symbols[index + 1]] += 1
+        counts[2, symbols[index + 2]] += 1
+        counts[3, symbols[index + 3]] += 1
+    for index in range(whole, len(symbols)):
+        counts[0, symbols[index]] += 1
+
+
+@kernel
+def round_magnitudes(
+    values: NDArray[Any], draws: NDArray[Any], step: Any, highest: Any, levels: NDArray[np.signedinteger[Any]]
+) -> None:
+    """levels = sign(x) min(floor(|x| / step + draw), highest)."""
+    for index in range(len(values)):
+        level = min(np.floor(abs(values[index]) / step + draws[index]), highest)
+        levels[index] = -level if values[index] < 0 else level
+
+
+@kernel
+def append_nonzero(
+    numbers: NDArray[np.int16], start: int, positions: NDArray[np.int64], kept: NDArray[np.int16], found: int
+) -> int:
+    """Append the numbers that are not 0, and their positions from `start` on; returns how many there are now.
+
+    There must be room for all of them.
+    """
+    whole = len(numbers) // 32 * 32
+    for first in range(0, whole, 32):
+        part, nonzero = numbers[first : first + 32], 0
+        for index in range(32):  # fixed length and no branch, so that the compiler vectorizes it
+            nonzero += part[index] != 0
+        if nonzero:
+            for index in range(32):  # no branch: which numbers are 0 cannot be predicted
+                positions[found], kept[found] = start + first + index, part[index]
+                found += part[index] != 0
+    for index in range(whole, len(numbers)):
+        positions[found], kept[found] = start + index, numbers[index]
+        found += numbers[index] != 0
+    return found
+
+
+@kernel
+def split_gaps(gaps: NDArray[np.int64], widths: Widths, run: int, low: NDArray[np.uint32], unary: Words) -> np.uint64:
+    """The low bits of each gap, and the high parts in unary: a one after as many zeros. Returns the number of bits."""
+    bit = _0
+    for number in range(len(widths)):
+        width = np.uint64(widths[number])
+        mask = (_1 << width) - _1
+        for index in range(number * run, min(number * run + run, len(gaps))):
+            gap = np.uint64(gaps[index])
+            low[index] = gap & mask
+            bit += gap >> width
+            unary[bit >> _6] |= _1 << (bit & _63)
+            bit += _1
+    return bit
+
+
+@kernel
+def classify_gaps(
+    gaps: NDArray[np.int64], classes: NDArray[np.uint8], widths: Widths, within: NDArray[np.uint32]
+) -> None:
+    """The class of each gap, the number of bits within the class, and these bits. A gap g is of class 2 w + b if g + 2 has
+    w + 2 bits, the second of which is b."""
+    for index in range(len(gaps)):
+        number = np.uint64(gaps[index]) + np.uint64(2)
+        width = np.uint64(62) - np.uint64(_leading_zeros(number))
+        classes[index] = (width << _1) | ((number >> width) & _1)
+        widths[index] = width
+        within[index] = number & ((_1 << width) - _1)
+
+
+@kernel
+def unpack_signs(bits: NDArray[np.uint8], start: int, table: NDArray[Any], out: NDArray[Any]) -> None:
+    """The values of the bits from bit `start` on; row b of `table` has the values of the eight bits of byte b."""
+    head = min(-start % 8, len(out))
+    whole = (len(out) - head) // 8
+    for index in range(head):
+        out[index] = table[bits[start >> 3], (start & 7) + index]
+    for number in range(whole):
+        row, part = table[bits[((start + head) >> 3) + number]], out[head + 8 * number : head + 8 * number + 8]
+        for index in range(8):  # fixed length, so that the compiler vectorizes it
+            part[index] = row[index]
+    for index in range(head + 8 * whole, len(out)):
+        out[index] = table[bits[(start + index) >> 3], (start + index) & 7]
+
+
+@kernel
+def squared_distance(
+    positions: NDArray[np.int64],
+    values: NDArray[Any],
+    other_positions: NDArray[np.int64],
+    other_values: NDArray[Any],
+    factor: float,
+) -> float:
+    """||x + factor y||^2 of two sparse vectors with sorted positions."""
+    total, first, second = 0.0, 0, 0
+    while first < len(positions) or second < len(other_positions):
+        entry = 0.0
+        here = positions[first] if first < len(positions) else np.int64(2**62)
+        there = other_positions[second] if second < len(other_positions) else np.int64(2**62)
+        if here <= there:
+            entry += np.float64(values[first])
+            first += 1
+        if there <= here:
+            entry += factor * np.float64(other_values[second])
+            second += 1
+        total += entry * entry
+    return total
+
+
+@kernel
 def add_at(
     vector: NDArray[Any], positions: NDArray[np.int64], values: NDArray[Any], weight: Any, start: int, end: int
 ) -> None:
@@ -213,6 +363,13 @@ def find_reaching(values: NDArray[Any], threshold: Any, positions: NDArray[np.in
         part, below = values[start : start + 64], 0
         for index in range(64):  # fixed length and no branch, so that the compiler vectorizes it
             below += abs(part[index]) < threshold
-        if below < 64:
+        if below == 64:
+            continue
+        if found + 64 > len(positions):
             found = _write_reaching(values, start, start + 64, threshold, positions, magnitudes, found)
+            continue
+        for index in range(64):  # no branch: which entries reach the threshold cannot be predicted
+            magnitude = abs(part[index])
+            positions[found], magnitudes[found] = start + index, magnitude
+            found += not magnitude < threshold
     return _write_reaching(values, whole, len(values), threshold, positions, magnitudes, found)

@@ -18,6 +18,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import cached_property
+from typing import Any
 
 import torch
 import xxhash
@@ -81,7 +82,7 @@ class Body:
         return xxhash.xxh3_64_intdigest(self.data)
 
     @cached_property
-    def memo(self) -> dict[str, Tensor]:
+    def memo(self) -> dict[str, Any]:
         """A cache of decoded values for receivers that share this object."""
         return {}
 

@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from laconic.compression.entropy import blocks
+from laconic.compression.entropy import BLOCK, blocks
 
 _PIECE = 1 << 15
 
@@ -79,6 +80,43 @@ class DensePayload(Payload):
         vector.copy_(values if self.mask is None else torch.where(self.mask.to(vector.device), values, vector))
 
 
+class Reader(Protocol):
+    """Reads values in order."""
+
+    def read(self, out: NDArray[Any]) -> None:
+        """Fill `out` with the next values."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPayload(Payload):
+    """All entries of a vector of `size`, decoded block by block whenever they are used: the vector is not stored."""
+
+    reader: Callable[[], Reader]
+    size: int
+    floats: np.dtype[Any]
+    positions: Tensor | None = None
+
+    def dense(self) -> Tensor:
+        vector = np.empty(self.size, dtype=self.floats)
+        self.reader().read(vector)
+        return torch.from_numpy(vector)
+
+    def add_to(self, accumulator: Tensor, weight: float) -> None:
+        reader, buffer = self.reader(), np.empty(min(BLOCK, self.size), dtype=self.floats)
+        for start, end in blocks(self.size):
+            block = buffer[: end - start]
+            reader.read(block)
+            accumulator[start:end].add_(torch.from_numpy(block).to(accumulator), alpha=weight)
+
+    def pieces(self, accumulator: Tensor, weight: float) -> list[Callable[[], object]]:
+        return [partial(self.add_to, accumulator, weight)]
+
+    def write_to(self, vector: Tensor) -> None:
+        """Overwrite all entries of `vector`."""
+        vector.copy_(self.dense())
+
+
 @dataclass(frozen=True, slots=True)
 class SparsePayload(Payload):
     """Some entries of a vector of `size`, at sorted distinct positions; the others are zero."""
@@ -122,13 +160,15 @@ class SparsePayload(Payload):
 def sum_norm(first: Payload, second: Payload, factor: float = 1.0) -> float:
     """||first + factor second|| in double precision. The sum of two sparse vectors is not made dense."""
     if isinstance(first, SparsePayload) and isinstance(second, SparsePayload):
-        places = torch.searchsorted(first.positions, second.positions).clamp_(max=max(0, len(first.positions) - 1))
-        common = first.positions[places] == second.positions if len(first.positions) else places < 0
-        total = first.values.double()
-        total[places[common]] += factor * second.values[common]
-        alone = factor * torch.linalg.vector_norm(second.values[~common], dtype=torch.float64)
-        return math.hypot(torch.linalg.vector_norm(total), alone)
-    return float(torch.linalg.vector_norm(first.dense().double() + factor * second.dense().double()))
+        from laconic.compression import kernels
+
+        one, other = (first.positions.numpy(), first.values.numpy()), (second.positions.numpy(), second.values.numpy())
+        return math.sqrt(kernels.squared_distance(*one, *other, factor))
+    squares, x, y = 0.0, first.dense(), second.dense()
+    for start, end in blocks(len(x)):
+        total = torch.add(x[start:end].double(), y[start:end].double(), alpha=factor)
+        squares += float(total.dot(total))
+    return math.sqrt(squares)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -22,7 +24,7 @@ from laconic.compression.codec import RICE, PositionKind, position_kind
 from laconic.compression.entropy import BLOCK, Run, SymbolReader, bit_weights, blocks
 from laconic.compression.gap_coding import Coding, Positions
 from laconic.compression.groups import Bounds, kept_bounds, spans
-from laconic.compression.payload import DensePayload, SentPayload, SparsePayload
+from laconic.compression.payload import BlockPayload, DensePayload, SentPayload, SparsePayload
 from laconic.compression.values import ValueReader
 from laconic.core.errors import PacketError
 
@@ -106,6 +108,8 @@ class Everywhere(Placement):
         return groups
 
     def payload(self, values: ValueReader, floats: np.dtype[np.floating]) -> SentPayload:
+        if (unread := values.again()) is not None:
+            return BlockPayload(partial(copy, unread), self.count, floats)
         vector = np.empty(self.count, dtype=floats)
         for start, end in blocks(self.count):
             values.read(vector[start:end])

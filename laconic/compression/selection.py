@@ -16,6 +16,8 @@ from laconic.compression.gap_coding import Positions
 from laconic.core.errors import PacketError
 
 _SAMPLE = 1 << 17
+_ABOVE = 1 << 8
+"""The number of entries of the sample that should be above the threshold; more would save few candidates."""
 _SMALL = 1 << 13
 """Up to this size sampling saves no time."""
 
@@ -40,10 +42,10 @@ def peak(values: NDArray[np.floating]) -> float:
     """The largest magnitude; `PacketError` for NaN and infinity, which packets cannot contain."""
     highest = 0.0
     for start, end in blocks(len(values)):
-        block = float(np.abs(values[start:end]).max())
-        if not math.isfinite(block):
+        low, high = float(values[start:end].min()), float(values[start:end].max())
+        if not (math.isfinite(low) and math.isfinite(high)):
             raise PacketError("not finite", "the vector to send has NaN or infinity")
-        highest = max(highest, block)
+        highest = max(highest, -low, high)
     return highest
 
 
@@ -52,9 +54,9 @@ def _likely_threshold(values: NDArray[np.floating], count: int) -> np.floating:
     if len(values) <= _SMALL:
         return values.dtype.type(0)
     # Sampling 16 adjacent entries costs as many cache misses as sampling one.
-    runs = min(_SAMPLE, len(values) // 8) // 16
-    starts = np.arange(runs) * (len(values) // runs)
-    sample = np.abs(values[(starts[:, None] + np.arange(16)).reshape(-1)])
+    runs = min(_SAMPLE, len(values) // 8, max(_SMALL, _ABOVE * len(values) // count)) // 16
+    apart = len(values) // runs
+    sample = np.abs(values[: runs * apart].reshape(runs, apart)[:, :16]).reshape(-1)
     expected = count / len(values) * len(sample)
     rank = math.ceil(expected + 4 * math.sqrt(expected) + 4)
     if rank >= len(sample):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Protocol
 
 import numpy as np
@@ -35,6 +36,10 @@ class ValueReader(Protocol):
     def read(self, out: Floats) -> None:
         """Fill `out` with the next values."""
         ...
+
+    def again(self) -> ValueReader | None:
+        """Another reader of the same values, from the first one on; None if they can be read only once."""
+        return None
 
 
 class ExactReader(ValueReader):
@@ -82,17 +87,17 @@ class ScaledReader(ValueReader):
 
     def read(self, out: Floats) -> None:
         """Fill `out` with offset + scale * integer, clipped to the range of the type."""
-        self._numbers(out, self._at)
         start, end = self._at, self._at + len(out)
         while start < end:
             while self._edges[self._group + 1] <= start:
                 self._group += 1
             stop = min(end, self._edges[self._group + 1])
-            self._scale(out[start - self._at : stop - self._at], self._group)
+            self._values(out[start - self._at : stop - self._at], start, self._group)
             start = stop
         self._at = end
 
-    def _numbers(self, out: Floats, at: int) -> None:
+    def _values(self, piece: Floats, at: int, group: int) -> None:
+        """Fill a piece of one group, which begins at value `at`."""
         raise NotImplementedError
 
     def _scale(self, piece: Floats, group: int) -> None:
@@ -119,21 +124,20 @@ class SignReader(ScaledReader):
     def __init__(self, count: int, groups: int, reader: BodyReader) -> None:
         super().__init__(reader.values(groups), None)
         self._bits = np.frombuffer(reader.take(-(-count // 8)), dtype=np.uint8)
-        self._table = _SIGNS.astype(reader.floats.newbyteorder("="))
-        self._single = groups == 1
-        if self._single:
-            self._table *= self._scales[0]
+        self._table: tuple[int, Floats] | None = None
+        """A group, and the eight values of each byte in it."""
 
-    def _numbers(self, out: Floats, at: int) -> None:
-        signs = self._bits[at // 8 : -(-(at + len(out)) // 8)]
-        if at % 8 == 0 and len(out) % 8 == 0:
-            np.take(self._table, signs, axis=0, out=out.reshape(-1, 8), mode="clip")
-        else:
-            out[:] = self._table[signs].reshape(-1)[at % 8 :][: len(out)]
+    def _values(self, piece: Floats, at: int, group: int) -> None:
+        from laconic.compression import kernels
 
-    def _scale(self, piece: Floats, group: int) -> None:
-        if not self._single:  # with one group the table includes the scale
-            piece *= self._scales[group]
+        if self._table is None or self._table[0] != group:
+            self._table = group, _SIGNS.astype(piece.dtype) * piece.dtype.type(self._scales[group])
+        kernels.unpack_signs(self._bits, at, self._table[1], piece)
+
+    def again(self) -> SignReader:
+        reader = copy(self)
+        reader._at = reader._group = 0
+        return reader
 
 
 class LevelReader(ScaledReader):
@@ -153,17 +157,22 @@ class LevelReader(ScaledReader):
     def begin(self, bounds: Bounds, symbols: SymbolReader) -> None:
         super().begin(bounds, symbols)
         if self._count:
-            self._take = symbols.start(symbols.own_weights(self._size) if self._with_table else np.ones(self._size))
+            self._read = symbols.start(symbols.own_weights(self._size) if self._with_table else np.ones(self._size))
 
-    def _numbers(self, out: Floats, at: int) -> None:
-        if not len(out):
+    def _values(self, piece: Floats, at: int, group: int) -> None:
+        levels = np.arange(self._size, dtype=np.int32)
+        if not self._width:
+            # One group has few different values, so the table has them scaled.
+            table = (levels + self._lowest).astype(piece.dtype)
+            self._scale(table, group)
+            self._read(table, piece)
             return
-        levels = self._take(len(out)).astype(np.int32)
-        if self._width:
-            levels <<= self._width
-            levels |= unpack(self._low, self._width, at, at + len(out)).astype(np.int32)
-        levels += self._lowest
-        out[:] = levels
+        numbers = np.empty(len(piece), dtype=np.int32)
+        self._read(levels << self._width, numbers)
+        numbers |= unpack(self._low, self._width, at, at + len(piece)).astype(np.int32)
+        numbers += self._lowest
+        piece[:] = numbers
+        self._scale(piece, group)
 
 
 def read_values(form: Codec, count: int, groups: int, reader: BodyReader) -> ValueReader:

@@ -51,6 +51,7 @@ class Draw(StrEnum):
     LATENCY = "network/latency"
     LOCAL_STEPS = "local steps"
     LOSE_STATE = "fault/lose_state"
+    ONE_OF_ANSWERED = "one of answered"
     OWN_TRAINING = "own training"
     PARTICIPANTS = "participants"
     PARTITION = "partition"

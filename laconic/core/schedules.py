@@ -48,12 +48,13 @@ class Step(RateSchedule):
 
 @dataclass(frozen=True)
 class InverseSqrt(RateSchedule):
-    """1 / sqrt(t + 1)."""
+    """1 / sqrt(1 + t / rounds): about 1 for the first `rounds` rounds. It does not depend on the length of the run."""
 
     name: ClassVar[str] = "inverse_sqrt"
+    rounds: PositiveInt = 1
 
     def factor(self, round: int) -> float:
-        return 1 / math.sqrt(round + 1)
+        return 1 / math.sqrt(1 + round / self.rounds)
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ SCHEDULES = {cls.name: cls for cls in (RateSchedule, Step, InverseSqrt, Cosine, 
 
 
 def parse_schedule(text: Any) -> RateSchedule:
-    """Parse `constant`, `step:ROUNDS:DECAY`, `inverse_sqrt`, `cosine:ROUNDS` or `warmup:ROUNDS`."""
+    """Parse `constant`, `step:ROUNDS:DECAY`, `inverse_sqrt:ROUNDS`, `cosine:ROUNDS` or `warmup:ROUNDS`."""
     return text if isinstance(text, RateSchedule) else choose(str(text), SCHEDULES)
 
 

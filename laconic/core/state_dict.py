@@ -37,11 +37,12 @@ def bytes_of(tensor: Tensor) -> memoryview:
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
-def tensor_of(kind: str, shape: str, content: bytes) -> Tensor:
-    """The tensor of a dtype and a JSON shape with these bytes, copied."""
+def tensor_of(kind: str, shape: str, content: bytes | bytearray) -> Tensor:
+    """The tensor of a dtype and a JSON shape with these bytes. Only a bytearray shares its memory with the tensor."""
     dtype: torch.dtype = getattr(torch, kind)
+    writable = content if isinstance(content, bytearray) else bytearray(content)
     # torch.frombuffer does not accept an empty buffer.
-    flat = torch.frombuffer(bytearray(content), dtype=dtype) if content else torch.empty(0, dtype=dtype)
+    flat = torch.frombuffer(writable, dtype=dtype) if content else torch.empty(0, dtype=dtype)
     return flat.reshape(json.loads(shape))
 
 
@@ -51,6 +52,6 @@ def own_copy(tensor: Tensor) -> Tensor:
     return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
 
 
-def checksum(content: bytes | memoryview) -> int:
+def checksum(content: bytes | bytearray | memoryview) -> int:
     """A checksum against damage on disk. It has 63 bits, because SQLite's integers have a sign."""
     return xxhash.xxh3_64_intdigest(content) & (2**63 - 1)

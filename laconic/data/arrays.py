@@ -13,7 +13,7 @@ from torch import Tensor
 from laconic.core.errors import DataError
 from laconic.data.checks import check_finite
 from laconic.data.doubts import doubt_classes, doubt_kind, doubt_scale
-from laconic.data.federated import Array, Examples, FederatedData, Indices, Kind, Normalize, compact
+from laconic.data.federated import Array, Examples, FederatedData, Indices, Kind, Normalize
 
 Pair = tuple[Array, Array]
 Client = TypeVar("Client")
@@ -186,7 +186,7 @@ def _extra_inputs(inputs: Sequence[Any]) -> tuple[dict[str, Tensor], str | None]
     if not inputs or not all(isinstance(part, Mapping) for part in inputs):
         return {}, None
     first, *others = inputs[0]
-    return {key: torch.cat([compact(tensor_of(part[key])) for part in inputs]) for key in others}, first
+    return {key: torch.cat([tensor_of(part[key]) for part in inputs]) for key in others}, first
 
 
 def without_empty(
@@ -324,7 +324,7 @@ def _tensors(where: str, pair: Pair) -> tuple[Tensor, Tensor]:
         raise DataError(f"{where}: not a pair of numeric arrays ({first_line(error)})") from error
     if inputs.ndim == 0 or targets.ndim == 0:
         raise DataError(f"{where}: inputs and targets need a first dimension that counts the examples")
-    return compact(inputs), compact(targets)
+    return inputs, targets
 
 
 def tensor_of(value: Array) -> Tensor:

@@ -29,7 +29,7 @@ Array = Any
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Inputs and targets in their compact form: uint8 images (NCHW), small-integer tokens, float32 features.
+    """Inputs and targets in their compact form: uint8 images (NCHW), small-integer tokens, features.
 
     Args:
         normalize: (mean, standard deviation) per channel of images or column of a table. Pixels that are integers are
@@ -63,7 +63,7 @@ class Examples:
     ) -> tuple[Tensor, ...]:
         """Return the examples at `indices`, normalized and converted for a model. `change` gets compact inputs first."""
         indices = indices.to(self.inputs.device)
-        inputs = self.inputs.index_select(0, indices)
+        inputs = (self._compact if dtype.itemsize < 8 else self.inputs).index_select(0, indices)
         if change is not None:
             inputs = change(inputs)
         targets = self.targets.index_select(0, indices)
@@ -97,6 +97,11 @@ class Examples:
         return inputs.to(working).mul_(scale).add_(shift).to(dtype)
 
     @cached_property
+    def _compact(self) -> Tensor:
+        """The inputs without float64, NumPy's default, which only runs in float64 need."""
+        return self.inputs.to(torch.float32) if self.inputs.dtype == torch.float64 else self.inputs
+
+    @cached_property
     def _affine(self) -> dict[torch.dtype, tuple[Tensor, Tensor]]:
         return {}
 
@@ -113,11 +118,6 @@ class Examples:
 
 def _converted(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.to(dtype if values.is_floating_point() else torch.int64)
-
-
-def compact(values: Tensor) -> Tensor:
-    """Convert float64, NumPy's default, to float32."""
-    return values.to(torch.float32) if values.dtype == torch.float64 else values
 
 
 @runtime_checkable

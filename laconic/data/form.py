@@ -23,7 +23,7 @@ from laconic.data.arrays import (
     with_named_inputs,
 )
 from laconic.data.columns import Columns
-from laconic.data.federated import Array, ClientData, Examples, Kind, NamedInputs, Normalize, compact
+from laconic.data.federated import Array, ClientData, Examples, Kind, NamedInputs, Normalize
 from laconic.data.lazy import read
 
 
@@ -54,7 +54,7 @@ class Form:
         """Inputs without targets, as examples whose targets are all 0."""
         parts = self._in_order(given)
         try:
-            main, *more = (compact(tensor_of(part)) for part in parts)
+            main, *more = (tensor_of(part) for part in parts)
         except (TypeError, ValueError, RuntimeError) as error:
             raise DataError(f"inputs: not an array of numbers ({first_line(error)})") from error
         self._check_shape(main)

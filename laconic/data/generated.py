@@ -14,7 +14,7 @@ from torch import Tensor
 from laconic.core.errors import ConfigError, DataError
 from laconic.core.lru import LRUCache
 from laconic.data.checks import check_examples
-from laconic.data.federated import Array, Examples, Indices, Kind, Normalize, compact
+from laconic.data.federated import Array, Examples, Indices, Kind, Normalize
 
 Make = Callable[[int], tuple[Array, Array]]
 Size = Callable[[int], int]
@@ -123,7 +123,7 @@ class GeneratedData:
             raise DataError(f"{self.name}: there is no client {client}; allowed: 0..{self._clients - 1}")
         examples = self._cache.get(client)
         if examples is None:
-            inputs, targets = (compact(torch.as_tensor(part)) for part in self._make(client))
+            inputs, targets = (torch.as_tensor(part) for part in self._make(client))
             where = f"{self.name}, client {client}"
             check_examples(where, inputs, targets, self.kind, self.classes)
             if len(inputs) != self.size(client):

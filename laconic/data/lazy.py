@@ -20,7 +20,7 @@ from laconic.data.arrays import Pair, check_labels, first_line, from_arrays, of_
 from laconic.data.checks import check_examples
 from laconic.data.columns import Columns
 from laconic.data.doubts import doubt_classes, doubt_kind
-from laconic.data.federated import Examples, FederatedData, Indices, Kind, Normalize, compact, described
+from laconic.data.federated import Examples, FederatedData, Indices, Kind, Normalize, described
 
 FIXED_SEED = 0
 """The seed under which examples are read outside of training."""
@@ -143,10 +143,10 @@ class LazyData:
 
     def _examples(self, where: str, inputs: Any, targets: Any, numbers: Sequence[int] | None = None) -> Examples:
         main, *more = inputs.values() if isinstance(inputs, dict) else [inputs]
-        extra = dict(zip(self.input_names[1:], (compact(torch.as_tensor(part)) for part in more), strict=True))
+        extra = dict(zip(self.input_names[1:], (torch.as_tensor(part) for part in more), strict=True))
         name = next(iter(self.input_names), None)
         encoded = of_kind(where, self._encoded(targets), self.kind)
-        examples = Examples(compact(torch.as_tensor(main)), encoded, self.normalize, extra, name)
+        examples = Examples(torch.as_tensor(main), encoded, self.normalize, extra, name)
         check_examples(where, examples.inputs, examples.targets, self.kind, self.classes, numbers)
         if examples.inputs.shape[1:] != self.input_shape:
             shape = tuple(examples.inputs.shape[1:])
@@ -155,7 +155,7 @@ class LazyData:
 
     def _encoded(self, targets: Any) -> Tensor:
         if not _is_text(targets):
-            return compact(torch.as_tensor(targets))
+            return torch.as_tensor(targets)
         known = check_labels(self.name, np.array(targets, dtype=object), self.labels)
         return torch.tensor([known.index(label) for label in targets])
 

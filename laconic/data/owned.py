@@ -54,6 +54,8 @@ def part_of(data: ClientData, clients: Sequence[int]) -> ClientData:
         return OwnData(data.part(clients).without_test(), len(data), local_index)
     if not isinstance(data, FederatedData):
         return data
+    if len(clients) == len(data):
+        return replace(data, test=None)
     wanted = np.concatenate([data.clients[client] for client in clients])
     kept, positions = np.unique(wanted, return_inverse=True)
     split = np.split(positions.astype(np.int64), np.cumsum([data.size(client) for client in clients])[:-1])

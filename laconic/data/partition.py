@@ -70,11 +70,14 @@ class Shards(LabelPartition):
 
     The non-IID split of McMahan et al. (2017), as in FedCAMS (Wang et al., 2022; 100 clients, 2 shards) and
     Fed-EF (Li and Li, 2023; 200 clients, 2 shards). No example is dropped: if counts do not divide evenly (MNIST),
-    shard sizes differ by at most one and a shard may span two labels.
+    shard sizes differ by at most one and a shard may span two labels. With `shards:2:single` every shard has one label, as
+    Fed-EF's paper has it, so that a client has at most two: each label is cut into a number of shards in proportion to its
+    examples, and shard sizes differ between labels.
     """
 
     name: ClassVar[str] = "shards"
     per_client: PositiveInt
+    labels: Literal["mixed", "single"] = "mixed"
 
     def divide(self, labels: Labels, clients: int, generator: np.random.Generator) -> list[Indices]:
         count = clients * self.per_client
@@ -83,9 +86,35 @@ class Shards(LabelPartition):
                 f"partition '{self}' with {clients} clients needs {count} shards, "
                 f"but there are only {len(labels)} examples"
             )
-        shards = np.array_split(np.argsort(labels, kind="stable").astype(np.int64), count)
+        shards = _single_label_shards(labels, count) if self.labels == "single" else _equal_shards(labels, count)
         assignment = generator.permutation(count).reshape(clients, self.per_client)
         return [np.concatenate([shards[shard] for shard in chosen]) for chosen in assignment]
+
+
+def _equal_shards(labels: Labels, count: int) -> list[Indices]:
+    """Cut the examples, sorted by label, into shards of equal sizes."""
+    return np.array_split(np.argsort(labels, kind="stable").astype(np.int64), count)
+
+
+def _single_label_shards(labels: Labels, count: int) -> list[Indices]:
+    """Cut each label into shards, whose numbers are as close to its share of the examples as whole numbers allow."""
+    present, sizes = np.unique(labels, return_counts=True)
+    if count < len(present):
+        raise ConfigError(
+            f"{count} shards of one label each: there are {len(present)} labels; use more clients or shards"
+        )
+    # The largest-remainder method; every label has at least one shard, and no shard is empty.
+    shares = count * sizes / len(labels)
+    numbers = np.clip(np.floor(shares).astype(np.int64), 1, sizes)
+    while numbers.sum() != count:
+        step = 1 if numbers.sum() < count else -1
+        possible = numbers < sizes if step == 1 else numbers > 1
+        numbers[np.where(possible, step * (shares - numbers), -np.inf).argmax()] += step
+    return [
+        shard
+        for label, number in zip(present, numbers, strict=True)
+        for shard in np.array_split(np.flatnonzero(labels == label).astype(np.int64), number)
+    ]
 
 
 @dataclass(frozen=True)
@@ -200,7 +229,7 @@ PARTITIONS: dict[str, type[Partition]] = {cls.name: cls for cls in (IID, Shards,
 
 
 def parse_partition(text: str) -> Partition:
-    """Read `iid`, `shards:PER_CLIENT`, `pairs`, `pairs:shuffled`, `dirichlet:CONCENTRATION` or `natural`.
+    """Read `iid`, `shards:PER_CLIENT[:single]`, `pairs`, `pairs:shuffled`, `dirichlet:CONCENTRATION` or `natural`.
 
     >>> parse_partition("dirichlet:0.3")
     Dirichlet(concentration=0.3)

@@ -10,11 +10,9 @@ import math
 import os
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from typing import TypeVar
 
 import torch
@@ -25,7 +23,7 @@ from laconic.core.randomness import Randomness
 from laconic.core.task import Batch
 from laconic.data.federated import ClientData
 from laconic.engine.prepared import PreparedTask
-from laconic.engine.simulated import SimulatedEngine
+from laconic.engine.simulated import ChunkedEngine
 from laconic.federation.client import ClientRuntime
 from laconic.federation.messages import Instruction, Reply
 from laconic.federation.store import ClientStore
@@ -40,8 +38,6 @@ MOST_STACKED = 25
 """The maximum number of clients in one call of the strategy `stacked`. More clients are not faster."""
 SWITCH_SECONDS = 0.0005
 """The interpreter's switch interval. Rounds are 4 to 7 % faster than with Python's default of 0.005."""
-LARGE_BYTES = 16_000_000
-"""Chunks with larger instructions are not queued: encoding the next one takes little time, but storing it much memory."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +59,13 @@ class ClientSpec:
         return InlineEngine(self, store, threads)
 
 
-class InlineEngine(SimulatedEngine):
+class InlineEngine(ChunkedEngine):
     """Runs clients on threads. `threads` and the spec's `chunk` change the speed, not the results."""
 
     def __init__(self, spec: ClientSpec, store: ClientStore, threads: int | None) -> None:
         prepared, method = spec.prepared, spec.algorithm.method
         numerics = prepared.numerics
-        check_numerics(prepared.task.module, numerics, prepared.stochastic, spec.frozen_buffers)
+        check_numerics(prepared.task, numerics, prepared.stochastic, spec.frozen_buffers)
         if method.one_at_a_time and numerics.dtype == "bfloat16":
             raise ConfigError(
                 "dtype = 'bfloat16': method.function computes its own gradients; use torch.autocast there"
@@ -118,23 +114,6 @@ class InlineEngine(SimulatedEngine):
 
     def _run_chunk(self, instructions: Sequence[Instruction]) -> list[Reply]:
         return self.runtime.answer(instructions, self.gradients)
-
-    def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
-        """Replies in the order of the instructions, with a bounded number of chunks in flight."""
-        in_flight: deque[Future[list[Reply]]] = deque()
-        remaining = iter(instructions)
-        try:
-            while chunk := list(islice(remaining, self.chunk)):
-                large = sum(len(packet) for instruction in chunk for packet in instruction.packets) > LARGE_BYTES
-                in_flight.append(self._pool.submit(self._run_chunk, chunk))
-                del chunk
-                while len(in_flight) > (self.threads - 1 if large else 2 * self.threads):
-                    yield from in_flight.popleft().result()
-            while in_flight:
-                yield from in_flight.popleft().result()
-        finally:
-            for future in in_flight:
-                future.cancel()
 
     def warm_up(self, batch: Batch) -> None:
         """Compute one gradient on every thread, so that torch's one-time initialization is not part of a round."""

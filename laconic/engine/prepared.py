@@ -6,7 +6,9 @@ Simulations, Flower servers and Flower nodes all use `prepare`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,10 +41,14 @@ class PreparedTask:
     batch: Batch | None
     """The example batch on the task's device, if there was one."""
 
-    @property
+    @cached_property
     def initial_model(self) -> Tensor:
-        """The initial vector that is trained and sent."""
+        """The initial vector that is trained and sent. Server and clients of one process share it."""
         return self.layout.flatten(self.task.module)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process flattens its own module.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def initial_weights(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""The worker side of the Ray engine: a shard of the clients, with their data and states.
+"""Workers, and the worker side of the Ray engine: a shard of the clients, with their data and states.
 
 All changes of one call to the shard's store are one transaction, committed before the replies leave. If a worker is killed,
 each call has either been committed or left no trace. A new worker continues from the same store.
@@ -17,12 +17,29 @@ from laconic.engine.inline import ClientSpec
 from laconic.federation.database import SHARD, Database
 from laconic.federation.disk_store import DiskStore
 from laconic.federation.messages import Instruction, Reply
+from laconic.federation.store import ClientStore
 
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
 """The suffixes of SQLite's files."""
 
 
-class Shard:
+class Worker:
+    """Runs clients in a process of its own, with the code of the inline engine."""
+
+    def start(self, spec: ClientSpec, store: ClientStore, *, threads: int, operator_threads: int) -> None:
+        """Get ready for instructions to the clients of `spec`."""
+        # A user's own training loop may use as many torch threads as without workers.
+        torch.set_num_threads(operator_threads)
+        self._engine = spec.engine(store, threads)
+        assert spec.prepared.batch is not None
+        self._engine.warm_up(spec.prepared.batch)
+
+    def run(self, instructions: Sequence[Instruction]) -> list[Reply]:
+        """Run instructions and return the replies."""
+        return list(self._engine.run(instructions))
+
+
+class Shard(Worker):
     """A shard of the clients, independent of Ray. `ray_actors.py` makes it an actor, which may serve many runs."""
 
     def open(
@@ -54,16 +71,12 @@ class Shard:
         elif restore is not None and restore in self._database.marks:
             self._database.restore(restore)
             self._database.commit()
-        # A user's own training loop may use as many torch threads as without workers.
-        torch.set_num_threads(operator_threads)
-        self._engine = spec.engine(DiskStore(self._database), threads)
-        assert spec.prepared.batch is not None
-        self._engine.warm_up(spec.prepared.batch)
+        self.start(spec, DiskStore(self._database), threads=threads, operator_threads=operator_threads)
 
     def run(self, instructions: Sequence[Instruction]) -> list[Reply]:
         """Run instructions, commit the clients' new states, and return the replies."""
         try:
-            replies = list(self._engine.run(instructions))
+            replies = super().run(instructions)
             self._database.commit()
         except BaseException:
             self._database.rollback()

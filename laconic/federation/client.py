@@ -144,6 +144,7 @@ class ClientRuntime:
             data=self.data,
             randomness=self.randomness,
             _gradients=gradients,
+            regularization=self.algorithm.method.regularization,
             _shared=[shared.name for shared in self.algorithm.method.shared_states()],
         )
 
@@ -204,15 +205,17 @@ class ClientRuntime:
     def _encode(self, opening: _Opening, vectors: dict[str, Tensor]) -> _Answer:
         """Encode the update by the uplink, and every other vector by the compressor of its stream."""
         instruction = opening.instruction
-        counts = {"invited": instruction.invited, "population": len(self.data)}
-        context = RoundContext(self.layout, self.randomness, instruction.round, instruction.client, **counts)
+        counts = (instruction.invited, len(self.data))
+        context = RoundContext(
+            self.layout, self.randomness, instruction.round, instruction.client, *counts, opening.model
+        )
         answer = _Answer(uplink_state=opening.uplink_state)
         for name, vector in vectors.items():
             if name == MODEL:
                 encoded = self.algorithm.uplink.encode(vector, opening.uplink_state, context)
                 answer.bodies[name], answer.used[name] = encoded.body, encoded.used
                 answer.uplink_state, answer.flags = encoded.state, encoded.flags
-                answer.remembered = encoded.remembered or encoded.used
+                answer.remembered, answer.similar = encoded.remembered or encoded.used, encoded.similar
                 continue
             stream = opening.phase.stream(name)
             generator = context.generator(Draw.UPLINK_STREAM.format(stream.draw))
@@ -226,7 +229,9 @@ class ClientRuntime:
         assert answer.remembered is not None
         arrived = answer.remembered.dense()
         memory = answer.uplink_state.get("memory")
-        return Probe(update.clone(), update.clone() if memory is None else arrived + memory, arrived, memory)
+        target = update.clone() if memory is None else arrived + memory
+        change = None if answer.similar is None else answer.similar[0].dense() - answer.similar[1].dense()
+        return Probe(update.clone(), target, arrived, memory, change)
 
     def _close(self, opening: _Opening, answer: _Answer, method_state: State, buffers: Tensor) -> tuple[Frame, ...]:
         """Store the new state as pending, then return the packets of the reply."""
@@ -284,6 +289,8 @@ class _Answer:
     """The vectors that the server uses, by stream."""
     remembered: Payload | None = None
     """The vector that the uplink subtracts from its memory."""
+    similar: tuple[Payload, Payload] | None = None
+    """The update and the last one sent, if it was skipped or accelerated."""
     flags: Flag = Flag(0)
 
 

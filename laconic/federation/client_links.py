@@ -1,15 +1,16 @@
 """The server's copy of each client's link state.
 
 Small tensors, such as the last packet of a lazy client, stay in memory. Vectors of the model's size, such as the mirror of a
-mirrored downlink, are rows of an anonymous temporary file: they cost disk space, not memory. With `store = "disk"` all link
-states are in the database.
+mirrored downlink, are rows of anonymous temporary files that are mapped into memory: they cost disk space, and the system
+writes them there when it needs the memory. With `store = "disk"` all link states are in the database.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
 import tempfile
 from collections.abc import Iterator
-from typing import IO
 
 import numpy as np
 import torch
@@ -19,19 +20,63 @@ from laconic.core.layout import Layout
 from laconic.core.part import State
 from laconic.federation.database import Database
 
+_FILE_BYTES = 1 << 26
+"""The size of a file of rows; larger if a single row is larger. A process can map only some ten thousand files."""
+_ALIGNMENT = 64
+
+
+class MappedRows:
+    """Vectors of one size in temporary files. Reading a row does not copy it."""
+
+    def __init__(self, size: int, dtype: torch.dtype) -> None:
+        self._size, self._dtype = size, torch.empty(0, dtype=dtype).numpy().dtype
+        self._stride = -(-size * self._dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        self._rows_per_file = max(1, _FILE_BYTES // max(1, self._stride))
+        self._maps: list[mmap.mmap] = []
+        self._free: list[int] = []
+
+    def new(self) -> int:
+        """The number of a row that is not in use."""
+        if not self._free:
+            first = len(self._maps) * self._rows_per_file
+            self._maps.append(_mapped_file(max(1, self._rows_per_file * self._stride)))
+            self._free = list(range(first + self._rows_per_file - 1, first - 1, -1))
+        return self._free.pop()
+
+    def free(self, row: int) -> None:
+        """Give a row back. Its content stays until the row is written again."""
+        self._free.append(row)
+
+    def __getitem__(self, row: int) -> Tensor:
+        """A row as a tensor that shares its memory."""
+        file, number = divmod(row, self._rows_per_file)
+        return torch.from_numpy(np.frombuffer(self._maps[file], self._dtype, self._size, number * self._stride))
+
+    def __setitem__(self, row: int, vector: Tensor) -> None:
+        target = self[row]
+        if target.data_ptr() != vector.data_ptr():
+            target.copy_(vector)
+
+
+def _mapped_file(size: int) -> mmap.mmap:
+    with tempfile.TemporaryFile(prefix="laconic-peers-") as file:
+        # Reserves the space: writing to a mapped file on a full disk would kill the process.
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            file.truncate(size)
+        return mmap.mmap(file.fileno(), size)
+
 
 class ClientLinkState:
-    """Link states by client. Reading a state returns a copy of its vectors."""
+    """Link states by client. The vectors of a state share the memory of the rows: writing to them changes the state."""
 
     def __init__(self, layout: Layout) -> None:
         self._size = layout.size
-        self._dtype = torch.empty(0, dtype=layout.dtype).numpy().dtype
+        self._vectors = MappedRows(layout.size, layout.dtype)
         self._small: dict[int, State] = {}
         self._rows: dict[int, dict[str, int]] = {}
         """The rows of each client's vectors, by name."""
-        self._free: list[int] = []
-        self._row_count = 0
-        self._file: IO[bytes] | None = None
 
     def __contains__(self, client: int) -> bool:
         return client in self._small
@@ -40,7 +85,7 @@ class ClientLinkState:
         return iter(self._small)
 
     def __getitem__(self, client: int) -> State:
-        vectors = {name: self._read(row) for name, row in self._rows.get(client, {}).items()}
+        vectors = {name: self._vectors[row] for name, row in self._rows.get(client, {}).items()}
         return self._small[client] | vectors
 
     def get(self, client: int, default: State | None = None) -> State:
@@ -50,10 +95,11 @@ class ClientLinkState:
     def __setitem__(self, client: int, state: State) -> None:
         vectors = {name: value for name, value in state.items() if self._is_vector(value)}
         before = self._rows.pop(client, {})
-        self._free += [row for name, row in before.items() if name not in vectors]
-        rows = {name: before[name] if name in before else self._new_row() for name in vectors}
+        for name in before.keys() - vectors.keys():
+            self._vectors.free(before[name])
+        rows = {name: before[name] if name in before else self._vectors.new() for name in vectors}
         for name, row in rows.items():
-            self._write(row, vectors[name])
+            self._vectors[row] = vectors[name]
         if rows:
             self._rows[client] = rows
         self._small[client] = {name: value for name, value in state.items() if name not in vectors}
@@ -61,11 +107,16 @@ class ClientLinkState:
     def forget(self, client: int) -> None:
         """Delete a client's state."""
         self._small.pop(client, None)
-        self._free += self._rows.pop(client, {}).values()
+        for row in self._rows.pop(client, {}).values():
+            self._vectors.free(row)
 
     def state_dict(self) -> State:
-        """All states as a flat dict of tensors."""
-        return {f"{client}/{name}": value for client in self._small for name, value in self[client].items()}
+        """All states as a flat dict of tensors. Vectors are copied."""
+        return {
+            f"{client}/{name}": value.clone() if self._is_vector(value) else value
+            for client in self._small
+            for name, value in self[client].items()
+        }
 
     def load_state_dict(self, state: State) -> None:
         """Restore a `state_dict`."""
@@ -80,24 +131,6 @@ class ClientLinkState:
 
     def _is_vector(self, value: Tensor) -> bool:
         return value.is_floating_point() and value.shape == (self._size,)
-
-    def _new_row(self) -> int:
-        if self._free:
-            return self._free.pop()
-        self._row_count += 1
-        return self._row_count - 1
-
-    def _read(self, row: int) -> Tensor:
-        assert self._file is not None
-        self._file.seek(row * self._size * self._dtype.itemsize)
-        content = bytearray(self._file.read(self._size * self._dtype.itemsize))
-        return torch.from_numpy(np.frombuffer(content, dtype=self._dtype))
-
-    def _write(self, row: int, vector: Tensor) -> None:
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="laconic-peers-")  # noqa: SIM115 - lives as long as the server
-        self._file.seek(row * self._size * self._dtype.itemsize)
-        self._file.write(vector.detach().cpu().numpy().astype(self._dtype, copy=False).tobytes())
 
 
 class DiskClientLinkState:

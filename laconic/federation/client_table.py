@@ -70,6 +70,13 @@ class ClientTable:
         self.links.forget(client)
         self.pending.confirm(client)
 
+    def restart(self) -> None:
+        """Make all clients start over: a client that is ahead of the server resets its state."""
+        self.sequences[:] = 0
+        self._durable = {}
+        for client in range(len(self.sequences)):
+            self.forget(client)
+
     def state_dict(self) -> State:
         """The whole table as tensors."""
         state: State = {"sequences": torch.from_numpy(self.sequences), "versions": torch.from_numpy(self.versions)}

@@ -16,21 +16,23 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from laconic.core.errors import DataError
 from laconic.core.lru import LRUCache
 from laconic.core.part import State
 from laconic.core.state_dict import bytes_of, checksum, own_copy, tensor_of
+from laconic.federation.blobs import insert_content, select_contents
 
 Key = tuple[str, int, int]
 """The owner or kind of an entry, the client, and the state's number."""
 Row = tuple[Any, ...]
+Result = TypeVar("Result")
 
 FORMAT = 3
 """The version of the schema, stored as SQLite's `user_version`. Other versions are refused."""
@@ -142,14 +144,18 @@ class Database:
 
     def execute(self, statement: str, values: Row = ()) -> list[Row]:
         """Run a statement in the current transaction, or begin one; returns the rows."""
+        begin = not statement.startswith("PRAGMA")
+        return self._run(lambda connection: connection.execute(statement, values).fetchall(), begin=begin)
+
+    def _run(self, action: Callable[[sqlite3.Connection], Result], *, begin: bool = True) -> Result:
         with self.lock:
             if self._connection is None:
                 self.open(self.path)
             assert self._connection is not None
             try:
-                if not self._connection.in_transaction and not statement.startswith("PRAGMA"):
+                if begin and not self._connection.in_transaction:
                     self._begin()
-                return self._connection.execute(statement, values).fetchall()
+                return action(self._connection)
             except _ERRORS as error:
                 raise self._explained(error) from error
 
@@ -277,7 +283,7 @@ class Database:
             self._insert(key, "", "json", "", json.dumps(value).encode())
 
     def _insert(self, key: Key, name: str, kind: str, shape: str, content: memoryview | bytes) -> None:
-        ((place,),) = self.execute("INSERT INTO contents (content) VALUES (?) RETURNING id", (content,))
+        place = self._run(lambda connection: insert_content(connection, content))
         born = self.marks[-1] if self.marks else 0
         self._write((self.run, *key, name, born, ALIVE, kind, shape, place, checksum(content)))
 
@@ -287,13 +293,9 @@ class Database:
 
     def _read(self, key: Key) -> Iterator[Row]:
         """Name, kind, shape and content of each entry under a key."""
-        rows = self.execute(
-            "SELECT name, kind, shape, checksum, content FROM entries LEFT JOIN contents ON id = place "
-            f"WHERE {_AT_KEY} ORDER BY name",
-            (self.run, *key),
-        )
+        rows = self._run(lambda connection: select_contents(connection, _AT_KEY, (self.run, *key)))
         for name, kind, shape, expected, content in rows:
-            if not isinstance(content, bytes) or checksum(content) != expected:
+            if not isinstance(content, bytes | bytearray) or checksum(content) != expected:
                 raise self._damaged(f"the content of {'/'.join(map(str, key))} {name} has changed".rstrip())
             yield name, kind, shape, content
 

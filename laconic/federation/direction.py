@@ -1,19 +1,25 @@
-"""Refuses clients whose updates push the model away from where it should go, such as updates with a flipped sign.
+"""Refuses clients whose updates push the model away from where it should go: flipped signs and wrong labels.
 
-Each update has two scores, both odd in the update. An honest client's are negative on average:
+The server keeps two averages of each client:
 
 - Training pulls the model back when other clients have moved it. Let the model x have moved by y since a client's last
   update u', and let u be its new one. Then u - u' points against y, since the loss curves upward, and u does not oppose y
-  for long: cos(u - u', y) - cos(u, y).
-- The weights of a classifier grow in training: -cos(u, x). If the model is homogeneous in its weights, as with ReLU and no
-  biases, <u, x> of one step is proportional to the sum over examples of the label's logit minus the mean logit under the
-  prediction. Wrong labels have low logits, so training on them shrinks a good model.
+  for long: cos(u - u', y) - cos(u, y) is negative on average, whatever the client's data.
+- The weights of a classifier grow in training: a = cos(g, x) is positive, where g is the client's update or, if it keeps
+  the mean of its gradients as a shared state (SCAFFOLD), minus that state. If the model is homogeneous in its weights, as
+  with ReLU and no biases, <g, x> of one step is proportional to the sum over examples of the label's logit minus the mean
+  logit under the prediction. Wrong labels have low logits, and they keep g long when that of others has become short:
+  (|g| / M)^2 (1 - a / A) is large, with the medians M of |g| and A of a over all clients. A client with rare data has a
+  small a, too, but its g becomes short once the model has learned its data.
 
-Not every task has such scores, so a score counts only while the clients agree on its sign. For the first score random
-projections stand for the vectors: the server keeps 8 kB per client instead of an update and a model.
+Not every task has such averages, so each counts only while the clients agree on its sign. Random projections stand for the
+vectors that the server must keep: 4 kB each instead of the size of the model.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,15 +37,37 @@ FEWEST = 2.5
 """The total weight of scores below which a client is not judged: three scores."""
 CLIENTS = 5
 """The number of clients with enough scores below which none is judged."""
-SPREADS = torch.tensor([0.0, 3.0])
-"""A score counts if the median client's average is this many robust standard deviations of the averages below 0, by score.
-Many attackers widen the spread, so the first score, whose sign is safe, does without."""
 ERRORS = 2.0
-"""Then a client is refused if its average is this many standard errors above 0. docs/defenses.md has the measurements."""
-REASONS = ("look reversed", "undo the training of the others")
-"""By score."""
-MOMENTS = 1 + 2 * len(REASONS)
-"""The weight of a client's scores, their sums and the sums of their squares."""
+"""A client is refused if its average of the first score is this many standard errors above 0, and the median client's is
+below 0. docs/defenses.md has the measurements."""
+SPREADS = 1.5
+"""The second score counts if the median client's cosine is this many robust standard deviations of all clients' above 0."""
+UNLIKE = 3.0
+"""Then a client is refused if its second score is above this."""
+MOMENTS = 5
+"""The weight of a client's scores, and the sums of the first score, of its square, of a and of |g|."""
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What the server keeps of a client."""
+
+    moments: Tensor
+    inner: Tensor
+    """<g, x> if g is a shared state, otherwise 0; `[1]`."""
+    update: Tensor
+    """The projection of its last update."""
+    start: Tensor
+    """The projection of the model that the update was computed from."""
+    state: Tensor
+    """The projection of g if g is a shared state, otherwise empty."""
+
+    def row(self) -> Tensor:
+        return torch.cat([self.moments, self.inner, self.update, self.start, self.state])
+
+    @classmethod
+    def of(cls, row: Tensor) -> _Record:
+        return cls(*row.split([MOMENTS, 1, SIZE, SIZE, len(row) - MOMENTS - 1 - 2 * SIZE]))
 
 
 class DirectionFilter:
@@ -48,8 +76,8 @@ class DirectionFilter:
     def __init__(self, randomness: Randomness) -> None:
         self.randomness = randomness
         """Draws the signs. A client that knows them can deceive the filter: on Flower they are secret."""
-        self._rows: dict[str, dict[int, Tensor]] = {}
-        """By phase and client: weight, sum and sum of squares of its scores, then the two projections."""
+        self._records: dict[str, dict[int, _Record]] = {}
+        """By phase and client."""
         self._signs: Tensor | None = None
 
     def project(self, vector: Tensor) -> Tensor:
@@ -60,55 +88,90 @@ class DirectionFilter:
         signed = vector.to(self._signs.device, torch.float32) * self._signs
         return pad(signed, (0, -len(signed) % SIZE)).view(-1, SIZE).sum(0).cpu()
 
-    def check(self, phase: str, client: int, update: Tensor, start: Tensor, model: Tensor | None) -> None:
-        """Score an update; `PacketError` if an average score of the client is too high.
+    def check(
+        self,
+        phase: str,
+        client: int,
+        update: Tensor,
+        model: Tensor,
+        start: Tensor,
+        *,
+        work: float = 1.0,
+        difference: Tensor | None = None,
+        started_over: bool = False,
+    ) -> None:
+        """Score an update; `PacketError` if a score of the client is too high.
 
         Args:
             start: the projection of the model.
-            model: the model; None if updates are compressed, whose noise would hide the second score.
+            work: the client's local steps, as a multiple of the median client's.
+            difference: by how much the client's shared state changes if the update is accepted.
+            started_over: whether that state is 0 before this change: the client is new, or the state was lost or restarted.
         """
-        # Not from projections: this cosine is small, and the model hardly turns between rounds, so the error of a projection
+        records = self._records.setdefault(phase, {})
+        known = records.get(client)
+        projected, moments = self.project(update), torch.zeros(MOMENTS)
+        inner, state = torch.zeros(1), torch.zeros(0 if difference is None else SIZE)
+        if known is not None and difference is not None and not started_over:
+            # The model has turned a little since, so the error of a projection is small here.
+            inner, state = known.inner + known.state @ (start - known.start), known.state
+        refused = accepted = _Record(moments, inner, projected, start, state)
+        # <u, x> is not from projections: its cosine is small, and the model hardly turns between rounds, so their error
         # would not average out.
-        growth = torch.zeros(())
-        if model is not None:
-            growth = cosine_similarity(update.to(model.device, torch.float32), model.to(torch.float32), dim=0).cpu()
-        update = self.project(update)
-        rows = self._rows.setdefault(phase, {})
-        moments = torch.zeros(MOMENTS)
-        if client in rows:
-            moments, last = rows[client][:MOMENTS], rows[client][MOMENTS:-SIZE]
-            moved = start - rows[client][-SIZE:]
-            reversal = cosine_similarity(update - last, moved, dim=0) - cosine_similarity(update, moved, dim=0)
-            scores = torch.stack([reversal, -growth])
+        length, growth = update.norm().cpu().float() / max(1.0, work), _inner(update, model) / update.norm().cpu()
+        if difference is not None:
+            accepted = replace(refused, inner=inner - _inner(difference, model), state=state - self.project(difference))
+            length = accepted.state.norm()
+            growth = accepted.inner / length
+        if known is not None:
+            moments, moved = known.moments, start - known.start
+            pulled = cosine_similarity(projected - known.update, moved, dim=0)
+            reversal = pulled - cosine_similarity(projected, moved, dim=0)
+            cosine = growth.squeeze() / model.norm().cpu()
+            scores = torch.stack([torch.ones(()), reversal, reversal**2, cosine, length])
             if moved.any() and scores.isfinite().all():
-                moments = KEPT * moments + torch.cat([torch.ones(1), scores, scores**2])
-        rows[client] = torch.cat([moments, update, start])
-        if moments[0] < FEWEST or not (moments[1:3] > 0).any():
+                moments = KEPT * moments + scores
+        # A client whose reply is refused rolls its shared state back.
+        records[client] = replace(refused, moments=moments)
+        self._judge(client, moments, [record.moments for record in records.values()])
+        records[client] = replace(accepted, moments=moments)
+
+    def _judge(self, client: int, moments: Tensor, clients: Sequence[Tensor]) -> None:
+        if moments[0] < FEWEST:
             return
-        judged = torch.stack([row[:MOMENTS] for row in rows.values() if row[0] >= FEWEST])
+        table = torch.stack([*clients])
+        judged = table[table[:, 0] >= FEWEST]
         if len(judged) < CLIENTS:
             return
-        averages, squares = judged[:, 1:3] / judged[:, :1], judged[:, 3:] / judged[:, :1]
-        average, typical = moments[1:3] / moments[0], averages.median(0).values
-        error = ((squares - averages**2).clamp_min(0).median(0).values / moments[0]).sqrt()
-        spread = 1.4826 * (averages - typical).abs().median(0).values
-        suspicious = (average > ERRORS * error) & (typical + SPREADS * spread < 0)
-        for reason, score, refused in zip(REASONS, average.tolist(), suspicious.tolist(), strict=True):
-            if refused:
-                found = f"the updates of client {client} {reason}"
-                raise PacketError("direction", f"{found}: average score {score:.3g}; honest clients are below 0")
+        averages = judged[:, 1:] / judged[:, :1]
+        average, typical = moments[1:] / moments[0], averages.median(0).values
+        error = ((averages[:, 1] - averages[:, 0] ** 2).clamp_min(0).median() / moments[0]).sqrt()
+        if average[0] > ERRORS * error and typical[0] < 0:
+            found = f"look reversed: average score {average[0]:.3g}; honest clients are below 0"
+            raise PacketError("direction", f"the updates of client {client} {found}")
+        spread = 1.4826 * (averages[:, 2] - typical[2]).abs().median()
+        unlike = (average[3] / typical[3]) ** 2 * (1 - average[2] / typical[2])
+        if unlike > UNLIKE and typical[2] > SPREADS * spread:
+            found = f"undo the training of the others: score {unlike:.3g}; honest clients are below {UNLIKE:g}"
+            raise PacketError("direction", f"the updates of client {client} {found}")
 
     def state_dict(self) -> State:
-        """All rows as tensors."""
+        """All records as tensors."""
         state: State = {}
-        for phase, rows in self._rows.items():
-            state |= {f"{phase}/clients": torch.tensor([*rows]), f"{phase}/rows": torch.stack([*rows.values()])}
+        for phase, records in self._records.items():
+            rows = torch.stack([record.row() for record in records.values()])
+            state |= {f"{phase}/clients": torch.tensor([*records]), f"{phase}/rows": rows}
         return state
 
     def load_state_dict(self, state: State) -> None:
         """Restore a `state_dict`."""
         phases = [name.removesuffix("/rows") for name in state if name.endswith("/rows")]
-        self._rows = {
-            phase: dict(zip(state[f"{phase}/clients"].tolist(), state[f"{phase}/rows"], strict=True))
+        self._records = {
+            phase: dict(zip(state[f"{phase}/clients"].tolist(), map(_Record.of, state[f"{phase}/rows"]), strict=True))
             for phase in phases
         }
+
+
+def _inner(vector: Tensor, model: Tensor) -> Tensor:
+    """<vector, model>; `[1]`."""
+    return (vector.to(model.device, torch.float32) @ model.to(torch.float32)).cpu().reshape(1)

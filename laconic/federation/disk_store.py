@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from laconic.core.errors import PacketError
 from laconic.core.part import State
 from laconic.federation.database import Database
-from laconic.federation.store import Question, Record, RecordStore, Settled, unseen
+from laconic.federation.store import Change, Question, Record, RecordStore, Settled, unseen
 
 
 class DiskStore(RecordStore):
@@ -35,6 +35,10 @@ class DiskStore(RecordStore):
     def propose(self, client: int, known: int, state: State) -> int:
         with self._transaction():
             return super().propose(client, known, state)
+
+    def apply(self, changes: Mapping[int, Change]) -> None:
+        with self._transaction():
+            super().apply(changes)
 
     def clients(self) -> Iterable[int]:
         return list(self.database.clients("record"))

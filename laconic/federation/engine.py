@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from laconic.federation.messages import Instruction, MalformedReply, Reply
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Engine(ABC):
@@ -25,6 +29,10 @@ class Engine(ABC):
     def is_available(self, client: int) -> bool:
         """Whether a client can receive an instruction now."""
         return True
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Apply a function of the server, such as encoding, to items; the results are in order. Engines may use threads."""
+        return map(function, items)
 
     def stop_waiting(self) -> None:  # noqa: B027 - most engines do not wait
         """End the exchange with the replies that have arrived."""

@@ -52,6 +52,8 @@ class Probe:
     """y_i: what the server decodes."""
     memory: Tensor | None
     """x_i - y_i: what the uplink keeps for later rounds, if it has a memory."""
+    change: Tensor | None = None
+    """The update minus the last one sent, if it was skipped or accelerated."""
 
 
 @dataclass(frozen=True)

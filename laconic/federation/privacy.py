@@ -24,7 +24,7 @@ from typing import Any
 from laconic.algorithms.algorithm import Algorithm
 from laconic.core.errors import ConfigError
 from laconic.core.part import BOUNDED, STATEFUL, stated_sensitivity
-from laconic.federation.settings import Defenses, Sampling, Weighting
+from laconic.federation.settings import AnySampling, Defenses, Weighting
 
 ORDERS = (*range(2, 64), 128, 256, 512)
 """The orders of the Rényi divergence. Integers only: the series of fractional orders do not always converge."""
@@ -33,7 +33,7 @@ ORDERS = (*range(2, 64), 128, 256, 512)
 def check_noise(
     defenses: Defenses,
     algorithm: Algorithm,
-    sampling: Sampling,
+    sampling: AnySampling,
     weighting: Weighting,
     *,
     fixed_number: bool,
@@ -56,7 +56,7 @@ def check_noise(
             raise ConfigError(f"{setting} and sampling = '{sampling}': {reason}; use sampling = 'poisson'")
 
 
-def _violations(defenses: Defenses, sampling: Sampling, weighting: Weighting, quorum: float | None) -> Iterator[str]:
+def _violations(defenses: Defenses, sampling: AnySampling, weighting: Weighting, quorum: float | None) -> Iterator[str]:
     """What the settings of the run violate."""
     if not isinstance(defenses.clip, float):
         yield "noise needs updates of bounded norm: set clip, as in --clip-updates 1"
@@ -67,8 +67,8 @@ def _violations(defenses: Defenses, sampling: Sampling, weighting: Weighting, qu
         yield f"aggregate = '{defenses.aggregate}' is not allowed: the noise is calibrated for the mean"
     if weighting != "uniform":
         yield f"weighting = '{weighting}' gives some clients more weight; uniform is allowed"
-    if sampling == "weighted":
-        yield "sampling = 'weighted' draws some clients more often; uniform or poisson is allowed"
+    if sampling == "weighted" or not isinstance(sampling, str):
+        yield "sampling by weights or given probabilities draws some clients more often; uniform or poisson is allowed"
     if quorum is not None:
         yield f"quorum = {quorum:g} is not allowed: a fast client would push another one out of the sum; use 1"
 
@@ -79,7 +79,7 @@ class Privacy:
 
     noise: float
     delta: float
-    sampling: Sampling
+    sampling: AnySampling
     participants: int
     clients: int
 

@@ -7,7 +7,8 @@ engine delivers the messages.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from statistics import median
 
 import numpy as np
@@ -17,7 +18,7 @@ from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import BroadcastModel
 from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MEAN, MODEL, UPDATE, Exchange, Phase, Stream
 from laconic.algorithms.methods.received import Aggregate, Received
-from laconic.compression import DENSE, Codec, Payload, encode_dense, encode_exactly
+from laconic.compression import DENSE, Codec, Payload, decode_body, encode_dense, encode_exactly
 from laconic.compression.packet import Body, Flag, Packet
 from laconic.core.errors import PacketError
 from laconic.core.randomness import GLOBAL, Draw
@@ -72,6 +73,8 @@ class Round:
         self.outcome = Outcome.PROCEED
         self.probes: list[Probe] = []
         """The probes of the updates that were used, for diagnostics in simulations."""
+        self.clients_by_phase: dict[str, list[int]] = {}
+        """The clients whose replies were used, by the phase that they ran, such as `anchor` and `miner` of FedAMD."""
         self._number = -1
         """The index of the current exchange."""
         self._sent: dict[int, SentInstruction] = {}
@@ -111,35 +114,50 @@ class Round:
         phase_bodies: dict[str, dict[str, Body]] = {}
         send_buffers = self.server.send_buffers and exchange.model
         buffers = {BUFFERS: encode_dense(self.server.buffers)} if send_buffers else {}
-        instructions = [
-            self._instruction(exchange, client, buffers, phase_bodies)
-            for client in clients
-            if not self.server.blocklist.is_blocked(client) and self.engine.is_available(client)
+        blocklist = self.server.blocklist
+        clients = [
+            client for client in clients if not blocklist.is_blocked(client) and self.engine.is_available(client)
         ]
-        self._sent_count = len(instructions)
-        return instructions
+        self._sent_count = len(clients)
+        models: Iterable[Body | None] = repeat(None)
+        if exchange.model:
+            share_work = self.engine.map if self.server.algorithm.downlink.encodes_per_client else map
+            models = share_work(self._encode_model, clients)
+        return [
+            self._instruction(exchange, client, model, buffers, phase_bodies)
+            for client, model in zip(clients, models, strict=False)
+        ]
+
+    def _encode_model(self, client: int) -> Body:
+        version = self.server.clients.model_version(client)
+        return self.server.algorithm.downlink.send(self._broadcast, version, self._context(client))
 
     def _clients(self, exchange: Exchange) -> Sequence[int]:
         if exchange.who == "everyone":
             return range(len(self.server.data))
-        if exchange.who == "answered":
-            answered = set(self.answered)
-            return [client for client in self.participants if client in answered]
+        if exchange.who in ("answered", "one"):
+            answered = [client for client in self.participants if client in set(self.answered)]
+            if exchange.who == "answered" or not answered:
+                return answered
+            return [answered[self._context().generator(Draw.ONE_OF_ANSWERED).integers(len(answered))]]
         return self.participants
 
     def _instruction(
-        self, exchange: Exchange, client: int, buffers: dict[str, Body], phase_bodies: dict[str, dict[str, Body]]
+        self,
+        exchange: Exchange,
+        client: int,
+        model: Body | None,
+        buffers: dict[str, Body],
+        phase_bodies: dict[str, dict[str, Body]],
     ) -> Instruction:
         """`phase_bodies` caches the bodies of each phase: all clients of a phase receive the same."""
         server, table, context = self.server, self.server.clients, self._context(client)
         phase = self.phases[self.method.assign(exchange, context)]
         if phase.name not in phase_bodies:
             phase_bodies[phase.name] = {stream.name: self._encode_stream(stream) for stream in phase.down}
-        bodies: dict[str, Body] = {}
-        if exchange.model:
-            bodies[MODEL] = server.algorithm.downlink.send(self._broadcast, table.model_version(client), context)
+        bodies = {} if model is None else {MODEL: model}
         bodies |= buffers | phase_bodies[phase.name] | table.pending.bodies(client)
-        self._sent[client] = SentInstruction(phase, exchange, bodies.get(MODEL))
+        self._sent[client] = SentInstruction(phase, exchange, model)
         label = (self.layout.fingerprint, table.acknowledged(client), server.round, Flag(0))
         packets = []
         for name, body in bodies.items():
@@ -161,7 +179,7 @@ class Round:
             return self.server.algorithm.downlink.paper_bits(body, self.layout)
         if name == BUFFERS:
             return 0
-        compressors = {stream.name: stream.compressor for stream in phase.down}
+        compressors = {stream.name: stream.compressor for stream in phase.down} | {MEAN: self.method.mean_compression}
         return (compressors.get(name) or DENSE).paper_bits(self.layout)
 
     # Receiving.
@@ -261,13 +279,15 @@ class Round:
             bits = self._paper_bits_up(name, packet.body, sent.phase) if sent.exchange.counted else 0
             self.costs.count("up", name, len(raw), bits)
         self.costs.samples += reply.samples
+        self.clients_by_phase.setdefault(sent.phase.name, []).append(reply.client)
         if sent.exchange.counted:
             self.costs.gradients += reply.gradients
             self.costs.folded += reply.client not in self._counted
             self._counted.add(reply.client)
         # `_forget_state` has counted the clients that asked for the whole model.
         self.costs.lost += int(valid.started_over and not self.server.clients.has_lost_state(reply.client))
-        self._losses.append((reply.loss, reply.samples * reply.counted))
+        if MODEL in valid.packets or not self.phases.has_update:
+            self._losses.append((reply.loss, reply.samples * reply.counted))
         if MODEL in valid.packets:
             self.costs.updates += 1
             self.costs.skipped += valid.packets[MODEL].body.codec == Codec.SKIP
@@ -302,7 +322,7 @@ class Round:
             reply, sent, valid = self._waiting.pop(client)
             try:
                 factor = limits.factor(valid.norms, client, work[client])
-                self._check_direction(client, sent, valid)
+                self._check_direction(client, sent, valid, work[client])
             except PacketError as error:
                 self._refuse(reply, error)
             else:
@@ -316,9 +336,18 @@ class Round:
         server.method_state = self.method.gather(exchange, server.method_state, self.received, self._context())
         mean = self.received.mean(MODEL) if self.method.sends_mean else None
         if mean is not None and UPDATE in self.phases[exchange.phase].up:
-            bodies = {MEAN: encode_exactly(mean, self.layout)}
-            server.clients.pending.must_deliver(server.round, bodies, self.answered)
+            server.clients.pending.must_deliver(server.round, {MEAN: self._encode_mean(mean)}, self.answered)
         return self.outcome
+
+    def _encode_mean(self, mean: Tensor) -> Body:
+        """The mean for clients. The server continues with what they decode."""
+        compression, context = self.method.mean_compression, self._context()
+        if compression is None:
+            return encode_exactly(mean, self.layout)
+        generator = context.generator(Draw.DOWNLINK_STREAM.format(MEAN.upper()))
+        body = compression.encode(mean, self.layout, generator, context.invited)
+        self.received.replace(MODEL, decode_body(body, self.layout).dense().to(mean.device))
+        return body
 
     def _relative_work(self) -> dict[int, float]:
         """The gradients that each waiting client computes, as a multiple of the median client's in the same phase."""
@@ -329,14 +358,26 @@ class Round:
             work.setdefault(sent.phase.name, {})[client] = max(1, sent.phase.gradients(int(size)))
         return {client: each / median(of.values()) for of in work.values() for client, each in of.items()}
 
-    def _check_direction(self, client: int, sent: SentInstruction, valid: ValidReply) -> None:
+    def _check_direction(self, client: int, sent: SentInstruction, valid: ValidReply, work: float) -> None:
         server, vector = self.server, valid.vectors.get(MODEL)
         if server.defenses.refuse != "auto" or not isinstance(vector, CodedVector):
             return
         if self._start is None:
             self._start = server.directions.project(server.model)
-        model = server.model if server.algorithm.uplink.compression is None else None
-        server.directions.check(sent.phase.name, client, vector.decode().dense(), self._start, model)
+        difference = None
+        for shared in self.method.shared_states():
+            if isinstance(change := valid.vectors.get(shared.name), CodedVector):
+                difference = shared.rate(self.method, self.layout) * change.decode().dense()
+        server.directions.check(
+            sent.phase.name,
+            client,
+            vector.decode().dense(),
+            server.model,
+            self._start,
+            work=work,
+            difference=difference,
+            started_over=valid.started_over or not server.clients.sequences[client],
+        )
 
     def close(self) -> Round:
         """Update the model with the mean of the updates. Without updates the model does not change."""
@@ -346,7 +387,11 @@ class Round:
         return self
 
     def training_loss(self) -> float:
-        """The mean training loss of the clients that report one, weighted by samples whose targets count."""
+        """The mean training loss of the clients that take local steps, weighted by samples whose targets count.
+
+        As FedAMD's paper measures it (Wu et al., 2023, appendix F.1). Of a method without updates, such as EF21, it is the
+        mean over all clients that report a loss.
+        """
         known = [(loss, count) for loss, count in self._losses if not math.isnan(loss)]
         samples = sum(count for _, count in known)
         return sum(loss * count for loss, count in known) / samples if samples else math.nan

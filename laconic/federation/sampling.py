@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from laconic.core.randomness import Draw, Randomness
-from laconic.federation.settings import Sampling
+from laconic.federation.settings import AnySampling
 
 
 def of_attempt(purpose: str, attempt: int) -> str:
@@ -30,7 +30,7 @@ def limited(sizes: np.ndarray, limit: float | None) -> np.ndarray:
 
 
 def participants(
-    kind: Sampling,
+    kind: AnySampling,
     clients: int,
     count: int,
     round: int,
@@ -44,13 +44,17 @@ def participants(
     - weighted: drawn one after the other, with probability proportional to the number of examples.
     - poisson: each client is included independently, and `count` is the expected number. Differential privacy has its
       tightest bounds with it.
+    - a tuple of probabilities p_i: each client i is included independently with p_i, so that the number of participants
+      varies (FedCAMS, Wang et al., 2022, section 4.2: p_i = w_i).
 
     >>> participants("uniform", 1_000_000, 3, 0, Randomness(1), lambda: np.zeros(0))
     [170714, 399605, 713486]
     """
-    if count == clients:
+    if count == clients and isinstance(kind, str):
         return list(range(clients))
     generator = randomness.numpy(of_attempt(Draw.PARTICIPANTS, attempt), round)
+    if not isinstance(kind, str):
+        return np.flatnonzero(generator.random(clients) < np.asarray(kind)).tolist()
     if kind == "poisson":
         return np.flatnonzero(generator.random(clients) < count / clients).tolist()
     if kind == "uniform":

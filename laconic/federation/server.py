@@ -22,7 +22,7 @@ from laconic.federation.direction import DirectionFilter
 from laconic.federation.policy import ReplyPolicy
 from laconic.federation.privacy import check_noise
 from laconic.federation.sampling import limited, participants
-from laconic.federation.settings import Defenses, Sampling, Weighting
+from laconic.federation.settings import AnySampling, Defenses, Weighting
 from laconic.federation.update_norms import UpdateNormFilter
 
 
@@ -39,7 +39,7 @@ class Server:
         randomness: Randomness,
         *,
         participants: int,
-        sampling: Sampling = "uniform",
+        sampling: AnySampling = "uniform",
         weighting: Weighting = "uniform",
         defenses: Defenses | None = None,
         send_buffers: bool = True,
@@ -77,7 +77,8 @@ class Server:
         self.round = 0
         self.attempt = 0
         """How often the current round was repeated because nobody answered."""
-        self.model = model.clone()
+        self.model = model
+        """Every round makes a new tensor: clients, bodies and states may share the memory of this one."""
         self.buffers = buffers.clone()
         self.averages = self.model, self.buffers
         """The moving averages of model and buffers, which are evaluated and saved."""
@@ -87,6 +88,8 @@ class Server:
         self.clients = ClientTable(layout, len(data), links)
         self.norms = UpdateNormFilter(self.defenses)
         self.directions = DirectionFilter(randomness)
+        self._blocked: int | None = None
+        """The number of blocked clients whose part in the shared states is gone. None before the first round."""
         self._sizes: tuple[int, np.ndarray] | None = None
         self._weights: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -124,6 +127,8 @@ class Server:
         """Acknowledge the previous rounds if they are durable."""
         if self.rounds_are_durable:
             self.acknowledge()
+        if self._blocked is None:
+            self._blocked = self.blocklist.blocked_count()
 
     def acknowledge(self) -> None:
         """Mark all updates used so far as durable, so that instructions acknowledge them."""
@@ -132,17 +137,19 @@ class Server:
     def advance(self, received: Received) -> None:
         """Update the model with the received vectors, and go to the next round."""
         algorithm, before = self.algorithm, self.model
-        update = algorithm.method.update(received, self.method_state)
+        update, statistics = algorithm.method.update(received, self.method_state), received.mean(BUFFERS)
+        received.clear()
         if update is not None:
             step, self.optimizer_state = algorithm.optimizer.step(update, self.optimizer_state)
+            del update
             step = algorithm.optimizer.scheduled(step, self.round)
-            counts = {"invited": self.count, "population": len(self.data)}
-            context = RoundContext(self.layout, self.randomness, self.round, **counts)
+            population = len(self.data)
+            context = RoundContext(self.layout, self.randomness, self.round, invited=self.count, population=population)
             self.model, self.downlink_state = algorithm.downlink.advance(self.model, step, self.downlink_state, context)
-            statistics = received.mean(BUFFERS)
             if statistics is not None:
                 self.buffers = statistics
         self.method_state = algorithm.method.close(self.method_state, before)
+        self._restart_shared_states()
         self.round += 1
         self.attempt = 0
         weight = algorithm.optimizer.average_weight(self.round)
@@ -151,6 +158,17 @@ class Server:
             if weight == 1
             else (self.averages[0].lerp(self.model, weight), self.averages[1].lerp(self.buffers, weight))
         )
+
+    def _restart_shared_states(self) -> None:
+        """Set the states that clients share to 0 on both sides if a client was blocked.
+
+        The server knows only their mean, which would contain what the blocked client sent before for the rest of the run.
+        """
+        blocked, shared = self.blocklist.blocked_count(), self.algorithm.method.shared_states()
+        if shared and blocked > (self._blocked or 0):
+            self.method_state |= {state.name: torch.zeros_like(self.model) for state in shared}
+            self.clients.restart()
+        self._blocked = blocked
 
     def state_dict(self) -> State:
         """Everything that the next round depends on, as a flat dict of tensors."""

@@ -13,6 +13,15 @@ from laconic.core.spelling import convert, parse
 
 Sampling = Literal["uniform", "weighted", "poisson"]
 Weighting = Literal["uniform", "size"]
+
+
+def _probabilities(value: Any) -> Any:
+    """A text such as 0.1,0.5 as a list."""
+    return value.split(",") if isinstance(value, str) and "," in value else value
+
+
+AnySampling = Annotated[Sampling | tuple[Annotated[float, Field(ge=0, le=1)], ...], BeforeValidator(_probabilities)]
+"""A kind of sampling, or the probability of each client with which it takes part in a round."""
 _Share = Annotated[float, Field(gt=0, lt=0.5)]
 
 
@@ -90,9 +99,9 @@ class Defenses(BaseModel):
     refuse: Annotated[float | Literal["auto"] | None, BeforeValidator(_refuse)] = None
     """Refuse updates with a larger norm; auto: those whose norm or direction is unlike other clients'."""
     noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Central differential privacy: standard deviation of the noise on the sum, as a multiple of the clipping norm."""
+    """Differential privacy: standard deviation of the noise, as a multiple of the clipping norm."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """Central differential privacy: the delta for which epsilon is reported."""
+    """Differential privacy: the delta for which epsilon is reported."""
     memory: Annotated[ByteSize, Field(gt=0)] = ByteSize(4_000_000_000)
     """Bytes that the updates of a round may occupy, where all of them are needed at once (as for the median)."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -109,6 +109,23 @@ class Record:
         )
 
 
+@dataclass(frozen=True)
+class Lent:
+    """A client's record, and the state that its next instruction refers to, if there is one."""
+
+    record: Record | None
+    states: dict[int, State]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A client's new record, and the states that were added and dropped."""
+
+    record: Record
+    added: dict[int, State] = field(default_factory=dict)
+    dropped: frozenset[int] = frozenset()
+
+
 def unseen() -> int:
     """How many sequence numbers a client with an empty store skips.
 
@@ -174,6 +191,17 @@ class RecordStore(ABC):
         record.pending.append(record.number)
         self._write(client, record, {record.number: state}, ())
         return record.number
+
+    def lend(self, client: int, number: int) -> Lent:
+        """What another process needs to run a client whose instruction refers to the state with that number."""
+        record = self.record(client)
+        stored = record is not None and number in record.state_numbers()
+        return Lent(record, {number: self.state(client, number)} if stored else {})
+
+    def apply(self, changes: Mapping[int, Change]) -> None:
+        """Make the changes that a copy of some clients' states went through in another process."""
+        for client, change in changes.items():
+            self._write(client, change.record, change.added, change.dropped)
 
     def states(self) -> Iterator[tuple[int, State]]:
         """Every client's newest state, pending or committed."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
 import os
 import shutil
@@ -29,6 +28,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import FrameType
+
+from laconic.core.processes import end_with
 
 COMMANDS = ("flwr-clientapp", "flwr-serverapp")
 PROGRAMS = ("superlink", "supernode")
@@ -48,8 +49,6 @@ except OSError:
 os.execv({command!r}, [{command!r}, *sys.argv[1:]])
 """
 _POLL_SECONDS = 0.2
-_PR_SET_PDEATHSIG = 1
-"""From Linux's `prctl.h`: the signal that a process gets when its parent ends."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -90,7 +89,7 @@ def _start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-m", f"laconic.flower.{program}", *options],
         env=environment,
-        preexec_fn=lambda: _end_with(parent),
+        preexec_fn=lambda: end_with(parent),
     )
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -99,14 +98,6 @@ def _start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     return process
-
-
-def _end_with(parent: int) -> None:
-    """End this process when its parent is gone, even if that was killed (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # the parent has ended before the call
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _write_script(path: Path, address: str) -> None:
@@ -172,7 +163,7 @@ def _run_in_child(
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _end_with(parent)
+        end_with(parent)
         for connection in inherited:
             connection.close()
         sys.argv = arguments

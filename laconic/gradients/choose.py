@@ -11,6 +11,7 @@ from laconic.core.layout import Layout
 from laconic.core.task import Batch, Task
 from laconic.gradients.named_rng import Stochastic
 from laconic.gradients.numerics import Numerics
+from laconic.gradients.perceptron import is_perceptron
 from laconic.gradients.stacked import can_be_stacked
 from laconic.gradients.strategies import make_gradients
 
@@ -34,8 +35,11 @@ def resolve_numerics(numerics: Numerics, task: Task, layout: Layout, stochastic:
     if can_be_stacked(task.module) and stochastic != "serial" and layout.size <= MOST_PARAMETERS:
         # A trial, since vmap fails on data-dependent control flow, and models may mix the examples of a batch.
         trial = _Trial(task, layout, stochastic, batch)
-        if trial.agrees("vmap"):
-            simple = task.losses and stochastic == "no" and batch[0].device.type == "cpu"
+        simple = task.losses and stochastic == "no" and batch[0].device.type == "cpu"
+        # A plain perceptron does neither. Without a trial of vmap torch need not load its compiler, which takes seconds.
+        if simple and is_perceptron(task.module, task) and trial.agrees("stacked"):
+            strategy = "stacked"
+        elif trial.agrees("vmap"):
             strategy = "stacked" if simple and trial.agrees("stacked") else "vmap"
     return numerics.model_copy(update={"strategy": strategy})
 

@@ -17,7 +17,7 @@ class Numerics(BaseModel):
     vmap_width: int = Field(default=25, ge=1)
     """Clients per call of vmap; smaller calls are padded, so that results do not depend on the number of clients."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
-    """Floating-point type of the model; bfloat16 computes gradients in mixed precision, and the state stays float32."""
+    """Floating-point type of the model; bfloat16: gradients in mixed precision, state in float32."""
 
     @property
     def state_dtype(self) -> str:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from laconic.core.devices import to_device
-from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.task import Batch, Task
 from laconic.gradients.base import Gradients, Seed, by_batch_size
@@ -110,8 +109,7 @@ class StackedGradients(Gradients):
     """One call for all rows with batches of the same size. A row's result does not depend on other rows, bit for bit."""
 
     def __init__(self, module: nn.Module, task: Task, layout: Layout) -> None:
-        if task.losses is None:
-            raise ConfigError("numerics.strategy = 'stacked': this task does not give the losses of single examples")
+        assert task.losses is not None  # `check_numerics` has refused such a task
         self.module, self.losses = module, task.losses
         self.slots = {slot.name: slot for slot in layout.parameters}
         self.layers: dict[str, StackedLinear] = {}

@@ -32,9 +32,15 @@ from laconic.gradients.stacked import StackedGradients, can_be_stacked
 from laconic.gradients.subspace import SubspaceGradients
 
 
-def check_numerics(module: nn.Module, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> None:
+def check_numerics(task: Task, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> None:
     """Refuse numerics with which results would depend on threads, chunks or other clients."""
+    module = task.module
     norms = _batch_norms(module)
+    if numerics.strategy == "stacked" and task.losses is None:
+        # Only a loss for each example tells the clients of a stacked batch apart.
+        raise ConfigError(
+            "numerics.strategy = 'stacked': the task has a mean loss only; give Task(losses=…), or try 'vmap' or 'loop'"
+        )
     if numerics.strategy == "stacked" and numerics.dtype == "bfloat16":
         raise ConfigError("numerics.strategy = 'stacked': not with dtype = 'bfloat16'; try 'vmap' or 'loop'")
     if numerics.strategy == "stacked" and (stochastic != "no" or not can_be_stacked(module)):
@@ -75,6 +81,7 @@ class LoopGradients(Gradients):
         self.vector = torch.empty(layout.size, dtype=layout.dtype, device=device)
         self.buffers = torch.empty(layout.buffer_size, dtype=layout.dtype, device=device)
         self.parameters = layout.adopt(module, self.vector, self.buffers)
+        self.slots = layout.parameters
         self.adopted = [_holder(module, slot.name) for slot in layout.buffers]
 
     def __call__(
@@ -86,17 +93,36 @@ class LoopGradients(Gradients):
             if batch is None:
                 result[row].zero_()
                 continue
-            self.vector.copy_(models[row])
-            self.buffers.copy_(buffers[row])
-            with _draws(self.stochastic, seed, row, self.vector.device), _one_example_hint():
-                loss = self.loss(self.module, tuple(map(_channels_last, batch)))
-                parts = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+            losses[row], parts = self._parts(models[row], buffers[row], batch, seed, row)
             torch.cat([part.reshape(-1) for part in parts], out=result[row])
-            losses[row] = loss.detach()
-            if self.adopted:
-                self._readopt_buffers()
-                buffers[row].copy_(self.buffers)
         return result, losses
+
+    def _parts(
+        self, model: Tensor, buffers: Tensor, batch: Batch, seed: Seed, row: int
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The loss of one row, and its gradient with respect to each parameter."""
+        self.vector.copy_(model)
+        self.buffers.copy_(buffers)
+        with _draws(self.stochastic, seed, row, self.vector.device), _one_example_hint():
+            loss = self.loss(self.module, tuple(map(_channels_last, batch)))
+            parts = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+        if self.adopted:
+            self._readopt_buffers()
+            buffers.copy_(self.buffers)
+        return loss.detach(), parts
+
+    def descend(
+        self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed, rate: float
+    ) -> Tensor:
+        """Subtract each part of the gradient where it belongs, without a vector of all parts."""
+        losses = models.new_full((len(models),), torch.nan)
+        for row, batch in enumerate(batches):
+            if batch is None:
+                continue
+            losses[row], parts = self._parts(models[row], buffers[row], batch, seed, row)
+            for slot, part in zip(self.slots, parts, strict=True):
+                slot.view(models[row]).sub_(part, alpha=rate)
+        return losses
 
     def _readopt_buffers(self) -> None:
         """Copy buffers that the module has replaced, instead of written to, back into their views of the vector."""

@@ -1,3 +1,5 @@
+from .figure import beside as beside
+from .figure import scale_costs as scale_costs
+from .palette import COLORS as COLORS
 from .plot import COSTS as COSTS
-from .plot import STYLES as STYLES
-from .plot import beside as beside
+from .plot import DASHES as DASHES

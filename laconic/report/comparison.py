@@ -86,8 +86,8 @@ class Comparison:
         return results[label]
 
     def table(self, width: int | None = None) -> OutcomeTable:
-        """The table, without algorithms that diverged with any seed. A narrow one has fewer columns."""
-        return outcome([run for run in self.runs if run.label not in self.failed], width, self.rank_by)
+        """The table. Algorithms that diverged with any seed are last, without numbers. A narrow one has fewer columns."""
+        return outcome([run for run in self.runs if run.label not in self.failed], width, self.rank_by, self.failed)
 
     def summaries(self) -> list[dict[str, Any]]:
         """One object of plain values per run, best first, then the diverged runs."""

@@ -11,7 +11,8 @@ from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 
-from laconic.report.gather import find_runs, gather
+from laconic.report.gather import entitle, find_runs, gather
+from laconic.report.palette import COLORED
 from laconic.report.reading import Table
 from laconic.run.directory import plain
 from laconic.run.files import write_atomically
@@ -39,10 +40,7 @@ def report(
     `labels` names runs by their directory. Default: the settings that distinguish them.
     """
     data = gather(find_runs(paths), target, rank_by)
-    given = {str(path): label for path, label in (labels or {}).items()}
-    for run in data["runs"]:
-        if run["path"] in given:
-            run |= dict.fromkeys(("label", "group"), given[run["path"]])
+    entitle(data["runs"], {str(path): label for path, label in (labels or {}).items()})
     write_atomically(out, html(data).encode())
     unreadable: dict[str, str] = data["unreadable"]
     return unreadable
@@ -53,9 +51,11 @@ def html(data: Table) -> str:
     from plotly.offline import get_plotlyjs  # late: start-up time
 
     folder = files("laconic.report") / "page"
-    scripts = [(folder / name).read_text() for name in ("groups.js", "charts.js", "page.js")]
+    scripts = [
+        (folder / name).read_text() for name in ("groups.js", "tables.js", "headline.js", "charts.js", "page.js")
+    ]
     # Escape "<": a tag inside a string could end the script element or start another.
-    content = json.dumps(plain(data), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    content = json.dumps(plain(data | COLORED), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     page = (folder / "index.html").read_text()
     pieces = {"STYLE": (folder / "style.css").read_text(), "PLOTLY": get_plotlyjs(), "SCRIPT": "\n".join(scripts)}
     # Insert the data last, so that text in it that looks like a placeholder is not replaced.

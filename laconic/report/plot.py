@@ -7,17 +7,34 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from laconic.core.errors import ConfigError
+from laconic.report.figure import (
+    INSIDE,
+    NAMED,
+    STYLES,
+    Scale,
+    Style,
+    annotate,
+    figure,
+    legend,
+    line_name,
+    literal,
+    scale_costs,
+    set_title,
+    si,
+)
+from laconic.report.palette import COLORS, HEADERS, stream_tones
 from laconic.report.reading import Table
+from laconic.run.target import Target
 
 COSTS = {
-    "bytes": "megabytes, both directions",
-    "bytes_up": "megabytes up",
-    "bytes_down": "megabytes down",
+    "bytes": "bytes, both directions",
+    "bytes_up": "bytes up",
+    "bytes_down": "bytes down",
     "round": "round",
     "gradients": "gradients of single examples",
     "simulated_seconds": "simulated seconds",
@@ -25,105 +42,139 @@ COSTS = {
 }
 CHARTS = ("curves", "pareto", "bytes")
 FORMATS = ("png", "svg", "pdf")
-Scale = Literal["linear", "log"]
-STYLES = ("-", "--", ":", "-.")
-"""Line styles. Colors repeat after ten lines; then the style changes."""
-INSIDE = 6
-"""Maximum number of lines for a legend inside the axes. A longer legend is placed to the right."""
-NAMED = 40
-"""Maximum number of lines in the legend."""
-LONGEST = 60
-"""Maximum number of characters of a label in the legend."""
-HEADERS = "headers"
+DASHES = ("-", "--", ":", "-.", (0, (8, 2)))
+MARKERS = "os^D<Pp*"
+"""Markers and dashes tell lines apart where a page is printed in gray."""
 Line = dict[int, tuple[float, float]]
 """Round to (cumulative cost, metric)."""
 Point = tuple[float, float, int]
 """Cost, metric, and index of the group."""
-OFFSETS = [(right, up) for right in (-60, -35, -10, 10, 35, 60) for up in range(-60, 61, 10)]
-"""Candidate offsets of an annotation from its point, in points (1/72 inch)."""
 
 
-def beside(lines: int) -> dict[str, Any]:
-    """Return the legend's position for this number of lines."""
-    return {} if lines <= INSIDE else {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+def plot(
+    runs: Sequence[Table],
+    out: Path,
+    *,
+    metric: str,
+    cost: str,
+    scale: Scale,
+    target: Target | None = None,
+    style: str = "screen",
+) -> None:
+    """Plot each group's mean over seeds, a band from minimum to maximum, and a cross where a run diverged or collapsed."""
+    groups, look = _groups(runs), STYLES[style]
+    percent = metric == "accuracy"
+    with figure(out, look, *_size(groups, look)) as drawn:
+        axes = drawn.subplots()
+        for number, members in enumerate(groups):
+            lines = [_line(run, metric, cost, 100 if percent else 1) for run in members]
+            color, _ = _look(members)
+            _draw_mean(axes, lines, members, number, gray=not look.titled)
+            ends = [line[max(line)] for run, line in zip(members, lines, strict=True) if run["diverged"] and line]
+            falls = [
+                (run["collapsed"]["round"], line) for run, line in zip(members, lines, strict=True) if run["collapsed"]
+            ]
+            ends += [line[number] for number, line in falls if number in line]
+            axes.plot([x for x, _ in ends], [y for _, y in ends], "x", color=color, markersize=4 * look.line)
+        _draw_target(axes, target, metric)
+        name = "accuracy, %" if percent else literal(metric.replace("_", " "))
+        axes.set(xlabel=COSTS[cost], ylabel=name, xscale=scale)
+        _finish(drawn, axes, runs, groups, look, scale, f"{_words(metric)} against {COSTS[cost]}")
 
 
-def _figure(width: float, height: float) -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("plots need matplotlib: in the folder of the clone, pip install -e '.[plot]'") from None
-    return Figure(figsize=(width, height), layout="constrained", dpi=150)
+def _look(members: Sequence[Table]) -> tuple[str, int]:
+    """Return the color of a group, and how often colors had been used up before it."""
+    index = members[0].get("color", 0)
+    return COLORS[index % len(COLORS)], index // len(COLORS)
 
 
-def _figure_of_lines(groups: Sequence[Any]) -> Any:
-    return _figure(11 if len(groups) > INSIDE else 7, max(4.3, 0.19 * min(len(groups), NAMED)))
-
-
-def _name(number: int, label: str) -> str:
-    """Return a line's label. Matplotlib omits labels with a leading underscore from the legend."""
-    return _short(label) if number < NAMED else f"_{label}"
-
-
-def _legend(axes: Any, groups: Sequence[Any]) -> None:
-    omitted = len(groups) - NAMED
-    title = f"and {omitted} more" if omitted > 0 else None
-    font = 7 if len(groups) > INSIDE else 9
-    axes.legend(frameon=False, fontsize=font, title=title, title_fontsize=font, **beside(len(groups)))
-
-
-def plot(runs: Sequence[Table], out: Path, *, metric: str, cost: str, scale: Scale) -> None:
-    """Plot each group's mean over seeds, a band from minimum to maximum, and a cross where a run diverged."""
-    groups = _groups(runs)
-    figure = _figure_of_lines(groups)
-    axes = figure.subplots()
-    factor = 100 if metric == "accuracy" else 1
-    for number, members in enumerate(groups):
-        lines = [_line(run, metric, cost, factor) for run in members]
-        color = _draw_mean(axes, lines, STYLES[number // 10 % len(STYLES)], _name(number, members[0]["label"]))
-        ends = [line[max(line)] for run, line in zip(members, lines, strict=True) if run["diverged"] and line]
-        axes.plot([x for x, _ in ends], [y for _, y in ends], "x", color=color)
-    name = _literal(metric.replace("_", " "))
-    axes.set(xlabel=COSTS[cost], ylabel="accuracy, %" if metric == "accuracy" else name, xscale=scale)
-    axes.grid(alpha=0.3)
-    _legend(axes, groups)
-    figure.savefig(out)
-
-
-def _draw_mean(axes: Any, lines: Sequence[Line], style: str, label: str) -> Any:
-    """Draw the mean of a group's lines, with a band if there are several. Return the color."""
+def _draw_mean(axes: Any, lines: Sequence[Line], members: Sequence[Table], number: int, gray: bool) -> None:
+    """Draw the mean of a group's lines, with a band if there are several. `gray`: tell lines apart by their dashes, too."""
+    color, cycle = _look(members)
+    index = members[0].get("color", 0)
     costs, columns = _joined(lines)
-    (drawn,) = axes.plot(costs, [sum(column) / len(column) for column in columns], style, label=label)
+    look: dict[str, Any] = {"color": color, "linestyle": DASHES[(index if gray else cycle) % len(DASHES)]}
+    look |= {"marker": MARKERS[index % len(MARKERS)], "markevery": max(1, len(costs) // 8)}
+    axes.plot(
+        costs, [sum(column) / len(column) for column in columns], label=line_name(number, members[0]["label"]), **look
+    )
     if len(lines) > 1:
         lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
-        axes.fill_between(costs, lowest, highest, color=drawn.get_color(), alpha=0.2, linewidth=0)
-    return drawn.get_color()
+        axes.fill_between(costs, lowest, highest, color=color, alpha=0.2, linewidth=0)
 
 
-def pareto(runs: Sequence[Table], out: Path, *, cost: str, scale: Scale) -> None:
-    """Plot every evaluation as a point, and the Pareto front of accuracy and cost."""
-    groups = _groups(runs)
-    figure = _figure_of_lines(groups)
-    axes = figure.subplots()
-    points = []
-    for number, members in enumerate(groups):
-        own = [point for run in members for point in _line(run, "accuracy", cost, 100).values()]
-        look = {"color": f"C{number % 10}", "marker": "os^D"[number // 10 % 4], "alpha": 0.6, "linewidths": 0}
-        axes.scatter([x for x, _ in own], [y for _, y in own], 12, label=_name(number, members[0]["label"]), **look)
-        points += [(*point, number) for point in own]
-    front = _front(points)
-    axes.step([x for x, _, _ in front], [y for _, y, _ in front], ":", where="post", color="0.4", linewidth=1.2)
-    axes.set(xlabel=COSTS[cost], ylabel="accuracy, %", xscale=scale)
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.15 * (high - low))  # room for annotations
+def _draw_target(axes: Any, target: Target | None, metric: str) -> None:
+    """Draw a line at the target, if the chart has its metric."""
+    if target is not None and target.metric == metric:
+        height = 100 * target.value if metric == "accuracy" else target.value
+        axes.axhline(height, color="0.4", linewidth=0.8, linestyle=(0, (6, 3)), zorder=1)
+        place = ("axes fraction", "data")
+        axes.annotate(literal(f"target {target}"), (0.01, height), xycoords=place, va="bottom", color="0.3")
+
+
+def _words(metric: str) -> str:
+    return literal(metric.replace("_", " ").capitalize())
+
+
+def _size(groups: Sequence[Any], style: Style) -> tuple[float, float]:
+    """Return the size of a figure with one chart and its legend."""
+    if style.below:
+        return style.width, style.height + 0.13 * min(len(groups), NAMED)
+    wide = len(groups) > INSIDE
+    return style.width + (4 if wide else 0), max(style.height, 0.19 * min(len(groups), NAMED))
+
+
+def _finish(
+    drawn: Any,
+    axes: Any,
+    runs: Sequence[Table],
+    groups: Sequence[Any],
+    style: Style,
+    scale: Scale,
+    title: str,
+) -> None:
+    """Add ticks, grid, title and legend to a chart of a metric against a cost."""
+    scale_costs(axes.xaxis, scale, axes.get_xlim(), 7 if style.below else 16)
     axes.grid(alpha=0.3)
-    _legend(axes, groups)
-    # Annotate each group on the front at its best point.
-    best = {number: (x, y) for x, y, number in front}
-    names = {groups[number][0]["label"]: (*point, f"C{number % 10}") for number, point in best.items()}
-    steps = [(x, y) for (start, y, _), (end, _, _) in pairwise(front) for x in np.geomspace(start or end / 10, end, 20)]
-    _annotate(axes, names, [(x, y) for x, y, _ in points] + steps)
-    figure.savefig(out)
+    if style.titled:
+        set_title(axes, title, runs)
+    legend(drawn, axes, len(groups), style)
+
+
+def pareto(
+    runs: Sequence[Table], out: Path, *, cost: str, scale: Scale, target: Target | None = None, style: str = "screen"
+) -> None:
+    """Plot every evaluation as a point, and the Pareto front of accuracy and cost."""
+    groups, look = _groups(runs), STYLES[style]
+    with figure(out, look, *_size(groups, look)) as drawn:
+        axes = drawn.subplots()
+        points = []
+        for number, members in enumerate(groups):
+            own = [point for run in members for point in _line(run, "accuracy", cost, 100).values()]
+            marker = MARKERS[members[0].get("color", 0) % len(MARKERS)]
+            form = {"color": _look(members)[0], "marker": marker, "alpha": 0.6, "linewidths": 0}
+            name = line_name(number, members[0]["label"])
+            axes.scatter([x for x, _ in own], [y for _, y in own], 8 * look.line, label=name, **form)
+            points += [(*point, number) for point in own]
+        front = _front(points)
+        axes.step(
+            [x for x, _, _ in front],
+            [y for _, y, _ in front],
+            ":",
+            where="post",
+            color="0.2",
+            linewidth=0.75 * look.line,
+        )
+        _draw_target(axes, target, "accuracy")
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high + 0.15 * (high - low))  # room for annotations
+        axes.set(xlabel=COSTS[cost], ylabel="accuracy, %", xscale=scale)
+        _finish(drawn, axes, runs, groups, look, scale, f"Pareto front: accuracy against {COSTS[cost]}")
+        # Annotate each group on the front at its best point.
+        best = {number: (x, y) for x, y, number in front}
+        names = {groups[number][0]["label"]: (*point, _look(groups[number])[0]) for number, point in best.items()}
+        spans = ((np.geomspace(start or end / 10, end, 20), y) for (start, y, _), (end, _, _) in pairwise(front))
+        annotate(axes, names, [(x, y) for x, y, _ in points] + [(x, y) for steps, y in spans for x in steps])
 
 
 def _front(points: Sequence[Point]) -> list[Point]:
@@ -135,68 +186,43 @@ def _front(points: Sequence[Point]) -> list[Point]:
     return front
 
 
-def _annotate(axes: Any, names: dict[str, tuple[float, float, str]], points: Sequence[tuple[float, float]]) -> None:
-    """Write names beside their points, each at the offset where it overlaps least with names, frame and points."""
-    from matplotlib.transforms import Bbox  # late: an extra
-
-    axes.figure.draw_without_rendering()
-    frame, dots, pixels = axes.get_window_extent(), axes.transData.transform(points), axes.figure.dpi / 72
-    taken: list[Any] = []
-    for label, (x, y, color) in names.items():
-        text = "\n".join(textwrap.wrap(_short(label), 30))
-        trial = axes.text(x, y, text, fontsize=7)
-        size, (left, middle) = trial.get_window_extent().size, axes.transData.transform((x, y))
-        trial.remove()
-        boxes = {}
-        for right, up in OFFSETS:
-            start = left + right * pixels - (size[0] if right < 0 else 0)
-            boxes[right, up] = Bbox.from_bounds(start, middle + up * pixels - size[1] / 2, *size)
-
-        def penalty(offset: tuple[int, int], boxes: dict[tuple[int, int], Any] = boxes) -> float:
-            box = boxes[offset]
-            outside = not (frame.contains(box.x0, box.y0) and frame.contains(box.x1, box.y1))
-            overlaps = sum(box.overlaps(other) for other in taken)
-            return float(1000 * (overlaps + outside) + 10 * box.count_contains(dots) + sum(map(abs, offset)) / 20)
-
-        offset = min(OFFSETS, key=penalty)
-        taken.append(boxes[offset])
-        line = {"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2}
-        side = "right" if offset[0] < 0 else "left"
-        position = {"xytext": offset, "textcoords": "offset points", "ha": side, "va": "center"}
-        axes.annotate(text, (x, y), color=color, fontsize=7, arrowprops=line, **position)
-
-
-def traffic(runs: Sequence[Table], out: Path) -> None:
-    """Plot each group's bytes by direction and stream, with headers separate: in megabytes and as shares."""
-    groups = _groups(runs)
+def traffic(runs: Sequence[Table], out: Path, style: str = "screen") -> None:
+    """Plot each group's bytes by direction and stream, with headers separate: in bytes and as shares."""
+    groups, look = _groups(runs), STYLES[style]
     sums = [_streams(members) for members in groups]
-    streams = sorted({name for own in sums for name in own}, key=lambda name: (name == HEADERS, name))
-    names = ["\n".join(textwrap.wrap(_literal(members[0]["label"]), 34)) for members in groups]
+    names = ["\n".join(textwrap.wrap(literal(members[0]["label"]), 34)) for members in groups]
     lines = [1 + name.count("\n") for name in names]
-    figure = _figure(9, 1.4 + sum(0.16 * count + 0.2 for count in lines))
-    left, right = figure.subplots(1, 2, sharey=True)
-    tops = [sum(0.16 * count + 0.2 for count in lines[:index]) for index in range(len(lines))]
-    middles = [top + 0.08 * count for top, count in zip(tops, lines, strict=True)]
-    _draw_bars(left, middles, sums, streams, [1e6] * len(sums))
-    _draw_bars(right, middles, sums, streams, [sum(own.values()) / 100 or 1 for own in sums])
-    left.set(xlabel="megabytes", yticks=middles, yticklabels=names)
-    left.tick_params(axis="y", labelsize=8)
-    left.invert_yaxis()
-    right.set(xlabel="% of its bytes", xlim=(0, 100))
-    handles, texts = left.get_legend_handles_labels()
-    figure.legend(handles, texts, loc="outside upper center", ncols=6, frameon=False, fontsize=8)
-    figure.savefig(out)
+    heights = [0.018 * look.font * count + 0.2 for count in lines]
+    with figure(out, look, look.wide, 1.4 + 0.3 * look.titled + sum(heights)) as drawn:
+        left, right = drawn.subplots(1, 2, sharey=True)
+        middles = [sum(heights[:index]) + 0.009 * look.font * count for index, count in enumerate(lines)]
+        _draw_bars(left, middles, sums, [1] * len(sums))
+        _draw_bars(right, middles, sums, [sum(own.values()) / 100 or 1 for own in sums])
+        left.set(xlabel="bytes", yticks=middles, yticklabels=names)
+        scale_costs(left.xaxis, "linear", left.get_xlim(), 10)
+        left.invert_yaxis()
+        right.set(xlabel="% of its bytes", xlim=(0, 100))
+        for text, members in zip(left.get_yticklabels(), groups, strict=True):
+            text.set_color(_look(members)[0])
+        for end, own in zip(middles, sums, strict=True):
+            left.annotate(f" {si(float(f'{sum(own.values()):.3g}'))}B", (sum(own.values()), end), va="center")
+        left.margins(x=0.16)
+        if look.titled:
+            set_title(left, "Bytes by direction and stream", runs)
+        handles, texts = left.get_legend_handles_labels()
+        drawn.legend(handles, texts, loc="outside lower center", ncols=6)
 
 
-def _draw_bars(
-    axes: Any, middles: list[float], sums: list[Counter[str]], streams: Sequence[str], units: Sequence[float]
-) -> None:
+def _draw_bars(axes: Any, middles: list[float], sums: list[Counter[str]], units: Sequence[float]) -> None:
     """Draw one stacked bar of streams per group. `units` has each group's divisor."""
     ends = [0.0] * len(sums)
-    for number, stream in enumerate(streams):
+    names = {name for own in sums for name in own}
+    tones = stream_tones(names)
+    for stream in sorted(names, key=lambda name: (name == HEADERS, name)):
         width = [own[stream] / unit for own, unit in zip(sums, units, strict=True)]
-        color = "0.6" if stream == HEADERS else f"C{number % 10}"
-        axes.barh(middles, width, 0.18, ends, color=color, label=_literal(stream))
+        hatch = "////" if stream == HEADERS else None
+        form = {"color": tones[stream], "hatch": hatch, "edgecolor": "white", "linewidth": 0}
+        axes.barh(middles, width, 0.18, ends, label=literal(stream), **form)
         ends = [end + more for end, more in zip(ends, width, strict=True)]
     axes.grid(alpha=0.3, axis="x")
     axes.set_axisbelow(True)
@@ -211,15 +237,6 @@ def _streams(members: Sequence[Table]) -> Counter[str]:
             means[name] += (stream["bytes"] - stream["headers"]) / len(counted)
             means[HEADERS] += stream["headers"] / len(counted)
     return means
-
-
-def _short(label: str) -> str:
-    return _literal(label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…")
-
-
-def _literal(text: str) -> str:
-    """Escape dollar signs, between which matplotlib expects a formula."""
-    return text.replace("$", r"\$")
 
 
 def _groups(runs: Sequence[Table]) -> list[list[Table]]:
@@ -247,11 +264,10 @@ def _line(run: Table, metric: str, cost: str, factor: float) -> Line:
     """Return the curve of one run, with the metric multiplied by the factor."""
     columns: Table = run["evaluations"] if metric in run["metrics"] else run["course"]
     if cost == "bytes":
-        costs = [(up + down) / 1e6 for up, down in zip(columns["bytes_up"], columns["bytes_down"], strict=True)]
+        costs = [up + down for up, down in zip(columns["bytes_up"], columns["bytes_down"], strict=True)]
     elif cost not in columns:
         raise ConfigError(f"--against {cost}: '{run['path']}' has no such metric")
     else:
-        unit = 1e6 if cost.startswith("bytes") else 1
-        costs = [None if value is None else value / unit for value in columns[cost]]
+        costs = columns[cost]
     rows = zip(columns["round"], costs, columns[metric], strict=True)
     return {number: (at, factor * value) for number, at, value in rows if None not in (at, value)}

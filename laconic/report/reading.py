@@ -33,6 +33,8 @@ LONGEST_LINE = 1 << 16
 MOST_NAMES = 100
 """Maximum number of metrics, and of streams, of a run, and of characters of a name."""
 MOST_RECORDS = 10**7
+LONGEST_REASON = 200
+"""Maximum number of characters of the reason of a failure."""
 LARGEST = 2.0**63
 COSTS = ("bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down", "gradients", "simulated_seconds", "seconds")
 MEASURED = ("participants", "training_loss", *DIAGNOSTICS)
@@ -50,6 +52,7 @@ class Summary:
         self.packets: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
         self.troubles: Counter[str] = Counter()
+        self.collapsed: Table | None = None
 
     def follow(self, records: Iterable[Record]) -> Iterator[Record]:
         """Pass records on, and add them to the summary."""
@@ -59,6 +62,8 @@ class Summary:
                 self.packets[name] += traffic["packets"]
                 self.bytes[name] += traffic["bytes"]
             self.troubles.update(record["troubles"])
+            if record["collapsed"] is not None and self.collapsed is None:
+                self.collapsed = {"round": record["round"], "reason": record["collapsed"]}
             if record["metrics"]:
                 self.metrics.update(record["metrics"])
                 self.evaluated.append(self.count)
@@ -97,6 +102,8 @@ def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS, targe
     metrics = sorted(summary.metrics)
     return {
         "path": str(path),
+        "started": folder.config.stat().st_mtime,
+        "ended": (folder.metrics if folder.metrics.exists() else folder.config).stat().st_mtime,
         "settings": settings,
         "config": text,
         "seed": settings.get("seed", 0),
@@ -106,6 +113,7 @@ def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS, targe
         "rounds_wanted": settings.get("rounds", 0),
         "finished": folder.model.exists(),
         "diverged": folder.diverged.exists(),
+        "collapsed": summary.collapsed,
         "milestones": milestones,
         "evaluations": _columns([kept[number] for number in evaluated], ("round", *COSTS, *metrics)),
         "course": _columns([kept[number] for number in every], ("round", *MEASURED, *course)),
@@ -171,7 +179,9 @@ def _record(record: Any) -> Record:
     troubles = {name: _count(name, value) for name, value in failures.items()}
     metrics = {_name(key): _number(key, value) for key, value in metrics_of(record).items()}
     numbers = {key: _number(key, record[key]) for key in ("round", *COSTS, *MEASURED) if key in record}
-    return metrics | numbers | {"streams": streams, "troubles": troubles, "metrics": metrics}
+    # The advice after the semicolon is for the terminal.
+    reason = str(record["collapsed"]).partition(";")[0][:LONGEST_REASON] if "collapsed" in record else None
+    return metrics | numbers | {"streams": streams, "troubles": troubles, "metrics": metrics, "collapsed": reason}
 
 
 def _count(name: str, value: Any) -> int:

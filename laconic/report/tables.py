@@ -9,6 +9,7 @@ from functools import partial
 from html import escape
 from math import inf, isnan
 from statistics import fmean, stdev
+from typing import Literal
 
 from rich import box, markup
 from rich.table import Table
@@ -18,6 +19,8 @@ from laconic.run.driver import Finished
 from laconic.run.target import COSTS, WINDOW, Target, lower_is_better
 from laconic.run.training import OF_CLIENTS, TROUBLES, troubles
 
+STATE = "state"
+"""The column of runs that collapsed or diverged."""
 Value = Callable[[Finished], float | None]
 Format = Callable[[float], str]
 
@@ -40,7 +43,7 @@ def ranked(runs: Sequence[Finished], by: str = "bytes") -> list[list[Finished]]:
     """The runs of each label, which differ in their seeds. The best label is first.
 
     Labels are ordered by the mean cost to reach the target, or by the metric `by`; then by the target's metric, by
-    accuracy and by loss.
+    accuracy and by loss. Those that collapsed are last.
     """
     labels = dict.fromkeys(run.label for run in runs)
     target = _target(runs)
@@ -51,7 +54,8 @@ def ranked(runs: Sequence[Finished], by: str = "bytes") -> list[list[Finished]]:
 
     def order(group: list[Finished]) -> list[float]:
         value = mean([cost(run) for run in group])
-        return [inf if value is None else value, *(_badness(name, group) for name in metrics)]
+        collapsed = any(map(_collapse, group))
+        return [collapsed, inf if value is None else value, *(_badness(name, group) for name in metrics)]
 
     return sorted(([run for run in runs if run.label == label] for label in labels), key=order)
 
@@ -81,7 +85,13 @@ class Column:
         values = [self.value(run) for run in group]
         average = mean(values)
         if average is None:
-            return self.missing
+            lacking = values.count(None)
+            # Some seeds may have reached a target.
+            return (
+                f"{self.missing} ({lacking} of {len(values)})"
+                if self.missing and lacking < len(values)
+                else self.missing
+            )
         known = [value for value in values if value is not None]
         spread = stdev(known) if len(known) > 1 else 0.0
         return self.format(average) + (f" ± {self.format(spread)}" if spread else "")
@@ -100,8 +110,9 @@ class OutcomeTable:
         table = new_table()
         table.caption = "; ".join(self.captions) or None
         for name in self.columns:
-            text = name == "algorithm"
-            table.add_column(name, justify="left" if text else "right", no_wrap=not text, overflow="fold")
+            side: Literal["left", "right"] = "left" if name in ("algorithm", STATE) else "right"
+            color = "yellow" if name == STATE else None
+            table.add_column(name, justify=side, no_wrap=name != "algorithm", overflow="fold", style=color)
         for row in self.rows:
             table.add_row(*map(markup.escape, row))
         return table
@@ -114,32 +125,71 @@ class OutcomeTable:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{captions}"
 
 
-def outcome(runs: Sequence[Finished], width: int | None = None, by: str = "bytes") -> OutcomeTable:
-    """A table of runs, best first. A narrow terminal shows fewer columns."""
+def outcome(
+    runs: Sequence[Finished], width: int | None = None, by: str = "bytes", failed: Mapping[str, str] | None = None
+) -> OutcomeTable:
+    """A table of runs, best first. A narrow terminal shows fewer columns.
+
+    Args:
+        runs: The finished runs.
+        width: The width of the terminal. Default: all columns.
+        by: The cost or metric that runs are ranked by.
+        failed: The errors of diverged runs by label. They are the last rows.
+    """
     width = 10_000 if width is None else width
     target = _target(runs)
     simulated = any(run.simulated_seconds is not None for run in runs)
     narrow = {"loss": width < 100, "gradients": width < 100, "rounds": width < 90, "seconds": simulated and width < 120}
     narrow |= {"spread": width < 120, "its worst tenth": width < 140}
-    columns = {name: column for name, column in _columns(runs, target, simulated).items() if not narrow.get(name)}
-    groups = ranked(runs, by)
+    wanted = _columns(runs, target, simulated) if runs else {}
+    columns = {name: column for name, column in wanted.items() if not narrow.get(name)}
+    groups, failures = ranked(runs, by), failed or {}
+    states = [*map(_state, groups), *map(_failure, failures.values())]
+    labels = [*(group[0].label for group in groups), *failures]
+    # Less important columns make room for what went wrong.
+    spare = ("seconds", "loss", "rounds", "bytes up", "bytes down") if any(states) else ()
+    optional = ("gradients", *reversed(_other_metrics(runs)), *spare)
     ranking = {by, "" if target is None else target.metric}
-    for name in ("gradients", *reversed(_other_metrics(runs))):
-        if _width(columns, groups) > width and name not in ranking:
+    for name in optional:
+        if _width(columns, groups, labels, states) > width and name not in ranking:
             columns.pop(name, None)
-    names, rows = ["algorithm", *columns], [[group[0].label] for group in groups]
-    for row, group in zip(rows, groups, strict=True):
-        row += [column.cell(group) for column in columns.values()]
-    if len(groups) > 1:
-        names, rows = ["", *names], [[str(rank), *row] for rank, row in enumerate(rows, 1)]
+    rows = [[group[0].label, *(column.cell(group) for column in columns.values())] for group in groups]
+    rows += [[label, *[""] * len(columns)] for label in failures]
+    names = ["algorithm", *columns]
+    if any(states):
+        names, rows = [*names, STATE], [[*row, state] for row, state in zip(rows, states, strict=True)]
+    if len(rows) > 1:
+        ranks = [*map(str, range(1, len(groups) + 1)), *[""] * len(failures)]
+        names, rows = ["", *names], [[rank, *row] for rank, row in zip(ranks, rows, strict=True)]
     return OutcomeTable(names, rows, [*_captions(runs, target, simulated)])
 
 
-def _width(columns: Mapping[str, Column], groups: Sequence[list[Finished]]) -> int:
+def _collapse(run: Finished) -> int | None:
+    """The round in which a run collapsed."""
+    return next((record["round"] for record in run.result.history if "collapsed" in record), None)
+
+
+def _state(group: Sequence[Finished]) -> str:
+    """What went wrong with the runs of a label; empty if nothing did."""
+    collapsed = [number for run in group if (number := _collapse(run)) is not None]
+    if not collapsed:
+        return ""
+    return f"{len(collapsed)} of {len(group)} collapsed" if len(group) > 1 else f"collapsed in round {collapsed[0]}"
+
+
+def _failure(error: str) -> str:
+    number = re.search(r"\bround (\d+)", error)
+    return f"diverged in round {number[1]}" if number else "diverged"
+
+
+def _width(
+    columns: Mapping[str, Column], groups: Sequence[list[Finished]], labels: Sequence[str], states: Sequence[str]
+) -> int:
     """The width of a table in a terminal. Labels wrap, so they need no more than their first 20 characters."""
-    label = min(20, max((len(group[0].label) for group in groups), default=0))
-    cells = {name: [name, *map(column.cell, groups)] for name, column in columns.items()}
-    return 8 + label + sum(3 + max(map(len, texts)) for texts in cells.values())
+    label = min(20, max(map(len, labels), default=0))
+    cells = [[name, *map(column.cell, groups)] for name, column in columns.items()]
+    cells += [[*states]] if any(states) else []
+    return 8 + label + sum(3 + max(map(len, texts)) for texts in cells)
 
 
 def _columns(runs: Sequence[Finished], target: Target | None, simulated: bool) -> dict[str, Column]:
@@ -163,7 +213,7 @@ def _columns(runs: Sequence[Finished], target: Target | None, simulated: bool) -
     if simulated:
         columns["time"] = Column(lambda run: run.simulated_seconds, duration)
     for name, title in TROUBLES.items():
-        if any(troubles(run.result.history).get(name) for run in runs):
+        if name != "collapsed" and any(troubles(run.result.history).get(name) for run in runs):
             columns[title] = Column(partial(_count, name), "{:.0f}".format)
     columns["gradients"] = Column(lambda run: run.result.ledger.totals()["gradients"], "{:,.0f}".format)
     columns["seconds"] = Column(lambda run: run.result.seconds, "{:.1f}".format)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,8 @@ class Experiment:
     rounds: int = 0
     """Rounds of each run; 0 if the options specify them."""
     rates: tuple[str, ...] = ()
+    server_rates: tuple[str, ...] = ()
+    """Server rates to try with each of `rates`, besides the algorithm's own. Shortened runs do not try them."""
     trial: int = 40
     long_trials: tuple[str, ...] = ()
     """Labels with trials of 100 rounds, for methods that may diverge late."""
@@ -51,16 +53,34 @@ FED_AMD_RUNS = {
 _UNSTABLE = ("scaffold", "fed_amd constant", "fed_amd sequential")
 FED_AMD_RATES = ("0.1", "0.03", "0.02", "0.01", "0.008", "0.005")
 """The paper's grid of local rates."""
+FED_AMD_SERVER_RATES = ("0.8", "0.1")
+"""The paper's grid of server rates is 1, the default, and these (appendix F.1)."""
 FED_AMD_SHUFFLED = Experiment(
-    f"{_FED_AMD_SETTING} --partition pairs", FED_AMD_RUNS, rounds=400, rates=FED_AMD_RATES, long_trials=_UNSTABLE
+    f"{_FED_AMD_SETTING} --partition pairs",
+    FED_AMD_RUNS,
+    rounds=400,
+    rates=FED_AMD_RATES,
+    server_rates=FED_AMD_SERVER_RATES,
+    long_trials=_UNSTABLE,
 )
 FED_AMD_FIXED = Experiment(
     f"{FED_AMD_SHUFFLED.common} --batch-order fixed",
     FED_AMD_RUNS,
     rounds=400,
     rates=FED_AMD_RATES,
+    server_rates=FED_AMD_SERVER_RATES,
     long_trials=_UNSTABLE,
 )
+FED_AMD_AS_COUNTED = replace(
+    FED_AMD_SHUFFLED,
+    runs={
+        "bvr_l_sgd": "--algorithm bvr_l_sgd --set method.period=2 --set method.trainers=one --local-lr {rate}",
+        "fed_page": "--algorithm fed_page --set method.steps_from=own --set method.probability=0.5 --server-lr 0.1 "
+        "--local-lr {rate}",
+    },
+    long_trials=(),
+)
+"""The forms of two baselines whose costs Table 2 counts: see docs/algorithms/bvr_l_sgd.md and fed_page.md."""
 _EVERYBODY = "--clients 10 --participants 10 --local-lr 0.05 --rounds 200"
 """Full participation of ten clients, as in the paper."""
 _SAMPLED = "--clients 100 --participants 20 --local-lr 0.05 --rounds 200"

@@ -5,14 +5,26 @@ from __future__ import annotations
 from laconic.reproduce.claims import Claim
 from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.experiments import Experiment
-from laconic.reproduce.measures import FINAL, LAST_FIVE, PAPER_BITS_UP, TRAINING_LOSS, Measure, accuracy_at, to_accuracy
+from laconic.reproduce.measures import (
+    FINAL,
+    LAST_FIVE,
+    PAPER_BITS,
+    PAPER_BITS_UP,
+    TRAINING_LOSS,
+    Measure,
+    accuracy_at,
+    to_accuracy,
+)
 from laconic.reproduce.study import Reproduction, Short, Study
 
 PAPER = "FedCAMS (Wang, Lin and Chen, ICML 2022)"
 IN_PLACE = "Fashion-MNIST and LeNet-5 stand in for CIFAR-10 and ResNet-18, so only orderings carry over"
 _CLIENTS = "--partition iid --clients 100 --local-epochs 3 --batch-size 20"
 _FASHION = f"--dataset fashion-mnist --model lenet5 {_CLIENTS} --participants 10 --eval-every 5"
-_CIFAR = f"--dataset cifar10 --model resnet18 {_CLIENTS} --participants 10 --eval-every 10 --device cuda"
+_CIFAR = (
+    f"--dataset cifar10 --augment crop:4+flip --model resnet18 {_CLIENTS} --participants 10 "
+    "--eval-every 10 --device cuda"
+)
 _AMS = "--local-lr 0.01 --server-lr 1 --set optimizer.epsilon=1e-3"
 _COMPRESSED = {
     "fed_ams": f"--algorithm fed_ams {_AMS}",
@@ -86,6 +98,57 @@ TABLES_1_2 = Reproduction(
                 for measure, value in zip((_UNCOMPRESSED, _ONE_WAY, _TWO_WAY), values, strict=True)
             },
         )
+    },
+)
+
+_WAYS = {
+    "uncompressed": "--algorithm fed_ams",
+    **{
+        f"{compressor}, {ways}": f"--algorithm {algorithm} --set uplink.compressor={compressor}"
+        + (f" --set downlink.compressor={compressor}" if ways == "two-way" else "")
+        for compressor in ("sign", "top_k:1/64")
+        for ways, algorithm in (("one-way", "fed_cams"), ("two-way", "fed_cams_two_way"))
+    },
+}
+
+
+def _two_way(clients: str, title: str, quick: tuple[str, ...]) -> Study:
+    claims = {}
+    for compressor, share in (("sign", 0.1), ("top_k:1/64", 0.1)):
+        one, two = f"{compressor}, one-way", f"{compressor}, two-way"
+        claims[f"{compressor}: two-way compression is as accurate as one-way (appendix D)"] = Claim(
+            LAST_FIVE, "near", two, one, margin=1.5
+        )
+        claims[
+            f"{compressor}: one-way takes about half of the uncompressed bits, two-way a tenth of one-way (Table 2)"
+        ] = Claim(PAPER_BITS, "less", two, one, factor=share)
+    return Study(
+        title,
+        Experiment(
+            f"--dataset fashion-mnist --model lenet5 --partition iid {clients} --local-epochs 1 --batch-size 20 "
+            "--local-lr 0.05 --server-lr 0.03 --set optimizer.epsilon=1e-3 --eval-every 5",
+            _WAYS,
+            rounds=200,
+        ),
+        measures=(FINAL, LAST_FIVE, TRAINING_LOSS, PAPER_BITS),
+        claims=claims,
+        against="bytes",
+        short=Short(rounds=30),
+        quick=quick,
+    )
+
+
+TWO_WAY = Reproduction(
+    "Appendix D: compression from the server to the clients, too",
+    f"{PAPER}. It counts the bits of two-way compression and leaves training with few participants open. {IN_PLACE}; one "
+    "local epoch, and the rates that fed_ams has by default",
+    {
+        "fedcams-two-way": _two_way(
+            "--clients 20 --participants 20", "everybody takes part, 20 clients", ("uncompressed", "sign, two-way")
+        ),
+        "fedcams-two-way-sampled": _two_way(
+            "--clients 100 --participants 10", "10 of 100 clients take part", ("top_k:1/64, two-way",)
+        ),
     },
 )
 

@@ -19,7 +19,7 @@ REFERENCES = {
     "fed_ams": "--algorithm fed_ams --local-lr {rate}",
     "scaffold": "--algorithm scaffold --local-lr {rate}",
 }
-"""Dense methods. The second has the clipping and the averaged model of `fed_laconic`."""
+"""Dense methods. The second clips gradients and evaluates an average of models, as `fed_laconic` does."""
 BEST = {
     "fed_com, qsgd:1 by layer": "--algorithm fed_com --compressor qsgd:1@layer --local-lr {rate}",
     "fed_ef_sgd, heavy_sign:1/16, two-way": "--algorithm fed_ef_sgd --compressor heavy_sign:1/16@layer "

@@ -109,6 +109,9 @@ MEGABYTES = Measure("MB both ways", lambda curve: both(curve[-1]) / 1e6 if curve
 PAPER_BITS_UP = Measure(
     "the paper's bits up", lambda curve: float(curve[-1]["paper_bits_up"]) if curve else None, scientific=True
 )
+PAPER_BITS = Measure(
+    "the paper's bits both ways", lambda curve: both(curve[-1], "paper_bits") if curve else None, scientific=True
+)
 SKIP_RATE = Measure("skipped up, %", lambda curve: 100 * fmean(column(curve, "skip_rate") or [0.0]))
 
 

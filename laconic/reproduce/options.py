@@ -34,12 +34,14 @@ def quick(settings: dict[str, Any]) -> dict[str, Any]:
         **{"dataset": "digits", "model": "mlp:16", "clients": 10, "participants": max(2, round(10 * share))},
         **{"rounds": 3, "eval_every": 1, "batch_size": 32, "strategy": "loop", "threads": 1},
     }
-    if settings.get("partition", "iid") not in ("iid", "shards:2", "pairs", "pairs:shuffled"):
+    if settings.get("partition", "iid") not in ("iid", "shards:2", "shards:2:single", "pairs", "pairs:shuffled"):
         small["partition"] = "iid"
     if "local_epochs" in settings:
         small["local_epochs"] = 1
     if "local_steps" in settings:
         small["local_steps"] = min(3, settings["local_steps"])
+    if "augment" in settings:
+        small["augment"] = None  # digits are too small to crop
     if settings.get("device") is not None:
         small["device"] = "cpu"
     return settings | small

@@ -36,6 +36,7 @@ class Plan:
     seeds: int
     labels: tuple[str, ...]
     rates: tuple[str, ...]
+    server_rates: tuple[str, ...]
     trial: int
     long_trial: int
 
@@ -45,16 +46,38 @@ def plan(study: Study, experiment: Experiment, mode: Mode, seeds: int | None = N
     everything = tuple(experiment.runs)
     short = study.short if mode == "short" and study.short else Short()
     if mode == "quick":
-        return Plan(mode, None, 1, study.quick or everything[:4], experiment.rates[:1], 1, 1)
+        return Plan(mode, None, 1, study.quick or everything[:4], experiment.rates[:1], (), 1, 1)
     return Plan(
         mode,
         short.rounds or experiment.rounds or None,
         seeds or (study.seeds if mode == "full" else 1),
         short.labels or everything,
         short.rates or experiment.rates,
+        experiment.server_rates if mode == "full" else (),
         short.trial or experiment.trial,
         short.trial or 100,
     )
+
+
+@dataclass(frozen=True)
+class Rates:
+    """A local rate, and a server rate unless it is the algorithm's own."""
+
+    local: str
+    server: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The rates in the name of a run directory."""
+        return self.local if self.server is None else f"{self.local}-server-{self.server}"
+
+    def settings(self) -> dict[str, float]:
+        """The rates as settings of a run."""
+        return {"local_lr": float(self.local)} | ({} if self.server is None else {"server_lr": float(self.server)})
+
+    def data(self) -> Data:
+        """The rates in the data of a study."""
+        return {"rate": self.local} | ({} if self.server is None else {"server_rate": self.server})
 
 
 class Skipped(Exception):
@@ -121,9 +144,8 @@ class Runner:
         if "{rate}" not in self.experiment.runs[label]:
             return self._seeds(label, settings)
         # The best rate of the trials may still diverge in the longer run; then try the next best.
-        rates = self._best_rates(label, settings) or self.plan.rates[-1:]
-        for rate in rates:
-            data = {"rate": rate} | self._seeds(label, settings | {"local_lr": float(rate)}, rate)
+        for rates in self._best_rates(label, settings) or [Rates(self.plan.rates[-1])]:
+            data = rates.data() | self._seeds(label, settings | rates.settings(), rates.name)
             if "diverged" not in data:
                 break
         return data
@@ -135,23 +157,27 @@ class Runner:
         data: Data = {"seeds": [*seeds], "curves": [_columns(curve) for curve, _ in runs]}
         return data | ({"diverged": True} if any(diverged for _, diverged in runs) else {})
 
-    def _best_rates(self, label: str, settings: dict[str, Any]) -> list[str]:
+    def _best_rates(self, label: str, settings: dict[str, Any]) -> list[Rates]:
         """Rank the rates by the final accuracy of a short trial, best first, without those that diverge.
 
-        Rates are tried in order, largest first, until two in a row are worse than the best.
+        With each server rate, local rates are tried in order, largest first, until two in a row are worse than the best.
         """
-        accuracies: dict[str, float] = {}
+        accuracies: dict[Rates, float] = {}
         length = self.plan.long_trial if label in self.experiment.long_trials else self.plan.trial
-        for rate in self.plan.rates:
-            trial = self._directory(f"{label}-trial", rate)
-            changed = settings | {"local_lr": float(rate), "rounds": length}
-            curve, diverged = self._run(changed, trial, f"{label}, {rate}")
-            if diverged:
-                continue
-            accuracies[rate] = mean_of_last(curve)
-            if max([*accuracies.values()][-2:]) < max(accuracies.values()):
-                break
-        return sorted(accuracies, key=lambda rate: -accuracies[rate])
+        for server in (None, *self.plan.server_rates):
+            found: list[float] = []
+            for rate in self.plan.rates:
+                rates = Rates(rate, server)
+                trial = self._directory(f"{label}-trial", rates.name)
+                changed = settings | rates.settings() | {"rounds": length}
+                curve, diverged = self._run(changed, trial, f"{label}, {rates.name}")
+                if diverged:
+                    continue
+                found.append(mean_of_last(curve))
+                accuracies[rates] = found[-1]
+                if max(found[-2:]) < max(found):
+                    break
+        return sorted(accuracies, key=lambda rates: -accuracies[rates])
 
     def _run(self, settings: dict[str, Any], directory: Path, label: str) -> tuple[Curve, bool]:
         """Return the evaluations of one run and whether it diverged."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
+from typing import Literal
 
-from laconic.report import COSTS, STYLES, beside
+from laconic.report import COLORS, COSTS, DASHES, beside, scale_costs
 from laconic.reproduce.claims import Rows, Verdict
 from laconic.reproduce.measures import Curve, both, mean, spread
 from laconic.reproduce.runner import Data, curves
@@ -70,6 +71,7 @@ BRACKETS = "In brackets: the paper's number, and how far ours is from it."
 def _entitled(label: str, data: Data) -> str:
     run = data.get("runs", {}).get(label, {})
     details = [f"rate {run['rate']}"] if "rate" in run else []
+    details += [f"server rate {run['server_rate']}"] if "server_rate" in run else []
     details += ["diverged"] if run.get("diverged") else []
     return f"{label} ({', '.join(details)})" if details else label
 
@@ -137,19 +139,19 @@ def draw(study: Study, data: Data, path: Path) -> bool:
             costs, values = ([*zip(*columns, strict=False)] for columns in zip(*seeds, strict=True))
             places, means = [fmean(each) for each in costs], [fmean(each) for each in values]
             marker = "." if len(places) <= FEW else None
-            (line,) = axes.plot(
-                places, means, STYLES[number // 10 % len(STYLES)], marker=marker, label=_entitled(label, data)
-            )
+            color, dash = COLORS[number % len(COLORS)], DASHES[number // len(COLORS) % len(DASHES)]
+            axes.plot(places, means, color=color, linestyle=dash, marker=marker, label=_entitled(label, data))
             if len(seeds) > 1:
                 bands = [pstdev(each) for each in values]
                 low, high = ([m + sign * b for m, b in zip(means, bands, strict=True)] for sign in (-1, 1))
-                axes.fill_between(places, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+                axes.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0)
         if study.drawn == "accuracy":
             axes.set(ylabel=f"accuracy, % (mean of {WINDOW} evaluations)")
         else:
             axes.set(ylabel=study.drawn.replace("_", " "), yscale="log" if "norm" in study.drawn else "linear")
-        axes.set(xlabel=COSTS[study.against], xscale="linear" if study.against == "round" else "log")
-        axes.xaxis.set_major_formatter("{x:,g}")
+        scale: Literal["linear", "log"] = "linear" if study.against == "round" else "log"
+        axes.set(xlabel=COSTS[study.against], xscale=scale)
+        scale_costs(axes.xaxis, scale, axes.get_xlim(), most=16)
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, fontsize=8, **beside(len(data["runs"])))
         figure.savefig(path, metadata={"Date": None})
@@ -162,6 +164,5 @@ def _line(study: Study, curve: Curve) -> tuple[list[float], list[float]]:
     if study.drawn == "accuracy":
         values = [100 * fmean(values[max(0, end - WINDOW) : end]) for end in range(1, len(values) + 1)]
     if study.against == "bytes":
-        return [both(record) / 1e6 for record in records], values
-    unit = 1e6 if study.against == "bytes_up" else 1
-    return [record[study.against] / unit for record in records], values
+        return [both(record) for record in records], values
+    return [record[study.against] for record in records], values

@@ -146,7 +146,11 @@ def code_in(table: Mapping[str, Any]) -> list[str]:
     for key, value in flattened(dict(table)).items():
         word = key.rpartition(".")[2]
         for name in value if isinstance(value, list | tuple) else [value]:
-            named = word in ("dataset", "model") and isinstance(name, str) and (".py" in name or is_own(name))
+            named = (
+                word in ("dataset", "model", "probability")
+                and isinstance(name, str)
+                and (".py" in name or is_own(name))
+            )
             if named or (word in ("imports", "function", "address", "ray_address") and name is not None):
                 found.append(str(name))
     return found

@@ -6,6 +6,10 @@ Means are over the round's participants:
     q_C   = ||C(mean x) - mean x|| / ||mean x||          Fed-EF (Li and Li 2023), Definition 3.1
     q_A   = ||mean y - mean x|| / ||mean x||             Fed-EF, Assumption 4.3
     gamma = ||C(mean x) - mean y|| / ||mean u||          FedCAMS (Wang et al. 2022), Assumption 4.17
+    lambda = ||mean of y_i - r_i over M|| / ||mean u||   FedBNLACA's paper, Assumption C.1, (C.15)
+
+M are the clients whose update is skipped or accelerated, and r_i is the last update that client i sent. Without such clients
+there is no lambda.
 
 Only a simulation can measure them: a real server never sees x_i.
 """
@@ -36,6 +40,9 @@ class Diagnostics:
         memories = [float(torch.linalg.vector_norm(probe.memory)) for probe in probes if probe.memory is not None]
         if memories:
             measured["memory_norm"] = sum(memories) / len(memories)
+        changes = [probe.change for probe in probes if probe.change is not None]
+        if changes:
+            measured |= _ratio("lambda", _mean(changes), _mean([probe.update for probe in probes]))
         if not probes or self.compressor is None:
             return measured
         update, target, arrived = (
@@ -48,10 +55,14 @@ class Diagnostics:
             ("q_a", arrived - target, target),
             ("gamma", direct - arrived, update),
         ):
-            norm = float(torch.linalg.vector_norm(denominator))
-            if norm > 0:
-                measured[name] = float(torch.linalg.vector_norm(numerator)) / norm
+            measured |= _ratio(name, numerator, denominator)
         return measured
+
+
+def _ratio(name: str, numerator: Tensor, denominator: Tensor) -> dict[str, float]:
+    """The ratio of the norms; nothing if the denominator is 0."""
+    norm = float(torch.linalg.vector_norm(denominator))
+    return {name: float(torch.linalg.vector_norm(numerator)) / norm} if norm > 0 else {}
 
 
 def _mean(vectors: Sequence[Tensor]) -> Tensor:

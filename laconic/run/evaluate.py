@@ -18,6 +18,7 @@ from laconic.core.layout import Layout
 from laconic.core.task import Batch, Metric, Task, output_of
 from laconic.core.user_code import blamed, failure
 from laconic.data.federated import ClientData, Indices
+from laconic.run.inference import accelerate
 
 BATCH = 500
 
@@ -75,7 +76,7 @@ def evaluate_counted(
     mapper: Mapper, task: Task, layout: Layout, model: Tensor, buffers: Tensor, examples: Measurable
 ) -> tuple[dict[str, float], float]:
     """The metrics as of `evaluate`, and the share of the targets that count."""
-    module = copy.deepcopy(task.module).eval()
+    module = accelerate(copy.deepcopy(task.module).eval(), model.device)
     layout.write(module, model, buffers)
     return evaluate_module(mapper, task, module, examples, model.device, layout.dtype)
 

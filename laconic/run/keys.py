@@ -17,9 +17,9 @@ class ConfigKeys(Settings):
     algorithm: str = "fed_avg"
     """Algorithm: a name (see `laconic algorithms`)."""
     dataset: str = "digits"
-    """Data set: a name (see `laconic datasets`), FILE.py[:FUNCTION], FILE.csv:target=COLUMN[,client=COLUMN], or a folder."""
+    """Data set: a name (see `laconic datasets`), FILE.py[:FUNCTION], FILE.csv:target=COLUMN, or a folder."""
     partition: str | None = None
-    """How examples are split: iid, dirichlet:ALPHA, shards:S, pairs (of classes) or natural. Default: the data set's own."""
+    """How examples are split: iid, dirichlet:ALPHA, shards:S[:single], pairs or natural. Default: the data set's own."""
     clients: int | None = Field(None, ge=1)
     """Number of clients. Default: all natural clients if the data set has them, 20 for digits, otherwise 100."""
     model: str | None = None
@@ -56,7 +56,7 @@ class PartParameters(BaseModel):
     local_optimizer: str
     """Local optimizer: sgd, momentum, nesterov, adam or adamw, as in adamw:weight_decay=0.1; local_lr is its rate."""
     local_optimizer_state: str
-    """The local optimizer's state: reset in every round, kept by each client, or averaged by the server."""
+    """State of the local optimizer: reset in every round, kept by each client, or averaged."""
     batch_size: int
     """Examples per local step."""
     batch_order: str
@@ -64,11 +64,11 @@ class PartParameters(BaseModel):
     server_lr: float
     """Learning rate of the server."""
     compressor: str
-    """Compressor of the updates, such as sign, top_k:1/64 or qsgd:4 (docs/guides/choose-a-compressor.md)."""
+    """Compressor of the updates, such as sign, top_k:1/64 or qsgd:4."""
     granularity: str
-    """Which entries are compressed together: model, layer or chunk:N. Short form: --compressor sign@layer."""
+    """Which entries are compressed together: model, layer or chunk:N."""
     memory: bool
-    """Error feedback: clients add the compression error of a round to their next update."""
+    """Error feedback: clients add a compression error to their next update."""
 
 
 SHORT_NAMES = {

@@ -22,7 +22,7 @@ class SettingsKeywords(TypedDict, total=False):
     subspace: float | str | None
     eval_every: int
     metrics: str | Sequence[str] | Metrics | Metric | None
-    sampling: Sampling
+    sampling: Sampling | str | Sequence[float]
     weighting: Weighting | None
     buffers: Literal["mean", "frozen"]
     diagnostics: bool
@@ -39,5 +39,5 @@ class SettingsKeywords(TypedDict, total=False):
     chunk: int | None
     store: Literal["memory", "disk"]
     store_cache: int | str
-    engine: Literal["inline", "ray"]
+    engine: Literal["inline", "processes", "ray", "auto"]
     ray: RaySettings | Table

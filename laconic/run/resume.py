@@ -47,6 +47,8 @@ def with_changes(wanted: RunConfig, stored: RunConfig, directory: Path) -> RunCo
     """
     check_same(_without_auto(wanted.model_dump(exclude_unset=True)), stored, directory)
     changes = {name: getattr(wanted, name) for name in wanted.model_fields_set & FREE_TO_CHANGE}
+    if "engine" in wanted.model_fields_set:
+        changes["engine"] = wanted.engine
     cluster = {key: value for key, value in wanted.ray if f"ray.{key}" in FREE_TO_CHANGE}
     return stored.model_copy(update=changes | {"ray": stored.ray.model_copy(update=cluster)})
 
@@ -77,6 +79,8 @@ def _without_auto(table: Mapping[str, Any]) -> dict[str, Any]:
 def _comparable(table: Mapping[str, Any]) -> dict[str, Any]:
     """The settings as one flat table, with compressors in their canonical spelling."""
     flat = flattened(dict(table))
+    if flat.get("engine") == "processes":
+        flat["engine"] = "inline"  # both keep all states in the one store, so a run may change between them
     for key, value in flat.items():
         if key.endswith(".compressor") and isinstance(value, str):
             flat[key] = str(parse_compressor(value))

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, field_validator, model_validator
 
+from laconic.core.errors import ConfigError
 from laconic.engine.settings import Faults, Network, RaySettings
-from laconic.federation.settings import Defenses, Sampling, Weighting
+from laconic.federation.settings import AnySampling, Defenses, Weighting
 from laconic.gradients.numerics import Numerics
 
 
@@ -40,19 +41,18 @@ class Settings(BaseModel):
     """Rounds between evaluations; the last round is always evaluated."""
     metrics: str | None = None
     """Further metrics of every evaluation, such as f1,auroc or r2 (extra `metrics`)."""
-    sampling: Sampling = "uniform"
-    """How participants are drawn: uniform, weighted by number of examples, or poisson (each client independently)."""
+    sampling: AnySampling = "uniform"
+    """How participants are drawn: uniform, weighted by size, poisson (each independently), or probabilities 0.1,0.5,…"""
     weighting: Weighting | None = None
-    """Weight of a client's update in the mean: equal for all (uniform), or its number of examples (size). Default: as in the
-    algorithm's paper."""
+    """Weight of an update in the mean: equal (uniform), or the client's size (size). Default: as in the paper."""
     buffers: Literal["mean", "frozen"] = "mean"
     """Batch-norm statistics: sent with every update and averaged (mean), or kept at their initial values (frozen)."""
     diagnostics: bool = False
-    """Measure the error of compression (q_C, q_A, gamma) and the norm of the error memories in every round."""
+    """Measure the compressor's q_C, q_A, gamma and lambda and the norm of error memories; record who took part."""
     full_gradient: bool = False
-    """Measure the loss and gradient over all clients, and the similarity of clients' gradients, at every evaluation."""
+    """Measure loss and gradient over all clients, and how similar their gradients are."""
     client_eval: float | None = Field(None, gt=0, lt=1)
-    """Share of each client's examples to hold out from training, such as 0.2, and to evaluate the model on by client."""
+    """Share of each client's examples, such as 0.2, to hold out and evaluate by client."""
     personalize: int | None = Field(None, ge=1)
     """With client_eval: also evaluate each client's own model, after this many local steps."""
     defense: Defenses = Defenses()
@@ -68,17 +68,31 @@ class Settings(BaseModel):
     device: str = "cpu"
     """PyTorch device: cpu, cuda, cuda:1, …"""
     threads: int | None = Field(None, ge=1)
-    """Number of threads that run clients; affects speed only. Default: one per core."""
+    """Number of threads, or of worker processes, that run clients; affects speed only. Default: one per core."""
     chunk: int | None = Field(None, ge=1)
     """Number of clients that a thread trains together; affects speed only. Default: chosen automatically."""
     store: Literal["memory", "disk"] = "memory"
     """Where client states are stored between rounds; use disk if they do not fit in memory."""
     store_cache: ByteSize = ByteSize(500_000_000)
     """Size of the disk store's in-memory cache, such as 200MB."""
-    engine: Literal["inline", "ray"] = "inline"
-    """What runs the clients: this process (inline), or a Ray cluster."""
+    engine: Literal["inline", "processes", "ray", "auto"] = "inline"
+    """What runs the clients: threads of this process (inline), worker processes (processes), the faster of the two by a
+    fixed rule (auto), or a Ray cluster (ray)."""
     ray: RaySettings = Field(default_factory=RaySettings)
     """The Ray engine."""
+
+    def expected_participants(self, clients: int) -> int:
+        """The number of participants in a round; with given probabilities the expected number."""
+        if isinstance(self.sampling, str):
+            return self.participants or clients
+        if len(self.sampling) != clients:
+            raise ConfigError(
+                f"sampling: {len(self.sampling)} probabilities, {clients} clients: one for each is needed"
+            )
+        expected = max(1, round(sum(self.sampling)))
+        if self.participants not in (None, expected):
+            raise ConfigError(f"participants = {self.participants}: the probabilities of sampling add up to {expected}")
+        return expected
 
     @field_validator("metrics", mode="before")
     @classmethod

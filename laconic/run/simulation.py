@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -23,10 +24,12 @@ from laconic.core.state_dict import StateDict, prefixed
 from laconic.core.task import TASKS, Batch, Task, called_by_name
 from laconic.data.federated import ClientData, Indices, Kind, NamedInputs, fingerprint_of, sizes_of
 from laconic.data.held_out import hold_out
+from laconic.engine.choose import engine_for
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.inline import ClientSpec
 from laconic.engine.network import NetworkEngine
 from laconic.engine.prepared import client_example, prepare, usable_device
+from laconic.engine.process_engine import ProcessEngine
 from laconic.engine.ray_actors import connect
 from laconic.engine.ray_engine import RayEngine
 from laconic.engine.simulated import SimulatedEngine
@@ -71,6 +74,10 @@ class Simulation(Training):
         task = _with_shapes(task, example(torch.float32), settings.seed) if is_unshaped(task.module) else task
         space = (settings.subspace, settings.seed)
         prepared = prepare(task, settings.numerics, device, example, data.classes, *space)
+        if settings.engine == "auto":
+            length = (settings.rounds, settings.participants or len(data))
+            chosen = engine_for(algorithm, prepared.numerics, device.type, *length)
+            settings = settings.model_copy(update={"engine": chosen})
         links = None if self.database is None else DiskClientLinkState(self.database)
         super().__init__(algorithm, prepared, data, settings, policy=self.policy, links=links)
         settings = self.settings
@@ -90,6 +97,10 @@ class Simulation(Training):
         assert prepared.batch is not None
         self._warm_up(prepared.batch)
         self.engine: SimulatedEngine = self.local_engine
+        self.processes: ProcessEngine | None = None
+        if settings.engine == "processes":
+            count = settings.threads or os.cpu_count() or 1
+            self.engine = self.processes = ProcessEngine(spec, self.local_engine, self.store, count)
         self.workers: RayEngine | None = None
         if settings.engine == "ray":
             threads = settings.threads or 1
@@ -119,10 +130,16 @@ class Simulation(Training):
             self.local_engine.close()
             raise
 
+    def start(self) -> None:
+        """Start the workers, unless they are running."""
+        for engine in (self.workers, self.processes):
+            if engine is not None:
+                engine.start()
+
     def rounds(self) -> Generator[Record, None, None]:
         """Start the workers first, so that their start-up time does not count for the first round."""
-        if self.workers is not None and self.server.round < self.settings.rounds:
-            self.workers.start()
+        if self.server.round < self.settings.rounds:
+            self.start()
         yield from super().rounds()
 
     def _round(self) -> Round:
@@ -145,6 +162,7 @@ class Simulation(Training):
             context = RoundContext(self.layout, server.randomness, server.round, invited=server.count)
             record |= self.diagnostics.measure(self.last_round.probes, context)
             record |= self._rates(self.last_round.costs)
+            record["clients"] = self.last_round.clients_by_phase
         if self.network is not None:
             record["simulated_seconds"] = self.network.seconds
             record |= {"cut_off": self.network.cut_off} if self.network.cut_off else {}
@@ -232,8 +250,9 @@ class Simulation(Training):
 
     def close(self) -> None:
         self.local_engine.close()
-        if self.workers is not None:
-            self.workers.close()
+        for engine in (self.workers, self.processes):
+            if engine is not None:
+                engine.close()
         if self.database is not None:
             self.database.close()
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from laconic.algorithms.algorithm import Algorithm
+from laconic.core.devices import all_finite
 from laconic.core.errors import ConfigError, LaconicError, PacketError
 from laconic.core.part import section
 from laconic.core.randomness import Randomness
@@ -45,17 +46,19 @@ Record = dict[str, Any]
 """One round as plain values: a line of metrics.jsonl. Costs are totals since the start; `streams` covers one round."""
 DIAGNOSTICS = (
     *("skip_rate", "skip_rate_down", "acceleration_rate", "memory_norm", "server_memory_norm"),
-    *("q_c", "q_a", "gamma", "gradient_norm_squared", "objective", "epsilon"),
+    *("q_c", "q_a", "gamma", "lambda", "gradient_norm_squared", "objective", "epsilon"),
 )
 """Keys of optional measurements."""
 OTHER_KEYS = {
-    *("round", "participants", "training_loss", "seconds", "streams", "refused"),
+    *("round", "participants", "training_loss", "seconds", "streams", "refused", "clients"),
     *("skipped", "skipped_down", "accelerated", "lost", "clipped", "simulated_seconds", "cut_off", "collapsed"),
     *("clients_evaluated", "clients_left_out"),
     *DIAGNOSTICS,
     *Ledger().totals(),
 }
 """Keys of a record that are not metrics of the task."""
+NESTED = ("streams", "clients")
+"""Keys whose values are tables: traffic by stream, and clients by phase (with `diagnostics`)."""
 
 
 OF_CLIENTS = ("clients_", "client_", "worst_client_", "personal_", "worst_personal_")
@@ -151,7 +154,7 @@ class Result:
 
     def to_pandas(self) -> Any:
         """The history as a pandas DataFrame: one row per round, one column per number (extra `tables`)."""
-        rows = [{key: value for key, value in record.items() if key != "streams"} for record in self.history]
+        rows = [{key: value for key, value in record.items() if key not in NESTED} for record in self.history]
         return data_frame(rows).set_index("round")
 
     def _placed(self) -> tuple[torch.device, torch.dtype]:
@@ -189,7 +192,7 @@ class Training:
         quorum: float | None = None,
         weight_limit: float | None = None,
     ) -> None:
-        participants = settings.participants or len(data)
+        participants = settings.expected_participants(len(data))
         if participants > len(data):
             raise ConfigError(f"participants = {participants}: there are only {len(data)} clients")
         self.algorithm, self.data = algorithm.resolve(), data
@@ -239,6 +242,7 @@ class Training:
         try:
             while self.server.round < self.settings.rounds:
                 started = time.perf_counter()
+                self.last_round = None  # its vectors are not needed any more
                 self.last_round = self._round()
                 self.ledger.add(self.last_round.costs)
                 record = self._record(self.last_round)
@@ -256,7 +260,7 @@ class Training:
             if error.reason != "not finite":
                 raise
             raise Diverged(f"an update is not finite in round {self.server.round + 1}: {DIVERGENCE_HINT}") from error
-        if not bool(torch.isfinite(self.server.model).all()):
+        if not all_finite(self.server.model):
             raise Diverged(f"the model is not finite after round {self.server.round}: {DIVERGENCE_HINT}")
         return finished
 

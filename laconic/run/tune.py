@@ -1,4 +1,4 @@
-"""Measures which gradient strategy is fastest for a run on this machine."""
+"""Measures which gradient strategy, and which engine, is fastest for a run on this machine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from laconic.core.errors import ConfigError
 from laconic.data.federated import ClientData
@@ -24,11 +25,17 @@ class Timing:
     numerics: Numerics
     threads: int
     seconds_per_round: float
+    engine: Literal["inline", "processes"] = "inline"
+
+    @property
+    def on(self) -> str:
+        """What runs the clients, as in `2 threads`."""
+        kind = "thread" if self.engine == "inline" else "process"
+        return f"1 {kind}" if self.threads == 1 else f"{self.threads} {kind}{'' if kind == 'thread' else 'e'}s"
 
     def __str__(self) -> str:
         width = f" of width {self.numerics.vmap_width}" if self.numerics.strategy == "vmap" else ""
-        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
-        return f"{self.numerics.strategy}{width} on {threads}, {self.seconds_per_round:.3g} s a round"
+        return f"{self.numerics.strategy}{width} on {self.on}, {self.seconds_per_round:.3g} s a round"
 
 
 def tune(config: RunConfig, report: Callable[[Timing], None] = lambda timing: None) -> list[Timing]:
@@ -43,11 +50,12 @@ def tune(config: RunConfig, report: Callable[[Timing], None] = lambda timing: No
     candidates = [base.model_copy(update={"strategy": strategy}) for strategy in ("loop", "stacked")]
     candidates += [base.model_copy(update={"strategy": "vmap", "vmap_width": width}) for width in WIDTHS]
     participants = min(config.participants or len(data), len(data), MAX_PARTICIPANTS)
+    engine = "ray" if config.engine == "ray" else "inline"
+    changes = {"participants": participants, "rounds": ROUNDS + 2, "eval_every": ROUNDS + 2, "engine": engine}
     timings: list[Timing] = []
     for numerics in candidates:
         for threads in sorted({1, cores}):
-            changes = {"numerics": numerics, "threads": threads, "participants": participants}
-            changes |= {"rounds": ROUNDS + 2, "eval_every": ROUNDS + 2}
+            changes |= {"numerics": numerics, "threads": threads}
             best = min((timing.seconds_per_round for timing in timings), default=float("inf"))
             try:
                 seconds = _time(config.model_copy(update=changes), data, limit=2 * best)
@@ -55,6 +63,12 @@ def tune(config: RunConfig, report: Callable[[Timing], None] = lambda timing: No
                 continue
             timings.append(Timing(numerics, threads, seconds))
             report(timings[-1])
+    if timings and cores > 1 and config.engine != "ray" and hasattr(os, "memfd_create"):
+        numerics = min(timings, key=lambda timing: timing.seconds_per_round).numerics
+        changes |= {"numerics": numerics, "threads": cores, "engine": "processes"}
+        seconds = _time(config.model_copy(update=changes), data, limit=float("inf"))
+        timings.append(Timing(numerics, cores, seconds, "processes"))
+        report(timings[-1])
     if not timings:
         raise ConfigError("tune: no strategy supports this model; `laconic run` reports the reason")
     return sorted(timings, key=lambda timing: timing.seconds_per_round)
@@ -63,6 +77,7 @@ def tune(config: RunConfig, report: Callable[[Timing], None] = lambda timing: No
 def _time(config: RunConfig, data: ClientData, limit: float) -> float:
     simulation = config.build(data)
     try:
+        simulation.start()
         rounds = simulation.rounds()
         times: list[float] = []
         for _ in range(ROUNDS):

@@ -85,6 +85,7 @@ UPLINKS = {
     "lazy with restart": Lazy("top_k:1/4", memory=True, threshold=1.0, restart_after=1, restart_from=2),
     "accelerated": Accelerated("sign", memory=True, threshold=2.0),
     "accelerated by what is used": Accelerated("sign", memory=True, threshold=2.0, feedback="used"),
+    "lag": laconic.LAG("top_k:1/4", memory=True, alpha=0.02),
     "shifted": Shifted("qsgd:3"),
     "shifted at a rate": Shifted("top_k:1/4", shift_rate=0.5),
 }
@@ -96,6 +97,9 @@ DOWNLINKS = {
     "estimated": laconic.Estimated("top_k:1/8"),
     "mirrored": laconic.Mirrored("top_k:1/4", threshold=0.05),
     "mirrored as printed": laconic.Mirrored("top_k:1/4", threshold=0.05, literal=True),
+    "mirrored and accelerated": laconic.Mirrored(
+        "top_k:1/4", threshold=0.5, aggregation="accelerated", mirror_start="zero"
+    ),
 }
 FATES = [
     "away",
@@ -287,6 +291,9 @@ class World:
             return
         if "downlink/mirror" in peer:
             assert torch.equal(peer["downlink/mirror"], state["downlink/model"])
+            difference = ("downlink/difference" in peer, "downlink/difference" in state)
+            assert difference[0] == difference[1]
+            assert not all(difference) or torch.equal(peer["downlink/difference"], state["downlink/difference"])
         if isinstance(self.algorithm.downlink, laconic.Broadcast) and "downlink/version" in state:
             version = int(state["downlink/version"])
             assert version == self.server.clients.versions[client]

@@ -230,11 +230,41 @@ def test_a_mirrored_client_takes_a_catch_up_only_whole(literal: bool) -> None:
         frame(0, 0, Form.STEPS, []),
         frame(0, 1, Form.STEPS, [SERVER.steps[0]]),
         frame(0, 1, Form.VALUES, [SERVER.steps[0]]),
+        frame(0, 1, Form.ACCELERATED, [SERVER.steps[0]]),
     ):
+        if read(body, LAYOUT)[2] == Form.ACCELERATED:
+            # A client that has lost its state first asks for the whole model.
+            with pytest.raises(LostState):
+                downlink.receive(body, {}, SERVER.models[0], LAYOUT, lost=True)
+            with pytest.raises(PacketError):
+                downlink.receive(body, {}, SERVER.models[0], LAYOUT, lost=False)
+            with pytest.raises(PacketError):
+                SERVER.downlink.receive(body, {}, SERVER.models[0], LAYOUT, lost=False)
+            continue
         for lost in (False, True):
             with pytest.raises(PacketError) as caught:
                 downlink.receive(body, {}, SERVER.models[0], LAYOUT, lost)
             assert caught.value.reason == "form"
+
+
+def test_an_accelerated_mirror_adds_the_last_two_differences() -> None:
+    layout = layout_of(4, dtype=torch.float32)
+    downlink = Mirrored("top_k:0.25", threshold=0.5, aggregation="accelerated")
+    model = torch.tensor([8.0, 0.0, 0.0, 0.0])
+    state, peer, sent = downlink.init(model), {}, {}
+    received = []
+    for number, second in enumerate((5.0, 1.0, 2.0)):
+        model = torch.tensor([8.0, 4.0 + second, 0.0, 0.0])
+        broadcast, client = BroadcastModel(model, state, layout), ClientModelVersion(0, peer)
+        body = downlink.send(broadcast, client, RoundContext(layout, Randomness(3), number))
+        peer = downlink.confirmed(broadcast, client, body)
+        got, sent = downlink.receive(body, sent, state["initial"], layout, lost=False)
+        assert torch.equal(got, peer["mirror"])
+        assert downlink.paper_bits(body, layout) == 64
+        received.append((body.codec == Codec.CATCH_UP, got.tolist()))
+    # 9 is more than half of ||(8, 0)||. 4 is not more than half of ||(8, 9)||: 9 - 4 is added. 8 is not more than half of
+    # ||(8, 14)|| = 16.1: -4 - 8 is added.
+    assert received == [(False, [8, 9, 0, 0]), (True, [8, 14, 0, 0]), (True, [8, 2, 0, 0])]
 
 
 @pytest.mark.parametrize("form", [Codec.STEPS, Codec.GRID])

@@ -164,32 +164,90 @@ def test_fed_baca_equals_its_oracle() -> None:
     assert difference(algorithm, oracle) < 1e-8
 
 
+@pytest.mark.parametrize("literal", [False, True])
+def test_accelerated_downlinks_equal_their_oracle(literal: bool) -> None:
+    problem, spelling = SETTING.oracle(), "top_k:0.25@model"
+    limit = 1.2 if literal else 0.15
+    oracle = rounds.fed_baca(problem, FIXED[spelling], 0.7, FIXED[spelling], literal=literal, down_threshold=limit)
+    plain = rounds.fed_baca(problem, FIXED[spelling], 0.7, FIXED[spelling], literal=literal)
+    downlink = Mirrored(spelling, threshold=limit, aggregation="accelerated", literal=literal)
+    algorithm = laconic.fed_baca(uplink={"compressor": spelling, "threshold": 0.7}, downlink=downlink)
+    assert difference(algorithm, oracle) < 1e-8
+    assert difference(algorithm, plain) > 1e-4, "the acceleration must make a difference"
+
+
+def test_the_downlink_threshold_of_the_paper_is_c_over_alpha_n() -> None:
+    problem, spelling, alpha = SETTING.oracle(), "top_k:0.25@model", 0.5
+    uplink = {"compressor": spelling, "threshold": 0.7}
+    for constant, value in ((0.2, 0.2), ("suggested", math.sqrt(alpha * math.log(len(SIZES))) / len(SIZES))):
+        tau = value / (alpha * SETTING.participants)
+        oracle = rounds.fed_bnlaca(problem, FIXED[spelling], 0.7, FIXED[spelling], tau)
+        downlink = Mirrored(spelling, constant=constant, alpha=alpha)
+        assert difference(laconic.fed_bnlaca(uplink=uplink, downlink=downlink), oracle) < 1e-8
+        assert difference(laconic.fed_bnlaca(uplink=uplink, downlink=Mirrored(spelling)), oracle) > 1e-4
+
+
+@pytest.mark.parametrize("literal", [False, True])
+def test_mirrors_that_start_at_zero_equal_their_oracle(literal: bool) -> None:
+    problem, spelling = SETTING.oracle(), "top_k:0.25@model"
+    limit = 1.2 if literal else 0.1
+    oracle = rounds.fed_bnlaca(problem, FIXED[spelling], 0.7, FIXED[spelling], limit, literal=literal, zero=True)
+    downlink = Mirrored(spelling, threshold=limit, mirror_start="zero", literal=literal)
+    algorithm = laconic.fed_bnlaca(uplink={"compressor": spelling, "threshold": 0.7}, downlink=downlink)
+    assert difference(algorithm, oracle) < 1e-8
+    assert difference(algorithm.replace(mirror_start="model"), oracle) > 1e-4
+
+
+def test_lazy_with_the_memory_of_what_it_would_have_sent_equals_its_oracle() -> None:
+    problem, spelling = SETTING.oracle(), "top_k:0.25@model"
+    oracle = rounds.fed_nlaca(problem, FIXED[spelling], 1.2, feedback="sent")
+    algorithm = laconic.fed_nlaca(compressor=spelling, threshold=1.2, feedback="sent")
+    assert difference(algorithm, oracle) < 1e-8
+    assert sum(map(len, oracle.skips)) > 5
+    assert difference(algorithm.replace(feedback="used"), oracle) > 1e-4
+
+
+@pytest.mark.parametrize("smoothness", [None, 0.4])
+def test_lag_equals_its_oracle(smoothness: float | None) -> None:
+    setting = Setting(participants=len(SIZES), local_steps=1)
+    numbers = {"alpha": 0.05, "window": 4, "weight": 0.25, "smoothness": smoothness}
+    oracle = rounds.lag(setting.oracle(), 0.05, 4, 0.25, smoothness)
+    uplink = laconic.LAG(rule="update" if smoothness is None else "model", **numbers)
+    assert difference(laconic.fed_sgd(uplink=uplink), oracle, setting) < 1e-8
+    skips = sum(map(len, oracle.skips))
+    assert 5 < skips < 0.9 * setting.rounds * len(SIZES)
+    assert difference(laconic.fed_sgd(), oracle, setting) > 1e-4
+    assert difference(laconic.fed_sgd(uplink=uplink.replace(window=1)), oracle, setting) > 1e-4
+
+
 def test_fed_laconic_equals_its_oracle() -> None:
     """One direction at a time: w - v_i of sparse levels has ties, which a rounding error in the last bit decides."""
     up = compressors.drawn(lambda x, drawn: compressors.stochastic(x, 0.25, drawn), draws)
     down = compressors.fixed(partial(compressors.dead_zone, budget=0.25))
-    problem = SETTING.oracle(local_rate=0.1)
+    problem = SETTING.oracle(local_rate=0.2, rate_factors=[1 / math.sqrt(1 + t / 100) for t in range(SETTING.rounds)])
     one, other = rounds.fed_com(problem, up), rounds.fed_com(problem, compressors.fixed(compressors.dense), 1.0, down)
     sent, received = {"compressor": "stochastic:1/4"}, {"compressor": "dead_zone:1/4"}
     assert difference(laconic.fed_laconic(uplink=sent, downlink="dense"), one) < 1e-8
     assert difference(laconic.fed_laconic(compressor="dense", downlink=received), other) < 1e-8
     # What makes the recipe must be seen by this test.
-    for change in ({"local_lr": 0.05}, {"memory": True}, {"granularity": "layer"}, {"server_lr": 0.9}):
+    changes = ({"local_lr": 0.1}, {"memory": True}, {"granularity": "layer"}, {"server_lr": 0.9})
+    for change in (*changes, {"local_schedule": "constant"}):
         assert difference(laconic.fed_laconic(uplink=sent, downlink="dense").replace(**change), one) > 1e-4
     assert (
         difference(laconic.fed_laconic(compressor="dense", downlink=received | {"granularity": "layer"}), other) > 1e-4
     )
 
 
-def test_the_budget_of_fed_laconic_follows_the_participants() -> None:
-    """Both directions send max(64, d / (8 n)) entries of d; a biased compressor gets a memory."""
+def test_the_budget_of_fed_laconic_follows_the_model_and_the_participants() -> None:
+    """max(64, d / (8 n)) entries of d up, max(64, d / 40) down; a biased compressor gets a memory."""
     sparse = laconic.fed_laconic()
-    for link in (sparse.uplink, sparse.downlink):
-        assert [link.compressor.for_participants(n).kept(d) for n, d in ((20, 44_426), (5, 44_426), (20, 14))] == [
-            277,
-            1110,
-            14,
+    budgets = {
+        slot: [
+            link.compressor.for_participants(n).kept(d) for n, d in ((20, 44_426), (5, 44_426), (20, 14), (20, 2560))
         ]
+        for slot, link in (("uplink", sparse.uplink), ("downlink", sparse.downlink))
+    }
+    assert budgets == {"uplink": [277, 1110, 14, 64], "downlink": [1110, 1110, 14, 64]}
     assert not sparse.uplink.has_memory
     assert laconic.fed_laconic(compressor="sign").uplink.has_memory
     few, many = (

@@ -24,6 +24,7 @@ LONGEST = 0.3
 SCHEDULES: dict[str, Callable[[int], float]] = {
     "cosine:25": lambda t: 0.5 * (1 + math.cos(math.pi * t / 25)),
     "inverse_sqrt": lambda t: 1 / math.sqrt(t + 1),
+    "inverse_sqrt:3": lambda t: 1 / math.sqrt(1 + t / 3),
     "step:4:0.5": lambda t: 0.5 ** (t // 4),
 }
 SEQUENTIAL = [set(range(len(SIZES))) if t % 2 == 0 else set() for t in range(T)]

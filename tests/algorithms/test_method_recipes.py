@@ -94,7 +94,8 @@ def test_fed_comgate_equals_its_oracle_with_the_same_draws() -> None:
 
 @pytest.mark.parametrize("memory", ["standard", "global"])
 def test_fed_comgate_with_memory_equals_its_oracle_in_both_readings(memory: str) -> None:
-    oracle = methods.gradient_tracking(SETTING.oracle(), FIXED[SPELLING], memory, tracker_rate=0.25)
+    # The default rate is k/d: 5 of 21 entries.
+    oracle = methods.gradient_tracking(SETTING.oracle(), FIXED[SPELLING], memory, tracker_rate=5 / 21)
     uplink = laconic.Compressed(SPELLING, memory=True)
     algorithm = laconic.fed_gate(uplink=uplink, method={"memory": memory})
     assert difference(algorithm, oracle) < 1e-8

@@ -12,6 +12,8 @@ from laconic.run import Callback, RunDirectory
 def test_the_list_names_every_one(forked) -> None:
     done = forked("reproduce", "--list")
     assert done.code == 0 and all(name in done.stdout for name in REPRODUCTIONS)
+    rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
+    assert "25 of 500 rounds" in rows["fedcams-epsilon"], "what is shortened is said in words"
 
 
 def test_a_quick_one_shows_its_table_and_writes_nothing(forked, tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ def test_what_the_papers_count() -> None:
         "heavy_sign:0.1": 111,
         "qsgd:4": 32 + 4 * 1110,
         "uniform:8@layer": 8 * 1110 + 3 * 64,
-        "sign@layer": 1110 + 32,
+        "sign@layer": 1110 + 3 * 32,
         "qsgd:4@chunk:100": 32 + 4 * 1110,
         "uniform:8@chunk:100": 8 * 1110 + 12 * 64,
         "top_k:0.1+qsgd:4": 32 * 111 + 32 + 4 * 111,

@@ -97,6 +97,7 @@ def test_names_of_draws_are_frozen() -> None:
         "LATENCY": "network/latency",
         "LOCAL_STEPS": "local steps",
         "LOSE_STATE": "fault/lose_state",
+        "ONE_OF_ANSWERED": "one of answered",
         "OWN_TRAINING": "own training",
         "PARTICIPANTS": "participants",
         "PARTITION": "partition",

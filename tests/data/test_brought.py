@@ -240,3 +240,13 @@ def test_nan_in_arrays_names_the_client():
     clients = [(np.zeros((2, 1)), np.array([0, 1])), (np.array([[0.0], [np.nan]]), np.array([0, 1]))]
     with pytest.raises(DataError, match="client 1: input 1 contains nan"):
         laconic.simulate("fed_avg", "logistic", clients)
+
+
+def test_float64_inputs_stay_float64_in_a_run_in_float64() -> None:
+    """float32 keeps 24 bits: 1 + 2^-40 would become 1."""
+    inputs = 1 + 2.0**-40 * np.arange(6).reshape(6, 1)
+    data = laconic.data.from_arrays([(inputs, inputs[:, 0])])
+    exact, targets = data.batch(0, np.arange(6), torch.float64)
+    assert np.array_equal(exact.numpy(), inputs) and np.array_equal(targets.numpy(), inputs[:, 0])
+    rounded, _ = data.batch(0, np.arange(6), torch.float32)
+    assert rounded.dtype == torch.float32 and rounded.eq(1).all()

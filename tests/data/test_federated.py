@@ -237,7 +237,7 @@ def test_what_makes_a_client_may_return_arrays():
     data = GeneratedData(3, 2, lambda c: (np.full((2, 3), c / 2), [c, 0]), kind="classification", classes=3)
     inputs, targets = data.batch(2, np.array([1, 0]), torch.float64)
     assert inputs.tolist() == [[1.0] * 3] * 2 and targets.tolist() == [0, 2]
-    assert data._examples(2).inputs.dtype == torch.float32
+    assert inputs.dtype == torch.float64 and data.batch(2, np.array([1]))[0].dtype == torch.float32
 
 
 def test_sizes_of_any_data():

@@ -18,6 +18,8 @@ from laconic.data.owned import part_of
 from laconic.run.config import load_config
 from laconic.run.driver import run_config
 
+FLOATS = [torch.float32, torch.float64]
+
 
 class Noisy(Dataset):
     """Adds noise of all three global generators to its inputs."""
@@ -66,7 +68,8 @@ def test_given_classes_save_the_pass_over_all_examples():
     assert from_datasets(lazy, classes=2).classes == 2
     assert sum(dataset.reads for dataset in lazy) <= 1
     held_out = (np.zeros((2, 3)), np.array([0, 1]))
-    assert from_datasets(clients(), test=held_out, classes=2).test.inputs.dtype == torch.float32
+    test = from_datasets(clients(), test=held_out, classes=2).test
+    assert [test.batch(torch.arange(2), dtype)[0].dtype for dtype in FLOATS] == FLOATS
     assert from_datasets(clients(), in_memory=True).examples.inputs.shape == (25, 3)
 
 

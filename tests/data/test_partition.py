@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -55,6 +57,34 @@ def test_shards_of_fed_ef_hold_one_label_each():
     assert {len(held) for held in split} == {300}
     for held in split:
         assert len(np.unique(labels[held[:150]])) == len(np.unique(labels[held[150:]])) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(labels=labeled, clients=st.integers(1, 8), per_client=st.integers(1, 4), seed=st.integers(0, 1000))
+def test_single_label_shards(labels, clients, per_client, seed):
+    partition, count = parse_partition(f"shards:{per_client}:single"), clients * per_client
+    if count > len(labels) or count < len(np.unique(labels)) or clients > len(labels):
+        with pytest.raises(ConfigError):
+            partition.split(labels, clients, generator(seed))
+        return
+    split = partition.split(labels, clients, generator(seed))
+    assert_covers(split, len(labels))
+    for held in split:
+        assert len(held) and len(np.unique(labels[held])) <= per_client
+
+
+def test_single_label_shards_of_mnist():
+    """Its counts do not divide by 150: each label gets its share of the 400 shards, to the nearest whole number."""
+    counts = np.array([5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])
+    labels = generator(3).permutation(np.repeat(np.arange(10), counts))
+    mixed = parse_partition("shards:2").split(labels, 200, generator())
+    assert max(len(np.unique(labels[held])) for held in mixed) > 2, "the reason for the other form"
+    split = parse_partition("shards:2:single").split(labels, 200, generator())
+    assert max(len(np.unique(labels[held])) for held in split) == 2
+    # 5923 / 150 = 39.49, 6742 / 150 = 44.95, …: 394 whole shards, and the six largest remainders.
+    shards = Counter(label for held in split for label in labels[held][[0, -1]])
+    assert [shards[label] for label in range(10)] == [39, 45, 40, 41, 39, 36, 39, 42, 39, 40]
+    assert min(map(len, split)) >= 2 * 145 and max(map(len, split)) <= 2 * 155
 
 
 @settings(max_examples=60, deadline=None)

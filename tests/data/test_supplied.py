@@ -20,7 +20,9 @@ def test_arrays_become_clients_in_order():
     assert data.sizes().tolist() == [3, 1]
     inputs, targets = data.batch(0, np.array([2, 0]))
     assert inputs.tolist() == [[4, 5], [0, 1]] and targets.tolist() == [0, 0]
-    assert data.examples.inputs.dtype == torch.float32, "float64 is stored as float32"
+    assert inputs.dtype == torch.float32 and data.examples.inputs.dtype == torch.float64, (
+        "each run has its own precision"
+    )
 
 
 def test_floating_targets_mean_regression():

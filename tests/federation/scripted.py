@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 import laconic
 from laconic.algorithms.methods.exchange import MODEL
+from laconic.algorithms.methods.received import Received
 from laconic.federation.round import run_round
 from laconic.run.simulation import Simulation, initial_module, make_task
 
@@ -73,9 +75,16 @@ def private(
 
 def noisy_sums(simulation: Simulation, rounds: int) -> Tensor:
     """[rounds, d]: the sum of every round, with its noise. Whatever is released is computed from it."""
-    sums = []
-    for _ in range(rounds):
-        mean = run_round(simulation.server, simulation.engine).received.mean(MODEL)
+    server, sums = simulation.server, []
+    advance = server.advance
+
+    def recording(received: Received) -> None:
+        mean = received.mean(MODEL)
         assert mean is not None
-        sums.append(mean * simulation.server.count)
+        sums.append(mean * server.count)
+        advance(received)
+
+    with patch.object(server, "advance", recording):
+        for _ in range(rounds):
+            run_round(server, simulation.engine)
     return torch.stack(sums)

@@ -11,9 +11,12 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 import laconic
+from laconic.algorithms.recipes import make
 from laconic.core.errors import PacketError
 from laconic.core.randomness import Randomness
-from laconic.federation.direction import SIZE, DirectionFilter
+from laconic.federation.direction import MOMENTS, SIZE, DirectionFilter
+from laconic.federation.store import Question
+from laconic.run.simulation import Simulation, initial_module, make_task
 
 DEPLOYMENT = {"clip": "auto", "refuse": "auto"}
 
@@ -47,7 +50,7 @@ def clients(directions: DirectionFilter, rounds: range, flipped: int) -> list[tu
             update = 0.1 * (minimum - model) + 0.02 * noise[client]
             signed = -update if client == flipped else update
             try:
-                directions.check("train", client, signed, directions.project(model), model)
+                directions.check("train", client, signed, model, directions.project(model))
             except PacketError as error:
                 assert error.reason == "direction"
                 refused.append((round, client))
@@ -66,8 +69,12 @@ def test_a_client_is_judged_after_three_scores_and_a_resumed_run_remembers_them(
         assert torch.equal(value, second.state_dict()[name])
 
 
-def judged(growth: list[float], exact: bool = True) -> set[int]:
-    """The clients that are refused in eight rounds, if each one's updates have this cosine with the model."""
+def judged(growth: list[float], last: float = 1.0, work: float = 1.0) -> set[int]:
+    """The clients that are refused in eight rounds, if each one's updates have this cosine with the model.
+
+    The last client's updates have the norm `last`, after `work` times the steps of others.
+    """
+    lengths, works = ([1.0] * (len(growth) - 1) + [value] for value in (last, work))
     directions, refused = DirectionFilter(Randomness(0)), set()
     for round in range(8):
         draws = torch.randn(len(growth) + 1, 2000, generator=torch.Generator().manual_seed(round))
@@ -77,37 +84,69 @@ def judged(growth: list[float], exact: bool = True) -> set[int]:
             across = draws[client] - draws[client].mean()
             update = cosine * model / model.norm() + (1 - cosine**2) ** 0.5 * across / across.norm()
             try:
-                directions.check("train", client, update, start, model if exact else None)
+                directions.check("train", client, lengths[client] * update, model, start, work=works[client])
             except PacketError as error:
                 assert "undo the training of the others" in str(error)
                 refused.add(client)
     return refused
 
 
-def test_an_update_that_shrinks_the_model_is_refused_if_nearly_all_others_let_it_grow() -> None:
+def test_a_long_update_that_shrinks_the_model_is_refused_if_nearly_all_others_let_it_grow() -> None:
     """As wrong labels do."""
     wrong = [0.1, 0.12, 0.08, 0.1, 0.11, 0.09, 0.1, 0.12, 0.1, -0.06]
-    assert judged(wrong) == {9}
-    assert judged(wrong, exact=False) == set()  # compressed updates are too noisy
+    assert judged(wrong, last=1.5) == {9}
+    assert judged(wrong, last=0.5) == set()  # rare data that the model has learned
+    assert judged(wrong, last=3.0, work=6.0) == set()  # a large client
     # With weight decay, or in regression, the sign says nothing: the clients do not agree on it.
-    assert judged([0.1, 0.05, 0.02, -0.03, -0.06, 0.08, 0.12, -0.02, 0.04, -0.06]) == set()
-    assert judged([-0.1] * 9 + [-0.2]) == set()
-    assert judged([0.1, 0.12, 0.08, -0.06]) == set()  # too few clients
+    assert judged([0.1, 0.05, 0.02, -0.03, -0.06, 0.08, 0.12, -0.02, 0.04, -0.06], last=1.5) == set()
+    assert judged([-0.1] * 9 + [-0.2], last=1.5) == set()
+    assert judged([0.1, 0.12, 0.08, -0.06], last=1.5) == set()  # too few clients
 
 
 @pytest.mark.parametrize("score", [0, 1])
 def test_many_attackers_widen_the_spread_and_do_not_switch_off_the_first_score(score: int) -> None:
     averages = torch.tensor([-0.14, -0.12, -0.1, -0.08, -0.06, -0.04, 0.2, 0.2, 0.2])
-    rows = torch.zeros(9, 5 + 2 * SIZE)
-    rows[:, 0], rows[:, 1 + score], rows[:, 3 + score] = 5, 5 * averages, 5 * averages**2
+    rows = torch.zeros(9, MOMENTS + 1 + 2 * SIZE)
+    rows[:, 0], rows[:, 4] = 5, 5
+    if score == 0:
+        rows[:, 1], rows[:, 2] = 5 * averages, 5 * averages**2
+    else:
+        rows[:, 3] = -5 * averages
     directions = DirectionFilter(Randomness(0))
     directions.load_state_dict({"train/clients": torch.arange(9), "train/rows": rows})
     # The model has not moved, so the moments stay as they are.
     if score == 0:
         with pytest.raises(PacketError, match="client 8 look reversed"):
-            directions.check("train", 8, torch.ones(5), torch.zeros(SIZE), torch.ones(5))
+            directions.check("train", 8, torch.ones(5), torch.ones(5), torch.zeros(SIZE))
     else:
-        directions.check("train", 8, torch.ones(5), torch.zeros(SIZE), torch.ones(5))
+        directions.check("train", 8, torch.ones(5), torch.ones(5), torch.zeros(SIZE))
+
+
+@pytest.mark.parametrize("refused_at", [None, 3])
+def test_a_shared_state_is_the_sum_of_its_accepted_differences(refused_at: int | None, monkeypatch) -> None:
+    directions, total, draws = DirectionFilter(Randomness(0)), torch.zeros(3000), torch.Generator().manual_seed(1)
+
+    def refuse(*_: object) -> None:
+        raise PacketError("direction", "refused")
+
+    model = torch.randn(3000, generator=draws)
+    for round in range(8):
+        difference = torch.randn(3000, generator=draws)
+        model = model + 0.05 * torch.randn(3000, generator=draws)
+        with monkeypatch.context() as patch:
+            if round == refused_at:
+                patch.setattr(directions, "_judge", refuse)
+            else:
+                total = difference if round == 5 else total + difference
+            try:
+                given = {"difference": difference, "started_over": round == 5}
+                directions.check("train", 0, difference, model, directions.project(model), **given)
+            except PacketError:
+                assert round == refused_at
+    record = directions._records["train"][0]
+    assert torch.allclose(record.state, -directions.project(total), atol=1e-3)
+    # The part from projections is the model's movement only.
+    assert abs(record.inner + total @ model) < 0.01 * total.norm() * model.norm()
 
 
 def test_wrong_labels_are_found() -> None:
@@ -140,5 +179,31 @@ def test_projections_keep_cosines() -> None:
 def test_what_is_not_finite_or_does_not_move_gives_no_score() -> None:
     directions = DirectionFilter(Randomness(0))
     for value in (1.0, float("inf"), 1.0, 3e38, float("nan")):
-        directions.check("train", 0, torch.full((5,), value), torch.zeros(SIZE), torch.ones(5))
+        directions.check("train", 0, torch.full((5,), value), torch.ones(5), torch.zeros(SIZE))
     assert directions.state_dict()["train/rows"][0, :5].tolist() == [0] * 5
+
+
+def test_the_shared_state_of_a_blocked_client_is_dropped_on_both_sides() -> None:
+    data = laconic.data.load("digits", clients=12, partition="shards:2")
+    settings = laconic.Settings(
+        rounds=24, participants=8, eval_every=24, defense=DEPLOYMENT, faults={"boosted": 1, "boost": -1.0}
+    )
+    module = initial_module(lambda: laconic.models.build("mlp:16", data.input_shape, 10), 0)
+    run = Simulation(make("scaffold"), make_task(module, data), data, settings)
+    restarted = False
+    for _ in run.rounds():
+        server = run.server
+        if server.blocklist.blocked_count() and not restarted:
+            restarted = True
+            assert not server.method_state["control"].any()
+            assert not server.clients.sequences.any()
+    assert restarted
+    # The mean of the clients' states again, over all twelve.
+    states = [
+        run.store.settle(client, Question(0, 10**6, 0, int(run.server.clients.sequences[client]))).state or {}
+        for client in range(12)
+        if run.server.clients.sequences[client]
+    ]
+    mean = sum(state["method/control"] for state in states) / 12
+    assert torch.allclose(run.server.method_state["control"], mean, atol=1e-5)
+    run.close()

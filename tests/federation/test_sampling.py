@@ -6,6 +6,7 @@ pass it with another seed but for one in a million.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from itertools import combinations, pairwise, permutations
 
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import laconic
 from laconic.core.randomness import Randomness
 from laconic.federation.sampling import participants
 from laconic.federation.settings import Sampling
@@ -44,6 +46,34 @@ def successive(sizes: list[int], count: int) -> dict[tuple[int, ...], float]:
             left -= sizes[client]
         chances[tuple(sorted(order))] += chance
     return chances
+
+
+def test_given_probabilities_include_each_client_independently() -> None:
+    """FedCAMS, section 4.2: p_i = w_i, with a varying number of participants."""
+    chances, rounds = (0.0, 0.1, 0.5, 0.9, 1.0), 4000
+    found = draw(chances, [1] * 5, 2, rounds)
+    counts = Counter(client for chosen in found for client in chosen)
+    assert counts[0] == 0 and counts[4] == rounds
+    for client, p in enumerate(chances):
+        assert abs(counts[client] - rounds * p) <= DEVIATIONS * np.sqrt(rounds * p * (1 - p))
+    both = sum({1, 2} <= set(chosen) for chosen in found)
+    assert abs(both - rounds * 0.05) <= DEVIATIONS * np.sqrt(rounds * 0.05 * 0.95)
+    assert {len(chosen) for chosen in found} == {1, 2, 3, 4}
+
+
+def test_given_probabilities_are_a_setting() -> None:
+    data = laconic.data.load("digits", clients=4)
+    run = functools.partial(laconic.simulate, "fed_avg", "logistic", data, rounds=3, local_steps=1, diagnostics=True)
+    for spelling in ((1, 0, 1, 0.5), "1,0,1,0.5"):
+        history = run(sampling=spelling).history
+        assert all({0, 2} <= {*record["clients"]["train"]} <= {0, 2, 3} for record in history)
+    for wrong, message in (((0.5,), "one for each"), ((0.5, 2, 0, 0), "less than or equal to 1")):
+        with pytest.raises(laconic.ConfigError, match=message):
+            run(sampling=wrong)
+    with pytest.raises(laconic.ConfigError, match="add up to 2"):
+        run(sampling=(1, 0, 1, 0.5), participants=3)
+    with pytest.raises(laconic.ConfigError, match="given probabilities"):
+        run(sampling=(1, 0, 1, 0.5), defense={"noise": 1.0, "clip": 1.0})
 
 
 @given(

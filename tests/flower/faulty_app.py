@@ -20,7 +20,7 @@ from pathlib import Path
 
 from laconic.federation.disk_store import SharedStore
 from laconic.flower import client_app
-from laconic.flower.client import Node
+from laconic.flower.client import Node, node_file
 
 
 def told(path, what):
@@ -57,7 +57,7 @@ def proposed(self, client, known, state):
 
 
 def trained(self, record, context):
-    path = self._file(context).path
+    path = node_file(context, self._state).path
     content = train(self, record, context)
     kept = path.with_suffix(".replies")
     replies = pickle.loads(kept.read_bytes()) if kept.exists() else []

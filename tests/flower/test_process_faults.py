@@ -7,6 +7,7 @@ conservation law (what was computed is what was sent and what is remembered): it
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,7 +27,7 @@ from laconic.run.simulation import Simulation, initial_module, make_task
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from laconic.flower.local_federation import LocalFederation
+from laconic.flower.local_federation import CONNECTION, LocalFederation
 from laconic.flower.node_store import NodeFile
 from tests.flower.faulty_app import folded, write_faulty_app
 from tests.flower.proxy import Proxy
@@ -51,12 +52,12 @@ class Federation:
         self.run = RunDirectory(self.folder / "run")
         self.rounds = 0
 
-    def start(self, rounds: int, **settings) -> None:
+    def start(self, rounds: int, **settings) -> int:
         """With a quorum of all, every round has everybody; with a majority, nobody waits for the dead."""
         self.rounds = rounds
         self.run.model.unlink(missing_ok=True)
         said = {"algorithm": self.label, "rounds": rounds, "model": "mlp:32", "strategy": "loop", "eval-every": 50}
-        self.trial.run(self.app, said | {"out": str(self.run.path), "deadline": DEADLINE} | settings)
+        return self.trial.run(self.app, said | {"out": str(self.run.path), "deadline": DEADLINE} | settings)
 
     def done(self) -> int:
         return len(read_metrics(self.run.metrics)) if self.run.metrics.exists() else 0
@@ -195,6 +196,31 @@ def test_a_server_killed_before_and_after_its_checkpoint(tmp_path: Path, label: 
     heard = federation.check()
     assert all(heard[round] == {0, 1, 2} for round in heard)
     assert {line.split()[0] for line in (federation.folder / "folded").read_text().splitlines()} >= {"0", "1", "2"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("label", [LABEL, "fed_bnlaca"])
+def test_a_run_that_is_stopped_continues(tmp_path: Path, label: str) -> None:
+    """First by `flwr stop`, then with its SuperLink, by Ctrl-C and by `systemctl stop`, while nodes are at work."""
+    federation = Federation(tmp_path, label)
+    with federation.trial:
+        run = federation.start(10)
+        federation.wait_for_round(2)
+        federation.trial.flwr("stop", str(run), CONNECTION)
+        assert federation.trial.status(run) == "finished:stopped"
+        # At once: the stopped server may still be in its round.
+        run = federation.start(10)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            federation.wait_for_round(federation.done() + 2)
+            superlink = federation.trial.processes.pop("superlink")
+            superlink.send_signal(number)
+            superlink.wait(60)
+            assert not federation.run.model.exists()
+            federation.trial.start_superlink()
+            run = federation.start(10)
+        federation.finish()
+    heard = federation.check()
+    assert all(heard[round] == {0, 1, 2} for round in heard)
 
 
 @pytest.mark.long

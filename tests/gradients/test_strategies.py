@@ -194,9 +194,11 @@ def test_a_row_is_the_same_to_the_bit_in_any_company(name: str, strategy: str) -
         assert torch.equal(alone[2][row], together[2][row])
 
 
-def descended(task: Task, batches: list[Batch | None], models_: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+def descended(
+    task: Task, batches: list[Batch | None], models_: Tensor, rate: float, strategy: str = "stacked"
+) -> tuple[Tensor, Tensor]:
     models_ = models_.clone()
-    function = make_gradients(task, Layout.of(task.module), Numerics(strategy="stacked"), "no", frozen=False)
+    function = make_gradients(task, Layout.of(task.module), Numerics(strategy=strategy), "no", frozen=False)
     buffers = models_.new_empty(len(models_), 0)
     return models_, function.descend(models_, buffers, batches, lambda row: row, rate)
 
@@ -213,6 +215,16 @@ def test_a_descent_is_a_step_down_the_gradient(name: str) -> None:
     for row in (0, 2, 6):
         alone, _ = descended(task, batches[row : row + 1], start[row : row + 1], rate)
         assert torch.equal(alone[0], moved[row])
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_a_descent_in_parts_has_the_bits_of_a_step_down_the_whole_gradient(name: str) -> None:
+    task, batches, rate = make_task(name), make_batches(5), 0.3
+    start = rows(task, 5)
+    gradients, expected, _ = call(task, "loop", batches, start)
+    moved, losses = descended(task, batches, start, rate, "loop")
+    assert torch.equal(losses.nan_to_num(), expected.nan_to_num())
+    assert torch.equal(moved, start.clone().sub_(gradients, alpha=rate))
 
 
 @pytest.mark.parametrize(("make", "expected"), PERCEPTRONS)
@@ -279,7 +291,7 @@ def test_randomness_that_cannot_be_named_is_still_reproducible() -> None:
     assert torch.equal(one[0], two[0])
     assert torch.equal(state, torch.get_rng_state()), "the caller's generator must not move"
     with pytest.raises(laconic.ConfigError, match="only 'loop'"):
-        check_numerics(task.module, Numerics(strategy="vmap"), "serial", frozen=False)
+        check_numerics(task, Numerics(strategy="vmap"), "serial", frozen=False)
 
 
 def resolved(task: Task, batch: Batch, asked: str = "auto") -> str:
@@ -326,7 +338,8 @@ def test_stacked_says_what_it_needs() -> None:
     with pytest.raises(laconic.ConfigError, match="losses of single examples"):
         make_gradients(task, Layout.of(task.module), Numerics(strategy="stacked"), "no", frozen=False)
     with pytest.raises(laconic.ConfigError, match="only for linear layers"):
-        check_numerics(models.build("lenet5", (1, 28, 28), 10), Numerics(strategy="stacked"), "no", frozen=False)
+        task = laconic.classification(models.build("lenet5", (1, 28, 28), 10))
+        check_numerics(task, Numerics(strategy="stacked"), "no", frozen=False)
 
 
 def test_one_example_and_batch_norm_is_explained() -> None:
@@ -349,3 +362,10 @@ def test_channels_last_does_not_change_what_a_convolution_learns() -> None:
     plain = torch.cat([p.grad.reshape(-1) for p in task.module.parameters()])
     np.testing.assert_allclose(loop[0], plain, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(vmap[0], plain, rtol=1e-4, atol=1e-6)
+
+
+def test_stacked_needs_the_losses_of_single_examples() -> None:
+    """One line, and no broken pool of threads."""
+    task = laconic.Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), lambda module, batch: module(batch[0]).mean())
+    with pytest.raises(laconic.ConfigError, match="a mean loss only"):
+        laconic.simulate("fed_avg", task, "digits", rounds=1, numerics={"strategy": "stacked"})

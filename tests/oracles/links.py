@@ -90,14 +90,16 @@ class Lazy(Uplink):
     """NLA (FedBNLACA, equation (3), Examples 1 and 2), with r the last vector that this client transmitted.
 
     If ||y - r|| <= threshold ||r||: a skip, the server uses r again. Otherwise y is sent and r = y. The first
-    is always sent. Error feedback inside sees what the server used (Algorithm 3, line 13).
+    is always sent. Error feedback inside sees what the server used (Algorithm 3, line 13), or with feedback "sent" the
+    single-hat y of (D.1) and (E.1), e = Delta + e - Delta-hat, whether it was transmitted or not.
     """
 
-    def __init__(self, inner: Uplink, threshold: Threshold) -> None:
+    def __init__(self, inner: Uplink, threshold: Threshold, feedback: str = "used") -> None:
         super().__init__()
         self.inner = inner
         self.memory = inner.memory
         self.threshold = threshold
+        self.feedback = feedback
 
     def send(self, round: int, client: int, update: Vector) -> Vector:
         x, y = self.inner.prepare(round, client, update)
@@ -108,8 +110,48 @@ class Lazy(Uplink):
                 used = r
                 self.fired.append((round, client))
         self.reference[client] = used
-        self.inner.remember(round, client, x, used)
+        self.inner.remember(round, client, x, used if self.feedback == "used" else y)
         return used
+
+
+class LAG(Uplink):
+    """FedBNLACA's paper, equations (1) and (2), on updates y instead of gradients; m is the number of all clients.
+
+    (1) ||y - r||^2 <= 1/(alpha^2 m^2) sum_{k=1}^R xi ||theta^{t+1-k} - theta^{t-k}||^2: a skip, r is used again.
+    (2) the same with L^2 ||theta_m - theta^t||^2 on the left, theta_m the model of the last transmission.
+    theta are the models that the client got, so `models[round]` must be known: full participation and a dense downlink.
+    """
+
+    def __init__(
+        self, models: list[Vector], clients: int, alpha: float, window: int, xi: float, smoothness: float | None = None
+    ) -> None:
+        super().__init__()
+        self.models = models
+        self.clients = clients
+        self.alpha = alpha
+        self.window = window
+        self.xi = xi
+        self.smoothness = smoothness
+        self.sent_at: PerClient = {}
+
+    def send(self, round: int, client: int, update: Vector) -> Vector:
+        theta = self.models
+        total = 0.0
+        for k in range(1, self.window + 1):
+            if round - k >= 0:
+                total = total + self.xi * norm(theta[round + 1 - k] - theta[round - k]) ** 2
+        right = total / (self.alpha**2 * self.clients**2)
+        if client in self.reference:
+            if self.smoothness is None:
+                left = norm(update - self.reference[client]) ** 2
+            else:
+                left = self.smoothness**2 * norm(self.sent_at[client] - theta[round]) ** 2
+            if left <= right:
+                self.fired.append((round, client))
+                return self.reference[client]
+        self.reference[client] = update
+        self.sent_at[client] = theta[round].copy()
+        return update
 
 
 class Shifted(Uplink):
@@ -189,19 +231,29 @@ class Broadcast(Downlink):
 class Mirrored(Downlink):
     """FedBNLACA and FedBACA (Algorithm 2): the server knows the client's model v_i and sends C(w - v_i).
 
-    v_i starts at the initial model. With a threshold, a ||C(w - v_i)|| <= threshold ||v_i|| is not sent.
-    literal: as printed, theta_hat = C(w + E_i), judged by ||theta_hat - v_i||; E_i = w + E_i - v_i.
+    v_i starts at `initial`, the initial model or 0 (Algorithm 2, input). With a threshold, a ||C(w - v_i)|| <= threshold
+    ||v_i|| is not sent (Example 3); or, accelerated (Example 6), added together with the increment before it.
+    literal: as printed, theta_hat = C(w + E_i), judged by ||theta_hat - v_i||; E_i = w + E_i - v_i; accelerated as printed,
+    the client gets v_i + theta_hat.
     """
 
     def __init__(
-        self, initial: Vector, compress: Compress, threshold: Threshold | None = None, literal: bool = False
+        self,
+        initial: Vector,
+        compress: Compress,
+        threshold: Threshold | None = None,
+        literal: bool = False,
+        accelerated: bool = False,
     ) -> None:
         super().__init__()
         self.initial = initial
         self.compress = compress
         self.threshold = threshold
         self.literal = literal
+        self.accelerated = accelerated
         self.errors: PerClient = {}
+        self.increments: PerClient = {}
+        self.fired: list[tuple[int, int]] = []
 
     def start(self, round: int, client: int, w: Vector) -> Vector:
         v = self.mirrors.get(client, self.initial)
@@ -213,7 +265,14 @@ class Mirrored(Downlink):
             change = self.compress(round, client, w - v)
             received = v + change
         if self.threshold is not None and norm(change) <= at_round(self.threshold, round) * norm(v):
-            received = v
+            self.fired.append((round, client))
+            if not self.accelerated:
+                received = v
+            elif self.literal:
+                received = v + received
+            else:
+                received = v + self.increments.get(client, np.zeros_like(w)) + change
+        self.increments[client] = change
         if self.literal:
             self.errors[client] = w + E - received
         self.mirrors[client] = received

@@ -5,7 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from .compressors import Compress
-from .links import Accelerated, Broadcast, Downlink, ErrorFeedback, Lazy, Mirrored, Plain, Shifted, Threshold, Uplink
+from .links import (
+    LAG,
+    Accelerated,
+    Broadcast,
+    Downlink,
+    ErrorFeedback,
+    Lazy,
+    Mirrored,
+    Plain,
+    Shifted,
+    Threshold,
+    Uplink,
+)
 from .optimizers import AMS, SGD, FedEFAMSGrad, Optimizer
 from .problem import History, Problem, Vector, local_update, mean, snapshot
 
@@ -124,12 +136,26 @@ def fed_nlaca(
     compress: Compress,
     threshold: Threshold,
     optimizer: Optimizer | None = None,
+    feedback: str = "used",
     restart_after: int | None = None,
     restart_from: int = 0,
 ) -> History:
     """FedNLACA (FedBNLACA's paper, Algorithm 3 with NLA); a restart forgets the memory, never the reference."""
     inner = ErrorFeedback(compress, restart_after, restart_from)
-    return train(problem, Lazy(inner, threshold), optimizer or AMS())
+    return train(problem, Lazy(inner, threshold, feedback), optimizer or AMS())
+
+
+def lag(problem: Problem, alpha: float, window: int, xi: float, smoothness: float | None = None) -> History:
+    """Local SGD with the rule of LAG (FedBNLACA's paper, equations (1) and (2)), everybody in every round, server SGD."""
+    models: list[Vector] = []
+
+    class Watched(Downlink):
+        def start(self, round: int, client: int, w: Vector) -> Vector:
+            if len(models) == round:
+                models.append(w.copy())
+            return w
+
+    return train(problem, LAG(models, problem.clients, alpha, window, xi, smoothness), SGD(), Watched())
 
 
 def fed_aca(
@@ -154,9 +180,11 @@ def fed_bnlaca(
     down_threshold: Threshold | None = None,
     optimizer: Optimizer | None = None,
     literal: bool = False,
+    zero: bool = False,
 ) -> History:
-    """FedBNLACA (Algorithm 2 with NLA): lazy both ways."""
-    downlink = Mirrored(problem.initial, down_compress, down_threshold, literal)
+    """FedBNLACA (Algorithm 2 with NLA): lazy both ways; with `zero`, theta_0 = 0 as in the input of Algorithm 2."""
+    first = np.zeros_like(problem.initial) if zero else problem.initial
+    downlink = Mirrored(first, down_compress, down_threshold, literal)
     return train(problem, Lazy(ErrorFeedback(compress), threshold), optimizer or AMS(), downlink)
 
 
@@ -168,8 +196,9 @@ def fed_baca(
     optimizer: Optimizer | None = None,
     feedback: str = "sent",
     literal: bool = False,
+    down_threshold: Threshold | None = None,
 ) -> History:
-    """FedBACA (Algorithm 2 with AA): AA on the uplink only; on a model (Example 6) it would double weights."""
-    downlink = Mirrored(problem.initial, down_compress, literal=literal)
+    """FedBACA (Algorithm 2 with AA); with `down_threshold` also on the downlink (Example 6)."""
+    downlink = Mirrored(problem.initial, down_compress, down_threshold, literal, accelerated=True)
     uplink = Accelerated(ErrorFeedback(compress), threshold, feedback)
     return train(problem, uplink, optimizer or AMS(), downlink)

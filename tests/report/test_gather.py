@@ -13,8 +13,10 @@ import pytest
 
 from laconic.cli.reports import plot as command
 from laconic.core.errors import ConfigError
-from laconic.report.gather import entitle, find_runs, gather, labels
+from laconic.report.gather import entitle, find_runs, gather
+from laconic.report.labels import labels
 from laconic.report.page import html
+from laconic.report.palette import COLORS
 from laconic.report.plot import _joined, pareto, plot, traffic
 from laconic.report.reading import COSTS, POINTS, _thinned, read_run
 from laconic.run.target import Target, reached
@@ -107,46 +109,65 @@ def test_labels_tell_what_differs_and_nothing_else() -> None:
     assert labels(
         [same | {"uplink.compressor": "sign"}, same | {"uplink.compressor": "dense"}, {"algorithm": "b"}]
     ) == [
-        "a (compressor sign)",
-        "a (compressor dense)",
+        "a (compressor=sign)",
+        "a (compressor=dense)",
         "b",
     ]
     parts = [
         {"algorithm": "a", "uplink.name": "lazy", "uplink.threshold": 1},
         {"algorithm": "a", "uplink.name": "dense"},
     ]
-    assert labels(parts) == ["a (uplink lazy)", "a (uplink dense)"]
+    assert labels(parts) == ["a (uplink=lazy)", "a (uplink=dense)"]
     alike = [{"algorithm": "a", "uplink.name": "lazy", "uplink.alpha": alpha} for alpha in (1, 2)]
     assert labels([*alike, {"algorithm": "a", "uplink.name": "dense"}]) == [
-        "a (alpha 1, uplink lazy)",
-        "a (alpha 2, uplink lazy)",
-        "a (uplink dense)",
+        "a (alpha=1, uplink=lazy)",
+        "a (alpha=2, uplink=lazy)",
+        "a (uplink=dense)",
     ]
     sets = [{"algorithm": "a", "dataset": "digits"}, {"algorithm": "b", "dataset": "mnist"}]
-    assert labels(sets) == ["a (dataset digits)", "b (dataset mnist)"]
+    assert labels(sets) == ["a (dataset=digits)", "b (dataset=mnist)"]
     both = [{"algorithm": "a", "uplink.compressor": c, "downlink.compressor": c} for c in ("sign", "dense")]
-    assert labels(both)[0] == "a (downlink compressor sign, uplink compressor sign)"
+    assert labels(both)[0] == "a (downlink.compressor=sign, uplink.compressor=sign)"
+
+
+def test_a_label_has_what_changes_a_recipe_unless_all_runs_share_it() -> None:
+    slow, fast = (
+        {"algorithm": "fed_cams", "optimizer.server_lr": rate, "method.local_lr": 0.1} for rate in (0.03, 0.01)
+    )
+    other = {"algorithm": "fed_avg", "optimizer.server_lr": 1.0, "method.local_lr": 0.1}
+    assert labels([slow, other]) == ["fed_cams", "fed_avg"]
+    assert labels([fast, other]) == ["fed_cams (server_lr=0.01)", "fed_avg"], "the recipe's own is 0.03"
+    # Another part of the same algorithm is named, and its parameters only if they are not its defaults.
+    replaced = {
+        "algorithm": "fed_cams",
+        "optimizer.name": "sgd",
+        "optimizer.server_lr": 0.25,
+        "optimizer.momentum": 0.0,
+    }
+    assert labels([slow | {"optimizer.name": "ams"}, replaced])[1] == "fed_cams (optimizer=sgd, server_lr=0.25)"
+    # How gradients are computed changes no result.
+    assert labels([slow | {"numerics.strategy": word} for word in ("loop", "vmap")]) == ["fed_cams"] * 2
 
 
 def test_files_of_ones_own_are_told_by_their_names() -> None:
     files = [{"algorithm": "a", "model": f"/home/me/{name}.py:build"} for name in ("one/nets", "two/deep")]
-    assert labels(files) == ["a (model nets:build)", "a (model deep:build)"]
+    assert labels(files) == ["a (model=nets:build)", "a (model=deep:build)"]
     files.append({"algorithm": "a", "model": "/home/me/three/nets.py:build"})
     assert labels(files) == [
-        "a (model /home/me/one/nets.py:build)",
-        "a (model deep:build)",
-        f"a (model {files[2]['model']})",
+        "a (model=/home/me/one/nets.py:build)",
+        "a (model=deep:build)",
+        f"a (model={files[2]['model']})",
     ]
     own = {"algorithm": "a", "imports": ["/home/me/mine.py"]}
     assert labels(
         [own | {"uplink.compressor": "mine:2"}, {"algorithm": "a", "imports": [], "uplink.compressor": "sign"}]
     ) == [
-        "a (compressor mine:2)",
-        "a (compressor sign)",
+        "a (compressor=mine:2)",
+        "a (compressor=sign)",
     ]
     assert labels([own, own | {"imports": ["/home/me/mine.py", "/home/me/yours.py"]}]) == [
-        "a (imports mine)",
-        "a (imports mine and yours)",
+        "a (imports=mine)",
+        "a (imports=mine and yours)",
     ]
 
 
@@ -163,7 +184,7 @@ def test_seeds_are_one_group(finished: Path) -> None:
     runs = {Path(run["path"]).name: run for run in gather(find_runs([finished]))["runs"]}
     assert runs["avg"]["group"] == runs["avg-1"]["group"] == runs["avg-2"]["group"]
     assert len({run["group"] for run in runs.values()}) == 3
-    assert [runs[name]["label"] for name in ("avg", "sign")] == ["fed_avg", "fed_cams (compressor sign)"]
+    assert [runs[name]["label"] for name in ("avg", "sign")] == ["fed_avg", "fed_cams (compressor=sign)"]
 
 
 @pytest.mark.parametrize("count", [0, 1, POINTS - 1, POINTS, POINTS + 1, 12_345])
@@ -197,7 +218,7 @@ def test_the_front_is_named_and_bytes_are_told_by_stream(finished: Path, tmp_pat
     front = (tmp_path / "pareto.svg").read_text()
     assert front.count(f"<!-- {max(reached, key=reached.__getitem__)}") >= 2
     told = (tmp_path / "traffic.svg").read_text()
-    assert all(f"<!-- {word} -->" in told for word in ("headers", "up/model", "down/model", "megabytes", "fed_avg"))
+    assert all(f"<!-- {word} -->" in told for word in ("headers", "up/model", "down/model", "bytes", "fed_avg"))
 
 
 def test_what_a_picture_does_not_have_cannot_be_chosen_for_it(finished: Path, tmp_path: Path) -> None:
@@ -210,6 +231,32 @@ def test_what_a_picture_does_not_have_cannot_be_chosen_for_it(finished: Path, tm
     assert not (tmp_path / "a.svg").exists()
     command([finished], tmp_path / "a.svg", chart="pareto", cost="round")
     assert "<!-- round -->" in (tmp_path / "a.svg").read_text()
+
+
+def test_a_plot_has_a_title_a_target_and_the_report_s_colors(finished: Path, tmp_path: Path) -> None:
+    command([finished], tmp_path / "a.svg", target=Target(0.5))
+    text = (tmp_path / "a.svg").read_text()
+    assert "<!-- Accuracy against bytes, both directions -->" in text and "<!-- target 50 % -->" in text
+    assert "digits: dirichlet:0.3, 3 of 6 clients, mlp:8, 1 to 3 seeds" in text
+    assert all(color in text for color in COLORS[:3])
+    command([finished], tmp_path / "b.svg", style="paper")
+    paper = (tmp_path / "b.svg").read_text()
+    assert "<!-- Accuracy against" not in paper and 'width="241.2pt"' in paper, "a column of 3.35 inches"
+    with pytest.raises(ConfigError, match="style"):
+        command([finished], tmp_path / "c.svg", style="poster")
+
+
+def test_runs_on_unlike_data_share_no_plot(finished: Path, tmp_path: Path) -> None:
+    for name in ("avg", "sign"):
+        shutil.copytree(finished / name, tmp_path / name)
+    config = tmp_path / "sign/config.toml"
+    config.write_text(config.read_text().replace('"digits"', '"/data/letters.csv"'))
+    with pytest.raises(ConfigError, match=r"choose one with --dataset: digits, /data/letters\.csv"):
+        command([tmp_path], tmp_path / "a.svg")
+    command([tmp_path], tmp_path / "a.svg", dataset="letters.csv")
+    assert "<!-- fed_avg -->" not in (tmp_path / "a.svg").read_text()
+    with pytest.raises(ConfigError, match="data set"):
+        command([tmp_path], tmp_path / "a.svg", dataset="mnist")
 
 
 def test_a_curve_that_diverged_ends_in_a_cross(finished: Path, tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def strange(finished: Path, tmp_path: Path) -> Path:
     for number, name in enumerate(("plain", "</script><script>alert(3)</script>".replace("/", "\N{FRACTION SLASH}"))):
         run = folder / name
         shutil.copytree(finished / "sign", run)
-        config = (run / "config.toml").read_text().replace('dataset = "digits"', f'dataset = "{HTML}{number}"')
+        config = (run / "config.toml").read_text().replace('dataset = "digits"', f'dataset = "{HTML}"')
         (run / "config.toml").write_text(config + f'\n["{HTML}"]\n"</script>" = "{HTML}{number}"\n')
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         for line in lines:
@@ -188,7 +188,8 @@ def check(page: Any) -> None:
     assert page.evaluate("[...document.querySelectorAll('svg a, svg tspan[style*=bold]')].length") == 0
     assert HTML in page.locator("#curves .ytitle").text_content()
     assert HTML[:20] in page.locator("#streams .annotation").first.text_content()
-    assert HTML in page.inner_text("#runs")
+    assert HTML in page.inner_text("#runs") and HTML[:20] in page.inner_text("#headline")
+    assert "k<" in page.inner_text("#facts"), "the end of the data set's name"
     assert "cannot be read: " in page.inner_text("#summary") and "onerror=alert(1)" in page.inner_text("#summary")
     assert page.troubles == []
 

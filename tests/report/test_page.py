@@ -58,6 +58,7 @@ def test_every_chart_is_drawn(opened: Any) -> None:
         assert opened.locator(f"#{chart} .main-svg").count() > 0, chart
         assert traces(opened, chart), chart
     assert "5 runs on digits" in opened.inner_text("#summary")
+    assert "digits, dirichlet:0.3" in opened.inner_text("#facts") and "6, 3 per round" in opened.inner_text("#facts")
     assert opened.troubles == []
 
 
@@ -136,6 +137,9 @@ def test_the_table_follows_the_target(opened: Any) -> None:
     opened.fill("#target", "1")
     assert "not reached" not in opened.inner_text("#outcome")
     opened.fill("#target", "99.9")
+    assert opened.inner_text("#outcome").count("not reached") == 3
+    assert "not reached by 3 of 3 seeds" in opened.inner_text("#outcome")
+    opened.check("#by-seed")
     assert opened.inner_text("#outcome").count("not reached") == 5
     opened.fill("#target", "")
     assert "not reached" not in opened.inner_text("#outcome"), "nothing was asked for"
@@ -209,9 +213,10 @@ def test_the_ranking_is_carried_into_the_page_and_can_be_changed(page: Any, fini
     assert page.input_value("#rank") == "time"
 
     def column(name: str) -> list[float]:
-        heads = page.locator("#outcome th").all_inner_texts()
+        page.check("#by-seed")
+        heads = page.locator("#outcome thead th").all_inner_texts()
         cells = page.locator("#outcome tr").all()[1:]
-        texts = [row.locator("td").all_inner_texts()[heads.index(name)] for row in cells]
+        texts = [row.locator("th, td").all_inner_texts()[heads.index(name)] for row in cells]
         return [float(text.replace(",", "")) for text in texts if text]
 
     times = column("simulated seconds to target")
@@ -246,14 +251,16 @@ def test_what_went_wrong_with_clients_is_in_the_table(page: Any, tmp_path: Path)
     page.wait_for_selector("#outcome td")
     cut_off = finished.summary()["cut_off"]
     assert cut_off > 0
-    assert page.locator("#outcome th").all_inner_texts()[-1] == "cut off"
+    assert page.locator("#outcome thead th").all_inner_texts()[-1] == "cut off"
     assert page.locator("#outcome td").all_inner_texts()[-1] == str(cut_off)
     assert "cut off" in outcome([finished], 200).columns
 
 
 def test_dozens_of_runs_have_a_bar_each(page: Any, finished: Path, tmp_path: Path) -> None:
     data = gather(find_runs([finished]))
-    data["runs"] = [data["runs"][0] | {"group": str(n), "label": f"run {n}", "path": str(n)} for n in range(40)]
+    data["runs"] = [
+        data["runs"][0] | {"group": str(n), "label": f"run {n}", "path": str(n), "color": n} for n in range(40)
+    ]
     (tmp_path / "many.html").write_text(html(data))
     page.goto((tmp_path / "many.html").as_uri())
     page.wait_for_selector("#streams .main-svg")

@@ -70,6 +70,19 @@ def test_the_best_rate_is_taken_and_one_that_diverges_is_not(tmp_path: Path) -> 
     assert (tmp_path / "small/fed_avg-trial-1e38/diverged").exists()
 
 
+def test_server_rates_are_tried_with_local_rates_in_the_full_form(tmp_path: Path) -> None:
+    # With a local rate of 1e-3, three rounds at the server's rate of 1 change little: 30 is better.
+    runs = {"fed_avg": "--algorithm fed_avg --local-lr {rate}"}
+    experiment = Experiment(COMMON, runs, rounds=3, rates=("1e-3", "1e-9"), server_rates=("30",), trial=3)
+    study = Study("rates", experiment, measures=(FINAL,), short=Short(rounds=3))
+    full = run(study, "full", tmp_path / "full")["runs"]["fed_avg"]
+    assert (full["rate"], full["server_rate"]) == ("1e-3", "30")
+    written = tomllib.loads((tmp_path / "full/small/fed_avg-1e-3-server-30/config.toml").read_text())
+    assert (written["method"]["local_lr"], written["optimizer"]["server_lr"]) == (1e-3, 30)
+    assert "server rate 30" in document.grid(study, run(study, "full", tmp_path / "full")).rows[0][0]
+    assert "server_rate" not in run(study, "short", tmp_path / "short")["runs"]["fed_avg"]
+
+
 def test_a_rate_that_diverges_after_its_trial_gives_way_to_the_next(tmp_path: Path) -> None:
     # Its rate grows out of all bounds: the trial of one round is well, the whole run is not.
     runs = {"fed_avg": "--algorithm fed_avg --local-lr {rate} --set method.local_schedule=step:1:5e19"}

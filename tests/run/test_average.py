@@ -25,7 +25,7 @@ class Models(laconic.Callback):
         self.final = torch.cat([parameter.detach().double().flatten() for parameter in parameters])
 
 
-def run(folder: Path, rounds: int, average: int, resume: bool = False) -> tuple[Models, list[dict]]:
+def run(folder: Path, rounds: int, average: float, resume: bool = False) -> tuple[Models, list[dict]]:
     seen = Models()
     settings = {"rounds": rounds} if resume else SMALL | {"rounds": rounds, "optimizer": {"average": average}}
     finished = run_config(load_config(None, settings), folder, [seen], resume=resume)
@@ -47,6 +47,15 @@ def test_the_average_is_the_formula_and_changes_no_training(tmp_path: Path) -> N
     assert one[-1]["loss"] != other[-1]["loss"]
 
 
+def test_an_average_over_a_share_of_the_rounds_is_the_formula(tmp_path: Path) -> None:
+    """The weight of the newest model is m / (t + m - 1) for the share 1 / m; here m = 4."""
+    averaged, _ = run(tmp_path / "share", 7, 0.25)
+    expected = torch.zeros_like(averaged.models[0])
+    for number, model in enumerate(averaged.models, start=1):
+        expected += 4 / (number + 3) * (model - expected)
+    torch.testing.assert_close(averaged.final, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_resumed_run_continues_the_average(tmp_path: Path) -> None:
     whole, _ = run(tmp_path / "whole", 6, 4)
     run(tmp_path / "parts", 3, 4)
@@ -54,6 +63,7 @@ def test_a_resumed_run_continues_the_average(tmp_path: Path) -> None:
     assert torch.equal(rest.final, whole.final)
 
 
-def test_an_average_of_no_rounds_is_refused() -> None:
+@pytest.mark.parametrize("average", [0, 1.5])
+def test_an_average_of_no_rounds_or_of_a_part_of_a_round_is_refused(average: float) -> None:
     with pytest.raises(laconic.ConfigError, match="average"):
-        laconic.fed_avg(average=0)
+        laconic.fed_avg(average=average)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from threading import RLock
 
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from laconic.core.part import Part, State
 
 LOST = -1
 """The version of a client that has lost its state. It needs the whole model."""
+_WHOLE = -2
 
 
 class LostState(Exception):
@@ -39,13 +41,20 @@ class BroadcastModel:
     model: Tensor
     state: State
     layout: Layout
-    by_version: dict[int, Body] = field(default_factory=dict)
-    """Bodies that depend only on the client's version."""
+    _by_version: dict[int, Body] = field(default_factory=dict)
+    _lock: RLock = field(default_factory=RLock)
 
-    @cached_property
+    def for_version(self, version: int, encode: Callable[[], Body]) -> Body:
+        """A body that depends only on the client's version. It is encoded once, though many threads may ask for it."""
+        with self._lock:
+            if version not in self._by_version:
+                self._by_version[version] = encode()
+            return self._by_version[version]
+
+    @property
     def whole(self) -> Body:
-        """The whole model, encoded."""
-        return encode_dense(self.model)
+        """The whole model, encoded, in the memory of the model itself."""
+        return self.for_version(_WHOLE, lambda: encode_dense(self.model, lent=True))
 
 
 class Downlink(Part):
@@ -63,16 +72,21 @@ class Downlink(Part):
         """The version of the server's current model."""
         return 0
 
+    @property
+    def encodes_per_client(self) -> bool:
+        """Whether `send` encodes a vector for each client, which is worth several threads."""
+        return False
+
     def send(self, broadcast: BroadcastModel, client: ClientModelVersion, context: RoundContext) -> Body:
-        """The body for one client."""
+        """The body for one client. Several threads may call it at once."""
         raise NotImplementedError
 
     def confirmed(self, broadcast: BroadcastModel, client: ClientModelVersion, body: Body) -> State:
-        """The peer state once the client's reply to `body` is used."""
+        """The peer state once the client's reply to `body` is used. It may overwrite the tensors of `client.peer`."""
         return {}
 
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
-        """On the client: the decoded model, and the client's new state.
+        """On the client: the decoded model, and the client's new state. Both may share memory and are read-only.
 
         `lost`: the server assumes a state that the client has lost. Raises `LostState` if decoding needs that state.
         """

@@ -18,6 +18,7 @@ from laconic.algorithms.downlinks.catch_up import MOST_STEPS, Form, frame, read
 from laconic.algorithms.link import CompressedLink
 from laconic.compression import decode_body, encode_sparse
 from laconic.compression.packet import Body
+from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import BOUNDED, State, part
 from laconic.core.randomness import Draw
@@ -68,9 +69,7 @@ class Broadcast(CompressedLink, Downlink):
         return {"version": torch.tensor(version), **log}
 
     def send(self, broadcast: BroadcastModel, client: ClientModelVersion, context: RoundContext) -> Body:
-        if client.version not in broadcast.by_version:
-            broadcast.by_version[client.version] = self._cheapest(broadcast, client.version)
-        return broadcast.by_version[client.version]
+        return broadcast.for_version(client.version, lambda: self._cheapest(broadcast, client.version))
 
     def _cheapest(self, broadcast: BroadcastModel, since: int) -> Body:
         now = self.version(broadcast.state)
@@ -95,17 +94,22 @@ class Broadcast(CompressedLink, Downlink):
         version = int(state["version"]) if "version" in state else 0
         if form == Form.WHOLE:
             model = decode_body(items[0], layout).dense()
+        elif form == Form.ACCELERATED:
+            raise PacketError("form", "a broadcast has no accelerated steps")
         elif version != since:
             raise LostState
         else:
             model = state["model"].clone() if "model" in state else initial.clone()
             for item in items:
-                payload = decode_body(item, layout)
+                payload = body.memo.get("step") or decode_body(item, layout)
+                if len(items) == 1:
+                    # Most clients in one process share this body. A client that missed more steps has its own.
+                    body.memo["step"] = payload
                 if form == Form.STEPS:
                     payload.add_to(model, 1.0)
                 else:
                     payload.write_to(model)
-        return model, {"model": model.clone(), "version": torch.tensor(now)}
+        return model, {"model": model, "version": torch.tensor(now)}
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count per step; 64 per value with its position; 32 d for the whole model."""

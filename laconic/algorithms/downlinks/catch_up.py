@@ -26,6 +26,8 @@ class Form(IntEnum):
     """The current values of all entries that have changed."""
     WHOLE = 2
     """The whole model, and what else belongs to a client's state."""
+    ACCELERATED = 3
+    """One step, which the client adds together with what it has (a mirrored downlink)."""
 
 
 def frame(since: int, now: int, form: Form, items: list[Body]) -> Body:
@@ -55,6 +57,6 @@ def read(body: Body, layout: Layout, wholes: int = 1) -> tuple[int, int, Form, l
     while reader.left:
         codec, length = _ITEM.unpack(reader.take(_ITEM.size))
         items.append(Body(codec, reader.take(length)))
-    if len(items) != {Form.STEPS: now - since, Form.VALUES: 1, Form.WHOLE: wholes}[form]:
+    if len(items) != {Form.STEPS: now - since, Form.VALUES: 1, Form.WHOLE: wholes, Form.ACCELERATED: 1}[form]:
         raise PacketError("form", f"catch-up with {len(items)} items from {since} to {now}")
     return since, now, Form(form), items

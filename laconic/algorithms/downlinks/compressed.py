@@ -25,10 +25,8 @@ class CompressedDownlink(CompressedLink, Downlink):
     sensitivity = BOUNDED
 
     def send(self, broadcast: BroadcastModel, client: ClientModelVersion, context: RoundContext) -> Body:
-        if 0 not in broadcast.by_version:
-            generator = context.randomness.numpy(Draw.DOWNLINK, context.round)
-            broadcast.by_version[0] = self.compression.encode(broadcast.model, broadcast.layout, generator)
-        return broadcast.by_version[0]
+        generator = context.randomness.numpy(Draw.DOWNLINK, context.round)
+        return broadcast.for_version(0, lambda: self.compression.encode(broadcast.model, broadcast.layout, generator))
 
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
         # Clients in one process share the decoded model.

@@ -60,7 +60,7 @@ class Estimated(Broadcast):
             for item in items:
                 decode_body(item, layout).add_to(estimate, 1.0)
                 model = model + estimate
-        return model, {"model": model.clone(), "estimate": estimate, "version": torch.tensor(now)}
+        return model, {"model": model, "estimate": estimate, "version": torch.tensor(now)}
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count per step; 64 d for the whole model and g."""

@@ -7,41 +7,63 @@ and advances once the client's reply is used.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import LOST, BroadcastModel, ClientModelVersion, Downlink, LostState
 from laconic.algorithms.downlinks.catch_up import Form, frame, read
 from laconic.algorithms.link import CompressedLink
-from laconic.compression import Codec, decode_body
+from laconic.algorithms.threshold import RelativeThreshold
+from laconic.compression import Codec, decode_body, is_zero
 from laconic.compression.packet import Body
-from laconic.core.errors import PacketError
+from laconic.core.errors import ConfigError, PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import STATEFUL, State, part
 from laconic.core.randomness import Draw
 
 
 @part("downlink", "mirrored")
-class Mirrored(CompressedLink, Downlink):
-    """C(w - v_i); skipped when ||C(w - v_i)|| <= threshold ||v_i||.
+class Mirrored(RelativeThreshold, CompressedLink, Downlink):
+    """y = C(w - v_i), v_i += y. With a threshold, ||y|| <= threshold ||v_i|| makes the link lazy or accelerated.
 
-    `literal=True` compresses the model itself with error feedback, as [B] prints it: v_i = C(w + E_i), E_i += w - v_i. Only
-    the average of v_i over time is then close to w, so training suffers.
+    - lazy, NLA [B, Example 3]: y is not sent, and the client keeps v_i.
+    - accelerated, AA [B, Example 6]: v_i += r + y, with r the last difference sent, 0 at first. [B] adds models, v_i +
+      (v_i + y), which doubles the weights; `literal=True` does that.
+
+    The threshold is a number, or C / (alpha n) with `constant`. Without either, every y is sent and added once.
+
+    `literal=True` compresses the model itself with error feedback, as [B] prints it: v_i = C(w + E_i), E_i += w - v_i; the
+    test is ||C(w + E_i) - v_i|| <= threshold ||v_i||. Only the average of v_i over time is then close to w, so training
+    suffers.
     """
 
-    threshold: Annotated[float, Field(ge=0)] | None = None
+    aggregation: Literal["lazy", "accelerated"] = "lazy"
+    """What happens below the threshold."""
+    mirror_start: Literal["model", "zero"] = "model"
+    """The first v_i: the initial model, or 0 as [B, Algorithm 2] prints it."""
     literal: bool = False
     sensitivity = STATEFUL
 
     def __post_init__(self) -> None:
         self.compressor.scaled_for_feedback()  # rejects a compressor that cannot contract
+        if self.aggregation == "accelerated" and self.threshold is None and self.constant is None:
+            raise ConfigError(
+                "downlink.aggregation = 'accelerated': needs a threshold: set downlink.threshold or downlink.constant"
+            )
 
     def init(self, model: Tensor) -> State:
-        return {"initial": model.clone()}
+        return {"initial": self._first(model)}
+
+    @property
+    def encodes_per_client(self) -> bool:
+        return True
+
+    def _first(self, initial: Tensor) -> Tensor:
+        """v_i before the first round of a client."""
+        return initial if self.mirror_start == "model" else torch.zeros_like(initial)
 
     def send(self, broadcast: BroadcastModel, client: ClientModelVersion, context: RoundContext) -> Body:
         if client.version == LOST:
@@ -53,47 +75,69 @@ class Mirrored(CompressedLink, Downlink):
         # w - v_i accumulates compression errors like an error memory, so C must be contractive.
         draws = context.generator(Draw.DOWNLINK)
         body = self.compression.scaled_for_feedback().encode(target, context.layout, draws, context.invited)
-        if self.threshold is not None:
-            change = decode_body(body, context.layout).dense()
-            change = change - mirror if self.literal else change
-            if torch.linalg.vector_norm(change) <= self.threshold * torch.linalg.vector_norm(mirror):
-                return Body(Codec.SKIP)
-        return body
+        limit = self.limit(context)
+        if limit is None or not self._is_small(body, mirror, limit, context.layout):
+            return body
+        return Body(Codec.SKIP) if self.aggregation == "lazy" else frame(0, 1, Form.ACCELERATED, [body])
+
+    def _is_small(self, body: Body, mirror: Tensor, limit: float, layout: Layout) -> bool:
+        """Whether ||y|| <= limit ||v_i||."""
+        if not limit and not self.literal:
+            return is_zero(body, layout)
+        change = decode_body(body, layout).dense()
+        change = change - mirror if self.literal else change
+        return bool(torch.linalg.vector_norm(change) <= limit * torch.linalg.vector_norm(mirror))
 
     def confirmed(self, broadcast: BroadcastModel, client: ClientModelVersion, body: Body) -> State:
-        moved = self._move(body, self._mirror(broadcast, client), broadcast.layout)
-        if not self.literal:
-            return {"mirror": moved}
-        error = client.peer.get("error", torch.zeros_like(moved))
-        return {"mirror": moved, "error": broadcast.model.cpu() + error - moved}
+        mirror = self._mirror(broadcast, client)
+        plain = self.aggregation == "lazy" and not self.literal and body.codec not in (Codec.SKIP, Codec.CATCH_UP)
+        if plain and "mirror" in client.peer:
+            decode_body(body, broadcast.layout).add_to(mirror, 1.0)
+            return {"mirror": mirror}
+        moved = self._move(body, {"model": mirror, **client.peer}, broadcast.layout)
+        state = {"mirror": moved.pop("model"), **moved}
+        if self.literal:
+            error = client.peer.get("error", torch.zeros_like(state["mirror"]))
+            state["error"] = broadcast.model.cpu() + error - state["mirror"]
+        return state
 
     def _mirror(self, broadcast: BroadcastModel, client: ClientModelVersion) -> Tensor:
         # There is one mirror per client, so they stay in host memory.
         return client.peer.get("mirror", broadcast.state["initial"].cpu())
 
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
-        if lost and body.codec != Codec.CATCH_UP:
+        form = read(body, layout)[2] if body.codec == Codec.CATCH_UP else None
+        if lost and form in (None, Form.ACCELERATED):
             raise LostState
-        model = self._move(body, state.get("model", initial), layout)
-        return model, {"model": model.clone()}
+        moved = self._move(body, {"model": self._first(initial), **state}, layout, keep=True)
+        return moved["model"], moved
 
-    def _move(self, body: Body, before: Tensor, layout: Layout) -> Tensor:
+    def _move(self, body: Body, before: State, layout: Layout, *, keep: bool = False) -> State:
+        """v_i and the last difference sent, after `body`. v_i is a new tensor, or the one before.
+
+        `before` has those before it. With `keep`, the decoded body is kept: the other side moves its copy by the same.
+        """
         if body.codec == Codec.SKIP:
-            return before.clone()
+            return {"model": before["model"]}
+        accelerated = False
         if body.codec == Codec.CATCH_UP:
             _, _, form, items = read(body, layout)
-            if form != Form.WHOLE:
+            if form == Form.WHOLE:
+                return {"model": decode_body(items[0], layout).dense()}
+            if form != Form.ACCELERATED or self.aggregation != "accelerated":
                 raise PacketError("form", "a mirrored model comes whole or as a difference")
-            return decode_body(items[0], layout).dense()
-        payload = decode_body(body, layout)
+            body, accelerated = items[0], True
+        moved, last = before["model"].clone(), before.get("difference")
+        payload = decode_body(body, layout, keep=keep)
         if self.literal:
-            return payload.dense()
-        moved = before.clone()
+            return {"model": moved + payload.dense() if accelerated else payload.dense()}
         payload.add_to(moved, 1.0)
-        return moved
+        if accelerated and last is not None:
+            decode_body(Body.from_tensor(last), layout).add_to(moved, 1.0)
+        return {"model": moved} | ({"difference": body.to_tensor()} if self.aggregation == "accelerated" else {})
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count; a skip counts as one bit."""
-        if body.codec == Codec.CATCH_UP:
+        if body.codec == Codec.CATCH_UP and read(body, layout)[2] == Form.WHOLE:
             return 32 * layout.size
         return 1 if body.codec == Codec.SKIP else self.compression.paper_bits(layout)

@@ -56,7 +56,7 @@ class Repeated(Downlink):
             raise LostState
         else:
             model = state.get("model", initial)
-        return model, {"model": model.clone()}
+        return model, {"model": model}
 
     def repeat(self, state: State, mean: Tensor) -> State:
         assert self.server_lr is not None

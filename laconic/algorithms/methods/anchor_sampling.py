@@ -17,6 +17,7 @@ from laconic.algorithms.methods.base import Count, LocalMethod, method
 from laconic.algorithms.methods.batches import batch_examples
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.exchange import Answer, Exchange, Phase
+from laconic.algorithms.methods.probabilities import AnyProbabilities, ProbabilitySequence
 from laconic.algorithms.methods.recursive_gradient import recursive_steps
 from laconic.algorithms.methods.shared_state import SharedState, first_pass
 from laconic.algorithms.uplinks.base import Uplink
@@ -39,8 +40,9 @@ class AnchorSampling(LocalMethod):
     """
 
     anchor = SharedState()
-    probability: Annotated[float, Field(ge=0, le=1)] | Literal["optimal", "optimal_pl"] = "optimal"
-    """p: a number; `optimal` is (2 / (n + 2))^(1/n) / c [A, Corollary 4.9]; `optimal_pl` is that under the PL condition."""
+    probability: Annotated[float, Field(ge=0, le=1)] | Literal["optimal", "optimal_pl"] | AnyProbabilities = "optimal"
+    """p: a number; `optimal` is (2 / (n + 2))^(1/n) / c [A, Corollary 4.9]; `optimal_pl` is that under the PL condition. Or
+    p_t of every round t: a list such as 1,0,0, which repeats, or a function of t."""
     period: Annotated[int, Field(ge=2)] | None = None
     """tau of the sequential form, instead of a probability."""
     anchor_batch: Count | Literal["full"] = "full"
@@ -96,10 +98,12 @@ class AnchorSampling(LocalMethod):
             return FIRST_ANCHOR
         if self.period is not None:
             return MINER if context.round % self.period else ANCHOR
-        return ANCHOR if context.generator(Draw.ANCHOR).random() < self.chance(context.invited) else MINER
+        return (
+            ANCHOR if context.generator(Draw.ANCHOR).random() < self.chance(context.invited, context.round) else MINER
+        )
 
-    def chance(self, invited: int) -> float:
-        """p for n participants.
+    def chance(self, invited: int, round: int = 0) -> float:
+        """p for n participants in a round.
 
         >>> round(AnchorSampling().chance(20), 3)
         0.887
@@ -113,4 +117,4 @@ class AnchorSampling(LocalMethod):
             squared, half = self.pl_constant**2, (n + 1) / 2
             root = math.sqrt(half**2 + n * squared)
             return math.pow((squared + 1) / (squared + half + root), 1 / n) / c
-        return self.probability
+        return self.probability.at(round) if isinstance(self.probability, ProbabilitySequence) else self.probability

@@ -21,7 +21,7 @@ from laconic.algorithms.methods.exchange import MODEL, TRAIN, UPDATE, Answer, Ex
 from laconic.algorithms.methods.received import Received
 from laconic.algorithms.methods.shared_state import SharedState
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import Payload
+from laconic.compression import GroupedCompressor, Payload
 from laconic.core.errors import ConfigError
 from laconic.core.part import Part, State, checked, part
 from laconic.core.schedules import LARGEST, RateSchedule, Schedule, clipped
@@ -133,7 +133,17 @@ class Method(Part):
         """The server's state after a round that started from `model`."""
         return state
 
+    @property
+    def mean_compression(self) -> GroupedCompressor | None:
+        """What encodes the mean of a round for clients, of a method with `sends_mean`; None: exactly."""
+        return None
+
     # About the method.
+
+    @property
+    def regularization(self) -> float:
+        """phi: gradients are those of the loss plus phi / 2 ||w||^2."""
+        return 0.0
 
     def nominal_gradients(self, size: int) -> int:
         """Per-example gradients that the papers count for a client with `size` examples; by default one epoch."""
@@ -169,6 +179,8 @@ class LocalMethod(Method):
     """The factor on `local_lr` in each round."""
     clip_norm: ClipNorm = None
     """Gradients with a larger norm are scaled to this norm."""
+    weight_decay: Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)] = 0.0
+    """phi of f + phi / 2 ||w||^2, which all gradients then belong to (FedCOMGATE's paper, Theorems D.9 and E.9)."""
 
     def __post_init__(self) -> None:
         if self.local_steps is not None and self.local_epochs is not None:
@@ -184,18 +196,22 @@ class LocalMethod(Method):
                 changes[unset] = None
         return super().replace(**changes)
 
+    @property
+    def regularization(self) -> float:
+        return self.weight_decay
+
     def rate(self, round: int) -> float:
         """The local learning rate in a round."""
         return self.local_lr * self.local_schedule.factor(round)
 
     def steps(self, cohort: Cohort) -> Iterator[Step]:
         """The cohort's local steps in this round."""
+        return cohort.steps(self.batches)
 
-        def plan(size: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
-            counts = (self.batch_size, self.local_steps, self.local_epochs)
-            return positions(size, *counts, self.batch_order, generator)
-
-        return cohort.steps(plan)
+    def batches(self, size: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
+        """The batches of the local steps of a client with `size` examples, as positions in its data."""
+        counts = (self.batch_size, self.local_steps, self.local_epochs)
+        return positions(size, *counts, self.batch_order, generator)
 
     def gradients(self, cohort: Cohort, models: Tensor, step: Step) -> Tensor:
         """The clients' gradients [C, d], clipped to `clip_norm`."""

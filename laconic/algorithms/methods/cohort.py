@@ -22,6 +22,8 @@ from laconic.core.task import Batch, Task
 from laconic.data.federated import AugmentedData, ClientData
 from laconic.gradients.base import Gradients, Seed
 
+Plan = Callable[[int, np.random.Generator], Iterator[np.ndarray]]
+"""The batches of a client with that many examples, as positions in its data."""
 PIECE = 512
 """Examples of a large batch per forward pass."""
 GATHERED = 1024
@@ -77,6 +79,8 @@ class Cohort:
     data: ClientData
     randomness: Randomness
     _gradients: Gradients
+    regularization: float = 0.0
+    """phi: gradients are those of the loss plus phi / 2 ||w||^2. The training loss is that without this term."""
     augment: bool = True
     """Whether batches are augmented, if the data has augmentation."""
     _shared: Sequence[str] = ()
@@ -85,6 +89,8 @@ class Cohort:
     """Matrices [C, …] by name that `Method.local` leaves here: new entries of the clients' states."""
     _seen: list[tuple[Tensor, list[int], Tensor]] = field(default_factory=list)
     """The losses of every gradient call, the example counts, and the share of the targets that count; [C] each."""
+    _training: list[bool] = field(default_factory=list)
+    """Whether each gradient call counts for the training loss."""
 
     @property
     def state(self) -> Vectors:
@@ -116,13 +122,11 @@ class Cohort:
         self.kept[name] = torch.lerp(fresh, self.stacked(name), (1 - rate) * started)
         return self.kept[name]
 
-    def steps(self, positions: Callable[[int, np.random.Generator], Iterator[np.ndarray]]) -> Iterator[Step]:
+    def steps(self, positions: Plan) -> Iterator[Step]:
         """Local steps until all clients have finished; `positions(size, generator)` yields the batches of one client."""
         return self._planned(Draw.BATCHES, Draw.DROPOUT, positions)
 
-    def _planned(
-        self, purpose: str, dropout: str, positions: Callable[[int, np.random.Generator], Iterator[np.ndarray]]
-    ) -> Iterator[Step]:
+    def _planned(self, purpose: str, dropout: str, positions: Plan) -> Iterator[Step]:
         plans = [
             self._batches(client, purpose, positions(self.data.size(client), generator))
             for client, generator in ((i, self.randomness.numpy(purpose, self.round, i)) for i in self.clients)
@@ -140,12 +144,13 @@ class Cohort:
         clip_norm: float | None = None,
         order: BatchOrder = "shuffled",
         purpose: str = Draw.LARGE_BATCH,
+        training: bool = True,
     ) -> list[Tensor]:
         """Each client's gradient on one large batch, or on all its data, at each of `models` [C, d].
 
         All models use the same batch: in fixed order the client's first examples, otherwise the draw named by `purpose`. The
         batch is processed in pieces to save memory, and batch-norm statistics are left unchanged. Gradients whose norm
-        exceeds `clip_norm` are scaled to it.
+        exceeds `clip_norm` are scaled to it. `training` is as in `gradients`.
         """
         count = None if batch == "full" else batch
 
@@ -154,6 +159,17 @@ class Cohort:
             chosen = generator.permutation(size)[:count] if drawn else np.arange(size)[:count]
             return iter(np.array_split(chosen, -(-len(chosen) // PIECE)))
 
+        return self._mean_gradients(models, purpose, plan, clip_norm, training)
+
+    def batch_gradients(
+        self, models: Sequence[Tensor], plan: Plan, clip_norm: float | None = None, purpose: str = Draw.LARGE_BATCH
+    ) -> list[Tensor]:
+        """Each client's mean gradient over the batches of `plan(size, generator)`, at each of `models` [C, d]."""
+        return self._mean_gradients(models, purpose, plan, clip_norm)
+
+    def _mean_gradients(
+        self, models: Sequence[Tensor], purpose: str, plan: Plan, clip_norm: float | None, training: bool = True
+    ) -> list[Tensor]:
         totals = [torch.zeros_like(model) for model in models]
         examples = torch.zeros(len(self.clients), 1, dtype=self.models.dtype, device=self.models.device)
         buffers = self.buffers.clone()
@@ -162,30 +178,37 @@ class Cohort:
             counts = (to_device(lengths, examples.device) * self._shares(step).to(examples.dtype)).unsqueeze(1)
             examples += counts
             for total, model in zip(totals, models, strict=True):
-                total += self.gradients(model, step) * counts
+                total += self.gradients(model, step, training) * counts
         self.buffers.copy_(buffers)
         # Without a target that counts, the gradient is 0.
         return [clipped(total / examples.where(examples > 0, 1), clip_norm) for total in totals]
 
-    def gradients(self, models: Tensor, step: Step) -> Tensor:
+    def gradients(self, models: Tensor, step: Step, training: bool = True) -> Tensor:
         """[C, d]: each client's gradient at its row of `models`, on its batch of this step.
 
-        Calls in the same step use the same batches and dropout masks.
+        Calls in the same step use the same batches and dropout masks. With `training=False` the call does not count for the
+        training loss, as at an earlier point of the same step.
         """
         result, losses = self._gradients(models, self.buffers, step.batches, self._seed(step))
-        self._record(losses, step)
+        self._record(losses, step, training)
+        if self.regularization:
+            result = result.add(models * step.working(models), alpha=self.regularization)
         return result
 
     def descend(self, models: Tensor, step: Step, rate: float) -> None:
         """models -= rate * gradients, in place; some strategies do it without storing the gradients."""
+        if self.regularization:
+            models.sub_(self.gradients(models, step), alpha=rate)
+            return
         self._record(self._gradients.descend(models, self.buffers, step.batches, self._seed(step), rate), step)
 
     def _seed(self, step: Step) -> Seed:
         purpose = f"{step.purpose}/{step.number}"
         return lambda row: self.randomness.integer(purpose, self.round, self.clients[row])
 
-    def _record(self, losses: Tensor, step: Step) -> None:
+    def _record(self, losses: Tensor, step: Step, training: bool = True) -> None:
         self._seen.append((losses, self._lengths(step), self._shares(step)))
+        self._training.append(training)
 
     def _lengths(self, step: Step) -> list[int]:
         return [0 if batch is None else len(batch[0]) for batch in step.batches]
@@ -202,6 +225,7 @@ class Cohort:
         counts = [examples if other == row else 0 for other in range(len(self.clients))]
         losses = torch.full((len(self.clients),), loss, device=self.models.device)
         self._seen.append((losses, counts, torch.ones_like(losses, dtype=torch.float64)))
+        self._training.append(True)
 
     def samples(self) -> list[int]:
         """[C]: per-example gradients that were computed."""
@@ -213,11 +237,11 @@ class Cohort:
         return [float(weight / n) if n else 1.0 for weight, n in zip(weights, self.samples(), strict=True)]
 
     def mean_losses(self) -> list[float]:
-        """The training loss of each client, averaged over the targets that count of all its gradient calls."""
+        """The training loss of each client, averaged over the targets that count of its gradient calls in training."""
         if not self._seen:
             return [math.nan] * len(self.clients)
         losses = torch.stack([losses for losses, _, _ in self._seen]).cpu().double().numpy()
-        weights = self._weights()
+        weights = self._weights() * np.array(self._training)[:, None]
         sums = np.where(weights > 0, losses * weights, 0.0).sum(0)
         return [float(s / n) if n else math.nan for s, n in zip(sums, weights.sum(0), strict=True)]
 

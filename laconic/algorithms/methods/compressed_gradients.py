@@ -1,4 +1,4 @@
-"""EF21, EF21-SGDM and DIANA: clients send the difference between their gradient and a shared state, without local steps.
+"""EF21, EF21-SGDM, DIANA and VR-DIANA: clients send the difference between their gradient and a shared state.
 
 EF21 is Richtarik, Sokolov and Fatkhullin (2021), with few participants as in Fatkhullin et al. (2021), Algorithm 5.
 EF21-SGDM is Fatkhullin, Tyurin and Richtarik (2023), Algorithm 1. DIANA is Mishchenko, Gorbunov, Takac and Richtarik (2019),
@@ -19,11 +19,14 @@ from laconic.algorithms.methods.batches import batch_examples
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.exchange import TRAIN, Answer, Exchange, Phase
 from laconic.algorithms.methods.received import Received
-from laconic.algorithms.methods.shared_state import SharedState
+from laconic.algorithms.methods.shared_state import SharedState, first_pass
 from laconic.algorithms.uplinks.base import Uplink
 from laconic.compression import AnyGroupedCompressor
 from laconic.core.layout import Layout
 from laconic.core.part import State, checked
+from laconic.core.randomness import Draw
+
+RENEWAL, FIRST_POINT = "renewal", "first point"
 
 
 @checked
@@ -109,3 +112,58 @@ class DIANA(CompressedGradients):
             return state
         # The estimate uses h from before this round.
         return super().gather(exchange, state, received, context) | {"estimate": state["gradient"] + mean}
+
+
+@method("vr_diana")
+class VRDIANA(DIANA):
+    """DIANA on gradients with less variance: g_i = grad(w, batch) - grad(w_i, batch) + mu_i, mu_i the gradient at w_i.
+
+    The point w_i is the initial model at first. With probability p it becomes the model of the round, after the round, and
+    mu_i the client's gradient there on all its data, for all participants of that round at once. [V] is Horvath, Kovalev,
+    Mishchenko, Stich and Richtarik, "Stochastic distributed learning with gradient quantization and variance reduction"
+    (2019), Algorithm 2, variant L-SVRG.
+
+    On failure: a client that has no w_i, because it has lost its state or joined late, uses grad(w, batch) until the next
+    renewal.
+    """
+
+    batch_size: Count | Literal["full"] = 32
+    probability: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """p. [V] uses 1 over the number of examples, for batches of one example."""
+    sensitivity = CompressedGradients.sensitivity
+
+    def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
+        (train,) = super().phases(uplink)
+        renewal = Phase(RENEWAL, self._renewal, lambda size: self.nominal_gradients(size) + size, up=train.up)
+        return train, renewal, Phase(FIRST_POINT, self._first_point, lambda size: size, up=())
+
+    def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
+        return (first_pass(FIRST_POINT), Exchange()) if context.round == 0 else (Exchange(),)
+
+    def assign(self, exchange: Exchange, context: RoundContext) -> str:
+        if exchange.phase == FIRST_POINT:
+            return FIRST_POINT
+        drawn = context.randomness.numpy(Draw.RENEWAL, context.round).random()
+        return RENEWAL if drawn < self.probability else TRAIN
+
+    def target(self, cohort: Cohort) -> Tensor:
+        points = [cohort.models, cohort.stacked("point")]
+        now, then = cohort.large_gradients(points, self.batch_size, self.clip_norm)
+        has_point = now.new_tensor([["point" in state] for state in cohort.states])
+        return now - has_point * then + cohort.stacked("point_gradient")
+
+    def _renewal(self, cohort: Cohort) -> Answer:
+        answer = self.local(cohort)
+        self._keep_point(cohort)
+        return answer
+
+    def _first_point(self, cohort: Cohort) -> Answer:
+        self._keep_point(cohort)
+        return Answer()
+
+    def _keep_point(self, cohort: Cohort) -> None:
+        (gradients,) = cohort.large_gradients([cohort.models], "full", self.clip_norm)
+        cohort.kept |= {"point": cohort.models.clone(), "point_gradient": gradients}
+
+    def nominal_gradients(self, size: int) -> int:
+        return 2 * super().nominal_gradients(size)

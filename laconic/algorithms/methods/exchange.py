@@ -52,8 +52,8 @@ class Exchange:
 
     phase: str = TRAIN
     """The phase of all clients, unless `Method.assign` chooses another for a client."""
-    who: Literal["participants", "everyone", "answered"] = "participants"
-    """The participants of the round, all N clients, or the participants whose last answer was used."""
+    who: Literal["participants", "everyone", "answered", "one"] = "participants"
+    """The participants of the round, all N clients, the participants whose last answer was used, or one drawn of these."""
     model: bool = True
     """Whether the model is sent. Otherwise clients use the model that the previous phase kept."""
     counted: bool = True
@@ -113,6 +113,8 @@ class PhaseTable:
         down = [stream.name for phase in self._phases.values() for stream in phase.down]
         self.extra_streams = tuple(dict.fromkeys(name for name in up if name != MODEL))
         """Streams that clients send besides their update."""
+        self.has_update = MODEL in up
+        """Whether clients send updates in any phase."""
         own = tuple(dict.fromkeys((*self.extra_streams, *down)))
         for name in own:
             if name in RESERVED or not name.isidentifier() or name != name.lower():

@@ -18,8 +18,9 @@ from laconic.algorithms.methods.base import LocalMethod, method
 from laconic.algorithms.methods.cohort import Cohort, Step
 from laconic.algorithms.methods.exchange import MEAN, MODEL, TRAIN, Answer, Exchange, Phase
 from laconic.algorithms.uplinks.base import Uplink
-from laconic.compression import Payload
+from laconic.compression import AnyGroupedCompressor, GroupedCompressor, Payload
 from laconic.core.errors import ConfigError
+from laconic.core.layout import Layout
 from laconic.core.part import State
 from laconic.core.randomness import Draw
 
@@ -32,7 +33,7 @@ class GradientTracking(LocalMethod):
 
     q_i is the client's update as the server decodes it; q is the mean of all q_i, which the server returns in a second
     exchange. beta (`tracker_rate`) is 1 for an uplink without memory. With memory q_i contains parts of old updates; beta is
-    then k/d for compressors that keep k entries exactly, such as top_k, and 0.1 for others.
+    then k/d for compressors that keep k of d entries exactly, such as top_k, and 0.1 for others.
 
     On failure: a client subtracts its q_i term immediately and adds the q term when q arrives. The server resends q until
     the client confirms. So the trackers and the undelivered q terms sum to 0 for any participation. A client that loses
@@ -41,8 +42,15 @@ class GradientTracking(LocalMethod):
 
     tracker_rate: Annotated[float, Field(ge=0)] | None = None
     """beta; by default chosen for the uplink."""
-    memory: Literal["standard", "global"] = "standard"
-    """`global` subtracts the returned mean from the error memory, as the authors' code does; it may not converge."""
+    memory: Literal["standard", "global", "printed"] = "standard"
+    """`global` subtracts the returned mean from the error memory, as the authors' code does; `printed` also adds only 1/N of
+    the update, as equation (9) of [G] prints it. Neither need converge."""
+    mean_compressor: AnyGroupedCompressor | None = None
+    """Compresses the mean q on its way to clients, such as uniform:8@layer; exact by default. It must be unbiased, and
+    updates must have no memory [G, B.2, after equation (9)]. The server then uses what clients decode, and the trackers sum
+    to 0 on average only."""
+    sparsifier: AnyGroupedCompressor | None = None
+    """The compressor whose k/d is the default beta. `resolve` sets it to the uplink's."""
     random_steps: bool = False
     """The number of steps is drawn for each round, the same for all clients: geometric, with mean K [S]."""
     equal_clients: ClassVar[bool] = True
@@ -51,12 +59,35 @@ class GradientTracking(LocalMethod):
     sensitivity = "a client that took part uses the mean to correct later updates, which noise would spoil"
 
     def resolve(self, uplink: Uplink) -> Self:
-        if self.memory == "global" and not (uplink.lossless or uplink.has_memory):
+        if self.memory != "standard" and not (uplink.lossless or uplink.has_memory):
             raise ConfigError(
-                f"method.memory = 'global': the uplink '{uplink.name}' has no memory from which to subtract the mean; "
-                "use --memory, or uplink = error_feedback"
+                f"method.memory = '{self.memory}': the uplink '{uplink.name}' has no memory from which to subtract the "
+                "mean; use --memory, or uplink = error_feedback"
             )
-        return self if self.tracker_rate is not None else self.replace(tracker_rate=_tracker_rate(uplink))
+        if self.mean_compressor is not None and (self.mean_compressor.compressor.biased or uplink.has_memory):
+            raise ConfigError(
+                f"method.mean_compressor = {self.mean_compressor}: only an unbiased compressor, such as uniform:8@layer, "
+                "and an uplink without memory are allowed"
+            )
+        if self.tracker_rate is not None:
+            return self
+        compression = uplink.compression
+        if compression is None or compression.compressor.lossless or not uplink.has_memory:
+            return self.replace(tracker_rate=1.0)
+        if compression.compressor.exact and compression.compressor.kept_fraction is not None:
+            return self.replace(sparsifier=compression)
+        return self.replace(tracker_rate=0.1)
+
+    def beta(self, layout: Layout) -> float:
+        """The rate of the trackers."""
+        if self.tracker_rate is not None:
+            return self.tracker_rate
+        assert self.sparsifier is not None  # set by `resolve`
+        return self.sparsifier.kept_share(layout)
+
+    @property
+    def mean_compression(self) -> GroupedCompressor | None:
+        return self.mean_compressor
 
     def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
         return (*super().phases(uplink), Phase(MEAN_ARRIVES, _confirm, up=()))
@@ -78,23 +109,28 @@ class GradientTracking(LocalMethod):
         for step in self.steps(cohort):
             models.sub_(self.gradients(cohort, models, step).sub_(trackers), alpha=rate)
         updates = models.sub_(cohort.models)
-        return updates.add_(cohort.stacked("correction")) if self.memory == "global" else updates
+        if self.memory == "standard":
+            return updates
+        cohort.kept["update"] = updates.clone()
+        return updates.add_(cohort.stacked("correction"))
 
     def remember(self, cohort: Cohort, row: int, decoded: Mapping[str, Payload]) -> State:
         """T_i -= beta q_i / (a K)."""
         state = dict(cohort.states[row])
         if MODEL not in decoded:
             return state
-        assert self.tracker_rate is not None
         distance = self.rate(cohort.round) * self.step_count(cohort.sizes[row])
         # With a = 0, at the end of a schedule, updates contain no information about the gradients.
-        unit = self.tracker_rate / distance if distance else 0.0
+        unit = self.beta(cohort.layout) / distance if distance else 0.0
         tracker = state["tracker"].clone() if "tracker" in state else cohort.zeros()
         decoded[MODEL].add_to(tracker, -unit)
         state |= {"tracker": tracker, "unit": torch.tensor(unit, dtype=torch.float64)}
-        if self.memory == "global":
+        if self.memory != "standard":
+            # The uplink keeps u + m - q_i; the correction makes u + m - q of it, or with eq. (9) u / N + m - q.
             correction = cohort.zeros()
             decoded[MODEL].add_to(correction, 1.0)
+            if self.memory == "printed":
+                correction.sub_(cohort.kept["update"][row].cpu(), alpha=1 - 1 / len(cohort.data))
             state["correction"] = correction
         return state
 
@@ -112,10 +148,3 @@ class GradientTracking(LocalMethod):
 def _confirm(cohort: Cohort) -> Answer:
     # `receive` has already used the mean.
     return Answer()
-
-
-def _tracker_rate(uplink: Uplink) -> float:
-    compressor = None if uplink.compression is None else uplink.compression.compressor
-    if compressor is None or compressor.lossless or not uplink.has_memory:
-        return 1.0
-    return compressor.kept_fraction if compressor.exact and compressor.kept_fraction is not None else 0.1

@@ -52,6 +52,10 @@ class Received:
         """The mean of a stream; None if nothing has arrived."""
         return self._streams[stream].mean() if stream in self._streams else None
 
+    def replace(self, stream: str, mean: Tensor) -> None:
+        """Set the mean of a stream that has arrived, such as to the value that clients decode."""
+        self._streams[stream] = _Fixed(mean)
+
     def sum(self, stream: str) -> Tensor:
         """The weighted sum of a stream so far; 0 if nothing has arrived."""
         return self._streams[stream].total() if stream in self._streams else self._zeros()
@@ -60,5 +64,28 @@ class Received:
         """Return the weighted sum of a stream and reset it; 0 if nothing has arrived."""
         return self._streams.pop(stream).total() if stream in self._streams else self._zeros()
 
+    def clear(self) -> None:
+        """Free the accumulators, at the end of the round."""
+        self._streams.clear()
+
     def _zeros(self) -> Tensor:
         return torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._device)
+
+
+class _Fixed:
+    """A mean that is already known."""
+
+    def __init__(self, mean: Tensor) -> None:
+        self._mean = mean
+
+    def add(self, payload: Payload, weight: float, factor: float = 1.0) -> None:
+        """Not possible: nothing arrives after the mean was sent."""
+        raise AssertionError
+
+    def total(self) -> Tensor:
+        """The mean, of one vector."""
+        return self._mean
+
+    def mean(self) -> Tensor:
+        """The mean."""
+        return self._mean

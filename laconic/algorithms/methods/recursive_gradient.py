@@ -17,7 +17,7 @@ from laconic.algorithms.context import RoundContext
 from laconic.algorithms.methods.base import ONE_STEP, ClipNorm, Count, LocalMethod, Method, method
 from laconic.algorithms.methods.batches import BatchOrder, batch_examples
 from laconic.algorithms.methods.cohort import Cohort
-from laconic.algorithms.methods.exchange import TRAIN, Answer, Exchange, Phase, Stream
+from laconic.algorithms.methods.exchange import MODEL, TRAIN, Answer, Exchange, Phase, Stream
 from laconic.algorithms.methods.received import Received
 from laconic.algorithms.uplinks.base import Uplink
 from laconic.compression import AnyGroupedCompressor, GroupedCompressor
@@ -29,17 +29,19 @@ GRADIENT, RENEWAL, CHANGE = "gradient", "renewal", "change"
 PREVIOUS = "previous"
 
 
-def recursive_steps(method: LocalMethod, cohort: Cohort, start: Tensor) -> Tensor:
+def recursive_steps(method: LocalMethod, cohort: Cohort, start: Tensor, first: bool = False) -> Tensor:
     """K times g += grad(W, batch) - grad(W_before, batch); W_before <- W; W -= a g. Returns W - w.
 
     FedAMD, Algorithm 1, lines 10 to 17. Both gradients of a step use the same batch. In the first step W = W_before, so
-    g = `start`.
+    g = `start`. With `first`, a step W -= a `start` comes before the K steps.
     """
     rate = method.rate(cohort.round)
     models, before, gradient = cohort.models.clone(), cohort.models, start.clone()
+    if first:
+        models.sub_(clipped(gradient.clone(), method.clip_norm), alpha=rate)
     for step in method.steps(cohort):
         # The previous point first: batch norm must keep the statistics of the current one.
-        previous = cohort.gradients(before, step)
+        previous = cohort.gradients(before, step, training=False)
         gradient.add_(cohort.gradients(models, step).sub_(previous))
         before = models
         models = models - rate * clipped(gradient.clone(), method.clip_norm) * step.working(models)
@@ -70,8 +72,8 @@ class EstimatedGradient(Method):
     def _gradient(self, cohort: Cohort) -> Answer:
         return Answer(gradient=self._large_gradients(cohort, cohort.models)[0])
 
-    def _large_gradients(self, cohort: Cohort, *models: Tensor) -> list[Tensor]:
-        return cohort.large_gradients(models, self.anchor_batch, self.clip_norm, self.order)
+    def _large_gradients(self, cohort: Cohort, *models: Tensor, training: bool = True) -> list[Tensor]:
+        return cohort.large_gradients(models, self.anchor_batch, self.clip_norm, self.order, training=training)
 
     def _examples(self, size: int) -> int:
         return batch_examples(size, self.anchor_batch)
@@ -98,32 +100,13 @@ class TwoExchanges(EstimatedGradient, LocalMethod):
         return Phase(TRAIN, self.local, self.nominal_gradients, down=(Stream(GRADIENT),))
 
 
-@method("bvr_l_sgd")
-class BVRLSGD(TwoExchanges):
-    """Participants send large-batch gradients at w, receive their mean g, and take the steps of the recursion from g."""
-
-    def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
-        up = (Stream(GRADIENT, self.gradient_compressor),)
-        return (Phase(GRADIENT, self._gradient, self._examples, up, keeps_model=True), self._train())
-
-    def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
-        return (Exchange(GRADIENT), Exchange(TRAIN, who="answered", model=False))
-
-    def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
-        mean = received.mean(GRADIENT)
-        return state if mean is None else {GRADIENT: mean}
-
-
 @checked
-class RenewedGradient(EstimatedGradient):
-    """An estimate g that all clients renew with probability p, and that participants update by differences otherwise.
+class UpdatedGradient(EstimatedGradient):
+    """An estimate g that clients renew in some rounds, and update by differences in the others.
 
-    A renewal, also needed for the first g: all N clients send their gradient at w, and g is the mean. Otherwise participants
-    also receive w_previous, the model of the current g, and send grad(w) - grad(w_previous) on one batch; g += the mean.
-    w_previous is the model of the last round in which a client answered.
+    For an update, participants also receive w_previous, the model of the current g, and send grad(w) - grad(w_previous) on
+    the same examples; g += the mean. w_previous is the model of the last round in which a client answered.
     """
-
-    probability: Annotated[float, Field(ge=0, le=1)] = 0.5
 
     def _change(self, cohort: Cohort) -> Answer:
         before, now = self._large_gradients(cohort, cohort.received.previous, cohort.models)
@@ -141,10 +124,6 @@ class RenewedGradient(EstimatedGradient):
             Phase(CHANGE, self._change, self._change_examples, up, previous, keeps_model),
         )
 
-    def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
-        renewed = PREVIOUS not in state or context.generator(Draw.RENEWAL).random() < self.probability
-        return (Exchange(RENEWAL, who="everyone") if renewed else Exchange(CHANGE),)
-
     def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
         mean = received.mean(GRADIENT)
         if mean is None or exchange.phase not in (RENEWAL, CHANGE):
@@ -157,16 +136,95 @@ class RenewedGradient(EstimatedGradient):
         return {GRADIENT: state[GRADIENT], PREVIOUS: model} if "current" in state else state
 
 
+@method("bvr_l_sgd")
+class BVRLSGD(UpdatedGradient, TwoExchanges):
+    """Participants send large-batch gradients at w, receive their mean g, and take the steps of the recursion from g.
+
+    With `period` T and `trainers="one"` it is the algorithm of Murata and Suzuki (2021, Algorithms 1 and 2), with sampled
+    clients: large batches in every T-th round only, and one client that takes the steps.
+    """
+
+    period: Count = 1
+    """T: in rounds t with t mod T > 0, g is updated by differences, each the mean of K batches of b' examples."""
+    trainers: Literal["all", "one"] = "all"
+    """Who takes the steps: all participants, or one that is drawn."""
+
+    def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
+        phases = self._estimate_phases(self.gradient_compressor, self.gradient_compressor, keeps_model=True)
+        return (*phases[: 1 if self.period == 1 else 2], self._train())
+
+    def _change(self, cohort: Cohort) -> Answer:
+        models = [cohort.received.previous, cohort.models]
+        before, now = cohort.batch_gradients(models, self.batches, self.clip_norm)
+        return Answer(gradient=now.sub_(before))
+
+    def _change_examples(self, size: int) -> int:
+        return self.nominal_gradients(size)  # two gradients for each of K b' examples
+
+    def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
+        renewed = context.round % self.period == 0 or PREVIOUS not in state
+        who: Literal["answered", "one"] = "answered" if self.trainers == "all" else "one"
+        return (Exchange(RENEWAL if renewed else CHANGE), Exchange(TRAIN, who=who, model=False))
+
+    def close(self, state: State, model: Tensor) -> State:
+        return {GRADIENT: state[GRADIENT]} if self.period == 1 else super().close(state, model)
+
+
+@checked
+class RenewedGradient(UpdatedGradient):
+    """An estimate g that all N clients renew with probability p; the first g needs a renewal, too."""
+
+    probability: Annotated[float, Field(ge=0, le=1)] = 0.5
+
+    def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
+        renewed = PREVIOUS not in state or context.generator(Draw.RENEWAL).random() < self.probability
+        return (Exchange(RENEWAL, who="everyone") if renewed else Exchange(CHANGE),)
+
+
 @method("fed_page")
 class FedPAGE(RenewedGradient, TwoExchanges):
-    """The estimate g of `RenewedGradient`; participants take the steps of the recursion from g."""
+    """The estimate g of `RenewedGradient`; participants take the steps of the recursion from g.
+
+    With `steps_from="own"` a round has one exchange, as FedAMD's paper counts it. In a renewal the server takes a step along
+    -g, and there are no local steps. Otherwise a participant starts from g plus its own difference of large-batch gradients:
+    one step along it, then K of the recursion. It sends (W - w) / (a (K + 1)), and g becomes minus the mean. The server's
+    rate therefore multiplies a gradient: 0.1 rather than 1.
+    """
+
+    steps_from: Literal["mean", "own"] = "mean"
+    """Where the recursion starts: at the mean estimate, in a second exchange, or at each client's own."""
 
     def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
         compressor = self.gradient_compressor
-        return (*self._estimate_phases(compressor, compressor, keeps_model=True), self._train())
+        if self.steps_from == "mean":
+            return (*self._estimate_phases(compressor, compressor, keeps_model=True), self._train())
+        renewal, _ = self._estimate_phases(compressor, compressor, keeps_model=False)
+        return renewal, Phase(TRAIN, self._own, self._own_gradients, down=(Stream(PREVIOUS), Stream(GRADIENT)))
 
     def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
-        return (*super().exchanges(context, state), Exchange(TRAIN, who="answered", model=False))
+        (estimate,) = super().exchanges(context, state)
+        if self.steps_from == "mean":
+            return (estimate, Exchange(TRAIN, who="answered", model=False))
+        return (estimate if estimate.phase == RENEWAL else Exchange(TRAIN),)
+
+    def _own(self, cohort: Cohort) -> Tensor:
+        before, now = self._large_gradients(cohort, cohort.received.previous, cohort.models, training=False)
+        moved = recursive_steps(self, cohort, cohort.received.gradient + now - before, first=True)
+        lengths = moved.new_tensor([[self.rate(cohort.round) * (self.step_count(size) + 1)] for size in cohort.sizes])
+        return moved / lengths.where(lengths > 0, 1)  # a is 0 at the end of some schedules
+
+    def _own_gradients(self, size: int) -> int:
+        return self._change_examples(size) + self.nominal_gradients(size)
+
+    def gather(self, exchange: Exchange, state: State, received: Received, context: RoundContext) -> State:
+        mean = received.mean(MODEL)
+        if self.steps_from == "mean" or mean is None:
+            return super().gather(exchange, state, received, context)
+        return state | {GRADIENT: -mean, "current": torch.ones((), dtype=torch.bool)}
+
+    def update(self, received: Received, state: State) -> Tensor | None:
+        renewed = self.steps_from == "own" and GRADIENT in received.arrived
+        return -state[GRADIENT] if renewed else super().update(received, state)
 
 
 @method("marina")

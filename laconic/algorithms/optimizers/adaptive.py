@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field
 from torch import Tensor
 
-from laconic.algorithms.optimizers.base import Decay, Optimizer, Rate
+from laconic.algorithms.optimizers.base import Decay, Optimizer, Rate, Window, zeros_like
 from laconic.core.part import State, checked, part
 from laconic.core.schedules import RateSchedule, Schedule
+
+_BLOCK = 1 << 16
+"""Entries per step, so that temporaries fit into the cache and take no memory of the model's size."""
 
 
 @checked
@@ -29,22 +32,31 @@ class Adaptive(Optimizer):
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
     bias_correction: bool = False
     server_schedule: Schedule = RateSchedule()
-    average: PositiveInt = 1
+    average: Window = 1
 
     def init(self, model: Tensor) -> State:
-        state = {"m": torch.zeros_like(model), "v": torch.zeros_like(model)}
+        state = {"m": zeros_like(model), "v": zeros_like(model)}
         if self.bias_correction:
             state["t"] = torch.zeros((), dtype=torch.int64)
         return state
 
     def step(self, mean: Tensor, state: State) -> tuple[Tensor, State]:
-        new = {"m": torch.lerp(mean, state["m"], self.beta1), "v": self.second_moment(state["v"], mean)}
+        """The step in a new tensor; the vectors of the state are overwritten, block by block."""
         rate, correction = self.server_lr, 1.0
+        vectors, rest = {name: value for name, value in state.items() if name != "t"}, {}
         if self.bias_correction:
-            new["t"] = state["t"] + 1
-            rate /= 1 - self.beta1 ** int(new["t"])
-            correction = (1 - self.second_decay ** int(new["t"])) ** -0.5
-        return rate * new["m"] / self.denominator(new, state, correction), new
+            rest = {"t": state["t"] + 1}
+            rate /= 1 - self.beta1 ** int(rest["t"])
+            correction = (1 - self.second_decay ** int(rest["t"])) ** -0.5
+        step = torch.empty_like(mean)
+        for start in range(0, len(mean), _BLOCK):
+            old = {name: value[start : start + _BLOCK] for name, value in vectors.items()}
+            y = mean[start : start + _BLOCK]
+            new = {"m": torch.lerp(y, old["m"], self.beta1), "v": self.second_moment(old["v"], y)}
+            step[start : start + _BLOCK] = rate * new["m"] / self.denominator(new, old, correction)
+            for name, value in new.items():
+                old[name].copy_(value)
+        return step, vectors | rest
 
     @property
     def second_decay(self) -> float:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import numpy as np
+import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
@@ -15,6 +17,13 @@ from laconic.core.schedules import LARGEST, RateSchedule, Schedule
 
 Rate = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
+Window = PositiveInt | Annotated[float, Field(gt=0, lt=1)]
+"""A number of rounds, or a share of the rounds so far."""
+
+
+def zeros_like(model: Tensor) -> Tensor:
+    """Zeros whose memory is taken only when they are first written."""
+    return torch.from_numpy(np.zeros(model.shape, torch.empty(0, dtype=model.dtype).numpy().dtype)).to(model.device)
 
 
 class Optimizer(Part):
@@ -23,8 +32,11 @@ class Optimizer(Part):
     server_lr: Rate
     server_schedule: Schedule = RateSchedule()
     """The factor on `server_lr` in each round."""
-    average: PositiveInt = 1
-    """Evaluate and save a moving average of the model over about this number of rounds. Clients get the model itself."""
+    average: Window = 1
+    """Evaluate and save a moving average of the model over about this number of rounds. Clients get the model itself.
+
+    A value below 1 is a share of the rounds so far: with 1/8, the average of round 400 is that of about 50 rounds.
+    """
     sensitivity = BOUNDED  # of every optimizer: it sees only the mean, which has the noise already
 
     @property
@@ -37,11 +49,17 @@ class Optimizer(Part):
         raise NotImplementedError
 
     def step(self, mean: Tensor, state: State) -> tuple[Tensor, State]:
-        """The step, which `Downlink.advance` adds to the model, and the new state."""
+        """The step, which `Downlink.advance` adds to the model, and the new state, which may overwrite the old one."""
         raise NotImplementedError
 
     def average_weight(self, rounds: int) -> float:
-        """The weight of the newest model in the average after that many rounds: 2 / (t + 1), at least 1 / `average`."""
+        """The weight of the newest model in the average after t rounds.
+
+        2 / (t + 1), at least 1 / `average`; for a share 1 / m of the rounds m / (t + m - 1), the polynomial decay of
+        Shamir and Zhang (ICML 2013).
+        """
+        if self.average < 1:
+            return 1 / (1 + self.average * (rounds - 1))
         return max(2 / (rounds + 1), 1 / self.average)
 
     def scheduled(self, step: Tensor, round: int) -> Tensor:

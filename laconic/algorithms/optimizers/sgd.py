@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-from pydantic import PositiveInt
 from torch import Tensor
 
-from laconic.algorithms.optimizers.base import Decay, Optimizer, Rate
+from laconic.algorithms.optimizers.base import Decay, Optimizer, Rate, Window
 from laconic.core.part import State, part
 from laconic.core.schedules import RateSchedule, Schedule
 
@@ -22,7 +21,7 @@ class SGD(Optimizer):
     momentum: Decay = 0.0
     nesterov: bool = False
     server_schedule: Schedule = RateSchedule()
-    average: PositiveInt = 1
+    average: Window = 1
 
     @property
     def linear(self) -> bool:

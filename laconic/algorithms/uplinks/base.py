@@ -25,6 +25,8 @@ class Encoded:
     flags: Flag = Flag(0)
     remembered: Payload | None = None
     """The update that the error memory counts as sent, if it differs from `used`."""
+    similar: tuple[Payload, Payload] | None = None
+    """y and r of an update that is skipped or accelerated: the update, and the last one sent."""
 
 
 class Uplink(Part):

@@ -94,5 +94,5 @@ class Compressed(CompressedUplink):
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         target = self.target(update, state, context)
         body = self.compress(target, context)
-        used = decode_body(body, context.layout)
+        used = decode_body(body, context.layout, keep=True)
         return Encoded(body, self.remember(target, used, context), used)

@@ -6,14 +6,13 @@ one there is no reference, and no update is skipped or accelerated.
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
+from laconic.algorithms.threshold import RelativeThreshold
 from laconic.algorithms.uplinks.base import Encoded
 from laconic.algorithms.uplinks.compressed import CompressedUplink
 from laconic.compression import AnyCompressor, Codec, Dense, Payload, SumPayload, decode_body, sum_norm
@@ -28,38 +27,18 @@ _SLACK = 1.001
 
 
 @checked
-class ThresholdUplink(CompressedUplink):
-    """The base of lazy and accelerated uplinks, which test ||y - r|| <= threshold ||r||.
-
-    The threshold is a number, or C / (alpha n) [B, equation (3)] with n participants; `constant="suggested"` is
-    C = sqrt(alpha ln N) / N. With privacy noise, n is the expected number of participants.
-    """
+class ReferenceUplink(CompressedUplink):
+    """The base of uplinks with a reference r, the last update that the client sent."""
 
     compressor: AnyCompressor = Dense()
-    threshold: Annotated[float, Field(ge=0)] | None = None
-    constant: Annotated[float, Field(ge=0)] | Literal["suggested"] = "suggested"
-    alpha: Annotated[float, Field(gt=0)] = 1.0
 
     @property
     def has_reference(self) -> bool:
         return True
 
-    def limit(self, context: RoundContext) -> float:
-        """The threshold in this round."""
-        if self.threshold is not None:
-            return self.threshold
-        constant = self.constant
-        if constant == "suggested":
-            constant = math.sqrt(self.alpha * math.log(context.population)) / context.population
-        return constant / (self.alpha * context.invited)
-
     def is_similar(self, payload: Payload, state: State, context: RoundContext) -> bool:
-        """Whether ||y - r|| <= threshold ||r||; False without a reference."""
-        if "reference" not in state:
-            return False
-        reference = self.reference(state, context.layout).dense()
-        distance = torch.linalg.vector_norm(payload.dense() - reference)
-        return bool(distance <= self.limit(context) * torch.linalg.vector_norm(reference))
+        """Whether the update y is similar to r, which is in the state."""
+        raise NotImplementedError
 
     def reference(self, state: State, layout: Layout) -> Payload:
         """r, decoded from the state of the client or the peer state of the server."""
@@ -70,24 +49,25 @@ class ThresholdUplink(CompressedUplink):
         return 1 if body.codec == Codec.SKIP else super().paper_bits(body, layout)
 
 
-@part("uplink", "lazy")
-class Lazy(ThresholdUplink):
-    """NLA [B, Algorithms 1 and 3]: an update close to the last one sent is skipped; the server uses that one again.
+@checked
+class SkippingUplink(ReferenceUplink):
+    """An uplink that skips an update y if it is similar to r; the server uses r again."""
 
-    Error feedback subtracts the update that the server used, so a skip loses nothing.
-    """
-
-    sensitivity = STATEFUL
+    feedback: Literal["sent", "used"] = "used"
+    """What error feedback subtracts when y is skipped: r, which the server uses, so that a skip loses nothing [B, Algorithm
+    3, line 13]; or y, which would have been sent, so that y - r is lost [B, (D.1) and (E.1)]."""
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         target = self.target(update, state, context)
         body = self.compress(target, context)
-        used: Payload = decode_body(body, context.layout)
-        reference = body.to_tensor()
-        if self.is_similar(used, state, context):
+        computed: Payload = decode_body(body, context.layout, keep=True)
+        used, reference, similar = computed, body.to_tensor(), None
+        if "reference" in state and self.is_similar(computed, state, context):
             body, used, reference = SKIP, self.reference(state, context.layout), state["reference"]
-        memory = self.remember(target, used, context)
-        return Encoded(body, memory | {"reference": reference}, used)
+            similar = computed, used
+        remembered = used if self.feedback == "used" else computed
+        memory = self.remember(target, remembered, context)
+        return Encoded(body, memory | {"reference": reference}, used, remembered=remembered, similar=similar)
 
     def receive(self, body: Body, flags: Flag, peer: State, context: RoundContext) -> tuple[tuple[Body, ...], State]:
         """The server cannot verify a skip, since it does not see the update. A skip repeats an update that it has used."""
@@ -99,6 +79,33 @@ class Lazy(ThresholdUplink):
         return super().receive(Body.from_tensor(peer["reference"]), flags, peer, context)
 
 
+@checked
+class ThresholdUplink(RelativeThreshold, ReferenceUplink):
+    """The base of lazy and accelerated uplinks: y is similar to r if ||y - r|| <= threshold ||r|| [B, (3) and (4)]."""
+
+    constant: Annotated[float, Field(ge=0)] | Literal["suggested"] = "suggested"
+    """C of `lazy`, D of `accelerated`."""
+
+    def is_similar(self, payload: Payload, state: State, context: RoundContext) -> bool:
+        reference = self.reference(state, context.layout)
+        return sum_norm(payload, reference, -1.0) <= self._limit(context) * reference.norm()
+
+    def _limit(self, context: RoundContext) -> float:
+        limit = self.limit(context)
+        assert limit is not None  # `constant` is always set
+        return limit
+
+
+@part("uplink", "lazy")
+class Lazy(SkippingUplink, ThresholdUplink):
+    """NLA [B, Algorithms 1 and 3]: an update close to the last one sent is skipped; the server uses that one again.
+
+    By default error feedback subtracts the update that the server used, so a skip loses nothing.
+    """
+
+    sensitivity = STATEFUL
+
+
 @part("uplink", "accelerated")
 class Accelerated(ThresholdUplink):
     """AA [B, equation (4)]: if an update y is close to the last one, r, the server uses r + y.
@@ -107,17 +114,20 @@ class Accelerated(ThresholdUplink):
     """
 
     feedback: Literal["sent", "used"] = "sent"
+    """What error feedback subtracts: y, or what the server uses."""
     sensitivity = STATEFUL
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         target = self.target(update, state, context)
         body = self.compress(target, context)
-        decoded: Payload = decode_body(body, context.layout)
-        flags = Flag.ACCELERATED if self.is_similar(decoded, state, context) else Flag(0)
-        used = SumPayload(self.reference(state, context.layout), decoded) if flags else decoded
+        decoded: Payload = decode_body(body, context.layout, keep=True)
+        flags, used, similar = Flag(0), decoded, None
+        if "reference" in state and self.is_similar(decoded, state, context):
+            similar = decoded, self.reference(state, context.layout)
+            flags, used = Flag.ACCELERATED, SumPayload(similar[1], decoded)
         remembered = used if self.feedback == "used" else decoded
         memory = self.remember(target, remembered, context)
-        return Encoded(body, memory | {"reference": body.to_tensor()}, used, flags, remembered)
+        return Encoded(body, memory | {"reference": body.to_tensor()}, used, flags, remembered, similar)
 
     def receive(self, body: Body, flags: Flag, peer: State, context: RoundContext) -> tuple[tuple[Body, ...], State]:
         """The server has y and r, so it verifies the test of an acceleration."""
@@ -126,8 +136,8 @@ class Accelerated(ThresholdUplink):
             if "reference" not in peer:
                 raise PacketError("reference", "an acceleration before anything was sent")
             reference = self.reference(peer, context.layout)
-            distance = sum_norm(decode_body(body, context.layout), reference, -1.0)
-            if distance > _SLACK * self.limit(context) * reference.norm():
+            distance = sum_norm(decode_body(body, context.layout, keep=True), reference, -1.0)
+            if distance > _SLACK * self._limit(context) * reference.norm():
                 raise PacketError("accelerated", "an acceleration of an update that is not close to the last one")
             bodies = Body.from_tensor(peer["reference"]), body
         return bodies, {"reference": body.to_tensor()}

@@ -14,6 +14,7 @@ from laconic.algorithms.link import CompressedLink
 from laconic.algorithms.uplinks.base import Encoded, Uplink
 from laconic.compression import DensePayload, Payload, SumPayload, decode_body, encode_dense
 from laconic.compression.packet import Body, Flag
+from laconic.core.devices import all_finite
 from laconic.core.errors import PacketError
 from laconic.core.part import STATEFUL, State, part
 from laconic.core.randomness import Draw
@@ -42,7 +43,7 @@ class Shifted(CompressedLink, Uplink):
         shift = state.get("shift")
         rest, generator = update if shift is None else update - shift, context.generator(Draw.UPLINK)
         body = self.compression.encode(rest, context.layout, generator, context.invited)
-        used: Payload = decode_body(body, context.layout)
+        used: Payload = decode_body(body, context.layout, keep=True)
         moved = self._moved(shift, used, context)
         if shift is not None:
             used = SumPayload(DensePayload(shift), used)
@@ -51,10 +52,11 @@ class Shifted(CompressedLink, Uplink):
     def receive(self, body: Body, flags: Flag, peer: State, context: RoundContext) -> tuple[tuple[Body, ...], State]:
         bodies, _ = super().receive(body, flags, peer, context)
         shift = peer.get("shift")
-        moved = self._moved(shift, decode_body(body, context.layout), context)
-        if not bool(torch.isfinite(moved).all()):
+        # Kept, since the server decodes the same body again to add it.
+        moved = self._moved(shift, decode_body(body, context.layout, keep=True), context)
+        if not all_finite(moved):
             raise PacketError("not finite", "NaN or infinity in the shift")
-        return (bodies if shift is None else (encode_dense(shift), *bodies)), {"shift": moved}
+        return (bodies if shift is None else (encode_dense(shift, lent=True), *bodies)), {"shift": moved}
 
     def _moved(self, shift: Tensor | None, sent: Payload, context: RoundContext) -> Tensor:
         """h_i + rate y, in a new tensor."""

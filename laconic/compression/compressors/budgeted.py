@@ -13,7 +13,8 @@ from pydantic import AfterValidator, Field
 from laconic.compression import groups
 from laconic.compression.body import Floats
 from laconic.compression.compressors.base import Compressor, compressor
-from laconic.compression.compressors.quantized import representable, round_magnitudes
+from laconic.compression.compressors.quantized import representable, round_to_kept
+from laconic.compression.entropy import BLOCK, blocks
 from laconic.compression.forms import Form, Kept, Levels, Signs
 from laconic.compression.gap_coding import Positions
 from laconic.compression.groups import Bounds, spans
@@ -39,13 +40,9 @@ _FEWEST = 64
 
 
 class Budgeted(Compressor):
-    """The base of both: k is the budget for a group of d entries, at least 1 and at most d.
-
-    `auto` is max(64, d / (8 n)) for n participants: the mean of n unbiased packets then has a relative variance of about 8.
-    """
+    """The base of both: k is the budget for a group of d entries, at least 1 and at most d."""
 
     budget: Budget | Literal["auto"]
-    participants: Annotated[int, Field(ge=1)]
     sparse = True
     exact = False
 
@@ -64,11 +61,12 @@ class Budgeted(Compressor):
 
     def kept(self, size: int) -> int:
         if self.budget == "auto":
-            return min(size, max(_FEWEST, size // (8 * self.participants)))
+            return min(size, max(_FEWEST, self.automatic(size)))
         return groups.kept(self.budget, size) if self.budget <= 1 else min(int(self.budget), size)
 
-    def for_participants(self, count: int) -> Self:
-        return self.replace(participants=count) if self.budget == "auto" else self
+    def automatic(self, size: int) -> int:
+        """The `auto` budget of a large group."""
+        raise NotImplementedError
 
     def value_bits(self, count: int, groups: int) -> int:
         """A sign per kept entry, and 32 per group for its step."""
@@ -80,8 +78,9 @@ class Stochastic(Budgeted):
     """step sign(x) level, with level = |x| / step rounded stochastically: unbiased, and k levels are not zero on average.
 
     The step solves sum(min(1, |x| / step)) = k. While all |x| are below the step, this is the least variance for that number
-    (Wangni et al., 2018); larger entries have levels above 1 instead of exact values. omega = max(d/k - 1, 1/2). With error
-    feedback and in mirrors, `dead_zone` with the same budget takes its place.
+    (Wangni et al., 2018); larger entries have levels above 1 instead of exact values. omega = max(d/k - 1, 1/2). `auto` is
+    max(64, d / (8 n)) for n participants: the mean of n packets then has a relative variance of about 8. With error feedback
+    and in mirrors, `dead_zone` with the same budget, or with its own `auto`, takes its place.
     """
 
     budget: Budget | Literal["auto"] = "auto"
@@ -90,12 +89,15 @@ class Stochastic(Budgeted):
     biased = False
     contractive = False
 
+    def automatic(self, size: int) -> int:
+        return size // (8 * self.participants)
+
+    def for_participants(self, count: int) -> Self:
+        return self.replace(participants=count) if self.budget == "auto" else self
+
     def levels(self, x: Floats, rng: np.random.Generator) -> tuple[Positions, Floats, float]:
-        levels = np.zeros(len(x), dtype=np.int16)
         step = representable(self._step(x), x.dtype)
-        round_magnitudes(x, step, _MOST_LEVELS, rng, levels)
-        positions = np.flatnonzero(levels)
-        return positions, levels[positions], step
+        return *round_to_kept(x, step, _MOST_LEVELS, rng, self.kept(len(x))), step
 
     def _step(self, x: Floats) -> float:
         highest = peak(x)
@@ -104,7 +106,7 @@ class Stochastic(Budgeted):
         k = self.kept(len(x))
         # With the s largest entries above the step, 1 / step = (k - s) / (the sum of the others). s is at most k.
         top = np.sort(np.abs(x[largest(x, k)]).astype(np.float64) / highest)[::-1]
-        total = float((np.abs(x) / highest).sum(dtype=np.float64))
+        total = _total(x, highest)
         others = total - np.append(0.0, np.cumsum(top)[:-1])
         below = np.flatnonzero(top * (k - np.arange(k)) < others)
         step = others[below[0]] / (k - below[0]) if len(below) else 0.0
@@ -116,19 +118,33 @@ class Stochastic(Budgeted):
 
     def scaled_for_feedback(self) -> Compressor:
         """The deterministic form, which is contractive."""
-        return DeadZone(self.budget, self.participants)
+        return DeadZone(self.budget)
+
+
+def _total(x: Floats, highest: float) -> float:
+    """The sum of |x| / highest, in the order in which NumPy sums a whole vector: float32 in pieces, float64 at once."""
+    if x.dtype == np.float64:
+        return float((np.abs(x) / highest).sum())
+    total, buffer = np.float64(0), np.empty(min(BLOCK, len(x)), dtype=x.dtype)
+    for start, end in blocks(len(x)):
+        block = np.abs(x[start:end], out=buffer[: end - start])
+        block /= highest
+        total = np.add.reduce(block, dtype=np.float64, initial=total)
+    return float(total)
 
 
 @compressor("dead_zone", argument="budget")
 class DeadZone(Budgeted):
     """step sign(x) floor(|x| / step + 0.4), with the step t / 0.6, where t is the k-th largest magnitude.
 
-    Entries below t are zero, as in top_k. The others are rounded to a multiple of the step. q^2 <= 1 - 5/9 k/d.
+    Entries below t are zero, as in top_k. The others are rounded to a multiple of the step. q^2 <= 1 - 5/9 k/d. `auto` is
+    max(64, d / 40).
     """
 
     budget: Budget | Literal["auto"] = "auto"
-    participants: Annotated[int, Field(ge=1)] = 1
-    """n of the `auto` budget. The link sets it in every round."""
+
+    def automatic(self, size: int) -> int:
+        return size // 40
 
     def levels(self, x: Floats, rng: np.random.Generator) -> tuple[Positions, Floats, float]:
         positions = largest(x, self.kept(len(x)))

@@ -50,6 +50,11 @@ class GroupedCompressor:
         """The compressor's omega for the worst group."""
         return max((self.compressor.omega(size) for size in self._sizes(layout)), default=0.0)
 
+    def kept_share(self, layout: Layout) -> float:
+        """k / d: the number of entries that are kept in all groups, as a share of all entries."""
+        sizes = self._sizes(layout)
+        return sum(self.compressor.kept(size) for size in sizes) / sum(sizes)
+
     def paper_bits(self, layout: Layout) -> int:
         """The bits that the papers count for a vector. FedCAMS (by model) counts positions; Fed-EF (by layer) does not."""
         sizes = self._sizes(layout)

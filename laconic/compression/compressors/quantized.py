@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -12,8 +12,9 @@ from pydantic import Field, model_validator
 
 from laconic.compression.body import Floats
 from laconic.compression.compressors.base import Compressor, compressor
-from laconic.compression.entropy import blocks
+from laconic.compression.entropy import BLOCK, blocks
 from laconic.compression.forms import Form, Levels
+from laconic.compression.gap_coding import Positions
 from laconic.compression.selection import peak
 from laconic.compression.values import MOST_BITS
 
@@ -184,9 +185,13 @@ def euclidean(values: Floats) -> float:
     if largest == 0:
         return 0.0
     factor = 1.0 if 1e-100 < largest < 1e100 else largest
-    total = 0.0
+    total, buffer = 0.0, np.empty(min(BLOCK, len(values)))
     for start, end in blocks(len(values)):
-        total += float(np.square(values[start:end].astype(np.float64) / factor).sum())
+        block = buffer[: end - start]
+        block[:] = values[start:end]
+        if factor != 1:
+            block /= factor
+        total += float(np.multiply(block, block, out=block).sum())
     return math.sqrt(total) * factor
 
 
@@ -194,11 +199,37 @@ def round_magnitudes(
     values: Floats, step: float, highest: int, generator: np.random.Generator, levels: NDArray[Any]
 ) -> None:
     """levels = sign(x) min(floor(|x| / step + draw), highest), with one uniform draw per value."""
-    for start, end in blocks(len(values)):
-        block = values[start:end]
-        draws = generator.random(len(block), values.dtype.type)
+    from laconic.compression import kernels
+
+    kind = values.dtype.type
+    for start, end, draws in drawn_blocks(values, generator):
+        if step:
+            kernels.round_magnitudes(values[start:end], draws, kind(step), kind(highest), levels[start:end])
+
+
+def round_to_kept(
+    values: Floats, step: float, highest: int, generator: np.random.Generator, expected: int
+) -> tuple[Positions, NDArray[np.int16]]:
+    """The positions and the levels of `round_magnitudes` that are not 0, of which about `expected` are expected."""
+    from laconic.compression import kernels
+
+    kind, found = values.dtype.type, 0
+    positions, levels = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int16)
+    of_block = np.empty(min(BLOCK, len(values)), dtype=np.int16)
+    for start, end, draws in drawn_blocks(values, generator):
         if not step:
             continue
-        draws += np.abs(block) / values.dtype.type(step)
-        np.minimum(np.floor(draws, out=draws), highest, out=draws)
-        levels[start:end] = np.copysign(draws, block)
+        if found + end - start > len(positions):
+            room = max(expected + BLOCK, 2 * len(positions)) + end - start
+            positions, levels = (np.append(each[:found], np.empty(room, each.dtype)) for each in (positions, levels))
+        kernels.round_magnitudes(values[start:end], draws, kind(step), kind(highest), of_block)
+        found = kernels.append_nonzero(of_block[: end - start], start, positions, levels, found)
+    return positions[:found], levels[:found]
+
+
+def drawn_blocks(values: Floats, generator: np.random.Generator) -> Iterator[tuple[int, int, Floats]]:
+    """Start and end of every block of a vector, with one uniform draw per entry."""
+    draws = np.empty(min(BLOCK, len(values)), dtype=values.dtype)
+    for start, end in blocks(len(values)):
+        generator.random(dtype=values.dtype.type, out=draws[: end - start])
+        yield start, end, draws

@@ -27,8 +27,8 @@ class Sign(Compressor):
         return signs_and_mean(x)
 
     def value_bits(self, count: int, groups: int) -> int:
-        """d + 32: the papers count at most one scale, for any number of layers."""
-        return count + 32
+        """d + 32 by model (FedCAMS, Table 1), and one scale per layer by layer (Fed-EF, Section 3.1)."""
+        return count + 32 * groups
 
 
 @compressor("heavy_sign", argument="ratio")

@@ -6,26 +6,38 @@ function color(name) {
 }
 
 function layout(more) {
-  const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), automargin: true };
+  // Ticks of a logarithmic axis read 10k, 20k, 50k, not 10k, 2, 5.
+  const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), automargin: true, minorloglabels: "complete", exponentformat: "SI", minexponent: 2 };
+  // Few enough ticks on a logarithmic axis for 1, 2, 5 or whole powers of ten.
+  const few = (given) => (given?.type === "log" ? { nticks: more.narrow ? 4 : 6 } : {});
   return {
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: color("--text"), size: 12 },
     margin: { l: 50, r: 15, t: 10, b: 45 }, hovermode: "closest", showlegend: false,
     modebar: { bgcolor: "transparent", color: color("--faint"), activecolor: color("--text") },
     // Keep the zoom until another axis is selected.
     uirevision: JSON.stringify([more.xaxis?.title, more.xaxis?.type, more.yaxis?.title, more.yaxis?.type]),
-    ...more, xaxis: { ...axis, ...(more.xaxis || {}) }, yaxis: { ...axis, ...(more.yaxis || {}) },
+    ...more, xaxis: { ...axis, ...(more.narrow ? few(more.xaxis) : {}), ...(more.xaxis || {}) }, yaxis: { ...axis, ...few(more.yaxis), ...(more.yaxis || {}) },
   };
 }
+
+const isPrinted = () => document.documentElement.classList.contains("printing");
 
 // On touch screens dragging scrolls the page, and the chart buttons, which would cover the chart, are hidden.
 const TOUCH = matchMedia("(hover: none)").matches;
 
-function show(name, traces, more) {
+// `label` describes the chart for screen readers, in place of its ticks. The tables of the page have its numbers.
+function show(name, traces, more, label) {
+  const chart = element(name);
+  chart.setAttribute("role", "figure");
+  chart.setAttribute("aria-label", label);
   // The data must not leave the page: remove the buttons that send it to plotly's server.
   const removed = ["select2d", "lasso2d", "sendDataToCloud", "sendChartToCloud"];
   const buttons = { displaylogo: false, plotlyServerURL: "", displayModeBar: TOUCH ? false : "hover", modeBarButtonsToRemove: removed };
   const drag = TOUCH ? { dragmode: false } : {};
-  Plotly.react(name, traces, layout({ ...drag, ...more }), { responsive: true, ...buttons });
+  // Plotly measures a chart when it is drawn first, but a sheet of paper has another width.
+  const fixed = isPrinted() ? { width: chart.clientWidth, height: chart.clientHeight } : { autosize: true };
+  Plotly.react(chart, traces, layout({ ...drag, ...fixed, ...more }), { responsive: true, ...buttons });
+  for (const drawing of chart.querySelectorAll(".main-svg")) drawing.setAttribute("aria-hidden", "true");
 }
 
 // Plotly reads tags, entities and %{…} in texts. Names come from files and are shown as they are.
@@ -38,36 +50,63 @@ function transparent(hex) {
   return `rgba(${parts.join(",")},0.18)`;
 }
 
-function drawCurves(groups, { metric, cost, logX, logY, smooth }) {
-  const percent = metric === "accuracy";
-  const scale = (values) => (percent ? values.map((value) => (value === null ? null : 100 * value)) : values);
-  const traces = [];
-  for (const group of groups) {
-    const width = smooth ? WINDOW : 1, band = spread(group, metric, cost, width);
-    if (!band) continue;
-    if (band.seeds > 1) {
-      const known = band.x.map((_, index) => index).filter((index) => band.low[index] !== null), back = [...known].reverse();
-      const at = (values, indices) => indices.map((index) => values[index]);
-      traces.push({ x: [...at(band.x, known), ...at(band.x, back)], y: scale([...at(band.high, known), ...at(band.low, back)]),
-        fill: "toself", fillcolor: transparent(group.color), line: { width: 0 }, hoverinfo: "skip", mode: "lines" });
-    }
-    const seeds = meanOf(band.seeds);
-    traces.push({ x: band.x, y: scale(band.mean), name: literal(group.label) + seeds, mode: "lines+markers",
-      marker: { size: 4 }, line: { color: group.color, width: 2, dash: group.dash },
-      hovertemplate: `${literal(group.label)}${seeds}<br>%{y:.4g}${percent ? " %" : ""} at %{x:.4s}<extra></extra>` });
-    const ends = group.runs.filter((run) => run.diverged).map((run) => lastPoint(run, metric, cost, width)).filter(Boolean);
-    if (ends.length) {
-      traces.push({ x: ends.map((end) => end.x), y: scale(ends.map((end) => end.y)), customdata: ends.map((end) => end.text), name: `${literal(group.label)}, diverged`,
-        mode: "markers", marker: { symbol: "x", size: 11, color: group.color }, hovertemplate: `${literal(group.label)}<br>%{customdata}<extra></extra>` });
-    }
-  }
-  show("curves", traces, {
-    xaxis: { title: { text: COSTS[cost] }, type: logX ? "log" : "linear" },
-    yaxis: { title: { text: percent ? "accuracy, %" : literal(metric.replaceAll("_", " ")) }, type: logY ? "log" : "linear" },
-  });
+// A horizontal line at the target, if the chart has its metric.
+function targetLine(goal, metric) {
+  const target = goal.value;
+  if (target === null || metric !== goal.metric) return {};
+  const line = { color: color("--faint"), width: 1.5, dash: "dash" };
+  const text = { text: literal(`target ${goal.text}`), font: { color: color("--faint"), size: 11 } };
+  return { shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: target, y1: target, line }],
+    annotations: [{ ...text, xref: "paper", x: 0, xanchor: "left", y: target, yanchor: "bottom", showarrow: false }] };
 }
 
-function drawPareto(groups) {
+// The mean of a group as a line, and a band from the lowest to the highest seed.
+function bandTraces(group, band, scale, hover) {
+  const traces = [];
+  if (band.seeds > 1) {
+    const known = band.x.map((_, index) => index).filter((index) => band.low[index] !== null), back = [...known].reverse();
+    const at = (values, indices) => indices.map((index) => values[index]);
+    traces.push({ x: [...at(band.x, known), ...at(band.x, back)], y: scale([...at(band.high, known), ...at(band.low, back)]),
+      fill: "toself", fillcolor: transparent(group.color), line: { width: 0 }, hoverinfo: "skip", mode: "lines" });
+  }
+  const name = literal(group.label) + meanOf(band.seeds);
+  traces.push({ x: band.x, y: scale(band.mean), name, mode: band.x.length > 60 ? "lines" : "lines+markers", marker: { size: 4 },
+    line: { color: group.color, width: 2, dash: group.dash }, hovertemplate: `${name}<br>${hover}<extra></extra>` });
+  return traces;
+}
+
+// Marks where runs of a group diverged, or collapsed.
+function marks(group, kind, symbol, points, scale) {
+  if (!points.length) return [];
+  const look = { mode: "markers", marker: { symbol, size: 12, color: group.color, line: { color: color("--ground"), width: 1 } } };
+  return [{ ...look, x: points.map((point) => point.x), y: scale(points.map((point) => point.y)), customdata: points.map((point) => point.text),
+    name: `${literal(group.label)}, ${kind}`, hovertemplate: `${literal(group.label)}<br>%{customdata}<extra></extra>` }];
+}
+
+function drawCurves(groups, { metric, cost, logX, logY, smooth, goal }) {
+  const percent = metric === "accuracy", width = smooth ? WINDOW : 1, traces = [];
+  const scale = (values) => (percent ? values.map((value) => (value === null ? null : 100 * value)) : values);
+  for (const group of groups) {
+    const band = spread(group, width, evaluated(metric, cost));
+    if (!band) continue;
+    traces.push(...bandTraces(group, band, scale, `%{y:.4g}${percent ? " %" : ""} at %{x:.4s}`));
+    const ends = (runs, text, round) => runs.map((run) => {
+      const point = lastPoint(run, metric, cost, width, round(run));
+      return point && { ...point, text: literal(text(run)) };
+    }).filter(Boolean);
+    traces.push(...marks(group, "diverged", "x", ends(group.runs.filter((run) => run.diverged), diverged, () => Infinity), scale));
+    const fallen = group.runs.filter((run) => run.collapsed);
+    traces.push(...marks(group, "collapsed", "triangle-down", ends(fallen, (run) => run.collapsed.reason, (run) => run.collapsed.round), scale));
+  }
+  const title = percent ? "accuracy, %" : literal(words(metric));
+  show("curves", traces, {
+    xaxis: { title: { text: COSTS[cost] }, type: logX ? "log" : "linear" },
+    yaxis: { title: { text: title }, type: logY ? "log" : "linear" },
+    ...(logY ? {} : targetLine(goal, metric)),
+  }, `Line chart: ${words(metric)} against ${COSTS[cost]} of ${groups.map((group) => group.label).join("; ")}`);
+}
+
+function drawPareto(groups, goal) {
   const traces = [], all = [];
   for (const group of groups) {
     const points = group.runs.flatMap((run) => {
@@ -82,10 +121,10 @@ function drawPareto(groups) {
   let best = -1;
   const front = all.sort((a, b) => a[0] - b[0]).filter((point) => point[1] > best && ((best = point[1]), true));
   traces.push({ x: front.map((point) => point[0]), y: front.map((point) => point[1]), mode: "lines", name: "front",
-    line: { shape: "hv", color: color("--faint"), width: 1.5, dash: "dot" }, hoverinfo: "skip" });
+    line: { shape: "hv", color: color("--text"), width: 1.5, dash: "dot" }, hoverinfo: "skip" });
   show("pareto", traces, {
-    xaxis: { title: { text: COSTS.bytes }, type: "log" }, yaxis: { title: { text: "accuracy, %" } },
-  });
+    xaxis: { title: { text: COSTS.bytes }, type: "log" }, yaxis: { title: { text: "accuracy, %" } }, ...targetLine(goal, "accuracy"),
+  }, `Scatter chart: accuracy of every evaluation against bytes; ${front.length} evaluations are on the Pareto front`);
 }
 
 // Wrap text into lines of at most `letters` characters, at word boundaries where possible.
@@ -100,25 +139,37 @@ function wrapped(text, letters) {
 
 const BAR = 18, LINE = 15, GAP = 10;
 
+// Streams are grays, since colors belong to runs: one end of the scale up, the other down.
+function tonesOf(names) {
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches && !isPrinted();
+  const used = { up: 0, down: 0, [HEADERS]: 0 };
+  return Object.fromEntries([...names].sort().map((name) => {
+    const kind = name === HEADERS ? HEADERS : name.startsWith("down") ? "down" : "up";
+    const tones = TONES[dark && kind !== HEADERS ? { up: "down", down: "up" }[kind] : kind];
+    return [name, tones[used[kind]++ % tones.length]];
+  }));
+}
+
 // Bytes by stream, headers separate: as bars, as shares, or as dots, since bar lengths mean nothing on a logarithmic axis.
 function drawStreams(groups, scale) {
   const means = groups.map(streamsOf), sums = means.map((mean) => mean.bytes), log = scale === "log", share = scale === "share";
   const titles = groups.map((group, at) => group.label + meanOf(means[at].seeds));
   const names = [...new Set(sums.flatMap((sizes) => Object.keys(sizes)))];
   names.sort((a, b) => (a === HEADERS) - (b === HEADERS) || a.localeCompare(b));
-  const half = groups.length <= 8;
+  const half = groups.length <= 8 && !element("pareto-section").hidden;
   for (const name of ["streams", "pareto"]) element(name).closest("section").classList.toggle("half", half);
   // Labels are above the bars, so that both have the full width. Positions are pixels from the top.
-  const chart = element("streams"), letters = Math.max(20, Math.floor((chart.clientWidth - 30) / 6.8));
+  const chart = element("streams"), letters = Math.max(20, Math.floor((chart.clientWidth - 46) / 6.8));
   const labels = titles.map((title) => wrapped(title, letters));
   let height = 0;
   const tops = labels.map((label) => (height += GAP + LINE * label.length + BAR) - BAR);
   chart.style.height = `${Math.max(200, height + 110 + (chart.clientWidth < 500 ? 10 * names.length : 0))}px`;
   // Charts side by side have the same height.
-  element("pareto").style.height = half && innerWidth > 800 ? chart.style.height : "";
-  const totals = sums.map((sizes) => Object.values(sizes).reduce((sum, bytes) => sum + bytes, 0) || 1);
+  element("pareto").style.height = half && innerWidth > 800 && !isPrinted() ? chart.style.height : "";
+  const tones = tonesOf(names), totals = sums.map((sizes) => Object.values(sizes).reduce((sum, bytes) => sum + bytes, 0) || 1);
   const traces = names.map((name, order) => {
-    const bytes = sums.map((sizes) => sizes[name] ?? 0), mark = { color: name === HEADERS ? color("--faint") : COLORS[order % COLORS.length] };
+    const bytes = sums.map((sizes) => sizes[name] ?? 0), hatched = name === HEADERS && !log ? { pattern: { shape: "/", size: 5 } } : {};
+    const mark = { color: tones[name], ...hatched };
     const texts = titles.map((title, at) => `${literal(title)}<br>${literal(name)}: ${size(bytes[at])}, ${number(100 * bytes[at] / totals[at], 2)} % of ${size(totals[at])}`);
     const x = bytes.map((count, at) => (share ? 100 * count / totals[at] : log && !count ? null : count));
     const kind = log ? { mode: "markers", marker: { ...mark, size: 8 } } : { type: "bar", orientation: "h", marker: mark, width: BAR };
@@ -130,31 +181,34 @@ function drawStreams(groups, scale) {
     barmode: "stack", showlegend: true, legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, traceorder: "normal" },
     xaxis: { title: { text: share ? "% of its bytes" : "bytes" }, type: log ? "log" : "linear" },
     yaxis: { range: [height + GAP / 2, 0], visible: false, fixedrange: true },
-    annotations: labels.map((label, at) => ({ text: label.map(literal).join("<br>"), x: 0, xref: "paper", xanchor: "left", align: "left",
+    annotations: labels.map((label, at) => ({ text: label.map(literal).join("<br>"), x: 0, xref: "paper", xanchor: "left", xshift: 16, align: "left",
       y: tops[at], yanchor: "bottom", borderpad: 0, showarrow: false })),
+    // A square in the color of the run, before its label.
+    shapes: labels.map((label, at) => ({ type: "rect", xref: "paper", xsizemode: "pixel", xanchor: 0, x0: 0, x1: 11, y0: tops[at] - LINE * label.length + 2,
+      y1: tops[at] - LINE * label.length + 13, fillcolor: groups[at].color, line: { width: 0 } })),
     margin: { l: 12, r: 15, t: 10, b: 45 },
-  });
+  }, `Bar chart: bytes by stream. ${titles.map((title, at) => `${title}: ${size(totals[at])}`).join("; ")}`);
 }
 
 function drawCourse(groups, name, log) {
-  const traces = groups.flatMap((group) => group.runs.filter((run) => run.course[name]).map((run) => ({
-    x: run.course.round, y: run.course[name], name: literal(group.label), mode: "lines", line: { color: group.color, width: 1.5, dash: group.dash },
-    hovertemplate: `${literal(group.label)}, seed ${run.seed}<br>%{y:.4g} in round %{x}<extra></extra>`,
-  })));
-  show("course", traces, { xaxis: { title: { text: "round" } }, yaxis: { title: { text: literal(name.replaceAll("_", " ")) }, type: log ? "log" : "linear" } });
+  const columns = (run) => run.course[name] && { rounds: run.course.round, x: run.course.round, y: run.course[name] };
+  const bands = groups.map((group) => [group, spread(group, 1, columns)]).filter(([, band]) => band);
+  show("course", bands.flatMap(([group, band]) => bandTraces(group, band, (values) => values, "%{y:.4g} in round %{x}")), {
+    xaxis: { title: { text: "round" } }, yaxis: { title: { text: literal(words(name)) }, type: log ? "log" : "linear" },
+  }, `Line chart: ${words(name)} by round`);
 }
 
-// The distribution over clients: the sorted values, from the lowest to the highest.
+// The distribution over the clients of all seeds: the sorted values, from the lowest to the highest.
 function drawClients(groups, name) {
-  const traces = groups.flatMap((group) => group.runs.filter((run) => run.client_metrics?.values[name]).map((run) => {
-    const { clients, values: all } = run.client_metrics;
-    const values = all[name].map((value, at) => ({ value, client: clients[at] })).filter(({ value }) => value !== null).sort((a, b) => a.value - b.value);
+  const traces = groups.map((group) => {
+    const values = group.runs.flatMap(({ client_metrics: own, seed }) => (own?.values[name] ?? []).map((value, at) => ({ value, client: `client ${own.clients[at]}, seed ${seed}` })))
+      .filter(({ value }) => value !== null).sort((a, b) => a.value - b.value);
     return { x: values.map((_, at) => (100 * (at + 1)) / values.length), y: values.map(({ value }) => value), name: literal(group.label), mode: "lines",
-      text: values.map(({ client }) => literal(`client ${client}`)),
-      line: { color: group.color, width: 1.5, dash: group.dash, shape: "vh" },
-      hovertemplate: `${literal(group.label)}, seed ${run.seed}<br>%{x:.3g} % of ${values.length} clients: at most %{y:.4g}<br>%{text}<extra></extra>` };
-  }));
-  show("clients", traces, { xaxis: { title: { text: "clients, %" } }, yaxis: { title: { text: literal(name.replaceAll("_", " ")) } } });
+      text: values.map(({ client }) => literal(client)), line: { color: group.color, width: 2, dash: group.dash, shape: "vh" },
+      hovertemplate: `${literal(group.label)}<br>%{x:.3g} % of ${values.length} clients: at most %{y:.4g}<br>%{text}<extra></extra>` };
+  }).filter((trace) => trace.y.length);
+  show("clients", traces, { xaxis: { title: { text: "clients, %" } }, yaxis: { title: { text: literal(words(name)) } } },
+    `Line chart: ${words(name)} of all clients, sorted`);
 }
 
 function drawMatrix(name, matrix, more, axes) {
@@ -162,5 +216,6 @@ function drawMatrix(name, matrix, more, axes) {
   // Ticks at whole numbers only: clients and classes are integers.
   const ticks = (count) => (count <= 20 ? { dtick: 1 } : {});
   show(name, [trace], { xaxis: { title: { text: axes[0] }, ...ticks(matrix[0].length) },
-    yaxis: { title: { text: axes[1] }, autorange: "reversed", ...ticks(matrix.length) } });
+    yaxis: { title: { text: axes[1] }, autorange: "reversed", ...ticks(matrix.length) } },
+    `Heat map with ${matrix.length} rows, ${axes[1]}, and ${matrix[0].length} columns, ${axes[0]}`);
 }

@@ -6,10 +6,8 @@ const COSTS = {
   bytes: "bytes, both directions", bytes_up: "bytes up", bytes_down: "bytes down", round: "rounds",
   gradients: "gradients of single examples", simulated_seconds: "simulated seconds", seconds: "wall-clock seconds",
 };
-const COLORS = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#bcbd22", "#7f7f7f"];
-
-// Colors repeat after ten groups; then the line style changes.
-const DASHES = ["solid", "dash", "dot", "dashdot"];
+// Colors repeat after eight groups; then the line style changes.
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 const HEADERS = "headers";
 const TROUBLES = { cut_off: "cut off", lost: "lost state", refused: "refused", collapsed: "collapsed" };
 
@@ -19,20 +17,14 @@ function column(run, name) {
   return columns[name];
 }
 
-// Index of each group, which determines its color. It stays the same when runs are added or removed.
-const indexOf = new Map();
-
 function groupsOf(runs) {
   const groups = new Map();
   for (const run of runs) {
-    if (!groups.has(run.group)) groups.set(run.group, { key: run.group, label: run.label, runs: [] });
+    if (!groups.has(run.group)) groups.set(run.group, { key: run.group, label: run.label, index: run.color ?? 0, runs: [] });
     groups.get(run.group).runs.push(run);
   }
-  return [...groups.values()].map((group) => {
-    if (!indexOf.has(group.key)) indexOf.set(group.key, indexOf.size);
-    const index = indexOf.get(group.key);
-    return { ...group, color: COLORS[index % COLORS.length], dash: DASHES[Math.floor(index / COLORS.length) % DASHES.length] };
-  });
+  return [...groups.values()].map((group) => ({ ...group, color: COLORS[group.index % COLORS.length],
+    dash: DASHES[Math.floor(group.index / COLORS.length) % DASHES.length] }));
 }
 
 function runningMean(values, width) {
@@ -42,21 +34,23 @@ function runningMean(values, width) {
   });
 }
 
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+
 // Mean, minimum and maximum over seeds per round. A round is skipped if a seed that has got that far has no value for it.
 // A missing metric is a gap in the line.
-function spread(group, metric, cost, width) {
-  const having = group.runs.filter((run) => column(run, cost) && run.evaluations[metric]);
+function spread(group, width, columnsOf) {
+  const having = group.runs.filter((run) => columnsOf(run));
   if (!having.length) return null;
   const lines = having.map((run) => {
-    const x = column(run, cost), y = width > 1 ? runningMean(run.evaluations[metric], width) : run.evaluations[metric];
-    return new Map(run.evaluations.round.map((round, index) => [round, [x[index], y[index]]]));
+    const { rounds, x, y } = columnsOf(run), smooth = width > 1 ? runningMean(y, width) : y;
+    return new Map(rounds.map((round, index) => [round, [x[index], smooth[index]]]));
   });
   const rounds = [...new Set(lines.flatMap((line) => [...line.keys()]))].sort((a, b) => a - b);
-  const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+  const ends = lines.map((line) => Math.max(...line.keys()));
   const band = { seeds: seedsOf(having), x: [], mean: [], low: [], high: [] };
   for (const round of rounds) {
     const points = lines.filter((line) => line.has(round)).map((line) => line.get(round));
-    if (points.length < lines.filter((line) => Math.max(...line.keys()) >= round).length) continue;
+    if (points.length < ends.filter((end) => end >= round).length) continue;
     const values = points.map((point) => point[1]);
     const complete = values.every((value) => value !== null);
     band.x.push(mean(points.map((point) => point[0])));
@@ -65,6 +59,11 @@ function spread(group, metric, cost, width) {
     band.high.push(complete ? Math.max(...values) : null);
   }
   return band;
+}
+
+function evaluated(metric, cost) {
+  return (run) => column(run, cost) && run.evaluations[metric]
+    && { rounds: run.evaluations.round, x: column(run, cost), y: run.evaluations[metric] };
 }
 
 function meanOf(seeds) {
@@ -91,22 +90,22 @@ function diverged(run) {
   return run.rounds ? `diverged after round ${run.rounds}` : "diverged in the first round";
 }
 
-// The last point of a diverged run.
-function lastPoint(run, metric, cost, width) {
+// The last evaluation of a run up to a round that has the metric.
+function lastPoint(run, metric, cost, width, round = Infinity) {
   const x = column(run, cost), y = x && run.evaluations[metric] && runningMean(run.evaluations[metric], width);
-  const index = y ? y.findLastIndex((value) => value !== null) : -1;
-  return index < 0 ? null : { x: x[index], y: y[index], text: diverged(run) };
+  const index = y ? y.findLastIndex((value, at) => value !== null && run.evaluations.round[at] <= round) : -1;
+  return index < 0 ? null : { x: x[index], y: y[index] };
 }
 
 // The first evaluation at which the mean of the last five reaches the target, as in `compare --target`.
-function reached(run, target, lower) {
-  const milestone = run.milestones.find(([mean]) => (lower ? mean <= target : mean >= target));
+function reached(run, goal) {
+  const wanted = goal.value / goal.factor, milestone = goal.value === null ? null : run.milestones.find(([value]) => (goal.lower ? value <= wanted : value >= wanted));
   return milestone ? { round: milestone[1], bytes: milestone[2], time: milestone[3] } : null;
 }
 
-// The highest accuracy, in whole percent, that every run reached that did not diverge.
+// The highest accuracy, in whole percent, that every run reached that neither diverged nor collapsed.
 function commonTarget(runs) {
-  const best = runs.filter((run) => run.milestones.length && !run.diverged).map((run) => run.milestones.at(-1)[0]);
+  const best = runs.filter((run) => run.milestones.length && !run.diverged && !run.collapsed).map((run) => run.milestones.at(-1)[0]);
   return best.length ? Math.floor(100 * Math.min(...best)) : null;
 }
 

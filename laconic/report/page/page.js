@@ -1,110 +1,64 @@
-// The page's controls, tables and updates. A report contains its data; the live page polls for it.
+// The page's controls and updates. A report contains its data; the live page polls for it.
 "use strict";
 
 const element = (name) => document.getElementById(name);
 const hidden = new Set();
 let data = JSON.parse(element("data").textContent);
+const { colors: COLORS, tones: TONES } = data;
 
 function options(name, wanted, texts = {}) {
   const select = element(name), before = select.value;
   if (select.dataset.wanted !== JSON.stringify(wanted)) {
     select.dataset.wanted = JSON.stringify(wanted);
-    select.replaceChildren(...wanted.map((value) => new Option(Object.hasOwn(texts, value) ? texts[value] : value.replaceAll("_", " "), value)));
+    select.replaceChildren(...wanted.map((value) => new Option(Object.hasOwn(texts, value) ? texts[value] : words(value), value)));
     if (wanted.includes(before)) select.value = before;
   }
   return select.value;
 }
 
-function chosen() {
-  return groupsOf(data.runs).filter((group) => !hidden.has(group.key));
+// The target: its metric, the number in the page, what it is multiplied by (accuracies are in percent), and words.
+function goalOf() {
+  const metric = data.target?.metric ?? "accuracy", typed = parseFloat(element("target").value), value = Number.isFinite(typed) ? typed : null;
+  const text = metric === "accuracy" ? `${value} %` : `${words(metric)} ${value}`;
+  return { metric, value, text, lower: data.target?.lower ?? false, factor: metric === "accuracy" ? 100 : 1 };
 }
 
-function listRuns() {
-  element("runs").replaceChildren(...groupsOf(data.runs).map((group) => {
-    const label = document.createElement("label"), box = document.createElement("input");
-    const [swatch, name, state] = ["span", "span", "span"].map((kind) => document.createElement(kind));
-    box.type = "checkbox";
-    box.checked = !hidden.has(group.key);
+// The runs on the chosen data set. Runs on different data are never compared.
+function shownRuns() {
+  const sets = [...new Set(data.runs.map((run) => run.settings.dataset))];
+  const texts = Object.fromEntries(sets.map((name) => [name, `${fileName(name)} (${plural(data.runs.filter((run) => run.settings.dataset === name).length, "run")})`]));
+  element("dataset-choice").hidden = sets.length < 2;
+  const dataset = options("dataset", sets, texts);
+  return data.runs.filter((run) => run.settings.dataset === dataset);
+}
+
+function listRuns(groups) {
+  element("runs").replaceChildren(...groups.map((group) => {
+    const box = node("input", { type: "checkbox", checked: !hidden.has(group.key) });
     box.addEventListener("change", () => { box.checked ? hidden.delete(group.key) : hidden.add(group.key); draw(); });
-    swatch.className = "swatch";
-    swatch.style.background = group.dash === "solid" ? group.color
-      : `repeating-linear-gradient(90deg, ${group.color} 0 4px, transparent 4px 6px)`;
-    state.className = "state";
     const going = group.runs.filter((run) => !run.finished && !run.diverged);
-    const failed = group.runs.filter((run) => run.diverged).map(diverged).join(", ");
+    const failed = group.runs.flatMap((run) => (run.diverged ? [diverged(run)] : run.collapsed ? [`collapsed in round ${run.collapsed.round}`] : [])).join(", ");
     const different = seedsOf(group.runs);
     const seeds = different > 1 ? `${different} seeds` : group.runs.length > 1 ? `${group.runs.length} runs` : "";
     const progress = going.map((run) => `round ${run.rounds}/${run.rounds_wanted}`).join(", ");
-    state.textContent = [seeds, progress, failed].filter(Boolean).join(", ");
-    name.append(group.label, " ", state);
-    label.append(box, swatch, name);
-    return label;
+    const state = node("span", { className: "state" }, [seeds, progress].filter(Boolean).join(", "));
+    return node("label", {}, box, swatch(group), node("span", {}, group.label, " ", state, " ", ...(failed ? [node("span", { className: "flag" }, failed)] : [])));
   }));
 }
 
-// The metric of the target, and what a number in the page is multiplied by: accuracies are in percent.
-function goal() {
-  const metric = data.target?.metric ?? "accuracy";
-  return { metric, lower: data.target?.lower ?? false, factor: metric === "accuracy" ? 100 : 1 };
-}
-
-function fillTable(groups, target) {
-  const { metric, lower, factor } = goal(), rank = element("rank").value, others = [...new Set([metric, rank])];
-  const shown = others.filter((name) => !["accuracy", "loss"].includes(name) && data.runs.some((run) => run.metrics.includes(name)));
-  const timed = groups.some((group) => group.runs.some((run) => run.evaluations.simulated_seconds));
-  element("rank").querySelector("[value=time]").hidden = !timed;
-  if (!timed && element("rank").value === "time") element("rank").value = "bytes";
-  const heads = ["", "accuracy", ...shown.map((name) => name.replaceAll("_", " ")), "bytes to target", "fewer than the most", "rounds to target", ...(timed ? ["simulated seconds to target"] : []),
-    "loss", "bytes up", "bytes down"];
-  const happened = Object.keys(TROUBLES).filter((name) => groups.some((group) => group.runs.some((run) => run.troubles?.[name])));
-  heads.push(...happened.map((name) => TROUBLES[name]));
-  const rows = groups.flatMap((group) => group.runs.map((run) => {
-    // A diverged run has no final model, so it does not count as having reached the target.
-    const at = target === null || run.diverged ? null : reached(run, target / factor, lower), last = (name) => (run.evaluations[name] || []).at(-1);
-    const value = last(rank) ?? null, sign = run.lower_is_better.includes(rank) ? 1 : -1;
-    return { run, worth: value === null ? null : sign * value, label: group.runs.length > 1 ? `${group.label}, seed ${run.seed}` : group.label, last,
-      bytes: at === null ? null : at.bytes, round: at === null ? null : at.round, time: at === null ? null : at.time };
-  }));
-  // Runs that did not reach the target come last, ordered by its metric.
-  const key = ["bytes", "round", "time"].includes(rank) ? rank : "worth", better = lower ? -1 : 1;
-  rows.sort((a, b) => a.run.diverged - b.run.diverged || (a[key] === null) - (b[key] === null) || a[key] - b[key]
-    || better * ((b.last(metric) ?? 0) - (a.last(metric) ?? 0)));
-  const most = Math.max(...rows.map((row) => row.bytes ?? 0));
-  const cells = rows.map((row) => {
-    const { last } = row, accuracy = last("accuracy"), up = last("bytes_up"), down = last("bytes_down");
-    const never = target === null ? "" : row.run.milestones.length ? "not reached" : `fewer than ${WINDOW} evaluations`;
-    const line = [row.label, accuracy === undefined || accuracy === null ? "" : `${(100 * accuracy).toFixed(2)} %`];
-    line.push(...shown.map((name) => number(last(name), 4)));
-    line.push(row.run.diverged ? diverged(row.run) : row.bytes === null ? never : size(row.bytes), row.bytes === null ? "" : `${number(most / row.bytes)}x`);
-    line.push(number(row.round), ...(timed ? [number(row.time, 4)] : []), number(last("loss"), 4));
-    line.push(up === undefined ? "" : size(up), down === undefined ? "" : size(down));
-    return [...line, ...happened.map((name) => number(row.run.troubles?.[name] ?? 0))];
-  });
-  const line = (values, kind) => {
-    const tr = document.createElement("tr");
-    tr.append(...values.map((value) => Object.assign(document.createElement(kind), { textContent: value })));
-    return tr;
-  };
-  element("outcome").replaceChildren(line(heads, "th"), ...cells.map((values) => line(values, "td")));
-}
-
-function listConfigs() {
+function listConfigs(runs) {
   const open = new Set([...element("configs").children].filter((details) => details.open).map((details) => details.dataset.path));
-  element("configs").replaceChildren(...data.runs.map((run) => {
-    const details = document.createElement("details"), summary = document.createElement("summary");
+  element("configs").replaceChildren(...runs.map((run) => {
+    const text = (content) => node("pre", { tabIndex: 0 }, content);
+    const details = node("details", { open: open.has(run.path) }, node("summary", {}, `${run.label}, seed ${run.seed}: ${run.path}`),
+      text(`laconic run config.toml      # the text below as config.toml, or: laconic run ${run.path} --out NEW`), text(run.config));
     details.dataset.path = run.path;
-    details.open = open.has(run.path);
-    summary.textContent = `${run.label}, seed ${run.seed}: ${run.path}`;
-    const command = document.createElement("pre"), config = document.createElement("pre");
-    command.textContent = `laconic run config.toml      # the text below as config.toml, or: laconic run ${run.path} --out NEW`;
-    config.textContent = run.config;
-    details.append(summary, command, config);
     return details;
   }));
 }
 
-function matrixOf(section, name) {
-  const having = data.runs.filter((run) => run[name]);
+function matrixOf(runs, section, name) {
+  const having = runs.filter((run) => run[name]);
   element(`${section}-section`).hidden = !having.length;
   if (!having.length) return null;
   const texts = Object.fromEntries(having.map((run) => [run.path, `${run.label}, seed ${run.seed}`]));
@@ -114,73 +68,99 @@ function matrixOf(section, name) {
   return run[name];
 }
 
-function draw() {
-  if (!data.runs.length) return;
-  const groups = chosen();
-  const metrics = [...new Set(data.runs.flatMap((run) => run.metrics))];
-  metrics.sort((a, b) => (b === "accuracy") - (a === "accuracy") || a.localeCompare(b));
-  const costs = Object.keys(COSTS).filter((name) => data.runs.some((run) => column(run, name)));
-  const metric = options("metric", metrics), cost = options("cost", costs, COSTS);
-  const checked = (name) => element(name).checked;
-  if (metric) drawCurves(groups, { metric, cost, logX: checked("log-x"), logY: checked("log-y"), smooth: checked("smooth") });
-  drawStreams(groups, element("streams-scale").value);
-  drawPareto(groups);
-  const target = parseFloat(element("target").value);
-  fillTable(groups, Number.isFinite(target) ? target : null);
-  const courses = [...new Set(data.runs.flatMap((run) => Object.keys(run.course)))].filter((name) => name !== "round");
+function drawDetails(runs, groups) {
+  const courses = [...new Set(runs.flatMap((run) => Object.keys(run.course)))].filter((name) => name !== "round");
   courses.sort((a, b) => (a === "participants") - (b === "participants"));
   element("course-section").hidden = !courses.length;
-  if (courses.length) drawCourse(groups, options("course-name", courses), checked("course-log"));
-  const evaluated = data.runs.filter((run) => run.client_metrics);
-  element("clients-section").hidden = !evaluated.length;
-  if (evaluated.length) drawClients(groups, options("clients-metric", [...new Set(evaluated.flatMap((run) => Object.keys(run.client_metrics.values)))]));
-  const similarity = matrixOf("similarity", "similarity");
+  if (courses.length) drawCourse(groups, options("course-name", courses), element("course-log").checked);
+  const classes = classMetrics(runs);
+  element("classes-section").hidden = !classes.size;
+  if (classes.size) {
+    const name = options("classes-metric", [...classes.keys()]);
+    fillClasses(groups, name, classes.get(name));
+  }
+  const metrics = [...new Set(runs.flatMap((run) => Object.keys(run.client_metrics?.values ?? {})))];
+  metrics.sort((a, b) => b.endsWith("_accuracy") - a.endsWith("_accuracy"));
+  element("clients-section").hidden = !metrics.length;
+  if (metrics.length) drawClients(groups, options("clients-metric", metrics));
+  const similarity = matrixOf(runs, "similarity", "similarity");
   if (similarity) drawMatrix("similarity", similarity, { zmin: -1, zmax: 1, colorscale: "RdBu" }, ["client", "client"]);
-  const labels = matrixOf("labels", "label_counts");
+  const labels = matrixOf(runs, "labels", "label_counts");
   if (labels) drawMatrix("labels", labels, { zmin: 0, colorscale: [[0, color("--panel")], [1, color("--accent")]] }, ["class", "client"]);
 }
 
-function update() {
-  const going = data.runs.filter((run) => !run.finished && !run.diverged).length;
-  const unreadable = Object.keys(data.unreadable || {});
-  const sets = [...new Set(data.runs.map((run) => run.settings.dataset.split(/[\\/]/).pop()))].join(", ");
-  const count = `${data.runs.length} run${data.runs.length === 1 ? "" : "s"}`;
-  element("summary").textContent = data.runs.length ? `${count} on ${sets}${going ? `, ${going} not finished` : ""}` : `no runs yet in ${data.folder}`;
-  document.querySelector("main").hidden = !data.runs.length;
-  if (unreadable.length) element("summary").textContent += `; cannot be read: ${unreadable.join(", ")}`;
+function draw() {
+  if (!data.runs.length) return;
+  const runs = shownRuns(), all = groupsOf(runs), groups = all.filter((group) => !hidden.has(group.key));
+  listRuns(all);
+  listConfigs(runs);
   if (!element("target").dataset.typed) {
-    const { metric, lower, factor } = goal(), target = data.target ? factor * data.target.value : commonTarget(data.runs);
-    if (target) element("target").value = Number(target.toPrecision(4));
-    element("target-name").textContent = `${metric.replaceAll("_", " ")} of`;
-    element("target-unit").textContent = factor === 100 ? "%" : "";
-    element("target-side").textContent = lower ? "at most" : "at least";
-    Object.assign(element("target"), factor === 100 ? { min: 0, max: 100, step: 0.5 } : { step: "any" });
+    const target = data.target ? goalOf().factor * data.target.value : commonTarget(runs);
+    element("target").value = target ? Number(target.toPrecision(4)) : "";
   }
+  const timed = runs.some((run) => run.evaluations.simulated_seconds), ranks = element("rank"), goal = goalOf();
+  ranks.querySelector("[value=time]").hidden = !timed;
+  if (!timed && ranks.value === "time") ranks.value = "bytes";
+  fillHead(runs, groups, goal, ranks.value);
+  // Regression and language models have no accuracy: no front, and a target only if another metric is given.
+  const accurate = runs.some((run) => run.evaluations.accuracy), targeted = runs.some((run) => run.evaluations[goal.metric]);
+  element("pareto-section").hidden = !accurate;
+  for (const name of ["target-choice", "outcome-note"]) element(name).hidden = !targeted;
+  element("outcome-title").textContent = targeted ? "Cost to the target" : "Outcome";
+  const byClass = classMetrics(runs), plain = (name) => !byClass.has(name.replace(/_\d+(_spread)?$/, "").replace(/^(worst_)?(client|personal)_/, ""));
+  const metrics = [...new Set(runs.flatMap((run) => run.metrics))].filter(plain);
+  const usual = (name) => (name === goal.metric ? 0 : name === "accuracy" ? 1 : name === "loss" ? 2 : 3);
+  metrics.sort((a, b) => usual(a) - usual(b) || a.localeCompare(b));
+  const costs = Object.keys(COSTS).filter((name) => runs.some((run) => column(run, name)));
+  const metric = options("metric", metrics), cost = options("cost", costs, COSTS), checked = (name) => element(name).checked;
+  if (metric) drawCurves(groups, { metric, cost, logX: checked("log-x"), logY: checked("log-y"), smooth: checked("smooth"), goal });
+  element("by-seed").closest("label").hidden = !all.some((group) => group.runs.length > 1);
+  fillOutcome(groups, goal, ranks.value, checked("by-seed"));
+  drawStreams(groups, element("streams-scale").value);
+  if (accurate) drawPareto(groups, goal);
+  drawDetails(runs, groups);
+}
+
+function update() {
+  const going = data.runs.filter((run) => !run.finished && !run.diverged).length, unreadable = Object.keys(data.unreadable || {});
+  const sets = [...new Set(data.runs.map((run) => fileName(run.settings.dataset)))].join(", ");
+  const count = data.runs.length ? `${plural(data.runs.length, "run")} on ${sets}` : `no runs yet in ${data.folder}`;
+  element("summary").textContent = [count, ...(going ? [`${going} not finished`] : []), ...(unreadable.length ? [`cannot be read: ${unreadable.join(", ")}`] : [])].join("; ");
+  for (const part of [document.querySelector("main"), element("result")]) part.hidden = !data.runs.length;
   if (!element("rank").dataset.set && data.runs.length) {
     element("rank").dataset.set = "yes";
-    const metrics = [...new Set(data.runs.flatMap((run) => run.metrics))].sort();
-    element("rank").append(...metrics.map((name) => Object.assign(document.createElement("option"), { value: name, textContent: name.replaceAll("_", " ") })));
+    const { metric, lower, factor } = goalOf(), metrics = [...new Set(data.runs.flatMap((run) => run.metrics))].sort();
+    element("target-name").textContent = `${words(metric)} of`;
+    element("target-unit").textContent = factor === 100 ? "%" : "";
+    element("target-side").textContent = lower ? "at most" : "at least";
+    Object.assign(element("target"), factor === 100 ? { min: 0, max: 100, step: 0.5 } : { min: "", max: "", step: "any" });
+    element("rank").append(...metrics.map((name) => new Option(words(name), name)));
     element("rank").value = data.rank_by === "rounds" ? "round" : data.rank_by ?? "bytes";
   }
-  listRuns();
-  listConfigs();
   draw();
 }
 
-for (const name of ["metric", "cost", "log-x", "log-y", "smooth", "target", "rank", "course-name", "course-log", "streams-scale", "clients-metric", "similarity-run", "labels-run"]) {
-  element(name).addEventListener("input", draw);
-}
+const CONTROLS = ["dataset", "metric", "cost", "log-x", "log-y", "smooth", "target", "rank", "by-seed", "course-name", "course-log", "streams-scale", "classes-metric", "clients-metric", "similarity-run", "labels-run"];
 element("target").addEventListener("input", () => { element("target").dataset.typed = "yes"; });
+for (const name of CONTROLS) element(name).addEventListener("input", draw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 // Redraw only if the width changes: on phones, scrolling changes the height.
 let width = innerWidth;
 addEventListener("resize", () => { if (width !== innerWidth) { width = innerWidth; draw(); } });
+// Paper is white, and as wide as a sheet: charts are drawn for it, and then for the screen again.
+function printing(on) {
+  document.documentElement.classList.toggle("printing", on);
+  draw();
+}
+addEventListener("beforeprint", () => printing(true));
+addEventListener("afterprint", () => printing(false));
 // Costs differ by orders of magnitude between runs, so the default axis is logarithmic.
 element("log-x").checked = true;
 element("course-log").checked = data.runs.some((run) => run.diverged);
 update();
 
 if (data.live) {
+  element("kind").textContent = "live";
   let version = data.version;
   setInterval(async () => {
     let answer;

@@ -1,0 +1,176 @@
+"""What the page says first: the winner, the caveat, what failed; and that everybody can read it."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laconic.report.gather import find_runs, gather
+from laconic.report.page import html, report
+from laconic.report.palette import COLORS, TONES
+from laconic.run.target import Target
+
+
+def copy(run: Path, to: Path, settings: dict[str, str] | None = None) -> Path:
+    """A copy of a run with other lines in its config."""
+    shutil.copytree(run, to)
+    text = (to / "config.toml").read_text()
+    for before, after in (settings or {}).items():
+        assert before in text
+        text = text.replace(before, after)
+    (to / "config.toml").write_text(text)
+    return to
+
+
+def change(run: Path, changes: dict[int, dict[str, Any]], rounds: int = 10**9) -> None:
+    """Change the records of some rounds, and drop those after `rounds`."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    kept = [record | changes.get(record["round"], {}) for record in records if record["round"] <= rounds]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in kept))
+
+
+@pytest.fixture(scope="module")
+def mixed(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs on two data sets: three seeds, one seed, one that collapsed, one that diverged, one with metrics by class."""
+    folder = tmp_path_factory.mktemp("mixed")
+    for name in ("avg", "avg-1", "avg-2"):
+        copy(finished / name, folder / name)
+    fallen = copy(finished / "avg", folder / "fallen", {"server_lr = 1.0": "server_lr = 2.0"})
+    change(
+        fallen, {8: {"collapsed": "collapsed in round 8: accuracy fell from 70.0 % to 20.0 %; try a smaller local_lr"}}
+    )
+    failed = copy(finished / "avg", folder / "failed", {"server_lr = 1.0": "server_lr = 90.0"})
+    change(failed, {}, rounds=5)
+    (failed / "model.safetensors").unlink()
+    (failed / "diverged").touch()
+    other = copy(finished / "sign", folder / "other", {'dataset = "digits"': 'dataset = "/data/<b>letters"'})
+    change(other, {number: {"class_accuracy_0": 0.25, "class_accuracy_1": 1.0} for number in range(2, 13, 2)})
+    copy(finished / "avg", folder / "other-2", {'dataset = "digits"': 'dataset = "/data/<b>letters"'})
+    report([folder], folder / "report.html", Target(0.3))
+    return folder
+
+
+@pytest.fixture
+def opened(page: Any, mixed: Path) -> Any:
+    page.goto((mixed / "report.html").as_uri())
+    page.wait_for_selector("#labels .main-svg")
+    return page
+
+
+def lines(page: Any, chart: str = "curves") -> dict[str, str]:
+    named = f"document.getElementById('{chart}').data.filter((t) => t.name)"
+    code = f"{named}.map((t) => [t.name, t.line?.color || t.marker.color])"
+    return dict(page.evaluate(code))
+
+
+def test_the_winner_is_named_with_its_margin_and_the_caveat(page: Any, finished: Path, tmp_path: Path) -> None:
+    runs = gather(find_runs([finished]))["runs"]
+    target = math.floor(100 * min(run["milestones"][-1][0] for run in runs)) / 100
+    report([finished], tmp_path / "report.html", Target(target))
+    page.goto((tmp_path / "report.html").as_uri())
+    page.wait_for_selector("#labels .main-svg")
+    costs: dict[str, list[float]] = {}
+    for run in runs:
+        cost = next(cost for mean, _, cost, _ in run["milestones"] if mean >= target)
+        costs.setdefault(run["label"], []).append(cost)
+    means = sorted((sum(each) / len(each), label) for label, each in costs.items())
+    headline = page.inner_text("#headline")
+    assert headline.startswith(f"{means[0][1]} reached {100 * target:g} % with")
+    assert f"{float(f'{means[1][0] / means[0][0]:.3g}'):g}x fewer bytes than {means[1][1]}" in headline
+    assert "One seed" in page.inner_text("#caveat"), "at least one of the two has a single seed"
+    page.locator("#runs label", has_text="fed_cams").locator("input").first.uncheck()
+    page.locator("#runs label", has_text="fed_cams").locator("input").last.uncheck()
+    assert (
+        page.inner_text("#headline").startswith("fed_avg reached") and page.inner_text("#caveat") == "Means of 3 seeds."
+    )
+    page.fill("#target", "99")
+    assert "fed_avg has an accuracy of" in page.inner_text("#headline")
+    assert "fed_avg: did not reach 99 % with 3 of 3 seeds" in page.inner_text("#warnings")
+
+
+def test_what_collapsed_or_diverged_is_flagged_and_never_wins(opened: Any) -> None:
+    warned = opened.inner_text("#warnings")
+    assert "fed_avg (server_lr=2): collapsed in round 8: accuracy fell from 70.0 % to 20.0 %" in warned
+    assert "try a smaller" not in warned and "fed_avg (server_lr=90): diverged after round 5" in warned
+    rows = opened.locator("#outcome tbody tr").all_inner_texts()
+    assert "collapsed in round 8" in rows[-2] and "diverged after round 5" in rows[-1]
+    assert {"fed_avg (server_lr=2), collapsed", "fed_avg (server_lr=90), diverged"} <= lines(opened).keys()
+    assert "server_lr=2)" not in opened.inner_text("#headline")
+
+
+def test_unlike_data_sets_are_never_in_one_chart(opened: Any) -> None:
+    names = lines(opened)
+    assert opened.locator("#dataset option").all_inner_texts() == ["digits (5 runs)", "<b>letters (2 runs)"]
+    assert not opened.is_visible("#classes-section")
+    opened.select_option("#dataset", "/data/<b>letters")
+    assert {*lines(opened)} == {"fed_avg", "fed_cams (compressor=sign)"} and not names.keys() & {
+        "fed_cams (compressor=sign)"
+    }
+    assert len(lines(opened, "pareto")) == 3, "two runs and their front"
+    # One of the two has metrics by class. They are a table, and no choice of the curves.
+    assert opened.locator("#classes tbody tr").all_inner_texts() == ["fed_cams (compressor=sign)\t25\t100"]
+    assert "class accuracy 0" not in opened.inner_text("#metric")
+    assert opened.troubles == []
+
+
+def test_the_target_is_a_line_and_ticks_are_whole_numbers(opened: Any) -> None:
+    for chart in ("curves", "pareto"):
+        heights = opened.evaluate(f"document.getElementById('{chart}')._fullLayout.shapes.map((shape) => shape.y0)")
+        assert heights == [30]
+    opened.fill("#target", "45")
+    assert opened.evaluate("document.getElementById('curves')._fullLayout.shapes[0].y0") == 45
+    ticks = opened.locator("#curves .xtick text").all_text_contents()
+    assert ticks and all(tick[-1] in "kM" for tick in ticks), ticks
+    opened.select_option("#metric", "loss")
+    assert opened.evaluate("document.getElementById('curves')._fullLayout.shapes.length") == 0
+
+
+def test_colors_belong_to_runs_and_grays_to_streams(opened: Any, mixed: Path) -> None:
+    runs = gather(find_runs([mixed]))["runs"]
+    expected = {run["label"]: COLORS[run["color"]] for run in runs if run["settings"]["dataset"] == "digits"}
+    drawn = {name.partition(" (mean")[0]: color for name, color in lines(opened).items() if ", " not in name}
+    assert drawn == expected and len({*drawn.values()}) == 3
+    streams = {*opened.evaluate("document.getElementById('streams').data.map((t) => t.marker.color)")}
+    assert streams and not streams & {*COLORS}
+    assert TONES["up"][0] in streams and TONES["down"][0] in streams
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_rule_of_axe_is_broken(browser: Any, mixed: Path, scheme: str) -> None:
+    """Keyboard, contrast and labels for screen readers: https://github.com/dequelabs/axe-core."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page = browser.new_page(viewport={"width": 1200, "height": 900}, color_scheme=scheme)
+    page.goto((mixed / "report.html").as_uri())
+    page.wait_for_selector("#labels .main-svg")
+    page.locator("#configs summary").first.click()
+    found = axe.Axe().run(page).response["violations"]
+    assert [(rule["id"], rule["impact"], rule["nodes"][0]["html"]) for rule in found] == []
+    page.close()
+
+
+def test_paper_is_white_and_charts_fit_it(browser: Any, mixed: Path) -> None:
+    page = browser.new_page(viewport={"width": 1200, "height": 900}, color_scheme="dark")
+    page.goto((mixed / "report.html").as_uri())
+    page.wait_for_selector("#labels .main-svg")
+    width = "document.querySelector('#curves .main-svg').getBoundingClientRect().width"
+    before = page.evaluate(width)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(width) <= 690
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not page.is_visible(".controls")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(width) == before
+    page.close()
+
+
+def test_a_single_run_has_a_headline_and_no_rival(page: Any, finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.html").write_text(html(gather([finished / "sign"])))
+    page.goto((tmp_path / "one.html").as_uri())
+    page.wait_for_selector("#labels .main-svg")
+    assert "than" not in page.inner_text("#headline") and page.inner_text("#headline").startswith("fed_cams")
+    assert not page.is_visible("#dataset-choice") and not page.is_visible("#warnings")

@@ -1,0 +1,56 @@
+"""Evaluation's faster forward passes: the outputs of torch's own layers, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from laconic import models
+from laconic.run.inference import SLICE, HalvingMaxPool, accelerate
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 8, 8), (2, 1, 7, 9), (5, 6, 6)])
+def test_pooling_is_the_same_also_with_odd_sides_and_nan(shape: tuple[int, ...]) -> None:
+    inputs = torch.randn(shape)
+    inputs.view(-1)[3] = torch.nan
+    expected = nn.functional.max_pool2d(inputs, 2)
+    assert torch.equal(HalvingMaxPool()(inputs).nan_to_num(7.0), expected.nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("name", ["lenet5", "cnn_fashion"])
+def test_the_outputs_of_a_network_have_the_same_bits(name: str) -> None:
+    module = models.build(name, (1, 28, 28), 10).eval()
+    fast = accelerate(copy.deepcopy(module), CPU)
+    assert any(isinstance(child, HalvingMaxPool) for child in fast.modules())
+    inputs = torch.randn(2 * SLICE + 7, 1, 28, 28)
+    with torch.inference_mode():
+        assert torch.equal(fast(inputs), module(inputs))
+        assert torch.equal(fast(inputs[:3]), module(inputs[:3]))
+
+
+class Odd(nn.Module):
+    """Its output is not one row per example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(1, 2, 3)
+
+    def forward(self, inputs: Tensor, factor: Tensor) -> dict[str, Tensor]:
+        return {"sum": self.layer(inputs).sum() * factor.sum()}
+
+
+def test_a_network_with_other_outputs_gets_the_whole_batch() -> None:
+    module = Odd().eval()
+    inputs, factor = torch.randn(SLICE + 1, 1, 4, 4), torch.randn(SLICE + 1)
+    expected = module(inputs, factor)["sum"]
+    assert torch.equal(accelerate(module, CPU)(inputs, factor)["sum"], expected)
+
+
+def test_a_network_without_convolutions_is_left_alone() -> None:
+    module = models.build("mlp:8", (4,), 2)
+    assert "forward" not in vars(accelerate(module, CPU))
