@@ -77,6 +77,7 @@ class Changes(TypedDict, total=False):
     server_lr: float
     server_schedule: RateSchedule | str
     shift_rate: float | None
+    skip_feedback: Literal["used", "computed"]
     smoothness: float | None
     sparsifier: GroupedCompressor | str | None
     step_schedule: RateSchedule | str

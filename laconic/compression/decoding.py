@@ -35,11 +35,9 @@ def decode_body(body: Body, layout: Layout, *, keep: bool = False) -> SentPayloa
         keep: Whether the next call with the same object returns this result instead of decoding again. In a simulation both
             sides of a link have the same object. The next call drops the result, so that messages that wait stay small.
     """
-    payload: SentPayload | None = body.memo.pop("payload", None)
-    if payload is None:
-        payload = _decode_any(body, layout)
-    if keep:
-        body.memo["payload"] = payload
+    payload: SentPayload = body.kept or _decode_any(body, layout)
+    if keep or body.kept:
+        body.keep(payload if keep else None)
     return payload
 
 

@@ -15,7 +15,7 @@ field, allocates nothing, and raises `PacketError` with a reason.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from functools import cached_property
 from typing import Any
@@ -75,6 +75,8 @@ class Body:
 
     codec: int
     data: Buffer = b""
+    kept: Any = field(default=None, init=False, compare=False, repr=False)
+    """A decoded value for the next receiver that shares this object. Most bodies have none, so it is no entry of `memo`."""
 
     @cached_property
     def checksum(self) -> int:
@@ -85,6 +87,10 @@ class Body:
     def memo(self) -> dict[str, Any]:
         """A cache of decoded values for receivers that share this object."""
         return {}
+
+    def keep(self, decoded: Any) -> None:
+        """Set `kept`; None removes it."""
+        object.__setattr__(self, "kept", decoded)
 
     def __reduce__(self) -> tuple[type[Body], tuple[int, bytes]]:
         # Another process must check and decode the bytes itself.

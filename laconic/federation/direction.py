@@ -67,7 +67,8 @@ class _Record:
 
     @classmethod
     def of(cls, row: Tensor) -> _Record:
-        return cls(*row.split([MOMENTS, 1, SIZE, SIZE, len(row) - MOMENTS - 1 - 2 * SIZE]))
+        moments, inner, vectors = row[:MOMENTS], row[MOMENTS : MOMENTS + 1], row[MOMENTS + 1 :]
+        return cls(moments, inner, vectors[:SIZE], vectors[SIZE : 2 * SIZE], vectors[2 * SIZE :])
 
 
 class DirectionFilter:

@@ -39,7 +39,8 @@ def check_numerics(task: Task, numerics: Numerics, stochastic: Stochastic, froze
     if numerics.strategy == "stacked" and task.losses is None:
         # Only a loss for each example tells the clients of a stacked batch apart.
         raise ConfigError(
-            "numerics.strategy = 'stacked': the task has a mean loss only; give Task(losses=…), or try 'vmap' or 'loop'"
+            "numerics.strategy = 'stacked': needs the losses of single examples, and the task has a mean loss only; give "
+            "Task(losses=…), or try 'vmap' or 'loop'"
         )
     if numerics.strategy == "stacked" and numerics.dtype == "bfloat16":
         raise ConfigError("numerics.strategy = 'stacked': not with dtype = 'bfloat16'; try 'vmap' or 'loop'")

@@ -76,8 +76,7 @@ class Settings(BaseModel):
     store_cache: ByteSize = ByteSize(500_000_000)
     """Size of the disk store's in-memory cache, such as 200MB."""
     engine: Literal["inline", "processes", "ray", "auto"] = "inline"
-    """What runs the clients: threads of this process (inline), worker processes (processes), the faster of the two by a
-    fixed rule (auto), or a Ray cluster (ray)."""
+    """What runs the clients: threads of this process (inline), worker processes, either by a fixed rule (auto), or Ray."""
     ray: RaySettings = Field(default_factory=RaySettings)
     """The Ray engine."""
 

@@ -9,6 +9,7 @@ import laconic
 from laconic.algorithms.recipes import make
 from laconic.core.errors import ConfigError
 from laconic.run.config import load_config
+from tests.compression.test_compressors import layout_of
 from tests.problems import Setting
 
 SETTING = Setting(rounds=4)
@@ -43,7 +44,7 @@ def test_the_global_memory_is_refused_where_there_is_none_to_take_the_mean_out_o
 def test_fed_comgate_remembers_what_a_biased_compressor_leaves_out(compressor: str, rate: float) -> None:
     for algorithm in (laconic.fed_comgate(compressor=compressor), configured(compressor=compressor)):
         assert isinstance(algorithm.uplink, laconic.Compressed)
-        assert algorithm.resolve().method.tracker_rate == pytest.approx(rate)
+        assert algorithm.resolve().method.beta(layout_of(1000)) == pytest.approx(rate)
     bare = [
         configured(compressor=compressor, memory=False),
         laconic.fed_comgate(uplink={"name": "compressed", "compressor": compressor}),

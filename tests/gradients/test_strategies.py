@@ -336,7 +336,7 @@ def test_a_loss_of_ones_own_is_batched_by_vmap() -> None:
 def test_stacked_says_what_it_needs() -> None:
     task = Task(nn.Linear(8, 3), lambda module, batch: F.cross_entropy(module(batch[0]), batch[1]))
     with pytest.raises(laconic.ConfigError, match="losses of single examples"):
-        make_gradients(task, Layout.of(task.module), Numerics(strategy="stacked"), "no", frozen=False)
+        check_numerics(task, Numerics(strategy="stacked"), "no", frozen=False)
     with pytest.raises(laconic.ConfigError, match="only for linear layers"):
         task = laconic.classification(models.build("lenet5", (1, 28, 28), 10))
         check_numerics(task, Numerics(strategy="stacked"), "no", frozen=False)

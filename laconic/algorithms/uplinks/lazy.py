@@ -53,7 +53,7 @@ class ReferenceUplink(CompressedUplink):
 class SkippingUplink(ReferenceUplink):
     """An uplink that skips an update y if it is similar to r; the server uses r again."""
 
-    feedback: Literal["sent", "used"] = "used"
+    skip_feedback: Literal["used", "computed"] = "used"
     """What error feedback subtracts when y is skipped: r, which the server uses, so that a skip loses nothing [B, Algorithm
     3, line 13]; or y, which would have been sent, so that y - r is lost [B, (D.1) and (E.1)]."""
 
@@ -65,7 +65,7 @@ class SkippingUplink(ReferenceUplink):
         if "reference" in state and self.is_similar(computed, state, context):
             body, used, reference = SKIP, self.reference(state, context.layout), state["reference"]
             similar = computed, used
-        remembered = used if self.feedback == "used" else computed
+        remembered = used if self.skip_feedback == "used" else computed
         memory = self.remember(target, remembered, context)
         return Encoded(body, memory | {"reference": reference}, used, remembered=remembered, similar=similar)
 
