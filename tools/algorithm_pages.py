@@ -1,4 +1,4 @@
-"""Generate the parts of the algorithm pages that come from the code: table, slots, symbols, navigation.
+"""Generate the parts of the algorithm pages that come from the code: table, slots, symbols, gallery, navigation.
 
     python tools/algorithm_pages.py            # rewrites the text between the marks in docs/algorithms and mkdocs.yml
     python tools/algorithm_pages.py --check    # reports what would change, and fails if anything would
@@ -32,7 +32,7 @@ def rewritten() -> dict[Path, str]:
     missing = [name for name in RECIPES if not (PAGES / f"{name}.md").exists()]
     if missing:
         raise SystemExit(f"docs/algorithms has no page for {', '.join(missing)}")
-    orphans = [path.stem for path in PAGES.glob("*.md") if path.stem not in RECIPES and path.stem != "index"]
+    orphans = [path.stem for path in PAGES.glob("*.md") if path.stem not in {*RECIPES, "index", "gallery"}]
     if orphans:
         raise SystemExit(f"docs/algorithms has pages for what is no recipe: {', '.join(orphans)}")
     texts: dict[Path, str] = {}
@@ -43,6 +43,8 @@ def rewritten() -> dict[Path, str]:
         texts[page] = marked(text, "curve", curve(name), page)
     index = PAGES / "index.md"
     texts[index] = marked(marked(index.read_text(), "table", table(), index), "rates", rates(), index)
+    pictures = PAGES / "gallery.md"
+    texts[pictures] = marked(pictures.read_text(), "gallery", gallery(), pictures)
     navigation = ROOT / "mkdocs.yml"
     texts[navigation] = navigated(navigation.read_text())
     return texts
@@ -82,9 +84,7 @@ def curve(name: str) -> str:
     """The picture, what was run for it, and where it ended."""
     from algorithm_curves import COMMON, label
 
-    measured = json.loads(DATA.read_text())["curves"][name]
-    _, up, down, _ = measured[-1]
-    accuracy = sum(row[3] for row in measured[-5:]) / 5
+    accuracy, up, down = outcome(name)
     ended = f"{100 * accuracy:.1f} % on the mean of the last five evaluations"
     cost = f"{up / 1e6:.2f} MB up and {down / 1e6:.2f} MB down"
     return "\n".join(
@@ -99,6 +99,38 @@ def curve(name: str) -> str:
             f"how good it can be. After 60 rounds: {ended}, {cost}.",
         ]
     )
+
+
+def outcome(name: str) -> tuple[float, float, float]:
+    """The mean accuracy of the last five evaluations, and the bytes up and down."""
+    measured = json.loads(DATA.read_text())["curves"][name]
+    _, up, down, _ = measured[-1]
+    return sum(row[3] for row in measured[-5:]) / 5, up, down
+
+
+def gallery() -> str:
+    """The curves of all recipes, three in a row, by the directions that are compressed."""
+    kinds: dict[str, list[str]] = {"No compression": [], "Compressed uplink": [], "Compressed in both directions": []}
+    for name, recipe in RECIPES.items():
+        parts = recipe().parts()
+        compressed = [
+            part.table().get("compressor", "dense") not in PLAIN for part in (parts["uplink"], parts["downlink"])
+        ]
+        list(kinds.values())[sum(compressed)].append(name)
+    lines: list[str] = []
+    for kind, names in kinds.items():
+        lines += [f"## {kind}", "", "| | | |", "|:---:|:---:|:---:|"]
+        cells = [picture(name) for name in names] + [""] * (-len(names) % 3)
+        lines += ["| " + " | ".join(cells[start : start + 3]) + " |" for start in range(0, len(cells), 3)]
+        lines.append("")
+    return "\n".join(lines[:-1])
+
+
+def picture(name: str) -> str:
+    """A cell of the gallery: the curve, which is a link to the recipe's page, and where it ended."""
+    accuracy, up, down = outcome(name)
+    image = f"![{name} on digits: accuracy against bytes](../figures/algorithms/{name}.svg)"
+    return f"[{image}]({name}.md)<br>[`{name}`]({name}.md): {100 * accuracy:.1f} %, {(up + down) / 1e6:.2f} MB"
 
 
 def table() -> str:
@@ -142,7 +174,8 @@ def short(part: Part) -> str:
 
 def navigated(text: str) -> str:
     """The navigation with a line for each recipe."""
-    lines = "".join(f"      - {name}: algorithms/{name}.md\n" for name in RECIPES)
+    titles = {"gallery": "Gallery"} | {name: name for name in RECIPES}
+    lines = "".join(f"      - {title}: algorithms/{name}.md\n" for name, title in titles.items())
     pattern = re.compile(r"(      - algorithms/index\.md\n)(?:      - \w+: algorithms/\w+\.md\n)*")
     return pattern.sub(lambda found: found[1] + lines, text)
 
