@@ -125,6 +125,8 @@ class Database:
             connection.execute(f"PRAGMA journal_mode = {self.access.journal}")
             connection.execute(f"PRAGMA synchronous = {self.access.synchronous}")
             connection.execute("BEGIN IMMEDIATE")
+            if path is not None:  # SQLite has rolled back a journal by now; one that is left holds nothing
+                Path(f"{path}-journal").unlink(missing_ok=True)
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version == 0:
                 for table in _TABLES:
@@ -133,10 +135,8 @@ class Database:
                 connection.execute(f"PRAGMA user_version = {FORMAT}")
             connection.execute("COMMIT")
             if version not in (0, FORMAT):
-                raise DataError(
-                    f"'{path}' was written by another version of Laconic: its format is {version}, "
-                    f"and this one reads {FORMAT}"
-                )
+                wrong = f"its format is {version}, and this one reads {FORMAT}"
+                raise DataError(f"'{path}' was written by another version of Laconic: {wrong}")
             self._begin()
         except (*_ERRORS, DataError) as error:
             self.close()

@@ -88,7 +88,7 @@ def test_a_sparsifier_of_ones_own_is_treated_as_ours() -> None:
         check_defenses(Defenses(aggregate="median"), algorithm, layout_of(4), **settings)
     assert laconic.fed_gate(compressor="own").resolve().method.tracker_rate == 0.1
     returning(lambda x: laconic.Kept(np.array([0]), x[:1]), sparse=True, kept_fraction=0.25)
-    assert laconic.fed_gate(compressor="own").resolve().method.tracker_rate == 0.25
+    assert laconic.fed_gate(compressor="own").resolve().method.beta(layout_of(4)) == 0.25
 
 
 def test_a_vector_that_leaves_out_groups_may_keep_nothing_in_one() -> None:

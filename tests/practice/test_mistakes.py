@@ -119,7 +119,7 @@ def test_pixels_and_floats_are_not_mixed_up():
             wrong()
     with pytest.raises(DataError, match=r"\(test\): the inputs are floating-point"):
         from_arrays([(pixels(6), classes)], test=(pixels(6) / 255, classes))
-    with pytest.raises(DataError, match=r"client 1 has inputs of torch.float32, client 0 of torch.uint8; pass pixels"):
+    with pytest.raises(DataError, match=r"client 1 has inputs of torch.float64, client 0 of torch.uint8; pass pixels"):
         from_arrays([(pixels(6), classes), (pixels(6) / 255, classes)])
 
 

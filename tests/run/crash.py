@@ -54,7 +54,7 @@ def run(out: Path, rounds: int, store: str, moment: int) -> int:
         left = [moment]
         os.fsync = dying(os.fsync, left)
         Path.replace = dying(Path.replace, left)
-        Database.execute = dying(Database.execute, left)
+        Database._run = dying(Database._run, left)
         options = OPTIONS | ALGORITHMS[store] | {"rounds": rounds, "store": store}
         run_config(load_config(None, options), out, [Quiet()], resume=True)
         os._exit(0)
