@@ -125,8 +125,6 @@ class Database:
             connection.execute(f"PRAGMA journal_mode = {self.access.journal}")
             connection.execute(f"PRAGMA synchronous = {self.access.synchronous}")
             connection.execute("BEGIN IMMEDIATE")
-            if path is not None:  # SQLite has rolled back a journal by now; one that is left holds nothing
-                Path(f"{path}-journal").unlink(missing_ok=True)
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version == 0:
                 for table in _TABLES:

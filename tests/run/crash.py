@@ -61,6 +61,11 @@ def run(out: Path, rounds: int, store: str, moment: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
+def dead(path: Path) -> bool:
+    """Whether a file is a journal that holds nothing: with an exclusive lock SQLite clears its header, and keeps the file."""
+    return path.name.endswith("-journal") and not any(path.read_bytes()[:8])
+
+
 def main() -> None:
     directory.CHECKPOINT_SECONDS = 0.0
     directory.CHECKPOINT_RATIO = 0
@@ -74,7 +79,7 @@ def main() -> None:
         second = run(out, rounds, store, 0)
         sha = load_tensors(out / "model.safetensors")[1]["sha256"]
         done = [record["round"] for record in directory.read_metrics(out / "metrics.jsonl")]
-        files = sorted(path.name for path in out.iterdir())
+        files = sorted(path.name for path in out.iterdir() if not dead(path))
         print(json.dumps([moment, first, left, second, sha, done, files]), flush=True)
 
 
