@@ -62,7 +62,7 @@ def run(out: Path, rounds: int, store: str, moment: int) -> int:
 
 
 def dead(path: Path) -> bool:
-    """Whether a file is a journal that holds nothing: with an exclusive lock SQLite clears its header, and keeps the file."""
+    """Whether a file is an empty journal: with an exclusive lock, SQLite clears its header and keeps the file."""
     return path.name.endswith("-journal") and not any(path.read_bytes()[:8])
 
 
