@@ -5,7 +5,7 @@ Importable without torch: the command line reads its options from them.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
 
@@ -17,6 +17,8 @@ Weighting = Literal["uniform", "size"]
 
 def _probabilities(value: Any) -> Any:
     """A text such as 0.1,0.5 as a list."""
+    if isinstance(value, str) and "," not in value and value not in get_args(Sampling):
+        raise ValueError("must be 'uniform', 'weighted' or 'poisson', or a probability for each client")
     return value.split(",") if isinstance(value, str) and "," in value else value
 
 

@@ -103,7 +103,6 @@ def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS, targe
     return {
         "path": str(path),
         "started": folder.config.stat().st_mtime,
-        "ended": (folder.metrics if folder.metrics.exists() else folder.config).stat().st_mtime,
         "settings": settings,
         "config": text,
         "seed": settings.get("seed", 0),

@@ -31,6 +31,14 @@ pytestmark = [
     pytest.mark.xdist_group("processes"),
 ]
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def importable_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers import the classes of these tests from the paths of their parent."""
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
 PROCESSES = {"engine": "processes", "threads": 2}
 LOOP = PROCESSES | {"numerics": {"strategy": "loop"}}
 FIRST = {"fed_avg", "fed_bnlaca", "fed_comgate", "fed_amd", "bvr_l_sgd", "scaffold", "fed_laconic"}

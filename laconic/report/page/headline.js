@@ -67,7 +67,7 @@ function facts(runs) {
   const range = (numbers) => (Math.min(...numbers) === Math.max(...numbers) ? number(numbers[0]) : `${number(Math.min(...numbers))} to ${number(Math.max(...numbers))}`);
   const clients = values("clients"), participants = values("participants"), seeds = seedsOf(runs);
   const split = joined("partition"), perRound = participants.length && `${participants}` !== `${clients}` ? `, ${range(participants)} per round` : "";
-  const last = Math.max(...runs.map((run) => run.ended ?? 0));
+  const last = Math.max(...runs.map((run) => run.started ?? 0));
   return Object.entries({
     Data: joined("dataset", fileName) + (split ? `, ${split}` : ""), Model: joined("model", fileName),
     Clients: clients.length ? range(clients) + perRound : "", Rounds: range(runs.map((run) => run.rounds_wanted)),
