@@ -86,6 +86,8 @@ def entitle(runs: list[Table], given: Mapping[str, str] | None = None) -> list[T
         given: Labels of runs by their path.
     """
     runs.sort(key=lambda run: (run.get("started", 0), run["path"]))
+    for run in runs:  # The page shows the day. A resumed run writes its config again, and its page stays the same.
+        run["started"] = run.get("started", 0) // 86400 * 86400
     for dataset in dict.fromkeys(run["settings"].get("dataset") for run in runs):
         alike = [run for run in runs if run["settings"].get("dataset") == dataset]
         groups: dict[str, int] = {}
