@@ -62,7 +62,7 @@ def _check_shown(metrics: Set[str], target: Target | None, rank_by: str) -> None
 
 
 def read_runs(paths: Sequence[Path], read: Callable[[Path, int], Table]) -> tuple[list[Table], dict[str, str]]:
-    """Read runs and label them. Also return the runs that cannot be read: path to reason."""
+    """Read runs, order them by their start and label them. Also return the runs that cannot be read: path to reason."""
     points = max(LEAST_POINTS, min(POINTS, ALL_POINTS // max(1, len(paths))))
     runs: list[Table] = []
     unreadable: dict[str, str] = {}
@@ -73,11 +73,14 @@ def read_runs(paths: Sequence[Path], read: Callable[[Path, int], Table]) -> tupl
             runs.append(run)
         except UNREADABLE as error:
             unreadable[str(path)] = " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
+    runs.sort(key=lambda run: (run.get("started", 0), run["path"]))
+    for run in runs:  # The page shows the day. A resumed run writes its config again, and its page stays the same.
+        run["started"] = run.get("started", 0) // 86400 * 86400
     return entitle(runs), unreadable
 
 
 def entitle(runs: list[Table], given: Mapping[str, str] | None = None) -> list[Table]:
-    """Order runs by their start, and add to each a label, the key of its group, and the number that sets its color.
+    """Add to each run a label, the key of its group, and the number that sets its color.
 
     Labels tell a run from others on the same data set. A color belongs to a group, so the report, the live page and plots
     of the same runs agree. A later run changes no color.
@@ -85,9 +88,6 @@ def entitle(runs: list[Table], given: Mapping[str, str] | None = None) -> list[T
     Args:
         given: Labels of runs by their path.
     """
-    runs.sort(key=lambda run: (run.get("started", 0), run["path"]))
-    for run in runs:  # The page shows the day. A resumed run writes its config again, and its page stays the same.
-        run["started"] = run.get("started", 0) // 86400 * 86400
     for dataset in dict.fromkeys(run["settings"].get("dataset") for run in runs):
         alike = [run for run in runs if run["settings"].get("dataset") == dataset]
         groups: dict[str, int] = {}
