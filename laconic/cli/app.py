@@ -26,6 +26,7 @@ from laconic.cli.options import (
     implemented_in,
     with_callbacks,
     with_config,
+    with_quantities,
     with_trust,
 )
 from laconic.run.target import Target
@@ -202,6 +203,18 @@ def reproduce(
     page: Annotated[bool, typer.Option("--render", help="Run nothing; only write the page from stored data.")] = False,
 ) -> None:
     """Reproduce tables and figures of papers: compare the paper's numbers with ours, and check its claims."""
+
+
+@app.command(rich_help_panel=LIST)
+@with_quantities
+@implemented_in("theory")
+def theory(
+    recipe: Annotated[str, _labels(metavar="ALGORITHM", help="An algorithm of one of the five papers.")],
+    as_json: Json = False,
+    *,
+    quantities: dict[str, Any],
+) -> None:
+    """Print what the theorems about an algorithm say: allowed learning rates, the bound, and rounds to an error."""
 
 
 @app.command(rich_help_panel=LOOK)

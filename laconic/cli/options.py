@@ -28,6 +28,7 @@ from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.user_code import UntrustedCode, load_parts, trust
 from laconic.run.keys import SHORT_NAMES, ConfigKeys, PartParameters, parse_setting
 from laconic.run.target import COSTS, Target
+from laconic.theory import quantities
 
 Command = Callable[..., None]
 
@@ -235,6 +236,23 @@ def with_callbacks(declaration: Command) -> Command:
 
     command.__signature__ = inspect.Signature([*(p.replace(kind=kind) for p in own), *added])  # type: ignore[attr-defined]
     return command
+
+
+def with_quantities(declaration: Command) -> Command:
+    """Add the quantities of theorems to a command. The command receives them as `quantities`, a dict of numbers or None."""
+    own = [p for p in inspect.signature(declaration, eval_str=True).parameters.values() if p.name != "quantities"]
+    added = [
+        _parameter(quantity.name, quantity.kind | None, quantity.option, help=quantity.help, rich_help_panel=panel)
+        for panel, group in quantities.PANELS.items()
+        for quantity in group
+    ]
+
+    @functools.wraps(declaration)
+    def command(**arguments: Any) -> None:
+        given = {name: arguments.pop(name) for name in quantities.QUANTITIES}
+        declaration(**arguments, quantities=given)
+
+    return _with_parameters(command, [*own, *added])
 
 
 def with_config(declaration: Command, defaults: dict[str, str] | None = None) -> Command:
