@@ -28,9 +28,11 @@ HEAD = """# Coverage of the papers
 
 <!-- Written by `python tools/paper_coverage.py --write` from docs/data/paper-coverage.toml. -->
 
-The algorithms, options, settings, measures, theorems, tables and figures of the five papers that Laconic is built on: where each lives in the
-code, and which test or study checks it. A test fails if a name in this list does not exist, or if an entry has no check. A study without
-data is defined and has not been run here.
+The algorithms, options, settings, measures, theorems, tables and figures of the five papers that Laconic is built on: where
+each lives in the code, and which test or study checks it. A test fails if a name in this list does not exist, or if an entry
+has no check. A study counts as a check once it is defined, also where it has not been run: the
+[reproductions](reproductions.md) say which have been run, and how far. `python tools/paper_coverage.py` prints this list and
+names the studies without data.
 
 """
 
@@ -83,27 +85,37 @@ def page(listed: list[Item]) -> str:
     """docs/papers.md."""
     papers = tomllib.loads(DATA.read_text())
     counts = {kind: sum(item.kind == kind for item in listed) for kind in KINDS}
-    lines = [HEAD + f"{len(listed)} entries: " + ", ".join(f"{number} {kind}s" for kind, number in counts.items()) + ".", ""]
+    lines = [
+        HEAD + f"{len(listed)} entries: " + ", ".join(f"{number} {kind}s" for kind, number in counts.items()) + ".",
+        "",
+    ]
     for paper, table in papers.items():
-        lines += [f"## {paper}", "", f"{table['title']}.", "", "| in the paper | what | where | checked by |", "|---|---|---|---|"]
+        lines += [
+            f"## {paper}",
+            "",
+            f"{table['title']}.",
+            "",
+            "| in the paper | what | where | checked by |",
+            "|---|---|---|---|",
+        ]
         for item in listed:
             if item.paper == paper:
-                cells = (item.reference, f"{item.what} ({item.kind})", _code(item.places), _code(map(_shown, item.checks)))
+                cells = (item.reference, f"{item.what} ({item.kind})", _code(item.places), _code(item.checks))
                 lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
 
 
-def _code(names: Iterator[str] | tuple[str, ...] | map[str]) -> str:
-    return ", ".join(name if name.startswith(STUDY) else f"`{name}`" for name in names)
+def _code(names: tuple[str, ...]) -> str:
+    return ", ".join(
+        f"{STUDY}`{name.removeprefix(STUDY)}`" if name.startswith(STUDY) else f"`{name}`" for name in names
+    )
 
 
-def _shown(check: str) -> str:
-    """A check for people: a study says whether it has data."""
-    name = check.removeprefix(STUDY)
-    if name == check:
-        return check
-    return f"{STUDY}`{name}`" + ("" if (ROOT / f"docs/data/{name}.json").exists() else " (no data)")
+def without_data(listed: list[Item]) -> list[str]:
+    """The studies that have not been run here."""
+    named = {check.removeprefix(STUDY) for item in listed for check in item.checks if check.startswith(STUDY)}
+    return sorted(name for name in named if not (ROOT / f"docs/data/{name}.json").exists())
 
 
 @cache
@@ -155,6 +167,7 @@ def main() -> int:
         PAGE.write_text(text)
     for item in listed:
         print(f"{item.paper}: {item.reference}: {item.what} -> {', '.join(item.places)} <- {', '.join(item.checks)}")
+    print("Studies without data:", ", ".join(without_data(listed)))
     wrong = problems(listed)
     if not PAGE.exists() or PAGE.read_text() != text:
         wrong.append("docs/papers.md is not up to date: python tools/paper_coverage.py --write")
