@@ -56,7 +56,9 @@ def _shared() -> dict[str, Any]:
 
 
 def _is_shared(command: str, parameter: Any, shared: dict[str, Any]) -> bool:
-    return parameter.name in shared and parameter.opts == shared[parameter.name].opts
+    """Whether a parameter is an option of a run. Options of the same name with another type are the command's own."""
+    like = shared.get(parameter.name)
+    return like is not None and (parameter.opts, parameter.type.name) == (like.opts, like.type.name)
 
 
 def _table(parameters: list[Any]) -> list[str]:

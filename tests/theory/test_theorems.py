@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from math import inf, log, sqrt
+from pathlib import Path
 
 import pytest
 
@@ -340,6 +341,15 @@ def test_theorems_are_about_recipes_and_known_quantities() -> None:
         assert set(theorem.needs()) <= BY_SYMBOL.keys(), theorem.number
         used = {symbol for formula in theorem.settings.values() for symbol in symbols(formula)}
         assert used <= BY_SYMBOL.keys() | theorem.constants.keys()
+
+
+def test_the_guide_has_every_theorem_with_its_recipes() -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/theory.md").read_text()
+    rows = [line.split("|") for line in guide.splitlines() if line.startswith("| ")]
+    for theorem in THEOREMS:
+        number = " ".join(theorem.number.split()[:2])
+        for recipe in theorem.recipes:
+            assert any(number in row[2] and f"`{recipe}`" in row[3] for row in rows), (number, recipe)
 
 
 def test_the_case_selects_the_theorems() -> None:
