@@ -95,9 +95,7 @@ PANELS: dict[str, tuple[Quantity, ...]] = {
         _positive("anchor_batch", "B", "B: batch size of anchors. Default: all local data, without noise."),
         _positive("batch_size", "B_local", "B_local: batch size of miners. Default: 1."),
         Quantity(
-            "noise_smoothness",
-            "L_sigma",
-            "L_sigma of Assumption 4.3: noise of gradient differences, as a multiple of L.",
+            "noise_smoothness", "L_sigma", "L_sigma of Assumption 4.3: smoothness of one example's gradient noise."
         ),
     ),
     LAZY: (
@@ -124,4 +122,6 @@ def by_symbol(given: Mapping[str, float | None]) -> dict[str, float]:
             values[QUANTITIES[name].symbol] = value
     if values.get("n", 1) > values.get("N", inf):
         raise ConfigError(f"--participants {values['n']}: at most --clients, {values['N']}, is allowed")
+    if values.get("mu", 0) > values.get("L", inf):
+        raise ConfigError(f"--pl-constant {values['mu']:g}: at most --smoothness, {values['L']:g}, is allowed")
     return values

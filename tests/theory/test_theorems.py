@@ -380,3 +380,5 @@ def test_quantities_are_checked() -> None:
             by_symbol({name: value})
     with pytest.raises(ConfigError, match="--participants 5: at most --clients, 4, is allowed"):
         by_symbol({"clients": 4, "participants": 5})
+    with pytest.raises(ConfigError, match="--pl-constant 2: at most --smoothness, 1, is allowed"):
+        by_symbol({"smoothness": 1.0, "pl_constant": 2.0})
