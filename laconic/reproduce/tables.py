@@ -151,7 +151,7 @@ def draw(study: Study, data: Data, path: Path) -> bool:
     return True
 
 
-def _plot(axes: Any, seeds: Sequence[tuple[list[float], list[float]]], color: str, **look: str) -> None:
+def _plot(axes: Any, seeds: Sequence[tuple[list[float], list[float]]], color: str, **look: Any) -> None:
     """Plot the mean over seeds, with a band of one standard deviation."""
     # The seeds of a run that diverged have fewer evaluations.
     costs, values = ([*zip(*columns, strict=False)] for columns in zip(*seeds, strict=True))
