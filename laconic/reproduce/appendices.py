@@ -58,7 +58,7 @@ def _diagnostic(name: str) -> tuple[Measure, Measure]:
 
 FED_EF_LOSSES = Reproduction(
     "Figures 8, 9, 12, 13, 16 and 17: training loss against bits, every k and b",
-    fed_ef.PAPER,
+    f"{fed_ef.PAPER}. The runs are those of fed-ef-figures2-3",
     {
         name.replace("figures2-3", "losses"): replace(
             study,
