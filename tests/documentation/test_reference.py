@@ -32,7 +32,9 @@ def shown(page: str, package: griffe.Module) -> Iterator[griffe.Object]:
 
 def arguments(function: griffe.Function) -> set[str]:
     sections = function.docstring.parsed if function.docstring else []
-    return {each.name.lstrip("*") for section in sections if section.kind.value == "parameters" for each in section.value}
+    return {
+        each.name.lstrip("*") for section in sections if section.kind.value == "parameters" for each in section.value
+    }
 
 
 def test_arguments_and_parameters_are_described(package: griffe.Module) -> None:
