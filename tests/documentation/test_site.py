@@ -27,4 +27,4 @@ def test_the_site(tmp_path: Path) -> None:
         found = loaded.search(page.read_text())
         assert found is None, f"{page.name}: {found and found[0]}"
     reference = (tmp_path / "site/reference/python.html").read_text()
-    assert "<blockquote" not in reference and "language-pycon" in reference, "doctests are code"
+    assert "<blockquote" not in reference and 'class="gp"' in reference, "doctests are code"
