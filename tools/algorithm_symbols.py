@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 
 THRESHOLD = (
-    "`uplink.threshold`; if it is unset, √(α ln N)/(α n N) for n of N clients and α = `uplink.alpha`, which is so small that "
-    "hardly any update is similar to the last one"
+    "`uplink.threshold`; if it is unset, √(α ln N)/(α n N) for n of N clients and α = `uplink.alpha`, which is so small "
+    "that hardly any update is similar to the last one"
 )
 
 
