@@ -85,8 +85,8 @@ def curve(name: str) -> str:
     from algorithm_curves import COMMON, label
 
     accuracy, up, down = outcome(name)
-    ended = f"{100 * accuracy:.1f} % on the mean of the last five evaluations"
-    cost = f"{up / 1e6:.2f} MB up and {down / 1e6:.2f} MB down"
+    ended = f"the mean accuracy of the last five evaluations is {100 * accuracy:.1f} %"
+    cost = f"clients have sent {up / 1e6:.2f} MB and received {down / 1e6:.2f} MB"
     return "\n".join(
         [
             f"![{name} on digits: accuracy against bytes](../figures/algorithms/{name}.svg)",
@@ -95,8 +95,8 @@ def curve(name: str) -> str:
             f"laconic run --algorithm {label(name)} {COMMON}",
             "```",
             "",
-            "One seed, and the recipe's own rates unless the command says otherwise: the curve shows how it behaves, not "
-            f"how good it can be. After 60 rounds: {ended}, {cost}.",
+            "One seed, with the recipe's default learning rates unless the command sets others. The curve shows the typical "
+            f"behavior, not the best possible result. After 60 rounds {ended}, and {cost}.",
         ]
     )
 

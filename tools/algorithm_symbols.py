@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 
 THRESHOLD = (
-    "`uplink.threshold`; where that is unset, √(α ln N)/(α n N) for n of N clients and α = `uplink.alpha`, at which hardly "
-    "any update is near the last one"
+    "`uplink.threshold`; if it is unset, √(α ln N)/(α n N) for n of N clients and α = `uplink.alpha`, which is so small "
+    "that hardly any update is similar to the last one"
 )
 
 
@@ -26,24 +26,24 @@ EF21 = ("ef21", "ef21_sgdm", "ef21_p", "ef21_bc")
 CONTROLLED = ("scallion", "scafcom")
 RECURSIVE = ("fed_amd", "bvr_l_sgd", "fed_page")
 SYMBOLS = (
-    Symbol("w", "the model that clients have, and the server too", ("ef21_p",)),
+    Symbol("w", "the model of the clients; the server has a copy", ("ef21_p",)),
     Symbol("w", "the server's model"),
-    Symbol("w⁻", "the model that g belongs to: the one of the round before, unless nobody answered then"),
-    Symbol("W", "a client's model while it works"),
-    Symbol("W⁻", "the same, a step before"),
-    Symbol("N", "all clients"),
-    Symbol("K", "local steps (`local_steps`, or as many as `local_epochs` passes take)"),
+    Symbol("w⁻", "the model that g belongs to: that of the last round in which clients answered"),
+    Symbol("W", "a client's model during local training"),
+    Symbol("W⁻", "the same, one step earlier"),
+    Symbol("N", "the number of clients"),
+    Symbol("K", "the number of local steps (`local_steps`, or that of `local_epochs` passes)"),
     Symbol("t", "the number of the round, from 0"),
-    Symbol("a", "the local rate (`local_lr`)"),
-    Symbol("b", "the server's rate (`server_lr`)"),
+    Symbol("a", "the local learning rate (`local_lr`)"),
+    Symbol("b", "the server's learning rate (`server_lr`)"),
     Symbol("f", "the loss"),
-    Symbol("fᵢ", "client i's loss over its data (over a batch, if `batch_size` says so)", EF21),
-    Symbol("fᵢ", "client i's loss over its data (over a batch, if `anchor_batch` says so)", ("marina",)),
+    Symbol("fᵢ", "client i's loss over its data, or over a batch of `batch_size`", EF21),
+    Symbol("fᵢ", "client i's loss over its data, or over a batch of `anchor_batch`", ("marina",)),
     Symbol("g", "the gradient estimate that the steps follow", RECURSIVE),
     Symbol("g", "the estimate of the gradient that server and clients have, 0 at first", ("ef21_bc",)),
     Symbol("g", "the server's estimate of the gradient", (*EF21, "marina")),
     Symbol("g", "the gradient on a batch"),
-    Symbol("gᵢ", "what both sides have of client i's gradient, 0 at first", EF21),
+    Symbol("gᵢ", "the estimate of client i's gradient that both sides keep, 0 at first", EF21),
     Symbol("gᵢ", "the mean of client i's gradients in its local steps", CONTROLLED),
     Symbol("gᵢ", "client i's gradient at w", ("diana",)),
     Symbol("gᵢ", "client i's estimate of its gradient at w", ("vr_diana",)),
@@ -58,12 +58,12 @@ SYMBOLS = (
     Symbol("c", "the mean of cᵢ over all clients", ("scaffold", *CONTROLLED)),
     Symbol("c", THRESHOLD),
     Symbol("h", "the mean of hᵢ over all clients"),
-    Symbol("hᵢ", "client i's linear term, 0 at first; in the end its gradient", ("fed_dyn",)),
+    Symbol("hᵢ", "client i's linear term, 0 at first; it converges to the client's gradient", ("fed_dyn",)),
     Symbol("hᵢ", "client i's shift, which both sides have, 0 at first"),
     Symbol("Δᵢ", "what client i sends"),
     Symbol(
         "α",
-        "the rate of the shifts (`method.alpha`); where that is unset, 1/(1 + ω) of the compressor",
+        "the rate of the shifts (`method.alpha`); if it is unset, 1/(1 + ω) of the compressor",
         ("diana", "vr_diana"),
     ),
     Symbol("α", "`method.alpha`, the share of a new gradient", ("scallion",)),
@@ -71,18 +71,18 @@ SYMBOLS = (
     Symbol("J", "the number of local steps in this round, the same for all clients"),
     Symbol("Tᵢ", "client i's tracker, 0 at first"),
     Symbol("β", "`uplink.memory_decay`", ("sparse_loco",)),
-    Symbol("β", "`method.tracker_rate`; where that is unset, 1 without an error memory"),
+    Symbol("β", "`method.tracker_rate`; if it is unset, 1 without an error memory"),
     Symbol("u", "a client's update, end minus start"),
     Symbol("e", "the client's error memory, 0 at first"),
-    Symbol("x", "the model that the exact steps lead to", ("ef21_p",)),
+    Symbol("x", "the exact model, without compression errors of the downlink", ("ef21_p",)),
     Symbol("x", "what should be sent"),
     Symbol("φ", "the server's error memory, 0 at first"),
     Symbol("s", "what the server should send"),
     Symbol("H", "what the server sends"),
     Symbol("C", "the compressor; C(x) is also what the other side decodes"),
     Symbol("Q", "the compressor; Q(x) is also what the other side decodes"),
-    Symbol("E", "the mean over the compressor's draws"),
-    Symbol("qᵢ", "client i's update as the server has it"),
+    Symbol("E", "the expectation over the compressor's random draws"),
+    Symbol("qᵢ", "client i's update as the server decodes it"),
     Symbol("q", "the mean of qᵢ over the participants"),
     Symbol(
         "y",
@@ -93,7 +93,7 @@ SYMBOLS = (
     Symbol("y", "the mean over the participants"),
     Symbol("ȳ", "the mean of what was used, over the participants"),
     Symbol("r", "`method.momentum_rate`", ("scafcom", "ef21_sgdm")),
-    Symbol("r", "the last vector that this client sent; before the first there is none, and nothing is near it"),
+    Symbol("r", "the last vector that this client sent; the first update is never similar to it"),
     Symbol("m", "the first moment, 0 at first"),
     Symbol("v", "the anchor's new gradient", ("fed_amd",)),
     Symbol("v", "the second moment, 0 at first; squares, roots and quotients are entry by entry"),

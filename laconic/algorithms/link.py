@@ -20,6 +20,7 @@ class CompressedLink(Part):
     """
 
     compressor: AnyCompressor
+    """C, or its spelling, such as top_k:1/64."""
     granularity: Granularity = "model"
     """Which entries are compressed together: the whole `model`, each `layer`, or `chunk:N` for N entries at a time."""
 

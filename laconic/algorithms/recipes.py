@@ -63,7 +63,7 @@ def fed_avg(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_sgd(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedAvg under its name in the Fed-EF paper. Li and Li, ICML 2023, Algorithm 1."""
+    """The FedAvg of the Fed-EF paper. Li and Li, ICML 2023, Algorithm 1."""
     return Algorithm(LocalSGD(), optimizer=SGD(), name="fed_sgd").replace(**parameters)
 
 
@@ -93,34 +93,34 @@ def fed_amsgrad(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_ams(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedAMS, max stabilization: vhat = max(vhat, v, eps). Wang et al., ICML 2022, Algorithm 1, option 1."""
+    """AMSGrad with max stabilization: vhat = max(vhat, v, eps). Wang et al., ICML 2022, Algorithm 1, option 1."""
     return Algorithm(LocalSGD(), optimizer=AMS(), name="fed_ams").replace(**parameters)
 
 
 @_recipe
 def fed_cams(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedAMS with compressed updates and error feedback. Wang et al., ICML 2022, Algorithm 2."""
+    """FedAMS with error feedback: the error is added to the next update. Wang et al., ICML 2022, Algorithm 2."""
     uplink = Compressed(TopK(1 / 64), memory=True)
     return Algorithm(LocalSGD(), uplink, AMS(), name="fed_cams").replace(**parameters)
 
 
 @_recipe
 def fed_cams_two_way(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedCAMS whose server compresses its step, too, with the error feedback of Fed-EF (Li and Li, 2023, Algorithm 3)."""
+    """FedCAMS compressed both ways: the server compresses its step (Li and Li, 2023, Algorithm 3)."""
     uplink, downlink = Compressed(TopK(1 / 64), memory=True), Broadcast(TopK(1 / 64))
     return Algorithm(LocalSGD(), uplink, AMS(), downlink, name="fed_cams_two_way").replace(**parameters)
 
 
 @_recipe
 def fed_ef_sgd(**parameters: Unpack[Changes]) -> Algorithm:
-    """Error feedback per layer, SGD on the server. Li and Li, ICML 2023, Algorithm 1; two-way: `--downlink broadcast`."""
+    """Error feedback by layer, server SGD. Li and Li, ICML 2023, Algorithm 1; two-way: `--downlink broadcast`."""
     uplink = Compressed(TopK(0.01), granularity="layer", memory=True)
     return Algorithm(LocalSGD(), uplink, SGD(), name="fed_ef_sgd").replace(**parameters)
 
 
 @_recipe
 def fed_ef_ams(**parameters: Unpack[Changes]) -> Algorithm:
-    """Error feedback per layer, AMSGrad with eps in the root. Li and Li, ICML 2023, Algorithm 1 (two-way: Algorithm 3)."""
+    """Error feedback by layer, AMSGrad: eps in the root. Li and Li, ICML 2023, Algorithm 1 (two-way: Algorithm 3)."""
     uplink = Compressed(TopK(0.01), granularity="layer", memory=True)
     # A smaller rate than FedAMS's: with so small an epsilon every entry takes a step of about that rate.
     optimizer = AMSGrad(server_lr=0.01, beta2=0.999, epsilon=1e-8, epsilon_inside=True)
@@ -129,7 +129,7 @@ def fed_ef_ams(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def stc(**parameters: Unpack[Changes]) -> Algorithm:
-    """Sparse ternary compression, with error feedback both ways. Sattler et al., IEEE TNNLS 2020, Algorithm 2."""
+    """Sparse ternary compression: error feedback both ways. Sattler et al., IEEE TNNLS 2020, Algorithm 2."""
     ternary = HeavySign(1 / 64, coding="rice")
     uplink, downlink = Compressed(ternary, memory=True), Broadcast(ternary)
     return Algorithm(LocalSGD(), uplink, SGD(), downlink, name="stc").replace(**parameters)
@@ -137,14 +137,14 @@ def stc(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def qsparse_local_sgd(**parameters: Unpack[Changes]) -> Algorithm:
-    """Sparse and quantized updates with error feedback. Basu et al., NeurIPS 2019, Algorithm 1."""
+    """Sparse and quantized updates: with error feedback. Basu et al., NeurIPS 2019, Algorithm 1."""
     uplink = Compressed(Chain(TopK(1 / 64), QSGD(4, norm="max")), memory=True)
     return Algorithm(LocalSGD(), uplink, SGD(), name="qsparse_local_sgd").replace(**parameters)
 
 
 @_recipe
 def diloco(**parameters: Unpack[Changes]) -> Algorithm:
-    """Local AdamW, Nesterov momentum on the server. Douillard et al., 2023, Algorithm 1."""
+    """Local AdamW, Nesterov on the server. Douillard et al., 2023, Algorithm 1."""
     method = LocalSGD(local_lr=1e-3, local_optimizer=AdamW(weight_decay=0.1), local_optimizer_state="kept")
     optimizer = SGD(server_lr=0.7, momentum=0.9, nesterov=True)
     return Algorithm(method, optimizer=optimizer, name="diloco").replace(**parameters)
@@ -152,7 +152,7 @@ def diloco(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def sparse_loco(**parameters: Unpack[Changes]) -> Algorithm:
-    """DiLoCo with 2-bit top-k in chunks and a memory that decays instead of momentum. Sarfi et al., 2025, Algorithm 1."""
+    """DiLoCo with 2-bit top-k: in chunks, with a decaying memory instead of momentum. Sarfi et al., 2025, Algorithm 1."""
     method = LocalSGD(local_lr=1e-3, local_optimizer=AdamW(weight_decay=0.1), local_optimizer_state="kept")
     compressor = Chain(TopK(1 / 32), Uniform(2, rounding="nearest"))
     uplink = Compressed(compressor, granularity="chunk:4096", memory=True, memory_decay=0.95)
@@ -161,14 +161,14 @@ def sparse_loco(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def flasc(**parameters: Unpack[Changes]) -> Algorithm:
-    """For LoRA adapters: the largest entries of the model down, of the update up, server Adam. Kuo et al., 2024."""
+    """For LoRA, sparse both ways: the largest entries of model and update; server Adam. Kuo et al., 2024."""
     uplink, downlink = Compressed(TopK(1 / 4)), CompressedDownlink(TopK(1 / 4))
     return Algorithm(LocalSGD(), uplink, Adam(), downlink, name="flasc").replace(**parameters)
 
 
 @_recipe
 def fed_com(**parameters: Unpack[Changes]) -> Algorithm:
-    """Quantized updates, unbiased and without memory. Haddadpour et al., AISTATS 2021, Algorithm 1."""
+    """Unbiased quantized updates: no memory is needed. Haddadpour et al., AISTATS 2021, Algorithm 1."""
     uplink = Compressed(Uniform(8), granularity="layer")
     return Algorithm(LocalSGD(), uplink, SGD(), name="fed_com").replace(**parameters)
 
@@ -182,13 +182,19 @@ def fed_paq(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_nlaa(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedAMS whose clients skip an update that is close to their last one. FedBNLACA's paper, Algorithm 1 with NLA."""
+    """FedAMS with lazy clients: they skip an update that is close to their last one.
+
+    FedBNLACA's paper, Algorithm 1 with NLA.
+    """
     return Algorithm(LocalSGD(), Lazy(), AMS(), name="fed_nlaa").replace(**parameters)
 
 
 @_recipe
 def fed_aa(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedAMS that adds the last update to a new one that is close to it. FedBNLACA's paper, Algorithm 1 with AA."""
+    """FedAMS with accelerated clients: the last update is added to a new one that is close to it.
+
+    FedBNLACA's paper, Algorithm 1 with AA.
+    """
     return Algorithm(LocalSGD(), Accelerated(), AMS(), name="fed_aa").replace(**parameters)
 
 
@@ -215,20 +221,20 @@ def fed_bnlaca(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_baca(**parameters: Unpack[Changes]) -> Algorithm:
-    """Accelerated uplink, compressed both ways. FedBNLACA's paper, Algorithm 2 with AA."""
+    """Accelerated, compressed both ways. FedBNLACA's paper, Algorithm 2 with AA."""
     uplink, downlink = Accelerated(TopK(1 / 64), memory=True), Mirrored(TopK(1 / 64))
     return Algorithm(LocalSGD(), uplink, AMS(), downlink, name="fed_baca").replace(**parameters)
 
 
 @_recipe
 def fed_prox(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedAvg with a proximal term that pulls clients toward the server's model. Li et al., MLSys 2020, Algorithm 2."""
+    """FedAvg with a proximal term: it pulls clients toward the server's model. Li et al., MLSys 2020, Algorithm 2."""
     return Algorithm(LocalSGD(proximal=0.01), name="fed_prox", weighting="size").replace(**parameters)
 
 
 @_recipe
 def fed_dyn(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedAvg with a regularizer that each client adapts, so that local and global optima agree. Acar et al., ICLR 2021."""
+    """FedAvg with dynamic regularization: local and global optima agree. Acar et al., ICLR 2021."""
     return Algorithm(FedDyn(), name="fed_dyn").replace(**parameters)
 
 
@@ -240,14 +246,17 @@ def fed_gate(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_comgate(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedGATE with quantized or, with error feedback, sparse updates. Haddadpour et al., AISTATS 2021, Algorithm 4."""
+    """FedGATE with compressed updates: quantized or, with error feedback, sparse.
+
+    Haddadpour et al., AISTATS 2021, Algorithm 4.
+    """
     uplink = Compressed(Uniform(8), granularity="layer", memory="auto")
     return Algorithm(GradientTracking(), uplink, name="fed_comgate").replace(**parameters)
 
 
 @_recipe
 def scaffnew(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedGATE with a random number of local steps: ProxSkip. Mishchenko et al., ICML 2022, Algorithm 2."""
+    """FedGATE with random step counts: ProxSkip. Mishchenko et al., ICML 2022, Algorithm 2."""
     return Algorithm(GradientTracking(random_steps=True), name="scaffnew").replace(**parameters)
 
 
@@ -259,14 +268,14 @@ def scaffold(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def scallion(**parameters: Unpack[Changes]) -> Algorithm:
-    """SCAFFOLD with one vector up, quantized without bias. Huang, Li and Li, ICLR 2024, Algorithm 2."""
+    """SCAFFOLD with one vector up: quantized without bias. Huang, Li and Li, ICLR 2024, Algorithm 2."""
     uplink = Compressed(QSGD(4), granularity="layer")
     return Algorithm(SCALLION(), uplink, name="scallion").replace(**parameters)
 
 
 @_recipe
 def scafcom(**parameters: Unpack[Changes]) -> Algorithm:
-    """SCAFFOLD with local momentum and one vector up, compressed with bias. Huang, Li and Li, ICLR 2024, Algorithm 3."""
+    """SCAFFOLD with local momentum: one vector up, compressed with bias. Huang, Li and Li, ICLR 2024, Algorithm 3."""
     uplink = Compressed(TopK(1 / 64))
     return Algorithm(SCAFCOM(), uplink, name="scafcom").replace(**parameters)
 
@@ -280,39 +289,48 @@ def fed_amd(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def bvr_l_sgd(**parameters: Unpack[Changes]) -> Algorithm:
-    """Large-batch gradients, then recursive local steps from their mean. Murata and Suzuki, ICML 2021."""
+    """Large batches, then recursive steps: local ones, from the mean of the large-batch gradients.
+
+    Murata and Suzuki, ICML 2021.
+    """
     return Algorithm(BVRLSGD(), name="bvr_l_sgd").replace(**parameters)
 
 
 @_recipe
 def fed_page(**parameters: Unpack[Changes]) -> Algorithm:
-    """A recursive gradient estimate that all clients renew with probability p. Zhao, Li and Richtarik, 2021."""
+    """A recursive gradient estimate: all clients renew it with probability p. Zhao, Li and Richtarik, 2021."""
     return Algorithm(FedPAGE(), name="fed_page").replace(**parameters)
 
 
 @_recipe
 def minibatch_sgd(**parameters: Unpack[Changes]) -> Algorithm:
-    """One step per round with the mean gradient at the server's model."""
+    """One step per round: with the mean gradient at the server's model."""
     return Algorithm(MinibatchSGD(), name="minibatch_sgd").replace(**parameters)
 
 
 @_recipe
 def ef21(**parameters: Unpack[Changes]) -> Algorithm:
-    """Compressed differences between gradients and a state. Richtarik, Sokolov and Fatkhullin, NeurIPS 2021, Algorithm 2."""
+    """Compressed gradient differences: to a state that client and server share.
+
+    Richtarik, Sokolov and Fatkhullin, NeurIPS 2021, Algorithm 2.
+    """
     uplink = Compressed(TopK(1 / 64))
     return Algorithm(EF21(), uplink, SGD(server_lr=0.05), name="ef21").replace(**parameters)
 
 
 @_recipe
 def ef21_sgdm(**parameters: Unpack[Changes]) -> Algorithm:
-    """EF21 on moving averages of mini-batch gradients. Fatkhullin, Tyurin and Richtarik, NeurIPS 2023, Algorithm 1."""
+    """EF21 with momentum: on moving averages of mini-batch gradients.
+
+    Fatkhullin, Tyurin and Richtarik, NeurIPS 2023, Algorithm 1.
+    """
     uplink = Compressed(TopK(1 / 64))
     return Algorithm(EF21SGDM(), uplink, SGD(server_lr=0.05), name="ef21_sgdm").replace(**parameters)
 
 
 @_recipe
 def ef21_p(**parameters: Unpack[Changes]) -> Algorithm:
-    """EF21 up; down, the compressed difference to the model that clients have. Gruntkowska et al., ICML 2023."""
+    """EF21 up, model differences down: to the model that clients have. Gruntkowska et al., ICML 2023."""
     uplink, downlink = Compressed(TopK(1 / 64)), Broadcast(TopK(1 / 64))
     return Algorithm(EF21(), uplink, SGD(server_lr=0.05), downlink, name="ef21_p").replace(**parameters)
 
@@ -326,21 +344,27 @@ def ef21_bc(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def diana(**parameters: Unpack[Changes]) -> Algorithm:
-    """Unbiased quantized differences between gradients and a shared shift. Mishchenko et al., 2019, Algorithm 1."""
+    """Quantized differences to a shift: of gradients, unbiased, with a shift that both sides know.
+
+    Mishchenko et al., 2019, Algorithm 1.
+    """
     uplink = Compressed(QSGD(4), granularity="layer")
     return Algorithm(DIANA(), uplink, SGD(server_lr=0.05), name="diana").replace(**parameters)
 
 
 @_recipe
 def vr_diana(**parameters: Unpack[Changes]) -> Algorithm:
-    """DIANA on small batches with variance reduction. Horvath et al., 2019, Algorithm 2, variant L-SVRG."""
+    """DIANA with variance reduction: on small batches. Horvath et al., 2019, Algorithm 2, variant L-SVRG."""
     uplink = Compressed(QSGD(4), granularity="layer")
     return Algorithm(VRDIANA(), uplink, SGD(server_lr=0.05), name="vr_diana").replace(**parameters)
 
 
 @_recipe
 def marina(**parameters: Unpack[Changes]) -> Algorithm:
-    """Compressed gradient differences; full gradients with probability p. Gorbunov et al., ICML 2021, Algorithms 1 and 4."""
+    """Compressed changes of gradients: full gradients with probability p.
+
+    Gorbunov et al., ICML 2021, Algorithms 1 and 4.
+    """
     uplink = Compressed(QSGD(4), granularity="layer")
     return Algorithm(MARINA(), uplink, SGD(server_lr=0.05), name="marina").replace(**parameters)
 
@@ -361,7 +385,7 @@ def fed_laconic(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_laconic_1(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedBNLACA with heavy sign at 1/16 per layer both ways: the first version of `fed_laconic`.
+    """The first version of `fed_laconic`: FedBNLACA with heavy sign at 1/16 per layer both ways.
 
     A kept entry costs its position and one bit. A client that was absent for any number of rounds gets one packet. The
     parts are those of `fed_bnlaca`, with a local learning rate of 0.1. Results: docs/results.md.

@@ -24,6 +24,7 @@ class RelativeThreshold(Part):
     constant: Annotated[float, Field(ge=0)] | Literal["suggested"] | None = None
     """C, or D of accelerated aggregation."""
     alpha: Annotated[float, Field(gt=0)] = 1.0
+    """alpha of C / (alpha n)."""
 
     def limit(self, context: RoundContext) -> float | None:
         """The threshold in this round; None if neither `threshold` nor `constant` is set."""

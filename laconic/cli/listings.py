@@ -32,18 +32,16 @@ def list_algorithms(name: str | None) -> None:
 
 
 def _algorithms() -> Table:
-    """One line per algorithm. A narrow terminal has no room for the parts."""
+    """One line per algorithm, which fits 100 columns. A narrower terminal has no room for the parts."""
     usual = {slot: part.name for slot, part in make("fed_avg").parts().items()}
     rows = [("algorithm", "paper", "what it does", "parts other than fed_avg's")]
     for name, recipe in RECIPES.items():
         parts = ", ".join(part.name for slot, part in recipe().parts().items() if part.name != usual[slot])
         rows.append((name, *_described(recipe), parts))
-    shown = 4 if stdout.width >= 110 else 3
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)][:shown]
-    # The description is cut to the room that is left, so that every algorithm has one line.
-    widths[2] = min(widths[2], stdout.width - sum(widths) + widths[2] - 2 * shown)
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    shown = 4 if stdout.width >= sum(widths) + 3 else 3
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for name, width in zip(rows[0], widths, strict=False):
+    for name, width in zip(rows[0][:shown], widths, strict=False):
         table.add_column(name, width=width, no_wrap=True, overflow="ellipsis")
     for row in rows[1:]:
         table.add_row(*map(escape, row[:shown]))
@@ -52,13 +50,13 @@ def _algorithms() -> Table:
 
 
 def _described(recipe: Recipe) -> tuple[str, str]:
-    """The paper of a recipe, as first author and year, and its description without the citation."""
-    text = (inspect.getdoc(recipe) or "").partition("\n\n")[0].replace("\n", " ")
+    """The paper of a recipe, as first author and year, and the first words of its docstring, up to a colon or stop."""
+    text = " ".join((inspect.getdoc(recipe) or "").split())
+    what = re.split(r"[:;.](?: |$)", text)[0].replace("`", "")
     found = re.search(CITATION, text)
     if found is None:
-        return "Laconic" if "laconic" in recipe.__name__ else "", text.rstrip(".")
-    paper = f"{found['author']} {found['year']}" if found["author"] else "FedBNLACA"
-    return paper, text[: found.start()].rstrip(" .(") or text
+        return "Laconic" if "laconic" in recipe.__name__ else "", what
+    return f"{found['author']} {found['year']}" if found["author"] else "FedBNLACA", what
 
 
 def _algorithm(chosen: Algorithm) -> list[Table]:

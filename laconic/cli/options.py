@@ -168,7 +168,7 @@ CostRanking = Annotated[
     ),
 ]
 Out = Annotated[Path | None, _output("--out", help="Directory to write to. Default: a new one in runs/.")]
-Resume = Annotated[bool, _output("--resume", help="Continue what was interrupted in --out.")]
+Resume = Annotated[bool, _output("--resume", help="Continue an interrupted run or comparison in --out.")]
 FromRound = Annotated[
     int | None,
     _output(

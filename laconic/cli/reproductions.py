@@ -92,17 +92,17 @@ def _show(study: Study, data: Data) -> None:
 
 
 def _list() -> object:
-    table = new_table("name", "what", "paper", "without --full")
+    table = new_table("name", "what", "paper", "the short form runs")
     for name, reproduction in REPRODUCTIONS.items():
         paper = reproduction.paper.partition(". ")[0].partition("; ")[0]
         table.add_row(name, reproduction.what, paper, _shortened([*reproduction.studies.values()]))
     table.caption_justify = "left"
-    table.caption = "A shortened study takes minutes to an hour; --full runs all settings, rounds and seeds."
+    table.caption = "The short form, the default, takes minutes to an hour. --full runs everything, with all seeds."
     return table
 
 
 def _shortened(studies: Sequence[Study]) -> str:
-    """What is shortened, in words."""
+    """What the short form of a reproduction runs, in words."""
     included = [study for study in studies if study.short is None or not study.short.left_out]
     words = [f"{len(included)} of {len(studies)} studies"] if len(included) < len(studies) else []
     extents: dict[tuple[str, int], list[int]] = {}
@@ -111,7 +111,7 @@ def _shortened(studies: Sequence[Study]) -> str:
             extents.setdefault((what, total), []).append(shortened)
     for (what, total), counts in extents.items():
         words.append(f"{' to '.join(map(str, sorted({min(counts), max(counts)})))} of {total} {what}")
-    return ", ".join(words) or ("all, one seed" if any(study.seeds > 1 for study in studies) else "all")
+    return ", ".join(words) or ("everything, one seed" if any(study.seeds > 1 for study in studies) else "everything")
 
 
 def _extents(study: Study) -> Iterator[tuple[str, int, int]]:

@@ -18,9 +18,9 @@ def encode(tensor: Tensor, compressor: str | Compressor = "dense", seed: int = 0
     """Encode a float32 or float64 tensor as one self-contained packet: a header of 15 bytes and the compressed body.
 
     Args:
-        tensor: a tensor of any shape; it is flattened.
-        compressor: a compressor, or its name, such as `top_k:1/64` or `sign@chunk:4096`.
-        seed: the seed of a random compressor.
+        tensor: A tensor of any shape; it is flattened.
+        compressor: A compressor, or its name, such as `top_k:1/64` or `sign@chunk:4096`.
+        seed: The seed of a random compressor.
 
     >>> data = encode(torch.tensor([0.5, -2.0, 0.25, 1.0]), "top_k:1/2")
     >>> decode(data, 4)
@@ -34,7 +34,12 @@ def encode(tensor: Tensor, compressor: str | Compressor = "dense", seed: int = 0
 
 
 def decode(data: Buffer, size: int) -> Tensor:
-    """Decode a packet of `encode` to a vector of `size` entries; `PacketError` if the bytes are invalid."""
+    """Decode a packet of `encode`. Raises `PacketError` if the bytes are invalid.
+
+    Args:
+        data: The packet.
+        size: The number of entries of the tensor that was encoded. The result is flat.
+    """
     for dtype in (torch.float32, torch.float64):
         layout = vector_layout(size, dtype)
         try:

@@ -80,8 +80,12 @@ def load(
         name: A name of `datasets()`; `file.py` or `file.py:function` (see `from_file`); a CSV or Parquet file, or a folder
             of them, as in `patients.csv:target=ill,client=hospital` (see `from_table`); or a folder of images
             (see `from_images`).
-        partition: Defaults to the data set's own: `natural` if it has natural clients, else `iid`.
-        clients: Defaults to 100 (digits: 20), or to all natural clients.
+        clients: The number of clients. Defaults to 100 (digits: 20), or to all natural clients.
+        partition: How examples are divided among clients. Defaults to the data set's own: `natural` if it has natural
+            clients, else `iid`.
+        seed: The seed of the partition.
+        data_dir: A folder that is searched for the files before $LACONIC_DATA and the cache folder.
+        download: Whether to download files that are missing.
         augment: Random augmentation of images in training, as in `crop:4+flip`.
         skip_empty: Leave out clients of your own data that have no examples.
     """

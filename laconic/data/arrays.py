@@ -36,7 +36,11 @@ def from_arrays(
     model's `forward`.
 
     Args:
+        clients: The (inputs, targets) of each client.
+        test: The (inputs, targets) that the server evaluates the model on.
         kind: Defaults to classification for integer or text targets, regression for floating-point targets.
+        classes: The number of classes. Defaults to the largest class in the data plus one.
+        name: The name of the data in tables and reports.
         labels: The class names, if targets are text: class i is labels[i]. Defaults to all names in the data in
             alphabetical order. A node, which has only a part of the data, must pass all labels.
         normalize: (mean, standard deviation): per channel of images, or per column of a table. Pixels that are integers

@@ -106,6 +106,10 @@ class AugmentedImages(FederatedData):
 def augment(data: ClientData, augmentation: str | Augmentation) -> ClientData:
     """Return the same images with augmented training batches.
 
+    Args:
+        data: Images in memory.
+        augmentation: `crop[:PADDING]` (a random crop after padding), `flip` (a random horizontal flip), or both joined by +.
+
     >>> from laconic.data import load
     >>> augment(load("digits"), "crop:1+flip").augmentation
     Augmentation(transforms=(RandomCrop(padding=1), RandomFlip()))

@@ -48,11 +48,20 @@ def from_hugging_face(
     clients, as for a named data set. A data set with `set_transform` is read batch by batch, any other one once.
 
     Args:
+        data: The data set, or one data set per client as listed above.
         inputs: The input's column, or several columns of numbers. Default: all columns but the target and the client.
         target: The target's column. Default: "label", "labels" or "target".
         client: The column that names each example's client. Default: "client" or "client_id", if there is one.
+        clients: The number of clients, if the data does not name them. Default: 100.
+        partition: How examples are divided, if the data does not name clients. Default: iid.
         test: The test set. Default: the split "test" or "validation".
+        kind: As for `from_arrays`.
+        classes: The number of classes. Default: that of the target's `ClassLabel`, or found in the data.
+        name: The name of the data in tables and reports.
         normalize: As for `from_arrays`. Images are scaled to -1..1 by default.
+        seed: The seed of the partition.
+        in_memory: Read every example once and keep it, even if the data set has a transform.
+        skip_empty: Leave out clients without examples instead of refusing them.
     """
     parts, names, test, has_clients = _clients(data, test, client)
     if not parts:

@@ -34,10 +34,13 @@ def from_images(
     Folders `root/train` and `root/test` may contain these. Images are kept as uint8 and scaled to -1..1 for the model.
 
     Args:
+        root: The folder.
         size: Resize every image to `size` x `size`. Without it, all images must have the same size.
         clients: Number of clients, if the folders do not name them (default: 100). Or a random subset of those that do.
         partition: How images are divided, if the folders do not name clients. Default: iid.
         test: Share of each client's images that is held out, the same ones with every seed, if there is no folder `test`.
+        seed: The seed of the partition.
+        skip_empty: Leave out clients without examples instead of refusing them.
     """
     root = Path(root)
     files = sorted(file for file in root.rglob("*") if file.suffix.lower() in IMAGES)

@@ -210,14 +210,20 @@ def from_datasets(
 
     A sample is a pair (input, target) or a dict. Data sets are read batch by batch, so that random augmentation differs
     between epochs. Each batch is read with torch, NumPy and `random` seeded, so that a run repeats. `TensorDataset`,
-    its subsets and lists are not random and are read at once, as is the test set. The other arguments are those of
-    `from_arrays`.
+    its subsets and lists are not random and are read at once, as is the test set.
 
     Args:
+        clients: The data set of each client.
+        test: The data set, or pair of arrays, that the server evaluates the model on.
+        kind: As for `from_arrays`.
         classes: Without it, classification takes one pass over all examples to count the classes.
+        name: The name of the data in tables and reports.
+        normalize: As for `from_arrays`.
+        labels: As for `from_arrays`.
         inputs: The input's key, or several keys of numbers, if samples are dicts. Default: all keys but the target.
         target: The target's key, if samples are dicts. Default: "label", "labels" or "target".
         in_memory: Read every example once and keep it. Random augmentation is then frozen.
+        skip_empty: Leave out clients without examples instead of refusing them.
     """
     columns = Columns(inputs, target, next_token=kind == "next_token")
     for client, dataset in enumerate(clients):

@@ -43,14 +43,22 @@ def from_table(
     this. A file named `test` in a folder is the test set.
 
     Args:
+        table: The file, folder or DataFrame.
+        target: The column to predict.
         inputs: The columns of numbers that the model gets. Default: all but `target` and `client`.
         client: The column that names each row's client. Without it, each file of a folder is a client, and the rows of one
-            file are divided by `partition` (default: iid) among `clients` (default: 100).
+            file are divided among clients.
+        clients: The number of clients, if the rows of one file are divided. Default: 100.
+        partition: How the rows of one file are divided. Default: iid.
         test: Share of each client's rows that is held out for the test, the same rows with every seed.
+        kind: Defaults to what the target column suggests, as above.
+        classes: As for `from_arrays`.
         labels: As for `from_arrays`.
         scale: Subtract the mean of each input column and divide by its standard deviation. Both are computed from the
             training rows of all clients together, so every client's inputs depend on the others' data. In a deployment,
             pass the same `normalize` to `from_arrays` on every node instead.
+        seed: The seed of the partition.
+        skip_empty: Leave out clients without examples instead of refusing them.
     """
     name, sources, test_source = _sources(table)
     read = _Reader(target, inputs, client)

@@ -57,6 +57,8 @@ class LocalFederation:
             # No network access beyond this machine.
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
+            # Plain JSON from `flwr`. Notebooks set FORCE_COLOR.
+            "FORCE_COLOR": "",
         }
         # Flower starts its own commands by name.
         commands = str(Path(sys.executable).parent)

@@ -36,7 +36,7 @@ class Settings(BaseModel):
     seed: int = Field(0, ge=0)
     """Random seed."""
     subspace: Share | None = None
-    """Train only this share of the numbers of large layers, such as 1/10, in a random subspace. Default: all numbers."""
+    """Train large layers in a random subspace of this share of their size, such as 1/10. Default: the whole space."""
     eval_every: int = Field(5, ge=1)
     """Rounds between evaluations; the last round is always evaluated."""
     metrics: str | None = None
@@ -54,7 +54,7 @@ class Settings(BaseModel):
     client_eval: float | None = Field(None, gt=0, lt=1)
     """Share of each client's examples, such as 0.2, to hold out and evaluate by client."""
     personalize: int | None = Field(None, ge=1)
-    """With client_eval: also evaluate each client's own model, after this many local steps."""
+    """With client_eval: also evaluate each client's model after this many local steps of its own."""
     defense: Defenses = Defenses()
     """Robust aggregation, clipping and differential privacy."""
     max_violations: int = Field(3, ge=1)
@@ -76,7 +76,7 @@ class Settings(BaseModel):
     store_cache: ByteSize = ByteSize(500_000_000)
     """Size of the disk store's in-memory cache, such as 200MB."""
     engine: Literal["inline", "processes", "ray", "auto"] = "inline"
-    """What runs the clients: threads of this process (inline), worker processes, either by a fixed rule (auto), or Ray."""
+    """What runs the clients: threads (inline), worker processes, one of these by the run's length (auto), or Ray."""
     ray: RaySettings = Field(default_factory=RaySettings)
     """The Ray engine."""
 

@@ -26,3 +26,5 @@ def test_the_site(tmp_path: Path) -> None:
     for page in pages:
         found = loaded.search(page.read_text())
         assert found is None, f"{page.name}: {found and found[0]}"
+    reference = (tmp_path / "site/reference/python.html").read_text()
+    assert "<blockquote" not in reference and 'class="gp"' in reference, "doctests are code"

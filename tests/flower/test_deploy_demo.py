@@ -141,3 +141,14 @@ def test_a_demonstration_whose_processes_die_says_so(tmp_path, name):
     assert process.returncode not in (0, None)
     assert f"{'superlink' if name == 'superlink' else 'node-0'} has ended (-9)" in complaint
     assert gone(tmp_path)
+
+
+def test_flower_prints_plain_json_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    from laconic.flower.local_federation import LocalFederation
+
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as ipykernel does; Flower prints its JSON with rich
+    environment = LocalFederation(tmp_path, nodes=1).environment
+    assert Console(_environ=os.environ).is_terminal
+    assert not Console(_environ=environment).is_terminal

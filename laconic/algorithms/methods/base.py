@@ -172,7 +172,9 @@ class LocalMethod(Method):
     local_steps: Count | None = None
     """K; 10 if neither steps nor epochs are set."""
     local_epochs: Count | None = None
+    """Passes over the client's examples, instead of `local_steps`."""
     batch_size: Count = 32
+    """Examples per local step."""
     batch_order: BatchOrder = "shuffled"
     """`fixed`: the order of the client's data, the same in every round."""
     local_schedule: Schedule = RateSchedule()

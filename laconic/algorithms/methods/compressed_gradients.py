@@ -38,6 +38,7 @@ class CompressedGradients(Method):
 
     gradient = SharedState()
     batch_size: Count | Literal["full"] = "full"
+    """Examples per gradient; `full`: all of the client's examples."""
     clip_norm: ClipNorm = None
     """Gradients with a larger norm are scaled to this norm."""
     absent: ClassVar[Mapping[str, str]] = ONE_STEP
@@ -78,6 +79,7 @@ class EF21SGDM(EF21):
     """
 
     batch_size: Count | Literal["full"] = 32
+    """Examples per gradient; `full`: all of the client's examples."""
     momentum_rate: Annotated[float, Field(gt=0, le=1)] = 0.1
     """r, the weight of a new gradient in the average (eta in the paper); 1 is EF21."""
     sensitivity = CompressedGradients.sensitivity
@@ -128,6 +130,7 @@ class VRDIANA(DIANA):
     """
 
     batch_size: Count | Literal["full"] = 32
+    """Examples per gradient; `full`: all of the client's examples."""
     probability: Annotated[float, Field(ge=0, le=1)] = 0.1
     """p. [V] uses 1 over the number of examples, for batches of one example."""
     sensitivity = CompressedGradients.sensitivity

@@ -175,6 +175,7 @@ class RenewedGradient(UpdatedGradient):
     """An estimate g that all N clients renew with probability p; the first g needs a renewal, too."""
 
     probability: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """p, the probability that a round renews g."""
 
     def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
         renewed = PREVIOUS not in state or context.generator(Draw.RENEWAL).random() < self.probability
@@ -232,6 +233,7 @@ class MARINA(RenewedGradient):
     """w -= b g. The uplink's compressor, which must be unbiased, compresses the differences without memory."""
 
     probability: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """p, the probability that a round renews g."""
     absent: ClassVar[Mapping[str, str]] = ONE_STEP
 
     def resolve(self, uplink: Uplink) -> Self:

@@ -28,10 +28,15 @@ class Adaptive(Optimizer):
     """
 
     server_lr: Rate = 0.03
+    """b, the server's learning rate."""
     beta1: Decay = 0.9
+    """b1, the decay of m."""
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
+    """eps. It bounds the step of entries whose v is small."""
     bias_correction: bool = False
+    """Divide m by 1 - b1^t and v by 1 - b2^t in step t, as Adam does."""
     server_schedule: Schedule = RateSchedule()
+    """The factor on `server_lr` in each round."""
     average: Window = 1
 
     def init(self, model: Tensor) -> State:
@@ -85,6 +90,7 @@ class Adam(Adaptive):
     """FedAdam [R, Algorithm 2]: v = b2 v + (1 - b2) y^2."""
 
     beta2: Decay = 0.99
+    """b2, the decay of v."""
 
     @property
     def second_decay(self) -> float:
@@ -115,6 +121,7 @@ class AMSGrad(Adam):
     """
 
     epsilon_inside: bool = False
+    """The denominator is sqrt(vhat + eps) instead of sqrt(vhat) + eps."""
 
     def init(self, model: Tensor) -> State:
         return super().init(model) | {"vhat": torch.zeros_like(model)}

@@ -30,6 +30,7 @@ class Optimizer(Part):
     """Base of the server optimizers; `server_lr` is b, the server's learning rate."""
 
     server_lr: Rate
+    """b, the server's learning rate."""
     server_schedule: Schedule = RateSchedule()
     """The factor on `server_lr` in each round."""
     average: Window = 1

@@ -18,9 +18,13 @@ class SGD(Optimizer):
     """
 
     server_lr: Rate = 1.0
+    """b, the server's learning rate."""
     momentum: Decay = 0.0
+    """The decay of the momentum u; 0 is plain SGD."""
     nesterov: bool = False
+    """Nesterov's momentum instead of heavy-ball momentum."""
     server_schedule: Schedule = RateSchedule()
+    """The factor on `server_lr` in each round."""
     average: Window = 1
 
     @property

@@ -36,6 +36,7 @@ class LAG(SkippingUplink):
     weight: Annotated[float, Field(ge=0)] = 0.1
     """xi, the weight of each step."""
     alpha: Annotated[float, Field(gt=0)] = 1.0
+    """The step size of LAG's rule, in units of the local learning rate."""
     rule: Literal["update", "model"] = "update"
     """`model` replaces ||y - r|| by smoothness ||w - w'||, with w' the model of the last update sent [B, (2)]."""
     smoothness: Annotated[float, Field(gt=0)] | None = None

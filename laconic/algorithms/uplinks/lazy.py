@@ -31,6 +31,7 @@ class ReferenceUplink(CompressedUplink):
     """The base of uplinks with a reference r, the last update that the client sent."""
 
     compressor: AnyCompressor = Dense()
+    """C, or its spelling, such as top_k:1/64. Dense by default: an update is sent whole or skipped."""
 
     @property
     def has_reference(self) -> bool:

@@ -40,7 +40,15 @@ class Compressor(Part):
     """Defaults that differ after a `+`."""
 
     def compress(self, x: Floats, rng: np.random.Generator) -> Form:
-        """The form of one group: `Levels`, `Signs`, `Kept`, or a NumPy vector. All random draws must come from `rng`."""
+        """Compress one group.
+
+        Args:
+            x: The entries of the group.
+            rng: All random draws must come from this generator.
+
+        Returns:
+            The group's form: `Levels`, `Signs`, `Kept`, or a NumPy vector.
+        """
         raise NotImplementedError
 
     def forms(self, entries: Floats, bounds: Bounds, rng: np.random.Generator) -> list[Form]:

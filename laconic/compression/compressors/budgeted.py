@@ -84,6 +84,7 @@ class Stochastic(Budgeted):
     """
 
     budget: Budget | Literal["auto"] = "auto"
+    """The number of nonzero entries of a group: a share of its entries if at most 1, otherwise a count."""
     participants: Annotated[int, Field(ge=1)] = 1
     """n of the `auto` budget. The link sets it in every round."""
     biased = False
@@ -142,6 +143,7 @@ class DeadZone(Budgeted):
     """
 
     budget: Budget | Literal["auto"] = "auto"
+    """The number of nonzero entries of a group: a share of its entries if at most 1, otherwise a count."""
 
     def automatic(self, size: int) -> int:
         return size // 40

@@ -21,7 +21,9 @@ class Chain(Compressor):
     """
 
     first: Compressor
+    """Selects entries exactly, as top_k does."""
     second: Compressor
+    """Compresses the values of these entries."""
     sparse = True
     exact = False
 

@@ -29,6 +29,7 @@ class Cast(Compressor):
     """Sixteen bits per entry, rounded to nearest. Values beyond the range of the type are clipped."""
 
     kind: Literal["float16", "bfloat16"] = "float16"
+    """The 16-bit type."""
     rounds_entries = True
 
     def compress(self, x: Floats, rng: np.random.Generator) -> Form:

@@ -30,8 +30,11 @@ class QSGD(Compressor):
     """
 
     bits: Bits = 4
+    """Bits per entry, one of them for the sign."""
     norm: Literal["l2", "max"] = "l2"
+    """The norm that scales the levels."""
     damped: bool = False
+    """Divide by 1 + omega, so that C is contractive."""
     in_chain: ClassVar[Mapping[str, Any]] = {"norm": "max"}
 
     @model_validator(mode="after")
@@ -98,8 +101,11 @@ class Uniform(Compressor):
     """
 
     bits: Bits = 8
+    """Bits per entry."""
     rounding: Literal["stochastic", "nearest", "authors"] = "stochastic"
+    """How an entry is rounded to the grid."""
     zero_point_noise: Annotated[int, Field(ge=0)] = 0
+    """The largest random shift of the grid, in steps."""
     rounds_entries = True
 
     def compress(self, x: Floats, rng: np.random.Generator) -> Form:

@@ -39,8 +39,11 @@ class HeavySign(Compressor):
     """
 
     ratio: Ratio = 0.05
+    """The share of a group's entries that is kept; at least one entry."""
     scale: Literal["kept", "printed"] = "kept"
+    """The mean magnitude of the `kept` entries, or of all d entries as the paper prints it (`printed`)."""
     coding: Coding = "ans"
+    """How positions are coded: `ans` with entropy coding, `rice` without it."""
     sparse = True
     exact = False
 

@@ -31,7 +31,9 @@ class TopK(Compressor):
     """
 
     ratio: Ratio = 1 / 64
+    """The share of a group's entries that is kept; at least one entry."""
     coding: Coding = "ans"
+    """How positions are coded: `ans` with entropy coding, `rice` without it."""
     sparse = True
 
     def compress(self, x: Floats, rng: np.random.Generator) -> Form:
@@ -51,7 +53,9 @@ class RandomK(Compressor):
     """k random entries of each group, times d/k if `unbiased`. Their positions are drawn from a seed, which is sent."""
 
     ratio: Ratio = 1 / 64
+    """The share of a group's entries that is kept; at least one entry."""
     unbiased: bool = True
+    """Multiply the kept entries by d/k, so that C(x) is x on average."""
     sparse = True
 
     def forms(self, entries: Floats, bounds: Bounds, rng: np.random.Generator) -> list[Form]:

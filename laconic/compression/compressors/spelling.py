@@ -24,6 +24,9 @@ _FRACTION = re.compile(r"\d+/\d+")
 def parse_compressor(text: str) -> Compressor:
     """Parse a compressor.
 
+    Args:
+        text: A name, its main parameter after a colon, and others as `,name=value`; two of these joined by + are a chain.
+
     >>> parse_compressor("top_k:1/64")
     TopK(ratio=0.015625, coding='ans')
     >>> str(parse_compressor("top_k:0.01+qsgd:4"))
