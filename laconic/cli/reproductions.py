@@ -17,7 +17,7 @@ from laconic.core.errors import ConfigError, Interrupted
 from laconic.report.tables import new_table
 from laconic.report.units import duration
 from laconic.reproduce.catalog import REPRODUCTIONS, find
-from laconic.reproduce.document import render, save
+from laconic.reproduce.document import load, render, save
 from laconic.reproduce.runner import Data, Skipped, collect
 from laconic.reproduce.study import Mode, Reproduction, Study
 from laconic.reproduce.tables import BRACKETS, about, grid, verdicts
@@ -41,7 +41,7 @@ def reproduce(
         return
     output = docs or (Path("docs") if Path("docs/data").is_dir() else runs)
     if page:
-        say(f"The pages are {' and '.join(map(str, render(output)))}")
+        say(f"written: {', '.join(map(str, render(output)))}")
         return
     if quick and full:
         raise ConfigError("--quick and --full: only one of the two is allowed")
@@ -68,14 +68,14 @@ def _reproduce(name: str, reproduction: Reproduction, mode: Mode, runs: Path, do
             except Interrupted as stop:
                 stop.again = shlex.join(["laconic", *sys.argv[1:]])
                 raise
-            _show(study, data)
+            _show(study, data, docs)
             if mode != "quick":
                 for path in save(key, study, data, docs):
                     say(f"written: {path}")
     say(f"\n{name} took {duration(time.perf_counter() - started)}\n")
 
 
-def _show(study: Study, data: Data) -> None:
+def _show(study: Study, data: Data, docs: Path) -> None:
     cells = grid(study, data)
     table = new_table(*cells.head)
     for row in cells.rows:
@@ -85,9 +85,9 @@ def _show(study: Study, data: Data) -> None:
     if data["mode"] == "quick":
         say("This only checks that the study runs; its numbers say nothing about the paper.")
         return
-    colors = {True: "green", False: "red", None: "dim"}
-    for text, verdict in verdicts(study, data).items():
-        word = f"[{colors[verdict.holds]}]{verdict.word}[/]"
+    colors = {"holds": "green", "fails": "red", "undecided": "yellow", "one seed": "yellow", "not judged": "dim"}
+    for text, verdict in verdicts(study, data, load(study.beside, docs) if study.beside else None).items():
+        word = f"[{colors[verdict.kind]}]{verdict.word}[/]"
         stdout.print(f"  {word}: {escape(text)} ({escape(verdict.evidence)})", highlight=False, soft_wrap=True)
 
 
