@@ -51,7 +51,7 @@ class Verdict:
     @property
     def word(self) -> str:
         """The kind in words."""
-        return self.kind if self.agrees is None else f"one seed, which {'agrees' if self.agrees else 'disagrees'}"
+        return self.kind if self.agrees is None else f"one seed, {'agrees' if self.agrees else 'disagrees'}"
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def judge(claim: Comparable, results: Results, *, exact: bool = False) -> Verdic
     >>> def runs(*values): return {seed: Result({FINAL.name: value}) for seed, value in enumerate(values)}
     >>> claim = Claim(FINAL, "more", "a", "b")
     >>> judge(claim, {"a": runs(80.0, 81.0, 82.0), "b": runs(78.0, 79.2, 79.9)})
-    Verdict(kind='holds', evidence='a 81.0; b 79.0; difference +2.0, 95 % interval [+1.5, +2.4], 3 seeds', agrees=None)
+    Verdict(kind='holds', evidence='a 81.0; b 79.0; difference +2.0, 95 % interval [+1.6, +2.3], 3 seeds', agrees=None)
     >>> judge(claim, {"a": runs(80.0, 81.0, 82.0), "b": runs(78.0, 79.2, 81.9)}).kind
     'undecided'
     >>> judge(claim, {"a": runs(80.0), "b": runs(78.0)})
@@ -131,7 +131,7 @@ def judge(claim: Comparable, results: Results, *, exact: bool = False) -> Verdic
         return Verdict("not judged", "no seed that all of its runs have")
     comparisons = claim.comparisons(results, seeds)
     evidence = claim.evidence(results, seeds)
-    if all(each.interval() == (-inf, inf) for each in comparisons):
+    if all(pair == (-inf, inf) for each in comparisons for pair in each.differences.values()):
         return Verdict("not judged", f"{evidence}: nothing to compare")
     holds = all(each.slack >= 0 for each in comparisons)
     if exact:

@@ -153,9 +153,7 @@ def _paper(paper: str, docs: Path) -> str:
     lines = [
         f"# {paper}",
         "",
-        *filter(None, [_discussion(docs, "findings").get(paper, "")]),
-        "",
-        "[How claims are judged](../reproductions.md).",
+        "[Findings, and how claims are judged](../reproductions.md).",
         "",
         "| name | what | studies run | " + " | ".join(KINDS) + " |",
         "|---|---|---|" + "---|" * len(KINDS),

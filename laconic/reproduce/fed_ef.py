@@ -299,7 +299,7 @@ FIGURE_4 = Reproduction(
     PAPER,
     {
         "fed-ef-figure4-n": _figure_4(
-            "n", _ALL, "--clients {0} --participants {0}", Short(rounds=30), ("n = 20", "n = 40")
+            "n", _ALL, "--clients {0} --participants {0}", Short(rounds=40), ("n = 20", "n = 40")
         ),
         "fed-ef-figure4-m": _figure_4("m", _SOME, "--participants {}", Short(rounds=40), ("m = 20", "m = 100")),
     },

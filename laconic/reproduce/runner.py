@@ -86,6 +86,10 @@ class Skipped(Exception):
     """Raised if a study cannot run on this machine or in this mode. The message gives the reason."""
 
 
+class Stopped(Exception):
+    """Raised if a callback stopped a run before its last round. The run can be resumed."""
+
+
 def collect(name: str, study: Study, mode: Mode, folder: Path, callback: Callback, seeds: int | None = None) -> Data:
     """Run a study and return its data."""
     check_possible(study, mode)
@@ -130,26 +134,31 @@ class Runner:
     """Runs an experiment to the extent of a plan, below one folder."""
 
     def __init__(
-        self, experiment: Experiment, wanted: Plan, folder: Path, callback: Callback, stored: Data | None = None
+        self,
+        experiment: Experiment,
+        wanted: Plan,
+        folder: Path,
+        callback: Callback,
+        stored: Data | None = None,
+        threads: int | None = None,
     ) -> None:
         self.experiment, self.plan, self.folder, self.callback = experiment, wanted, folder, callback
+        self.threads = threads
+        """Threads of each run; the default if None."""
         self.newest = date.min
         """The date on which the last run finished."""
         same = stored is not None and stored.get("rounds") == wanted.rounds and "runs" in stored
         self.stored: dict[str, Data] = stored["runs"] if stored is not None and same else {}
         """Published runs of the same length. They are not run again, and their rates are not searched again."""
-        if self.stored and stored is not None:
-            self.newest = date.fromisoformat(stored["date"])
+        self.tried = stored.get("tried") if stored is not None and same else None
+        """How the published rates were chosen."""
 
     def data(self, runs: dict[str, Data]) -> Data:
         """Return the study's data."""
         wanted = self.plan
-        tried = {"rates": wanted.rates, "server_rates": wanted.server_rates, "trial": wanted.trial}
-        searched = {"tried": {key: [*value] if isinstance(value, tuple) else value for key, value in tried.items()}}
-        chosen = any("rate" in run for run in runs.values()) and not self.stored
-        return (
-            _stamp(wanted.mode, self.newest) | {"rounds": wanted.rounds} | (searched if chosen else {}) | {"runs": runs}
-        )
+        tried = {"rates": [*wanted.rates], "server_rates": [*wanted.server_rates], "trial": wanted.trial}
+        searched = {"tried": self.tried or tried} if any("rate" in run for run in runs.values()) else {}
+        return _stamp(wanted.mode, self.newest) | {"rounds": wanted.rounds} | searched | {"runs": runs}
 
     def labels(self) -> list[str]:
         """Return the labels of the plan, and those of other runs that are already finished with as many rounds."""
@@ -235,8 +244,11 @@ class Runner:
     def _run(self, settings: dict[str, Any], directory: Path, label: str) -> tuple[Curve, bool]:
         """Return the evaluations of one run and whether it diverged."""
         # The five papers weigh all clients equally.
-        config = load_config(None, {"weighting": "uniform"}, settings)
+        threads = {} if self.threads is None else {"threads": self.threads}
+        config = load_config(None, {"weighting": "uniform"} | threads, settings)
         records, diverged = run_or_resume(config, directory, [self.callback], label)
+        if len(records) < config.rounds and not diverged:
+            raise Stopped
         metrics = RunDirectory(directory).metrics
         if metrics.exists():
             self.newest = max(self.newest, date.fromtimestamp(metrics.stat().st_mtime))

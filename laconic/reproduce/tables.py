@@ -114,7 +114,8 @@ def verdicts(study: Study, data: Data, beside: Data | None = None) -> dict[str, 
         beside: The data of the study that `study.beside` names.
     """
     numbers = results(study, data)
-    known = {**results(study, beside), **numbers} if beside else numbers
+    # Gaps of runs of different length are not comparable.
+    known = {**results(study, beside), **numbers} if beside and beside["rounds"] == data["rounds"] else numbers
     return {
         text: _not_learned(study, claim, known) or _judged(study, claim, known) for text, claim in study.claims.items()
     }
