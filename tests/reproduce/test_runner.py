@@ -103,4 +103,5 @@ def test_data_survive_the_way_to_disk(tmp_path: Path) -> None:
     written = document.save("bytes-to-accuracy", STUDY, data, tmp_path)
     assert document.load("bytes-to-accuracy", tmp_path) == data
     assert {path.suffix for path in written} == {".json", ".svg", ".md"}
-    assert "Not run yet." in (tmp_path / document.PAGE).read_text()
+    assert "| [Laconic](reproductions/laconic.md) | 1 of 4 |" in (tmp_path / document.PAGE).read_text()
+    assert "Not run yet: `laconic reproduce fedamd-links`." in (tmp_path / "reproductions/laconic.md").read_text()

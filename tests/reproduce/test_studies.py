@@ -117,7 +117,7 @@ def test_the_summary_counts_every_verdict_once() -> None:
             beside = document.load(study.beside, DOCS) if study.beside else None
             kinds.update(verdict.kind for verdict in verdicts(study, data, beside).values())
     (row,) = (line for line in (DOCS / document.PAGE).read_text().splitlines() if line.startswith("| all |"))
-    assert [int(cell) for cell in row.split(" | ")[2:7]] == [kinds[kind] for kind in KINDS]
+    assert [int(cell) for cell in row.strip("| ").split(" | ")[2:]] == [kinds[kind] for kind in KINDS]
 
 
 def test_a_shortened_computation_says_so() -> None:
