@@ -28,6 +28,8 @@ from laconic.run import Callback, Record, Run
 MICROSECONDS = {"logistic": 6, "mlp": 25, "lenet5": 110, "cnn": 1600, "cnn_fashion": 400, "resnet18": 100_000}
 """Time of one example's gradient on one core, by the model's name before the colon. It only sets the order."""
 OTHER_MODELS = 3000
+COMPUTED = 1e-5
+"""Hours of one trial of a study without training."""
 EXAMPLES = 60_000
 """The size of a data set in estimates."""
 REFRESH = 10.0
@@ -145,10 +147,14 @@ class Queue:
         check_possible(study, mode)
         folder = self.runs / (study.folder or name)
         if study.compute is not None:
-            published = len(stored.get("seeds", [0])) if stored is not None and stored["mode"] == mode else 0
-            count = 0 if published >= self.seeds else 1 if study.exact else self.seeds
-            count = 0 if study.exact and published else count
-            return [Job(name, "", k, folder, mode, 0.5, compute=study.compute) for k in range(1, count + 1)]
+            known = stored is not None and (study.exact or stored["mode"] == mode)
+            published = len(stored.get("seeds", [0])) if stored is not None and known else 0
+            count = 1 if study.exact else self.seeds
+            return [
+                Job(name, "", seeds, folder, mode, COMPUTED * study.trials.get(mode, 1), compute=study.compute)
+                for seeds in range(1, count + 1)
+                if published < count
+            ]
         assert study.experiment is not None
         wanted = extent(study, study.experiment, mode, stored, self.seeds)
         return [
@@ -196,7 +202,7 @@ class Queue:
         """Yield the next jobs. A setting has one job at a time, and none after one that failed."""
         busy = set()
         for job in self.jobs:
-            state, place = self.states[job][0], (job.study, job.label)
+            state, place = self.states[job][0], (job.folder, job.label)
             if state == "waiting" and place not in busy and count > 0:
                 count -= 1
                 yield job
@@ -250,7 +256,7 @@ def extent(study: Study, experiment: Experiment, mode: Mode, stored: Data | None
 
 def _published(stored: Data | None, wanted: Plan, seeds: int) -> bool:
     """Whether the published data have these rounds, all settings, and as many seeds."""
-    if stored is None or stored.get("rounds") != wanted.rounds:
+    if stored is None or (stored["mode"], stored.get("rounds")) != (wanted.mode, wanted.rounds):
         return False
     return all(len(stored["runs"].get(label, {"seeds": []})["seeds"]) >= seeds for label in wanted.labels)
 

@@ -147,9 +147,10 @@ class Runner:
         """Threads of each run; the default if None."""
         self.newest = date.min
         """The date on which the last run finished."""
-        same = stored is not None and stored.get("rounds") == wanted.rounds and "runs" in stored
+        extent = (wanted.mode, wanted.rounds)
+        same = stored is not None and "runs" in stored and (stored["mode"], stored["rounds"]) == extent
         self.stored: dict[str, Data] = stored["runs"] if stored is not None and same else {}
-        """Published runs of the same length. They are not run again, and their rates are not searched again."""
+        """Published runs of the same form. They are not run again, and their rates are not searched again."""
         self.tried = stored.get("tried") if stored is not None and same else None
         """How the published rates were chosen."""
 
