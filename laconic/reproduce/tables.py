@@ -226,7 +226,7 @@ def _complete(study: Study, data: Data, seeds: int) -> bool:
 def _left_out(study: Study, data: Data) -> str:
     runs = study.experiment.runs if study.experiment else ()
     left = [label for label in runs if label not in data["runs"]]
-    return f"without {', '.join(left)}" if left else ""
+    return f"without {', '.join(f'`{label}`' for label in left)}" if left else ""
 
 
 def draw(study: Study, data: Data, path: Path) -> bool:

@@ -139,7 +139,7 @@ def test_the_line_above_a_table_says_what_was_run() -> None:
     for changed in ({"rounds": 100}, {"tried": rates | {"server_rates": []}}, {"runs": fewer}):
         assert command(name, study, whole | changed).startswith("A part of"), changed
     assert "100 of 400 rounds: shortened" in about(study, whole | {"rounds": 100})
-    assert "without scaffold" in about(study, whole | {"runs": fewer})
+    assert "without `scaffold`" in about(study, whole | {"runs": fewer})
 
 
 def test_runs_that_all_failed_are_not_judged() -> None:
