@@ -269,5 +269,5 @@ def hours(experiment: Experiment, wanted: Plan, label: str) -> float:
         examples = settings["local_epochs"] * EXAMPLES / clients
     else:
         examples = settings.get("local_steps", 1) * settings.get("batch_size", 32)
-    gradients = (wanted.rounds or settings["rounds"]) * settings.get("participants", clients) * examples
+    gradients: float = (wanted.rounds or settings["rounds"]) * settings.get("participants", clients) * examples
     return gradients * MICROSECONDS.get(str(settings["model"]).partition(":")[0], OTHER_MODELS) / 3.6e9
