@@ -21,14 +21,25 @@ from laconic.reproduce.document import load, save
 from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.options import options
 from laconic.reproduce.progress import Line, write
-from laconic.reproduce.runner import Data, Numbers, Plan, Runner, Skipped, Stopped, check_possible, computed, plan
+from laconic.reproduce.runner import (
+    Data,
+    Numbers,
+    Plan,
+    Runner,
+    Skipped,
+    Stopped,
+    by_seed,
+    check_possible,
+    computed,
+    plan,
+)
 from laconic.reproduce.study import Mode, Study
 from laconic.run import Callback, Record, Run
 
 MICROSECONDS = {"logistic": 6, "mlp": 25, "lenet5": 110, "cnn": 1600, "cnn_fashion": 400, "resnet18": 100_000}
 """Time of one example's gradient on one core, by the model's name before the colon. It only sets the order."""
 OTHER_MODELS = 3000
-COMPUTED = 1e-5
+COMPUTED = 7e-6
 """Hours of one trial of a study without training."""
 EXAMPLES = 60_000
 """The size of a data set in estimates."""
@@ -147,13 +158,12 @@ class Queue:
         check_possible(study, mode)
         folder = self.runs / (study.folder or name)
         if study.compute is not None:
-            known = stored is not None and (study.exact or stored["mode"] == mode)
-            published = len(stored.get("seeds", [0])) if stored is not None and known else 0
-            count = 1 if study.exact else self.seeds
+            known = stored if stored is not None and (study.exact or stored["mode"] == mode) else None
+            count, published = 1 if study.exact else self.seeds, len(by_seed(known)) if known else 0
+            spent = COMPUTED * study.trials.get(mode, 1)
             return [
-                Job(name, "", seeds, folder, mode, COMPUTED * study.trials.get(mode, 1), compute=study.compute)
-                for seeds in range(1, count + 1)
-                if published < count
+                Job(name, "", seeds, folder, mode, spent, stored=known, compute=study.compute)
+                for seeds in range(published + 1, count + 1)
             ]
         assert study.experiment is not None
         wanted = extent(study, study.experiment, mode, stored, self.seeds)
@@ -224,8 +234,9 @@ class Queue:
             return
         study = self.studies[last.study]
         if last.plan is None:
-            rows = [self.outcomes[job] for job in self.jobs if job.study == last.study and job.seeds <= last.seeds]
-            data = computed(last.mode, rows)
+            rows = by_seed(last.stored) if last.stored else {}
+            rows |= {job.seeds - 1: self.outcomes[job] for job in self.outcomes if job.study == last.study}
+            data = computed(last.mode, [*rows.values()])
         else:
             assert last.experiment is not None
             runner = Runner(last.experiment, last.plan, last.folder, Callback(), last.stored)

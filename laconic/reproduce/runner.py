@@ -123,6 +123,17 @@ def computed(mode: Mode, by_seed: list[Numbers]) -> Data:
     return _stamp(mode, date.today()) | {"seeds": [*range(len(by_seed))], "rows": rows}
 
 
+def by_seed(data: Data) -> dict[int, Numbers]:
+    """Return the numbers of each seed of a study without training."""
+    return {
+        seed: {
+            label: {name: values[place] if isinstance(values, list) else values for name, values in row.items()}
+            for label, row in data["rows"].items()
+        }
+        for place, seed in enumerate(data.get("seeds", [0]))
+    }
+
+
 def _stamp(mode: Mode, day: date) -> Data:
     cores = torch.get_num_threads()
     hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{cores} cores, {platform.machine()}"

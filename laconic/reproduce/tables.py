@@ -11,7 +11,7 @@ from typing import Literal
 from laconic.report import COLORS, COSTS, DASHES, beside, scale_costs
 from laconic.reproduce.claims import Comparable, Result, Results, Verdict, judge
 from laconic.reproduce.measures import LAST_FIVE, Curve, both
-from laconic.reproduce.runner import Data, curves, plan
+from laconic.reproduce.runner import Data, by_seed, curves, plan
 from laconic.reproduce.study import Study
 from laconic.reproduce.targets import measures
 from laconic.run import WINDOW
@@ -36,14 +36,8 @@ class Grid:
 def results(study: Study, data: Data) -> Results:
     """Return the measures of each run and seed."""
     if "rows" in data:
-        seeds = data.get("seeds", [0])
-        return {
-            label: {
-                seed: Result({name: value[place] if isinstance(value, list) else value for name, value in row.items()})
-                for place, seed in enumerate(seeds)
-            }
-            for label, row in data["rows"].items()
-        }
+        numbers = by_seed(data)
+        return {label: {seed: Result(rows[label]) for seed, rows in numbers.items()} for label in data["rows"]}
     columns = measures(study, data)
     return {
         label: {

@@ -98,6 +98,22 @@ def test_a_setting_that_cannot_run_does_not_stop_the_others(tmp_path: Path) -> N
     assert "local_lr" in (tmp_path / "runs" / PAGE).read_text()
 
 
+def draw(mode: str, seed: int) -> dict[str, dict[str, float | None]]:
+    return {"a": {FINAL.name: 80.0 + seed}, "b": {FINAL.name: 70.0 + 1.5 * seed}}
+
+
+def test_computed_seeds_are_added_to_published_ones(tmp_path: Path) -> None:
+    study = Study("drawn", compute=draw, measures=(FINAL,), claims=CLAIM)
+    document.save("drawn", study, collect("drawn", study, "short", tmp_path, Callback(), 2), tmp_path / "docs")
+    third = queue({"drawn": study}, tmp_path)
+    assert [job.seeds for job in third.jobs] == [3]
+    assert third.run(1, time.time() + HOUR)
+    data = document.load("drawn", tmp_path / "docs")
+    assert data is not None and data["rows"]["b"][FINAL.name] == [70.0, 71.5, 73.0] and data["seeds"] == [0, 1, 2]
+    exact = Study("drawn", compute=draw, exact=True, measures=(FINAL,), claims=CLAIM)
+    assert queue({"drawn": exact}, tmp_path).jobs == []
+
+
 @pytest.mark.long
 def test_two_processes_publish_what_one_does(tmp_path: Path) -> None:
     studies = {"short": SHORT, "silent": SILENT}
