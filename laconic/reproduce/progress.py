@@ -39,6 +39,12 @@ def write(folder: Path, lines: Sequence[Line], skipped: Mapping[str, str], until
     return folder / PAGE
 
 
+def newest(folder: Path) -> str:
+    """Return the round of the run below a folder that was written last, as in ", fed_avg-seed-1: round 12"."""
+    files = sorted(folder.glob("*/metrics.jsonl"), key=lambda path: path.stat().st_mtime)
+    return f", {files[-1].parent.name}: round {len(files[-1].read_bytes().splitlines())}" if files else ""
+
+
 def summary(lines: Sequence[Line]) -> str:
     """Count the jobs by state, as in "3 done, 1 running, 8 waiting (about 2.5 hours on one core)"."""
     counts = Counter(line.state for line in lines)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal
@@ -20,7 +21,7 @@ from laconic import DataError, LaconicError
 from laconic.reproduce.document import load, save
 from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.options import options
-from laconic.reproduce.progress import Line, write
+from laconic.reproduce.progress import Line, newest, write
 from laconic.reproduce.runner import (
     Data,
     Numbers,
@@ -76,24 +77,25 @@ class Outcome:
     note: str = ""
 
 
-class Deadline(Callback):
-    """Stops a run after the round in which the time is over."""
+class Watch(Callback):
+    """Stops a run after the round in which the time is over, and keeps the progress page up to date."""
 
-    def __init__(self, at: float) -> None:
-        self.at = at
+    def __init__(self, until: float, refresh: Callable[[], None]) -> None:
+        self.until, self.refresh = until, refresh
 
     def on_round_end(self, run: Run, record: Record) -> None:
-        if time.time() >= self.at:
+        self.refresh()
+        if time.time() >= self.until:
             run.stop("the time is over")
 
 
-def work(job: Job, deadline: float, threads: int) -> Outcome:
+def work(job: Job, until: float, threads: int, refresh: Callable[[], None] = lambda: None) -> Outcome:
     """Run a job in this process."""
     try:
         if job.compute is not None:
             return Outcome("done", dict(job.compute(job.mode, job.seeds - 1)))
         assert job.experiment is not None and job.plan is not None
-        runner = Runner(job.experiment, job.plan, job.folder, Deadline(deadline), job.stored, threads)
+        runner = Runner(job.experiment, job.plan, job.folder, Watch(until, refresh), job.stored, threads)
         return Outcome("done", runner.runs(job.label))
     except Stopped:
         return Outcome("stopped")
@@ -103,10 +105,10 @@ def work(job: Job, deadline: float, threads: int) -> Outcome:
         return Outcome("failed", note=str(error))
 
 
-def work_apart(job: Job, deadline: float, threads: int) -> Outcome:
+def work_apart(job: Job, until: float, threads: int) -> Outcome:
     """Run a job in a process of its own. Other exceptions, also that of Ctrl-C, may not survive the way to the queue."""
     try:
-        return work(job, deadline, threads)
+        return work(job, until, threads)
     except Exception as error:
         return Outcome("failed", note=f"{type(error).__name__}: {error}")
 
@@ -144,6 +146,7 @@ class Queue:
         """All jobs in order."""
         self.states: dict[Job, tuple[State, str]] = dict.fromkeys(self.jobs, ("waiting", ""))
         self.outcomes: dict[Job, Data] = {}
+        self.until = self._written = 0.0
 
     def _rank(self, name: str, jobs: list[Job]) -> float:
         """Return the estimated hours per claim. Studies without claims come last."""
@@ -186,20 +189,22 @@ class Queue:
 
     def run(self, workers: int, until: float) -> bool:
         """Run jobs until a time. Return whether none is left."""
+        self.until = until
         threads = max(1, (os.cpu_count() or 1) // workers)
         with self._executor(workers) as executor:
             running: dict[Future[Outcome], Job] = {}
-            while time.time() < until and not self._any("stopped"):
-                for job in self._ready(workers - len(running)):
-                    self._note(job, "running", f"since {time.strftime('%H:%M')}", until)
-                    running[executor.submit(work if workers == 1 else work_apart, job, until, threads)] = job
+            while True:
+                free = workers - len(running) if time.time() < until and not self._any("stopped") else 0
+                for job in self._ready(free):
+                    self._note(job, "running", f"since {time.strftime('%H:%M')}")
+                    task = partial(work, refresh=self._refresh) if workers == 1 else work_apart
+                    running[executor.submit(task, job, until, threads)] = job
                 if not running:
                     break
                 done, _ = wait(running, REFRESH, FIRST_COMPLETED)
-                self._finish({future: running.pop(future) for future in done}, until)
-            while running:  # the rest of a round after the deadline
-                done, _ = wait(running, None, FIRST_COMPLETED)
-                self._finish({future: running.pop(future) for future in done}, until)
+                for future in done:
+                    self._finish(running.pop(future), future.result())
+                self._refresh()
         return not self._any("waiting", "stopped")
 
     def _executor(self, workers: int) -> Executor:
@@ -219,17 +224,24 @@ class Queue:
             if state != "done":
                 busy.add(place)
 
-    def _finish(self, finished: Mapping[Future[Outcome], Job], until: float) -> None:
-        for future, job in finished.items():
-            outcome = future.result()
-            if outcome.data is not None:
-                self.outcomes[job] = outcome.data
-            self._note(job, outcome.state, outcome.note or f"at {time.strftime('%H:%M')}", until)
-            self._publish(job, until)
+    def _finish(self, job: Job, outcome: Outcome) -> None:
+        self._note(job, outcome.state, outcome.note or f"at {time.strftime('%H:%M')}")
+        if outcome.state in ("failed", "skipped"):
+            later = [each for each in self.jobs if (each.study, each.label) == (job.study, job.label)]
+            self.states |= {each: ("skipped", "") for each in later if each.seeds > job.seeds}
+        if outcome.data is not None:
+            self.outcomes[job] = outcome.data
+            self._publish(job)
 
-    def _publish(self, last: Job, until: float) -> None:
-        """Write the data of a study if all of its settings have as many seeds as the last job."""
+    def _publish(self, last: Job) -> None:
+        """Write the data of a study if all of its settings have as many seeds as the last job.
+
+        Data with more seeds are kept until the new ones have as many.
+        """
         peers = [job for job in self.jobs if (job.study, job.seeds) == (last.study, last.seeds)]
+        published = (last.stored or {}).get("runs", {}).values()
+        if last.seeds < max((len(run["seeds"]) for run in published), default=0):
+            return
         if not all(job in self.outcomes for job in peers):
             return
         study = self.studies[last.study]
@@ -244,15 +256,23 @@ class Queue:
             data = runner.data({job.label: self.outcomes[job] for job in peers})
         save(last.study, study, data, self.docs)
 
-    def _note(self, job: Job, state: State, note: str, until: float) -> None:
+    def _note(self, job: Job, state: State, note: str) -> None:
         self.states[job] = state, note
-        lines = [
-            Line(
-                each.study, len(self.studies[each.study].claims), each.label, each.seeds, each.hours, *self.states[each]
-            )
-            for each in self.jobs
-        ]
-        write(self.runs, lines, self.skipped, until)
+        self._write()
+
+    def _refresh(self) -> None:
+        """Write the page again if it is old."""
+        if time.time() >= self._written + REFRESH:
+            self._write()
+
+    def _write(self) -> None:
+        self._written = time.time()
+        write(self.runs, [self._line(job) for job in self.jobs], self.skipped, self.until)
+
+    def _line(self, job: Job) -> Line:
+        state, note = self.states[job]
+        note += newest(job.folder) if state == "running" else ""
+        return Line(job.study, len(self.studies[job.study].claims), job.label, job.seeds, job.hours, state, note)
 
 
 def extent(study: Study, experiment: Experiment, mode: Mode, stored: Data | None, seeds: int) -> Plan:

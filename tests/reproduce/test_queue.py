@@ -12,7 +12,7 @@ from laconic.reproduce.claims import Claim
 from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import FINAL
 from laconic.reproduce.progress import PAGE
-from laconic.reproduce.queue import Queue
+from laconic.reproduce.queue import Queue, work
 from laconic.reproduce.runner import collect, curves
 from laconic.reproduce.study import Short, Study
 from laconic.run import Callback
@@ -92,10 +92,30 @@ def test_the_time_ends_a_run_and_the_next_queue_continues_it(tmp_path: Path) -> 
 
 def test_a_setting_that_cannot_run_does_not_stop_the_others(tmp_path: Path) -> None:
     wrong = Study("wrong", Experiment(COMMON, {"a": "--local-lr -1"}, rounds=2), measures=(FINAL,), claims=CLAIM)
-    both = queue({"wrong": wrong, "silent": SILENT}, tmp_path, seeds=1)
+    both = queue({"wrong": wrong, "silent": SILENT}, tmp_path, seeds=2)
     assert both.run(1, time.time() + HOUR)
-    assert {job.study: state for job, (state, _) in both.states.items()} == {"wrong": "failed", "silent": "done"}
+    states = [(job.study, state) for job, (state, _) in both.states.items()]
+    assert states == [("wrong", "failed"), ("wrong", "skipped"), *[("silent", "done")] * 4]
     assert "local_lr" in (tmp_path / "runs" / PAGE).read_text()
+
+
+def test_three_seeds_are_kept_until_there_are_three_of_the_longer_form(tmp_path: Path) -> None:
+    study = Study("short", SHORT.experiment, measures=(FINAL,), claims=CLAIM, short=Short(rounds=2))
+    assert queue({"short": study}, tmp_path).run(1, time.time() + HOUR)
+    longer = queue({"short": study}, tmp_path, mode="full")
+    published = []
+    for job in longer.jobs:
+        longer._finish(job, work(job, time.time() + HOUR, 1))
+        published.append((document.load("short", tmp_path / "docs") or {})["rounds"])
+    assert published == [2] * 5 + [3]
+
+
+def test_the_page_says_how_far_the_running_job_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laconic.reproduce.queue.REFRESH", 0.0)
+    pages: list[str] = []
+    monkeypatch.setattr(Queue, "_refresh", lambda self: (self._write(), pages.append((self.runs / PAGE).read_text())))
+    assert queue({"short": SHORT}, tmp_path, seeds=1).run(1, time.time() + HOUR)
+    assert "running since" in pages[0] and ", a: round 1" in pages[0] and ", a: round 2" in pages[1]
 
 
 def draw(mode: str, seed: int) -> dict[str, dict[str, float | None]]:
