@@ -22,7 +22,7 @@ OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:laconic/[^)]+|CONTRIBUTING|SEC
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Put the commands where the mark is, and leave out links to files that the site does not have."""
-    if page.file.src_uri in LAST:
+    if page.file.src_uri in LAST or page.file.src_uri.startswith("reproductions/"):
         page.meta["search"] = {"boost": 0.2}
     markdown = OUTSIDE.sub(r"\1", markdown)
     return markdown.replace(MARK, commands()) if MARK in markdown else markdown

@@ -200,7 +200,18 @@ def reproduce(
             "--docs", help="Output directory of data, figures and page. Default: docs/ in a checkout, otherwise --runs."
         ),
     ] = None,
-    page: Annotated[bool, typer.Option("--render", help="Run nothing; only write the page from stored data.")] = False,
+    page: Annotated[bool, typer.Option("--render", help="Run nothing; only write the pages from stored data.")] = False,
+    hours: Annotated[
+        float | None,
+        typer.Option(
+            "--hours",
+            min=0,
+            help="Run only what the data miss, the studies that decide the most claims per hour first, for this time.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Processes of --hours. Default: one per core; with a GPU, 1.")
+    ] = None,
 ) -> None:
     """Reproduce tables and figures of papers: compare the paper's numbers with ours, and check its claims."""
 

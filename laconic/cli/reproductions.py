@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import torch
 from rich.markup import escape
 
 from laconic.cli.console import say, stderr, stdout
@@ -17,7 +19,9 @@ from laconic.core.errors import ConfigError, Interrupted
 from laconic.report.tables import new_table
 from laconic.report.units import duration
 from laconic.reproduce.catalog import REPRODUCTIONS, find
-from laconic.reproduce.document import render, save
+from laconic.reproduce.document import load, render, save
+from laconic.reproduce.progress import PAGE
+from laconic.reproduce.queue import Queue
 from laconic.reproduce.runner import Data, Skipped, collect
 from laconic.reproduce.study import Mode, Reproduction, Study
 from laconic.reproduce.tables import BRACKETS, about, grid, verdicts
@@ -34,6 +38,8 @@ def reproduce(
     runs: Path,
     docs: Path | None,
     page: bool,
+    hours: float | None,
+    workers: int | None,
 ) -> None:
     """Reproduce tables and figures of papers."""
     if show:
@@ -41,7 +47,7 @@ def reproduce(
         return
     output = docs or (Path("docs") if Path("docs/data").is_dir() else runs)
     if page:
-        say(f"The pages are {' and '.join(map(str, render(output)))}")
+        say(f"written: {', '.join(map(str, render(output)))}")
         return
     if quick and full:
         raise ConfigError("--quick and --full: only one of the two is allowed")
@@ -49,8 +55,37 @@ def reproduce(
     if not wanted:
         raise ConfigError(f"name what to reproduce (laconic reproduce --list): {', '.join([*REPRODUCTIONS, ALL])}")
     # Look up every name before the first study runs.
-    for name, reproduction in [(name, find(name)) for name in wanted]:
-        _reproduce(name, reproduction, "quick" if quick else "full" if full else "short", runs, output, seeds)
+    found = {name: find(name) for name in wanted}
+    mode: Mode = "quick" if quick else "full" if full else "short"
+    if hours is not None:
+        _run_queue(found, mode, seeds or 1, runs, output, hours, workers)
+        return
+    if workers is not None:
+        raise ConfigError("--workers: only with --hours")
+    for name, reproduction in found.items():
+        _reproduce(name, reproduction, mode, runs, output, seeds)
+
+
+def _run_queue(
+    found: Mapping[str, Reproduction],
+    mode: Mode,
+    seeds: int,
+    runs: Path,
+    docs: Path,
+    hours: float,
+    workers: int | None,
+) -> None:
+    """Run what is missing, until it is complete or the time is over."""
+    if mode == "quick":
+        raise ConfigError("--quick and --hours: only one of the two is allowed")
+    studies = {name: study for reproduction in found.values() for name, study in reproduction.studies.items()}
+    queue = Queue(studies, mode, seeds, runs, docs)
+    say(f"{len(queue.jobs)} jobs; progress: {runs / PAGE}", stderr)
+    for name, reason in queue.skipped.items():
+        say(f"skipped: {name}: {reason}", stderr)
+    cores = 1 if torch.cuda.is_available() else os.cpu_count() or 1
+    complete = queue.run(workers or cores, time.time() + 3600 * hours)
+    say("complete" if complete else f"stopped; continue with: {shlex.join(['laconic', *sys.argv[1:]])}")
 
 
 def _reproduce(name: str, reproduction: Reproduction, mode: Mode, runs: Path, docs: Path, seeds: int | None) -> None:
@@ -68,14 +103,14 @@ def _reproduce(name: str, reproduction: Reproduction, mode: Mode, runs: Path, do
             except Interrupted as stop:
                 stop.again = shlex.join(["laconic", *sys.argv[1:]])
                 raise
-            _show(study, data)
+            _show(study, data, docs)
             if mode != "quick":
                 for path in save(key, study, data, docs):
                     say(f"written: {path}")
     say(f"\n{name} took {duration(time.perf_counter() - started)}\n")
 
 
-def _show(study: Study, data: Data) -> None:
+def _show(study: Study, data: Data, docs: Path) -> None:
     cells = grid(study, data)
     table = new_table(*cells.head)
     for row in cells.rows:
@@ -85,9 +120,9 @@ def _show(study: Study, data: Data) -> None:
     if data["mode"] == "quick":
         say("This only checks that the study runs; its numbers say nothing about the paper.")
         return
-    colors = {True: "green", False: "red", None: "dim"}
-    for text, verdict in verdicts(study, data).items():
-        word = f"[{colors[verdict.holds]}]{verdict.word}[/]"
+    colors = {"holds": "green", "fails": "red", "undecided": "yellow", "one seed": "yellow", "not judged": "dim"}
+    for text, verdict in verdicts(study, data, load(study.beside, docs) if study.beside else None).items():
+        word = f"[{colors[verdict.kind]}]{verdict.word}[/]"
         stdout.print(f"  {word}: {escape(text)} ({escape(verdict.evidence)})", highlight=False, soft_wrap=True)
 
 

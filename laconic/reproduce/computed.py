@@ -19,10 +19,10 @@ RESNET_18 = 11_173_962
 ROUNDS = 500
 
 
-def bits_of_two_way_training(mode: Mode) -> Numbers:
+def bits_of_two_way_training(mode: Mode, seed: int = 0) -> Numbers:
     """FedCAMS's Tables 1 and 2 by the paper's bit counts, with the size of our packets beside them."""
     layout = flat_layout(RESNET_18 if mode != "quick" else 10_000)
-    generator = np.random.default_rng(0)
+    generator = np.random.default_rng(seed)
     vector = torch.from_numpy(generator.standard_normal(layout.size, np.float32))
     dense = 32 * layout.size * ROUNDS
     rows: Numbers = {}
@@ -49,19 +49,21 @@ def flat_layout(size: int) -> Layout:
 CLIENTS, DIMENSIONS, STRONG = 5, 1100, 200
 SCALES = (2, 10, 100)
 DISTRIBUTIONS = ("Gaussian", "Laplace")
+TRIALS: dict[Mode, int] = {"full": 100_000, "short": 2_000, "quick": 4}
 
 
-def compression_discrepancy(mode: Mode) -> Numbers:
+def compression_discrepancy(mode: Mode, seed: int = 0) -> Numbers:
     """Fed-EF's Figure 20: q_A^2 and q_C^2 if each client's gradient is large in 200 coordinates of its own."""
-    trials = {"full": 100_000, "short": 2_000, "quick": 4}[mode]
     layout = flat_layout(DIMENSIONS)
     rows: Numbers = {}
     for name in ("top_k:0.1", "sign"):
         compressor = GroupedCompressor.parse(name)
         for distribution in DISTRIBUTIONS:
             for scale in SCALES:
-                generator = Randomness(0).numpy(f"{distribution}/{scale}")
-                ratios = np.array([_ratios(compressor, distribution, scale, layout, generator) for _ in range(trials)])
+                generator = Randomness(seed).numpy(f"{distribution}/{scale}")
+                ratios = np.array(
+                    [_ratios(compressor, distribution, scale, layout, generator) for _ in range(TRIALS[mode])]
+                )
                 q_a, q_c = ratios.mean(axis=0)
                 rows[f"{name}, {distribution}, s = {scale}"] = {"q_A squared": float(q_a), "q_C squared": float(q_c)}
     return rows
@@ -89,7 +91,7 @@ ALIKE = 0.5
 """Cosine above which two clients' gradients count as highly correlated."""
 
 
-def gradient_similarity(mode: Mode) -> Numbers:
+def gradient_similarity(mode: Mode, seed: int = 0) -> Numbers:
     """FedCOMGATE's Figure 7: cosines of 20 clients' full gradients, with one writer and with two classes per client."""
     if mode == "quick":
         sources = {"alike (iid)": ("digits", "iid"), "two classes a client": ("digits", "shards:2")}
@@ -98,7 +100,7 @@ def gradient_similarity(mode: Mode) -> Numbers:
     rows: Numbers = {}
     for label, (dataset, partition) in sources.items():
         model = "logistic" if mode == "quick" else "mlp:200,200"
-        cosines = client_cosines(data.load(dataset, clients=20, partition=partition), model)
+        cosines = client_cosines(data.load(dataset, clients=20, partition=partition, seed=seed), model, seed)
         others = cosines[~np.eye(len(cosines), dtype=bool)].reshape(len(cosines), -1)
         rows[label] = {
             "mean cosine": float(others.mean()),
@@ -109,10 +111,10 @@ def gradient_similarity(mode: Mode) -> Numbers:
     return rows
 
 
-def client_cosines(clients: ClientData, model: str) -> np.ndarray:
+def client_cosines(clients: ClientData, model: str, seed: int = 0) -> np.ndarray:
     """Return the cosines of the clients' full gradients at the initial model: [n, n]."""
     outputs = clients.classes or 1
-    module = initial_module(lambda: models.build(model, clients.input_shape, outputs), 0)
+    module = initial_module(lambda: models.build(model, clients.input_shape, outputs), seed)
     simulation = Simulation(
         fed_avg(),
         make_task(module, clients),

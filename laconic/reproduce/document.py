@@ -1,15 +1,18 @@
-"""Results of studies on disk, and docs/reproductions.md, which is rendered from them."""
+"""Results of studies on disk, and the pages that are rendered from them: docs/reproductions.md and one for each paper."""
 
 from __future__ import annotations
 
 import json
 import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from laconic.reproduce.catalog import REPRODUCTIONS
+from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS
+from laconic.reproduce.claims import KINDS, Verdict
 from laconic.reproduce.runner import Data
 from laconic.reproduce.study import Reproduction, Study
-from laconic.reproduce.tables import BRACKETS, about, draw, grid, verdicts
+from laconic.reproduce.tables import BRACKETS, about, command, draw, grid, shortened, verdicts
 from laconic.run import plain
 
 PAGE = "reproductions.md"
@@ -17,7 +20,7 @@ FRONTIER = "frontier.md"
 
 
 def save(name: str, study: Study, data: Data, docs: Path) -> list[Path]:
-    """Write a study's data and figure, and render the page again. Return the written paths."""
+    """Write a study's data and figure, and render the pages again. Return the written paths."""
     path, figure = docs / "data" / f"{name}.json", docs / "figures" / f"{name}.svg"
     for file in (path, figure):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -47,15 +50,25 @@ def load(name: str, docs: Path) -> Data | None:
 
 def render(docs: Path) -> list[Path]:
     """Write the pages from the data in `docs`."""
-    texts = {docs / PAGE: page(docs), docs / FRONTIER: frontier(docs)}
-    for path, text in texts.items():
-        path.write_text(text)
-    return [*texts]
+    texts = pages(docs)
+    for name, text in texts.items():
+        (docs / name).parent.mkdir(parents=True, exist_ok=True)
+        (docs / name).write_text(text)
+    return [docs / name for name in texts]
 
 
-def frontier(docs: Path) -> str:
-    """Return the page that compares all contenders."""
-    (reproduction,) = (each for each in REPRODUCTIONS.values() if each.page == FRONTIER)
+def pages(docs: Path) -> dict[str, str]:
+    """Return the text of every page: the summary, one page for each paper, and the frontier."""
+    papers = {_page(paper): _paper(paper, docs) for paper in PAPERS}
+    return {PAGE: _summary(docs), **papers, FRONTIER: _frontier(docs)}
+
+
+def _page(paper: str) -> str:
+    return f"reproductions/{paper.lower()}.md"
+
+
+def _frontier(docs: Path) -> str:
+    reproduction = REPRODUCTIONS["frontier"]
     head = [
         "# Frontier",
         "",
@@ -65,45 +78,99 @@ def frontier(docs: Path) -> str:
         "",
         *filter(None, [_discussion(docs, "findings").get("frontier", "")]),
     ]
-    return "\n".join([*head, *(line for each in reproduction.studies.items() for line in _section(*each, docs))]) + "\n"
-
-
-def page(docs: Path) -> str:
-    """Return the page of all reproductions."""
-    head = [
-        "# Reproductions",
-        "",
-        "The papers' tables and figures, run with Laconic: their numbers beside ours, and which of their claims hold.",
-        "`laconic reproduce NAME` runs one. It shortens runs that take more than an hour on two cores; `--full` runs them",
-        "as the paper did, `--quick` checks in seconds that they work. In a clone, a run replaces this page's data and",
-        "figures; `--docs FOLDER` writes them elsewhere. `laconic reproduce --render` renders the page from existing data.",
-        "",
-        *_findings(docs),
-        "| name | what | claims that hold |",
-        "|---|---|---|",
-    ]
-    sections = []
-    for name, reproduction in REPRODUCTIONS.items():
-        if reproduction.page != PAGE:
-            continue
-        score = _score(reproduction, docs)
-        head.append(f"| [{name}](#{name}) | {reproduction.what} | {score} |")
-        sections += [
-            "",
-            f"## {name}",
-            "",
-            f"{reproduction.what}. {reproduction.paper}.",
-            "",
-            f"    laconic reproduce {name}",
-        ]
-        for study_name, study in reproduction.studies.items():
-            sections += _section(study_name, study, docs)
+    sections = (line for name, study in reproduction.studies.items() for line in _section(name, study, docs, "figures"))
     return "\n".join([*head, *sections]) + "\n"
 
 
+METHOD = """\
+A claim compares runs with the same seed. From three seeds on, the mean difference has a Student-t interval of 95 %. A
+claim **holds** if the interval lies where the claim says, for example above zero. It **fails** if the interval lies
+outside, and is **undecided** otherwise. A claim of several comparisons holds if all of them do, and fails if one fails
+(with Bonferroni's correction). **One seed** decides nothing, so such claims are counted apart. Exact arithmetic needs no
+seeds. A run that does not reach a target costs at least as much as the whole run."""
+USAGE = """\
+`laconic reproduce NAME` runs one. It shortens runs that take more than an hour on two cores; `--full` runs them as the
+paper did, `--quick` checks in seconds that they work. `laconic reproduce all --seeds 3 --hours 8` runs what is missing
+for eight hours, starting with the studies that decide the most claims per hour, and continues where it stopped;
+`progress.html` beside the runs shows how far it is. In a clone, a run replaces the data and figures of these pages;
+`--docs FOLDER` writes them elsewhere. `laconic reproduce --render` renders the pages from existing data."""
+
+
+def _summary(docs: Path) -> str:
+    """Return the page with the findings and the counts of verdicts."""
+    scores = {paper: _scores(reproductions, docs) for paper, reproductions in PAPERS.items()}
+    lines = [
+        "# Reproductions",
+        "",
+        "Tables and figures of five papers, run with Laconic: their numbers beside ours, and which of their claims hold.",
+        "",
+        *_findings(docs),
+        "| paper | studies run | " + " | ".join(KINDS) + " |",
+        "|---|---|" + "---|" * len(KINDS),
+        *(f"| [{paper}]({_page(paper)}) | {_row(score, done, of)} |" for paper, (score, done, of) in scores.items()),
+        f"| all | {_row(*_total([*scores.values()]))} |",
+        "",
+        METHOD,
+        "",
+        USAGE,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+Score = tuple[Counter[str], int, int]
+"""The number of verdicts of each kind, of studies that were run, and of all studies."""
+
+
+def _scores(reproductions: Mapping[str, Reproduction], docs: Path) -> Score:
+    return _total([_score(each, docs) for each in reproductions.values()])
+
+
+def _score(reproduction: Reproduction, docs: Path) -> Score:
+    kinds, done = Counter[str](), 0
+    for name, study in reproduction.studies.items():
+        if (data := load(name, docs)) is not None:
+            kinds.update(verdict.kind for verdict in _verdicts(study, data, docs).values())
+            done += 1
+    return kinds, done, len(reproduction.studies)
+
+
+def _total(scores: Sequence[Score]) -> Score:
+    kinds, done, of = zip(*scores, strict=True)
+    return sum(kinds, Counter[str]()), sum(done), sum(of)
+
+
+def _row(kinds: Counter[str], done: int, of: int) -> str:
+    return " | ".join([f"{done} of {of}", *(str(kinds[kind]) for kind in KINDS)])
+
+
+def _verdicts(study: Study, data: Data, docs: Path) -> dict[str, Verdict]:
+    return verdicts(study, data, load(study.beside, docs) if study.beside else None)
+
+
+def _paper(paper: str, docs: Path) -> str:
+    """Return the page of one paper."""
+    reproductions = PAPERS[paper]
+    lines = [
+        f"# {paper}",
+        "",
+        "[Findings, and how claims are judged](../reproductions.md).",
+        "",
+        "| name | what | studies run | " + " | ".join(KINDS) + " |",
+        "|---|---|---|" + "---|" * len(KINDS),
+    ]
+    for name, reproduction in reproductions.items():
+        lines.append(f"| [{name}](#{name}) | {reproduction.what} | {_row(*_score(reproduction, docs))} |")
+    for name, reproduction in reproductions.items():
+        lines += ["", f"## {name}", "", f"{reproduction.what}. {reproduction.paper}."]
+        for study_name, study in reproduction.studies.items():
+            lines += _section(study_name, study, docs, "../figures")
+    return "\n".join(lines) + "\n"
+
+
 def _findings(docs: Path) -> list[str]:
-    lines = [f"- **{paper}.** {text}" for paper, text in _discussion(docs, "findings").items() if paper != "frontier"]
-    return ["Summary (one seed each, so small differences may be noise):", "", *lines, ""] if lines else []
+    findings = _discussion(docs, "findings")
+    lines = [f"- **[{paper}]({_page(paper)}).** {findings[paper]}" for paper in PAPERS if paper in findings]
+    return [*lines, ""] if lines else []
 
 
 def _discussion(docs: Path, table: str) -> dict[str, str]:
@@ -113,45 +180,35 @@ def _discussion(docs: Path, table: str) -> dict[str, str]:
     return notes
 
 
-def _score(reproduction: Reproduction, docs: Path) -> str:
-    results = [(study, load(name, docs)) for name, study in reproduction.studies.items()]
-    judged = [v.holds for study, data in results if data for v in verdicts(study, data).values() if v.holds is not None]
-    if not any(data for _, data in results):
-        return "not run yet"
-    return f"{sum(judged)} of {len(judged)}" if judged else "none made"
-
-
-def _section(name: str, study: Study, docs: Path) -> list[str]:
+def _section(name: str, study: Study, docs: Path, figures: str) -> list[str]:
     data = load(name, docs)
     lines = ["", f"### {study.title}", ""]
     if study.experiment is not None:
         lines += [f"Setting: `{study.experiment.common}`", ""]
     if data is None:
-        return [*lines, _not_run(study)]
-    if data["mode"] == "full" and data.get("runs"):
-        seeds = max(len(run["seeds"]) for run in data["runs"].values())
-        complete = study.experiment is not None and data["runs"].keys() == study.experiment.runs.keys()
-        lines += [f"{'Made by' if complete else 'A part of'} `laconic reproduce {name} --full --seeds {seeds}`.", ""]
+        return [*lines, _not_run(name, study)]
+    lines += [command(name, study, data), ""]
     lines += [about(study, data) + (f" {BRACKETS}" if study.paper else ""), "", grid(study, data).markdown()]
-    lines += _claims(study, data)
+    lines += _claims(study, data, docs)
     if note := _discussion(docs, "notes").get(name):
         lines += ["", note]
     if (docs / "figures" / f"{name}.svg").exists():
-        lines += ["", f"![{study.title}](figures/{name}.svg)"]
+        lines += ["", f"![{study.title}]({figures}/{name}.svg)"]
     return lines
 
 
-def _not_run(study: Study) -> str:
+def _not_run(name: str, study: Study) -> str:
     if study.needs_gpu:
         return "Not run yet. It needs a GPU."
-    return "Not run yet." + (" Only `--full` runs it." if study.short is not None and study.short.left_out else "")
+    full = " --full" if study.short is not None and study.short.left_out else ""
+    return f"Not run yet: `laconic reproduce {name}{full}`."
 
 
-def _claims(study: Study, data: Data) -> list[str]:
-    """Format one line per claim. The verdict of a shortened run is marked "so far"."""
-    shortened = study.experiment is not None and (data.get("rounds") or 0) < study.experiment.rounds
+def _claims(study: Study, data: Data, docs: Path) -> list[str]:
+    """Format one line per claim. The verdict of a shortened run says how short it was."""
+    extent = shortened(study, data)
     lines = []
-    for text, verdict in verdicts(study, data).items():
-        part = " so far" if shortened and verdict.holds is not None else ""
+    for text, verdict in _verdicts(study, data, docs).items():
+        part = f", {extent}" if extent and verdict.kind != "not judged" else ""
         lines.append(f"- **{verdict.word}{part}**: {text} ({verdict.evidence})")
     return ["", *lines] if lines else []

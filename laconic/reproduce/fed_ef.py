@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from math import sqrt
 
-from laconic.reproduce.claims import Claim, in_order
-from laconic.reproduce.computed import DISTRIBUTIONS, SCALES, compression_discrepancy
+from laconic.reproduce.claims import Claim, Comparable, LargerGap, MoreOften, in_order
+from laconic.reproduce.computed import DISTRIBUTIONS, SCALES, TRIALS, compression_discrepancy
 from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import (
     FINAL,
+    GRADIENT_CURVE,
     GRADIENT_NORM,
     LARGEST_Q_A,
     LAST_FIVE,
@@ -80,9 +81,9 @@ def _experiment(dataset: str, participants: int, links: dict[str, str]) -> Exper
     return Experiment(_setting(dataset, participants, shards), runs, rounds=100)
 
 
-def _claims(dataset: str, participants: int) -> dict[str, Claim]:
+def _claims(dataset: str, participants: int) -> dict[str, Comparable]:
     sgd = tuple(f"sgd {link}" for link in (SIGN, TOP_K, HEAVY))
-    claims = {
+    claims: dict[str, Comparable] = {
         "with SGD and memory, sign, top_k and heavy_sign match full precision (5.1)": Claim(
             FINAL, "near", sgd, "sgd full", margin=3
         ),
@@ -266,7 +267,15 @@ _COUNTS = (20, 40, 60, 100)
 
 
 def _figure_4(symbol: str, title: str, options: str, short: Short, quick: tuple[str, ...]) -> Study:
-    text = f"faster with increasing {symbol}: the gradient is smaller (Figure 4), {{later}} against {{earlier}}"
+    label = f"{symbol} = {{}}"
+    faster = f"with {symbol} = {{later}} {{what}} is below that with {{earlier}} (Figure 4)"
+    claims: dict[str, Comparable] = {}
+    for what, measure in (("the gradient's norm", GRADIENT_CURVE), ("the training loss", OBJECTIVE)):
+        claims |= in_order(faster.replace("{what}", what), measure, "less", label, _COUNTS)
+    if symbol == "m":
+        claims["the gaps of the gradient's norm are larger with participants m than with clients n (Figure 4)"] = (
+            LargerGap(GRADIENT_CURVE, ("m = 20", "m = 100"), ("n = 20", "n = 100"))
+        )
     return Study(
         title,
         Experiment(
@@ -274,8 +283,9 @@ def _figure_4(symbol: str, title: str, options: str, short: Short, quick: tuple[
             {f"{symbol} = {n}": f"{options.format(n)} --server-lr {0.1 * sqrt(n):.4f}" for n in _COUNTS},
             rounds=100,
         ),
-        measures=(GRADIENT_NORM, OBJECTIVE, FINAL),
-        claims=in_order(text, OBJECTIVE, "less", f"{symbol} = {{}}", _COUNTS),
+        measures=(GRADIENT_CURVE, GRADIENT_NORM, OBJECTIVE, FINAL),
+        claims=claims,
+        beside="fed-ef-figure4-n" if symbol == "m" else "",
         drawn="gradient_norm_squared",
         seeds=10,
         short=short,
@@ -289,7 +299,7 @@ FIGURE_4 = Reproduction(
     PAPER,
     {
         "fed-ef-figure4-n": _figure_4(
-            "n", _ALL, "--clients {0} --participants {0}", Short(rounds=30), ("n = 20", "n = 40")
+            "n", _ALL, "--clients {0} --participants {0}", Short(rounds=40), ("n = 20", "n = 40")
         ),
         "fed-ef-figure4-m": _figure_4("m", _SOME, "--participants {}", Short(rounds=40), ("m = 20", "m = 100")),
     },
@@ -309,8 +319,8 @@ FIGURE_5 = Reproduction(
             ),
             measures=(GRADIENT_NORM, OBJECTIVE, FINAL),
             claims={
-                "with restarting from round 50 on the gradient is smaller (Figure 5)": Claim(
-                    GRADIENT_NORM, "less", "restarting", "standard"
+                "after round 50 the gradient's norm is smaller with restarting, at most evaluations (Figure 5)": MoreOften(
+                    "gradient_norm_squared", "restarting", "standard", after=50
                 )
             },
             drawn="gradient_norm_squared",
@@ -328,6 +338,7 @@ FIGURE_20 = Reproduction(
         "fed-ef-figure20": Study(
             "TopK-0.1 and Sign, Gaussian and Laplace",
             compute=compression_discrepancy,
+            trials=TRIALS,
             measures=(_Q_A, _Q_C),
             claims={
                 "q_A is below 1 in all cases (Figure 20)": Claim(

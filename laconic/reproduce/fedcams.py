@@ -85,6 +85,7 @@ TABLES_1_2 = Reproduction(
         "fedcams-tables1-2": Study(
             f"d = {RESNET_18:,}, T = 500",
             compute=bits_of_two_way_training,
+            exact=True,
             measures=(_UNCOMPRESSED, _ONE_WAY, _TWO_WAY, _PACKETS),
             paper={
                 label: dict(zip((_UNCOMPRESSED.name, _ONE_WAY.name, _TWO_WAY.name), values, strict=True))

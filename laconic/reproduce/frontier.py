@@ -117,5 +117,4 @@ FRONTIER = Reproduction(
     "dense method that needs the fewest bytes to a target is the reference for it. Simulated seconds are for 1 Mbit/s up, "
     "10 Mbit/s down and 50 ms",
     {f"frontier-{name}": _study(name) for name in TASKS},
-    page="frontier.md",
 )

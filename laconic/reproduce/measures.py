@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import floor, isfinite, log10
-from statistics import fmean, stdev
+from math import exp, floor, inf, isfinite, log, log10
+from statistics import fmean
 from typing import Any, Literal
 
 from laconic.run import WINDOW, Target
@@ -32,6 +31,10 @@ class Measure:
     """The number of significant digits, instead of `digits` decimals."""
     absent: str = "none"
     """The text for None."""
+    at_least: Callable[[Curve], float] | None = None
+    """A lower bound of a value that does not exist: a target that was not reached costs at least the whole run."""
+    otherwise: float | None = None
+    """The number that stands for None in comparisons."""
 
     def text(self, value: float | None) -> str:
         """Format a value."""
@@ -43,9 +46,21 @@ class Measure:
         digits = max(0, self.significant - 1 - exponent) if self.significant else self.digits
         return f"{value:,.{digits}f}"
 
+    def bounds(self, numbers: Mapping[str, float | None], curve: Curve) -> tuple[float, float]:
+        """Return bounds of a run's value. They are equal if it exists."""
+        value = numbers.get(self.name)
+        value = self.otherwise if value is None else value
+        if value is not None:
+            return value, value
+        return (self.at_least(curve) if self.at_least and curve else -inf), inf
+
     def difference(self, value: float) -> str:
         """Format a difference, with its sign."""
-        return f"{value:+.1e}".replace("e+", "e") if self.scientific else f"{value:+,.{self.digits}f}"
+        if self.scientific:
+            return f"{value:+.1e}".replace("e+", "e")
+        exponent = floor(log10(abs(value))) if value and self.significant else 0
+        digits = max(0, self.significant - 1 - exponent) if self.significant else self.digits
+        return f"{value:+,.{digits}f}"
 
 
 def mean(measure: Measure, curves: Sequence[Curve]) -> float | None:
@@ -53,12 +68,6 @@ def mean(measure: Measure, curves: Sequence[Curve]) -> float | None:
     values = [measure.of(curve) for curve in curves]
     known = [value for value in values if value is not None]
     return fmean(known) if len(known) == len(values) and known else None
-
-
-def spread(measure: Measure, curves: Sequence[Curve]) -> float | None:
-    """Return the standard deviation over seeds; None with fewer than two seeds, or if a seed has no value."""
-    values = [value for curve in curves if (value := measure.of(curve)) is not None]
-    return stdev(values) if len(values) == len(curves) > 1 else None
 
 
 def column(curve: Curve, name: str) -> list[float]:
@@ -92,14 +101,25 @@ def _last(curve: Curve, name: str) -> float | None:
     return values[-1] if values else None
 
 
-FINAL = Measure("final accuracy, %", lambda curve: None if (value := _last(curve, "accuracy")) is None else 100 * value)
+FINAL = Measure(
+    "final accuracy, %",
+    lambda curve: None if (value := _last(curve, "accuracy")) is None else 100 * value,
+    otherwise=0.0,
+)
 LAST_FIVE = Measure(
-    "mean of the last five, %", lambda curve: mean_of_last(curve) if column(curve, "accuracy") else None
+    "mean of the last five, %",
+    lambda curve: mean_of_last(curve) if column(curve, "accuracy") else None,
+    otherwise=0.0,
 )
 LOSS = Measure("test loss", lambda curve: _last(curve, "loss"), 3)
 TRAINING_LOSS = Measure("training loss", lambda curve: _last(curve, "training_loss"), 3)
 GRADIENT_NORM = Measure(
     "squared norm of the gradient", lambda curve: _last(curve, "gradient_norm_squared"), scientific=True
+)
+GRADIENT_CURVE = Measure(
+    "squared norm of the gradient, geometric mean of all evaluations",
+    lambda curve: exp(fmean(map(log, values))) if (values := column(curve, "gradient_norm_squared")) else None,
+    scientific=True,
 )
 OBJECTIVE = Measure("objective over all clients", lambda curve: _last(curve, "objective"), 4)
 LARGEST_Q_A = Measure("largest q_A", lambda curve: max(column(curve, "q_a"), default=None), 3)
@@ -121,7 +141,7 @@ def accuracy_at(round_: int) -> Measure:
     def value(curve: Curve) -> float | None:
         return next((100 * r["accuracy"] for r in curve if r["round"] == round_ and "accuracy" in r), None)
 
-    return Measure(f"after {round_} rounds, %", value)
+    return Measure(f"after {round_} rounds, %", value, otherwise=0.0)
 
 
 def to_accuracy(accuracy: float, what: str) -> Measure:
@@ -139,17 +159,22 @@ def to_accuracy(accuracy: float, what: str) -> Measure:
         record = first_at(curve, accuracy)
         return None if record is None else cost(record)
 
-    return Measure(f"{name} to {100 * accuracy:g} %", value, digits, absent="not reached")
+    return Measure(
+        f"{name} to {100 * accuracy:g} %", value, digits, absent="not reached", at_least=lambda curve: cost(curve[-1])
+    )
 
 
 def to_loss(loss: float, what: Literal["rounds", "megabytes"]) -> Measure:
     """Return the measure of the cost to the first evaluation with at most that test loss: rounds or megabytes."""
 
-    def value(curve: Curve) -> float | None:
-        record = next((record for record in curve if record.get("loss", math.inf) <= loss), None)
-        if record is None:
-            return None
+    def cost(record: dict[str, Any]) -> float:
         return float(record["round"]) if what == "rounds" else both(record) / 1e6
 
+    def value(curve: Curve) -> float | None:
+        record = next((record for record in curve if record.get("loss", inf) <= loss), None)
+        return None if record is None else cost(record)
+
     name, digits = {"rounds": ("rounds", 0), "megabytes": ("MB both ways", 1)}[what]
-    return Measure(f"{name} to a loss of {loss:g}", value, digits, absent="not reached")
+    return Measure(
+        f"{name} to a loss of {loss:g}", value, digits, absent="not reached", at_least=lambda curve: cost(curve[-1])
+    )

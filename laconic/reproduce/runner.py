@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -22,6 +23,7 @@ KEPT = (
     *("round", "accuracy", "loss", "training_loss", "bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down"),
     *("gradients", "simulated_seconds", *DIAGNOSTICS),
 )
+Numbers = dict[str, dict[str, float | None]]
 Data = dict[str, Any]
 """The data of a study: date and environment, and the curves of its runs or the computed rows."""
 
@@ -84,23 +86,52 @@ class Skipped(Exception):
     """Raised if a study cannot run on this machine or in this mode. The message gives the reason."""
 
 
+class Stopped(Exception):
+    """Raised if a callback stopped a run before its last round. The run can be resumed."""
+
+
 def collect(name: str, study: Study, mode: Mode, folder: Path, callback: Callback, seeds: int | None = None) -> Data:
     """Run a study and return its data."""
-    if mode == "short" and study.short is not None and study.short.left_out:
-        raise Skipped("only --full runs it")
-    if study.needs_gpu and mode != "quick" and not torch.cuda.is_available():
-        raise Skipped("needs a GPU, and there is none here")
+    check_possible(study, mode)
     if study.compute is not None:
-        return _stamp(mode, date.today()) | {"rows": study.compute(mode)}
+        count = 1 if study.exact or mode == "quick" else seeds or 1
+        return computed(mode, [study.compute(mode, seed) for seed in range(count)])
     assert study.experiment is not None
     runner = Runner(
         study.experiment, plan(study, study.experiment, mode, seeds), folder / (study.folder or name), callback
     )
     try:
-        runs = {label: runner.runs(label) for label in runner.labels()}
+        return runner.data({label: runner.runs(label) for label in runner.labels()})
     except DataError as error:
         raise Skipped(str(error)) from None
-    return _stamp(mode, runner.newest) | {"rounds": runner.plan.rounds, "runs": runs}
+
+
+def check_possible(study: Study, mode: Mode) -> None:
+    """Refuse a study that cannot run on this machine or in this mode."""
+    if mode == "short" and study.short is not None and study.short.left_out:
+        raise Skipped("only --full runs it")
+    if study.needs_gpu and mode != "quick" and not torch.cuda.is_available():
+        raise Skipped("needs a GPU, and there is none here")
+
+
+def computed(mode: Mode, by_seed: list[Numbers]) -> Data:
+    """Return the data of a study without training, from the numbers of each seed."""
+    rows = {
+        label: {name: [numbers[label][name] for numbers in by_seed] for name in row}
+        for label, row in by_seed[0].items()
+    }
+    return _stamp(mode, date.today()) | {"seeds": [*range(len(by_seed))], "rows": rows}
+
+
+def by_seed(data: Data) -> dict[int, Numbers]:
+    """Return the numbers of each seed of a study without training."""
+    return {
+        seed: {
+            label: {name: values[place] if isinstance(values, list) else values for name, values in row.items()}
+            for label, row in data["rows"].items()
+        }
+        for place, seed in enumerate(data.get("seeds", [0]))
+    }
 
 
 def _stamp(mode: Mode, day: date) -> Data:
@@ -113,10 +144,33 @@ def _stamp(mode: Mode, day: date) -> Data:
 class Runner:
     """Runs an experiment to the extent of a plan, below one folder."""
 
-    def __init__(self, experiment: Experiment, wanted: Plan, folder: Path, callback: Callback) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        wanted: Plan,
+        folder: Path,
+        callback: Callback,
+        stored: Data | None = None,
+        threads: int | None = None,
+    ) -> None:
         self.experiment, self.plan, self.folder, self.callback = experiment, wanted, folder, callback
+        self.threads = threads
+        """Threads of each run; the default if None."""
         self.newest = date.min
         """The date on which the last run finished."""
+        extent = (wanted.mode, wanted.rounds)
+        same = stored is not None and "runs" in stored and (stored["mode"], stored["rounds"]) == extent
+        self.stored: dict[str, Data] = stored["runs"] if stored is not None and same else {}
+        """Published runs of the same form. They are not run again, and their rates are not searched again."""
+        self.tried = stored.get("tried") if stored is not None and same else None
+        """How the published rates were chosen."""
+
+    def data(self, runs: dict[str, Data]) -> Data:
+        """Return the study's data."""
+        wanted = self.plan
+        tried = {"rates": [*wanted.rates], "server_rates": [*wanted.server_rates], "trial": wanted.trial}
+        searched = {"tried": self.tried or tried} if any("rate" in run for run in runs.values()) else {}
+        return _stamp(wanted.mode, self.newest) | {"rounds": wanted.rounds} | searched | {"runs": runs}
 
     def labels(self) -> list[str]:
         """Return the labels of the plan, and those of other runs that are already finished with as many rounds."""
@@ -144,18 +198,38 @@ class Runner:
         if "{rate}" not in self.experiment.runs[label]:
             return self._seeds(label, settings)
         # The best rate of the trials may still diverge in the longer run; then try the next best.
-        for rates in self._best_rates(label, settings) or [Rates(self.plan.rates[-1])]:
+        for rates in self._candidates(label, settings):
             data = rates.data() | self._seeds(label, settings | rates.settings(), rates.name)
             if "diverged" not in data:
                 break
         return data
 
+    def _candidates(self, label: str, settings: dict[str, Any]) -> Iterator[Rates]:
+        """Yield the published rates, if any, and then those of the trials, best first."""
+        if label in self.stored:
+            run = self.stored[label]
+            yield Rates(run["rate"], run.get("server_rate"))
+        yield from self._best_rates(label, settings) or [Rates(self.plan.rates[-1])]
+
     def _seeds(self, label: str, settings: dict[str, Any], rate: str | None = None) -> Data:
         first = self.experiment.first_seed
         seeds = range(first, first + self.plan.seeds)
-        runs = [self._run(settings | {"seed": seed}, self._directory(label, rate, seed), label) for seed in seeds]
-        data: Data = {"seeds": [*seeds], "curves": [_columns(curve) for curve, _ in runs]}
-        return data | ({"diverged": True} if any(diverged for _, diverged in runs) else {})
+        curves, diverged = [], False
+        for seed in seeds:
+            if (columns := self._published(label, rate, seed)) is None:
+                curve, failed = self._run(settings | {"seed": seed}, self._directory(label, rate, seed), label)
+                columns, diverged = _columns(curve), diverged or failed
+            curves.append(columns)
+        return {"seeds": [*seeds], "curves": curves} | ({"diverged": True} if diverged else {})
+
+    def _published(self, label: str, rate: str | None, seed: int) -> dict[str, list[Any]] | None:
+        """Return the published curve of a run that did not diverge."""
+        run = self.stored.get(label, {"seeds": []})
+        if seed not in run["seeds"] or "diverged" in run:
+            return None
+        same = rate == (Rates(run["rate"], run.get("server_rate")).name if "rate" in run else None)
+        columns: dict[str, list[Any]] = run["curves"][run["seeds"].index(seed)]
+        return columns if same else None
 
     def _best_rates(self, label: str, settings: dict[str, Any]) -> list[Rates]:
         """Rank the rates by the final accuracy of a short trial, best first, without those that diverge.
@@ -182,8 +256,11 @@ class Runner:
     def _run(self, settings: dict[str, Any], directory: Path, label: str) -> tuple[Curve, bool]:
         """Return the evaluations of one run and whether it diverged."""
         # The five papers weigh all clients equally.
-        config = load_config(None, {"weighting": "uniform"}, settings)
+        threads = {} if self.threads is None else {"threads": self.threads}
+        config = load_config(None, {"weighting": "uniform"} | threads, settings)
         records, diverged = run_or_resume(config, directory, [self.callback], label)
+        if len(records) < config.rounds and not diverged:
+            raise Stopped
         metrics = RunDirectory(directory).metrics
         if metrics.exists():
             self.newest = max(self.newest, date.fromtimestamp(metrics.stat().st_mtime))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from laconic.reproduce.claims import Claim
+from laconic.reproduce.claims import Comparable
 from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import Measure
 
@@ -33,13 +33,21 @@ class Study:
 
     title: str
     experiment: Experiment | None = None
-    compute: Callable[[Mode], dict[str, dict[str, float | None]]] | None = None
-    """Returns the numbers of each row, for a study without training."""
+    compute: Callable[[Mode, int], dict[str, dict[str, float | None]]] | None = None
+    """Returns the numbers of each row from a mode and a seed, for a study without training."""
+    exact: bool = False
+    """Whether `compute` draws no random numbers, so that one seed is enough."""
+    trials: Mapping[Mode, int] = field(default_factory=dict)
+    """Independent trials of `compute` by mode, if it has any."""
     measures: tuple[Measure, ...] = ()
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The paper's numbers by label and measure."""
-    claims: Mapping[str, Claim] = field(default_factory=dict)
+    claims: Mapping[str, Comparable] = field(default_factory=dict)
     """Claims by the paper's statement, with its location in the paper."""
+    beside: str = ""
+    """The name of a study whose runs the claims also compare, if any."""
+    learned: float = 0.0
+    """The accuracy, in %, that one of a claim's runs must reach at the end. A claim about runs that failed is not judged."""
     against: Literal["round", "bytes", "bytes_up"] = "round"
     """The figure's horizontal axis."""
     drawn: str = "accuracy"
@@ -68,5 +76,3 @@ class Reproduction:
     paper: str
     studies: Mapping[str, Study]
     """Studies by name. The name is also that of the data in docs/data and of the runs in runs/reproduce."""
-    page: str = "reproductions.md"
-    """The page in docs that shows it."""

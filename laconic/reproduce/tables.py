@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, pstdev, stdev
 from typing import Any, Literal
 
 from laconic.report import COLORS, COSTS, DASHES, beside, scale_costs
-from laconic.reproduce.claims import Rows, Verdict
-from laconic.reproduce.measures import Curve, both, mean, spread
-from laconic.reproduce.runner import Data, curves
+from laconic.reproduce.claims import Comparable, Result, Results, Verdict, judge
+from laconic.reproduce.measures import LAST_FIVE, Curve, both
+from laconic.reproduce.runner import Data, by_seed, curves, plan
 from laconic.reproduce.study import Study
 from laconic.reproduce.targets import measures
 from laconic.run import WINDOW
@@ -33,14 +33,38 @@ class Grid:
         return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
-def rows(study: Study, data: Data) -> Rows:
-    """Return the measures of each run, averaged over seeds."""
+def results(study: Study, data: Data) -> Results:
+    """Return the measures of each run and seed."""
     if "rows" in data:
-        computed: Rows = data["rows"]
-        return computed
+        numbers = by_seed(data)
+        return {label: {seed: Result(rows[label]) for seed, rows in numbers.items()} for label in data["rows"]}
     columns = measures(study, data)
-    by_label = {label: curves(run) for label, run in data["runs"].items()}
-    return {label: {m.name: mean(m, seeds) for m in columns} for label, seeds in by_label.items()}
+    return {
+        label: {
+            seed: Result({m.name: m.of(curve) for m in columns}, curve)
+            for seed, curve in zip(run["seeds"], curves(run), strict=True)
+        }
+        for label, run in data["runs"].items()
+    }
+
+
+def rows(study: Study, data: Data) -> dict[str, dict[str, float | None]]:
+    """Return the measures of each run, averaged over seeds. None if a seed has no value."""
+    means: dict[str, dict[str, float | None]] = {}
+    for label, runs in results(study, data).items():
+        names = next(iter(runs.values())).numbers
+        means[label] = {name: _over_seeds(fmean, _values(runs, name), 1) for name in names}
+    return means
+
+
+def _values(runs: Mapping[int, Result], name: str) -> list[float | None]:
+    return [result.numbers.get(name) for result in runs.values()]
+
+
+def _over_seeds(of: Callable[[list[float]], float], values: list[float | None], least: int) -> float | None:
+    """Apply a function to the values of all seeds; None if one is missing or there are fewer than `least`."""
+    known = [value for value in values if value is not None]
+    return of(known) if len(known) == len(values) >= least else None
 
 
 def grid(study: Study, data: Data) -> Grid:
@@ -48,15 +72,15 @@ def grid(study: Study, data: Data) -> Grid:
 
     With several seeds a number is the mean and the standard deviation.
     """
-    numbers, columns = rows(study, data), measures(study, data)
+    columns = measures(study, data)
     lines = []
-    for label, own in numbers.items():
+    for label, runs in results(study, data).items():
         line = [_entitled(label, data)]
-        seeds = curves(data["runs"][label]) if "runs" in data else []
         for measure in columns:
-            value, theirs = own.get(measure.name), study.paper.get(label, {}).get(measure.name)
+            values = _values(runs, measure.name)
+            value, theirs = _over_seeds(fmean, values, 1), study.paper.get(label, {}).get(measure.name)
             text = measure.text(value)
-            if (deviation := spread(measure, seeds)) is not None:
+            if (deviation := _over_seeds(stdev, values, 2)) is not None:
                 text += f" ± {measure.text(deviation)}"
             if theirs is not None:
                 gap = "" if value is None else f", {measure.difference(value - theirs)}"
@@ -77,48 +101,126 @@ def _entitled(label: str, data: Data) -> str:
     return f"{label} ({', '.join(details)})" if details else label
 
 
-def verdicts(study: Study, data: Data) -> dict[str, Verdict]:
-    """Judge every claim. Return the verdicts by the paper's statement."""
-    numbers = rows(study, data)
-    return {text: claim.judge(numbers) for text, claim in study.claims.items()}
+def verdicts(study: Study, data: Data, beside: Data | None = None) -> dict[str, Verdict]:
+    """Judge every claim. Return the verdicts by the paper's statement.
+
+    Args:
+        beside: The data of the study that `study.beside` names.
+    """
+    numbers = results(study, data)
+    # Gaps of runs of different length are not comparable.
+    known = {**results(study, beside), **numbers} if beside and beside["rounds"] == data["rounds"] else numbers
+    return {
+        text: _not_learned(study, claim, known) or _judged(study, claim, known) for text, claim in study.claims.items()
+    }
+
+
+def _judged(study: Study, claim: Comparable, known: Results) -> Verdict:
+    return judge(claim, known, exact=study.exact)
+
+
+def _not_learned(study: Study, claim: Comparable, known: Results) -> Verdict | None:
+    """Return the verdict of a claim whose runs all failed."""
+    ends = [LAST_FIVE.of(run.curve) or 0.0 for label in claim.labels for run in known.get(label, {}).values()]
+    if not study.learned or not ends or max(ends) >= study.learned:
+        return None
+    return Verdict("not judged", f"no run ended above {study.learned:g} %; the best had {max(ends):.1f} %")
 
 
 def about(study: Study, data: Data) -> str:
-    """Describe the extent, date and environment of the runs."""
+    """Describe the extent, date and environment of the runs, from the data alone."""
     if "rows" in data:
-        return f"{data['date']}, {data['software']}."
+        counts = [*([] if study.exact else [_seed_count(len(data.get("seeds", [0])))]), *_trials(study, data)]
+        return f"{'; '.join([*counts, data['date']])}, {data['software']}."
     counts = [_seeds(study, data), _rounds(study, data), _rates(study, data), _left_out(study, data)]
     return f"{'; '.join(filter(None, counts))}. {data['date']}, {data['hardware']}, {data['software']}."
 
 
+def _trials(study: Study, data: Data) -> list[str]:
+    if not study.trials:
+        return []
+    done, whole = study.trials[data["mode"]], study.trials["full"]
+    return [f"{done:,} of {whole:,} trials: shortened" if done < whole else f"{done:,} trials"]
+
+
+def _seed_count(count: int) -> str:
+    return f"{count} seed{'s' if count > 1 else ''}"
+
+
 def _seeds(study: Study, data: Data) -> str:
-    seeds = max(len(run["seeds"]) for run in data["runs"].values())
-    paper = f" (the paper: {study.seeds})" if study.seeds > seeds else ""
-    return f"{seeds} seed{'s' if seeds > 1 else ''}{paper}"
+    counts = sorted({len(run["seeds"]) for run in data["runs"].values()})
+    seeds = " to ".join(map(str, counts[:-1] and [counts[0], counts[-1]])) or str(counts[0])
+    paper = f" (the paper: {study.seeds})" if study.seeds > counts[-1] else ""
+    return f"{seeds} seed{'s' if counts[-1] > 1 else ''}{paper}"
+
+
+def shortened(study: Study, data: Data) -> str:
+    """Return how a study is shortened, as in "20 of 100 rounds"; empty if it is not."""
+    rounds, whole = data.get("rounds"), study.experiment.rounds if study.experiment else 0
+    if rounds and rounds < whole:
+        return f"{rounds} of {whole} rounds"
+    done, trials = (study.trials.get(mode, 0) for mode in (data["mode"], "full"))
+    return f"{done:,} of {trials:,} trials" if done < trials else ""
 
 
 def _rounds(study: Study, data: Data) -> str:
-    rounds = data.get("rounds")
-    if not rounds:
-        return ""
-    whole = study.experiment.rounds if study.experiment else rounds
-    return f"{rounds} rounds" + (f" of {whole}: shortened" if whole > rounds else "")
+    return (
+        f"{shortened(study, data)}: shortened"
+        if shortened(study, data)
+        else f"{data['rounds']} rounds"
+        if data.get("rounds")
+        else ""
+    )
 
 
 def _rates(study: Study, data: Data) -> str:
-    """List the rates that were tried, if fewer than the paper's."""
-    chosen = any("rate" in run for run in data["runs"].values())
-    if data["mode"] != "short" or not chosen or not (study.short and study.short.rates and study.experiment):
+    """Describe how rates were chosen."""
+    if study.experiment is None:
         return ""
-    tried = f"{' and '.join(study.short.rates)} instead of {len(study.experiment.rates)} rates"
-    trial = study.short.trial or study.experiment.trial
-    return f"{tried}, trials of {trial} rounds" if len(study.short.rates) > 1 else f"rate {tried}"
+    grid, tried = study.experiment.rates, data.get("tried")
+    if tried is None:
+        return ""
+    text = (
+        f"local rate chosen from {', '.join(tried['rates'])}"
+        if len(tried["rates"]) > 1
+        else f"local rate {tried['rates'][0]}"
+    )
+    if len(tried["rates"]) < len(grid):
+        text += f" (the paper's grid has {len(grid)})"
+    if study.experiment.server_rates:
+        text += (
+            f", server rate from 1, {', '.join(tried['server_rates'])}" if tried["server_rates"] else ", server rate 1"
+        )
+    return text
+
+
+def command(name: str, study: Study, data: Data) -> str:
+    """Return the command that makes these data, or how they differ from what it would make."""
+    seeds = len(data.get("seeds", [])) or max(
+        len(run["seeds"]) for run in data.get("runs", {"": {"seeds": [0]}}).values()
+    )
+    line = " ".join(["laconic reproduce", name, *(["--full"] if data["mode"] == "full" else [])])
+    line = f"`{line}`" if study.exact else f"`{line} --seeds {seeds}`"
+    return f"Made by {line}." if _complete(study, data, seeds) else f"A part of {line}."
+
+
+def _complete(study: Study, data: Data, seeds: int) -> bool:
+    if study.experiment is None:
+        return True
+    wanted, runs = plan(study, study.experiment, data["mode"], seeds), data["runs"]
+    tried = data.get("tried", {"rates": [*wanted.rates], "server_rates": []})
+    return (
+        (data.get("rounds"), tried["rates"], tried["server_rates"])
+        == (wanted.rounds, [*wanted.rates], [*wanted.server_rates])
+        and {*wanted.labels} <= runs.keys()
+        and all(len(run["seeds"]) == seeds for run in runs.values())
+    )
 
 
 def _left_out(study: Study, data: Data) -> str:
     runs = study.experiment.runs if study.experiment else ()
     left = [label for label in runs if label not in data["runs"]]
-    return f"without {', '.join(left)}" if left else ""
+    return f"without {', '.join(f'`{label}`' for label in left)}" if left else ""
 
 
 def draw(study: Study, data: Data, path: Path) -> bool:

@@ -1,4 +1,5 @@
 from .callbacks import Callback as Callback
+from .callbacks import Run as Run
 from .config import RunConfig as RunConfig
 from .config import load_config as load_config
 from .directory import RunDirectory as RunDirectory

@@ -28,8 +28,30 @@ def test_results_go_to_the_folder_that_is_named(forked, tmp_path: Path) -> None:
     assert done.code == 2 and "only one of the two" in done.stderr
     done = forked("reproduce", "fedcams-tables1-2", "--docs", "out")
     assert done.code == 0, done.stderr
-    assert done.stdout.count("holds:") == 12 and "does not hold" not in done.stdout
-    assert "12 of 12" in (tmp_path / "out/reproductions.md").read_text()
+    assert done.stdout.count("holds:") == 12 and "fails" not in done.stdout
+    assert "| 1 of 9 | 12 | 0 | 0 | 0 | 0 |" in (tmp_path / "out/reproductions.md").read_text()
+    assert "12 | 0" in (tmp_path / "out/reproductions/fedcams.md").read_text()
+
+
+def test_the_queue_publishes_what_it_computes(forked, tmp_path: Path) -> None:
+    line = (
+        "reproduce",
+        "fedcams-tables1-2",
+        "fedcams-figure4-cifar10",
+        "--hours",
+        "1",
+        "--workers",
+        "1",
+        "--runs",
+        "runs",
+    )
+    done = forked(*line, "--docs", "out")
+    assert done.code == 0 and "complete" in done.stdout, done.stderr
+    assert "skipped: fedcams-figure4-cifar10: needs a GPU" in done.stderr
+    assert (tmp_path / "out/data/fedcams-tables1-2.json").exists()
+    assert "1 done" in (tmp_path / "runs/progress.html").read_text()
+    assert forked("reproduce", "all", "--quick", "--hours", "1").code == 2
+    assert forked("reproduce", "fedcams-epsilon", "--workers", "2").code == 2
 
 
 def test_code_that_a_stored_run_names_runs_only_if_it_is_trusted(forked, tmp_path: Path) -> None:

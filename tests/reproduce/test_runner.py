@@ -1,4 +1,4 @@
-"""How a study's runs are started, continued and read; and how a claim is judged."""
+"""How a study's runs are started, continued and read."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import json
 import tomllib
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
 from laconic.cli.view import LiveView
 from laconic.reproduce import document
-from laconic.reproduce.claims import Claim
 from laconic.reproduce.experiments import Experiment
-from laconic.reproduce.measures import FINAL, to_accuracy
+from laconic.reproduce.measures import FINAL
 from laconic.reproduce.runner import collect, curves
 from laconic.reproduce.study import Short, Study
 
@@ -105,37 +103,5 @@ def test_data_survive_the_way_to_disk(tmp_path: Path) -> None:
     written = document.save("bytes-to-accuracy", STUDY, data, tmp_path)
     assert document.load("bytes-to-accuracy", tmp_path) == data
     assert {path.suffix for path in written} == {".json", ".svg", ".md"}
-    assert "Not run yet." in (tmp_path / document.PAGE).read_text()
-
-
-ROUNDS = to_accuracy(0.75, "rounds")
-
-
-@pytest.mark.parametrize(
-    ("relation", "one", "other", "margin", "holds"),
-    [
-        ("less", 213.0, 318.0, 0, True),
-        ("less", 318.0, 213.0, 0, False),
-        ("less", 213.0, 213.0, 0, False),
-        ("less", 213.0, None, 0, True),
-        ("less", None, 318.0, 0, False),
-        ("less", None, None, 0, None),
-        ("less", 213.0, 214.0, 5, False),
-        ("more", 80.0, 79.0, 0, True),
-        ("more", None, 79.0, 0, False),
-        ("near", 80.0, 79.0, 1, True),
-        ("near", 80.0, 78.9, 1, False),
-        ("near", None, 78.9, 1, False),
-    ],
-)
-def test_a_claim_holds_or_does_not(relation, one, other, margin, holds) -> None:
-    claim = Claim(ROUNDS, relation, "a", "b", margin)
-    assert claim.judge({"a": {ROUNDS.name: one}, "b": {ROUNDS.name: other}}).holds is holds
-
-
-def test_a_claim_about_several_needs_all_of_them() -> None:
-    claim = Claim(FINAL, "more", "a", ("b", "c"), factor=0.5)
-    numbers = {label: {FINAL.name: value} for label, value in {"a": 50.0, "b": 90.0, "c": 99.0}.items()}
-    assert claim.judge(numbers).holds is True
-    assert claim.judge(numbers | {"c": {FINAL.name: 101.0}}).holds is False
-    assert claim.judge({"a": numbers["a"]}).holds is None
+    assert "| [Laconic](reproductions/laconic.md) | 1 of 4 |" in (tmp_path / document.PAGE).read_text()
+    assert "Not run yet: `laconic reproduce fedamd-links`." in (tmp_path / "reproductions/laconic.md").read_text()

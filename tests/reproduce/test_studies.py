@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,12 @@ from rich.console import Console
 
 from laconic.cli.view import LiveView
 from laconic.reproduce import document
-from laconic.reproduce.catalog import REPRODUCTIONS
-from laconic.reproduce.claims import labels_of
+from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS
+from laconic.reproduce.claims import KINDS
 from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.options import options
 from laconic.reproduce.runner import collect
-from laconic.reproduce.tables import grid, rows, verdicts
+from laconic.reproduce.tables import about, command, grid, rows, verdicts
 from laconic.reproduce.targets import measures as measures_of
 from laconic.run.config import load_config
 
@@ -75,8 +75,9 @@ def test_claims_and_numbers_are_about_runs_that_exist(name: str) -> None:
     )
     measured = {measure.name for measure in study.measures}
     for text, claim in study.claims.items():
-        assert {*labels_of(claim.ones), *labels_of(claim.others)} <= known, text
-        assert claim.measure.name in measured, text
+        beside = STUDIES[study.beside].experiment if study.beside else None
+        assert {*claim.labels} <= known | set(beside.runs if beside else ()), text
+        assert not hasattr(claim, "measure") or claim.measure.name in measured, text
     for label, numbers in study.paper.items():
         assert label in known and set(numbers) <= measured
     for labels in (study.quick, study.short.labels if study.short else ()):
@@ -97,12 +98,54 @@ def test_bits_are_exact() -> None:
 
 
 def test_our_discussion_is_about_our_results_only(tmp_path: Path) -> None:
-    notes = tomllib.loads((DOCS / "data/notes.toml").read_text())["notes"]
-    assert notes.keys() <= STUDIES.keys()
-    assert "Summary" in document.page(DOCS) and "Summary" not in document.page(tmp_path)
+    notes = tomllib.loads((DOCS / "data/notes.toml").read_text())
+    assert notes["notes"].keys() <= STUDIES.keys() and notes["findings"].keys() == {*PAPERS, "frontier"}
+    finding = notes["findings"]["FedAMD"]
+    assert finding in document.pages(DOCS)[document.PAGE] and finding not in document.pages(tmp_path)[document.PAGE]
 
 
-@pytest.mark.parametrize("page", [document.page, document.frontier])
-def test_the_pages_are_made_of_the_data_beside_them(page: Callable[[Path], str]) -> None:
-    name = document.FRONTIER if page is document.frontier else document.PAGE
-    assert (DOCS / name).read_text() == page(DOCS), "run: laconic reproduce --render"
+def test_the_pages_are_made_of_the_data_beside_them() -> None:
+    for name, text in document.pages(DOCS).items():
+        assert (DOCS / name).read_text() == text, f"{name}: run: laconic reproduce --render"
+    assert {path.name for path in (DOCS / "reproductions").iterdir()} == {f"{paper.lower()}.md" for paper in PAPERS}
+
+
+def test_the_summary_counts_every_verdict_once() -> None:
+    kinds = Counter[str]()
+    for name, study in STUDIES.items():
+        if (data := document.load(name, DOCS)) is not None and not name.startswith("frontier"):
+            beside = document.load(study.beside, DOCS) if study.beside else None
+            kinds.update(verdict.kind for verdict in verdicts(study, data, beside).values())
+    (row,) = (line for line in (DOCS / document.PAGE).read_text().splitlines() if line.startswith("| all |"))
+    assert [int(cell) for cell in row.strip("| ").split(" | ")[2:]] == [kinds[kind] for kind in KINDS]
+
+
+def test_a_shortened_computation_says_so() -> None:
+    study, data = STUDIES["fed-ef-figure20"], {"mode": "short", "date": "", "software": "", "seeds": [0], "rows": {}}
+    assert "2,000 of 100,000 trials: shortened" in about(study, data)
+    assert "; 100,000 trials" in about(study, data | {"mode": "full"})
+
+
+def test_the_line_above_a_table_says_what_was_run() -> None:
+    name = "fed-amd-table2-shuffled"
+    study, data = STUDIES[name], document.load(name, DOCS)
+    assert study.experiment is not None and data is not None
+    rates = {"rates": [*study.experiment.rates], "server_rates": [*study.experiment.server_rates], "trial": 40}
+    run = {"rate": "0.1", "seeds": [0, 1, 2], "curves": []}
+    whole = data | {"mode": "full", "rounds": 400, "tried": rates, "runs": dict.fromkeys(study.experiment.runs, run)}
+    assert command(name, study, whole) == f"Made by `laconic reproduce {name} --full --seeds 3`."
+    assert about(study, whole).startswith("3 seeds; 400 rounds; local rate chosen from 0.1, 0.03")
+    fewer = {label: each for label, each in whole["runs"].items() if label != "scaffold"}
+    for changed in ({"rounds": 100}, {"tried": rates | {"server_rates": []}}, {"runs": fewer}):
+        assert command(name, study, whole | changed).startswith("A part of"), changed
+    assert "100 of 400 rounds: shortened" in about(study, whole | {"rounds": 100})
+    assert "without `scaffold`" in about(study, whole | {"runs": fewer})
+
+
+def test_runs_that_all_failed_are_not_judged() -> None:
+    study, data = STUDIES["fedamd-figures5-7-k20-20"], document.load("fedamd-figures5-7-k10-20", DOCS)
+    assert data is not None
+    assert {verdict.kind for verdict in verdicts(study, data).values()} != {"not judged"}
+    for run in data["runs"].values():
+        run["curves"] = [columns | {"accuracy": [0.1] * len(columns["round"])} for columns in run["curves"]]
+    assert {verdict.kind for verdict in verdicts(study, data).values()} == {"not judged"}
