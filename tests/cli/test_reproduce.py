@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from laconic.reproduce.catalog import REPRODUCTIONS
@@ -29,7 +30,7 @@ def test_results_go_to_the_folder_that_is_named(forked, tmp_path: Path) -> None:
     done = forked("reproduce", "fedcams-tables1-2", "--docs", "out")
     assert done.code == 0, done.stderr
     assert done.stdout.count("holds:") == 12 and "fails" not in done.stdout
-    assert "| 1 of 9 | 12 | 0 | 0 | 0 | 0 |" in (tmp_path / "out/reproductions.md").read_text()
+    assert re.search(r"\| 1 of \d+ \| 12 \| 0 \| 0 \| 0 \| 0 \|", (tmp_path / "out/reproductions.md").read_text())
     assert "12 | 0" in (tmp_path / "out/reproductions/fedcams.md").read_text()
 
 
