@@ -182,7 +182,7 @@ class Runner:
         return len(records) >= (self.plan.rounds or 1) and self.plan.mode != "quick"
 
     def _directory(self, label: str, rate: str | None = None, seed: int = 0) -> Path:
-        name = re.sub("[^a-z0-9.+_]+", "-", label)
+        name = re.sub("[^a-zA-Z0-9.+_]+", "-", label)
         parts = [name, *([rate] if rate else []), *([f"seed-{seed}"] if seed else [])]
         return self.folder / "-".join(parts)
 

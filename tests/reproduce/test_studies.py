@@ -15,7 +15,7 @@ from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS
 from laconic.reproduce.claims import KINDS
 from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.options import options
-from laconic.reproduce.runner import collect
+from laconic.reproduce.runner import Runner, collect, plan
 from laconic.reproduce.tables import about, command, grid, rows, verdicts
 from laconic.reproduce.targets import measures as measures_of
 from laconic.run.config import load_config
@@ -34,6 +34,15 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_every_name_is_there() -> None:
     assert {f"{paper}-{what}" for paper, each in NAMES.items() for what in each.split()} <= set(REPRODUCTIONS)
     assert len(STUDIES) == sum(len(each.studies) for each in REPRODUCTIONS.values()), "two studies share a name"
+
+
+def test_every_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    for name, study in STUDIES.items():
+        if study.experiment is not None:
+            extent = plan(study, study.experiment, "full", 1)
+            runner = Runner(study.experiment, extent, tmp_path, LiveView(Console(quiet=True)))
+            folders = {runner._directory(label) for label in study.experiment.runs}
+            assert len(folders) == len(study.experiment.runs), name
 
 
 @pytest.mark.parametrize("name", REPRODUCTIONS)
