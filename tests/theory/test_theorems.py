@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import inf, log, sqrt
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from laconic.algorithms.recipes import RECIPES as ALL_RECIPES
@@ -191,6 +192,18 @@ def test_fed_ef_with_all_clients_has_no_sampling_terms() -> None:
     assert parts["sampling"] == parts["stale memories"] == 0
 
 
+def test_fed_ef_with_all_clients_has_the_order_of_full_participation() -> None:
+    base = dict.fromkeys(["L", "sigma", "sigma_g", "D"], 1.0) | {"q": 0.5, "N": 64, "K": 4, "T": 10**13}
+
+    def constant(**changed: float) -> float:
+        values = fed_ef.PARTIAL.complete(base | changed)
+        rate = evaluate(fed_ef.PARTIAL.corollary_rate, values)
+        return fed_ef.PARTIAL.bound(values, rate, int(values["T"])) / evaluate(fed_ef.SGD.order, values)
+
+    for changed in ({"T": 10**15}, {"K": 16}, {"N": 256}):
+        assert constant(**changed) == pytest.approx(constant(), rel=0.01), changed
+
+
 def test_fed_ams_with_all_clients_has_twice_the_bound_of_the_theorem_for_them() -> None:
     values = values_of(fedcams.AMS_PARTIAL, n=drawn(7)["N"])
     assert fedcams.AMS_PARTIAL.bound(values, 1e-3, 99) == pytest.approx(2 * fedcams.AMS_FULL.bound(values, 1e-3, 99))
@@ -285,6 +298,48 @@ def test_fed_amd_with_all_local_data_has_no_noise() -> None:
     del values["B"]
     for theorem in fedamd.THEOREMS:
         assert theorem.parts(theorem.complete(values), 1e-4, 50)["noise of anchors"] == 0
+
+
+def test_with_one_local_step_and_no_compression_fed_com_has_the_rate_and_bound_of_sgd() -> None:
+    values = fedcomgate.COM.complete(drawn(6) | {"K": 1, "omega": 0.0, "b": 1e6})
+    limit = fedcomgate.COM.limit(values)
+    assert limit * values["b"] == pytest.approx(1 / values["L"])
+    step, rounds = limit * values["b"] / 10, 100
+    sgd = 2 * values["D"] / (step * rounds) + step * values["L"] * values["sigma"] ** 2 / values["N"]
+    assert fedcomgate.COM.bound(values, step / values["b"], rounds) == pytest.approx(sgd)
+
+
+@pytest.mark.parametrize("kept", [10, 2], ids=["dense", "random 2 of 10"])
+def test_the_bounds_of_fed_com_hold_for_a_quadratic(kept: int) -> None:
+    # f(w) = sum_i c_i w_i^2 / 2, so that L and mu are the largest and the smallest c_i, and f* is 0.
+    rng, curvature, sigma, clients, steps, rounds = np.random.default_rng(0), np.linspace(0.2, 2, 10), 3.0, 4, 5, 60
+    start = np.full(10, 2.0)
+    given = {"L": 2.0, "mu": 0.2, "sigma": sigma, "N": clients, "K": steps, "omega": 10 / kept - 1, "b": 2.0}
+    given["D"] = float(curvature @ start**2) / 2
+    values = fedcomgate.COM.complete(given)
+    rate = 0.5 * fedcomgate.COM.limit(values)
+
+    def trained() -> tuple[float, float]:
+        """The mean squared gradient over the rounds, and the last objective."""
+        model, squares = start, []
+        for _ in range(rounds):
+            squares.append(float(np.sum((curvature * model) ** 2)))
+            updates = []
+            for _ in range(clients):
+                local = model
+                for _ in range(steps):
+                    local = local - rate * (curvature * local + rng.normal(0, sigma / sqrt(10), 10))
+                chosen = rng.permutation(10)[:kept]
+                updates.append(np.zeros(10))
+                updates[-1][chosen] = (local - model)[chosen] * 10 / kept
+            model = model + values["b"] * np.mean(updates, axis=0)
+        return float(np.mean(squares)), float(curvature @ model**2) / 2
+
+    gradient, objective = np.mean([trained() for _ in range(20)], axis=0)
+    bound, last = fedcomgate.COM.bound(values, rate, rounds), fedcomgate.COM_PL.bound(values, rate, rounds)
+    # The bounds hold, and are not so loose that a missing factor would go unnoticed.
+    assert bound / 20 < gradient < bound
+    assert last / 200 < objective < last
 
 
 def test_remark_9_is_a_rate_that_fed_comgate_allows() -> None:
