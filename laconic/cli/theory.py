@@ -96,16 +96,16 @@ def _table(answer: dict[str, Any]) -> Table:
         row(name, setting["value"], setting["formula"])
     for symbol, constant in answer["constants"].items():
         row(symbol, constant["value"], constant["formula"])
-    if "after" in answer:
-        after = answer["after"]
-        row(
-            f"bound after {after['rounds']:,} rounds",
-            after["bound"],
-            f"with local_lr = {after['local_lr']:.4g}; the sum of",
-        )
-    factor = "" if answer["factor"] == "1" else f"{answer['factor']} times "
+    after = answer.get("after", {"rounds": "T", "bound": None, "terms": {}})
+    rate = f"with local_lr = {after['local_lr']:.4g}: " if "local_lr" in after else ""
+    factor = "" if answer["factor"] == "1" else f", each times {answer['factor']}"
+    row(
+        f"bound after {after['rounds']:,} rounds" if rate else "bound after T rounds",
+        after["bound"],
+        f"{rate}the sum of these{factor}",
+    )
     for name, formula in answer["formulas"].items():
-        row(f"  {name}", answer["after"]["terms"][name] if "after" in answer else None, factor + formula)
+        row(f"  {name}", after["terms"].get(name), formula)
     if "corollary" in answer:
         corollary = answer["corollary"]
         row(f"order, {corollary['number']}", None, f"{corollary['order']}, with {corollary['rates']}")

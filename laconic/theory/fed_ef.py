@@ -80,7 +80,7 @@ PARTIAL = Theorem(
     "Theorem 4.10",
     ("fed_ef_sgd", "qsparse_local_sgd"),
     defaults={"n": "N", "b": "sqrt(K * n)"},
-    constants={"C1": "q ** 2 / (1 - q ** 2) ** 3", "C2": "ratio(N - n, N - 1)"},
+    constants={"C1": "q ** 2 / (1 - q ** 2) ** 3", "C2": "(N - n) / max(N - 1, 1)"},
     limits=(
         "1 / (8 * K * L)",
         "n / (500 * C2 * b * K)",

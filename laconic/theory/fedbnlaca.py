@@ -13,7 +13,8 @@ from laconic.theory import fedcams
 from laconic.theory.theorem import Theorem
 
 PAPER = "FedBNLACA's paper"
-READING = "Terms as in the proof: the statement counts the server's rate twice."
+VANISHING = "The corollary's order leaves out the terms with h, gamma and H, which do not vanish."
+READING = f"Terms as in the proof: the statement counts the server's rate twice. {VANISHING}"
 FLOOR = "sqrt(2) * G * h / eps"
 """What skipping costs in every round. It does not vanish with more rounds."""
 
@@ -82,7 +83,7 @@ COMPRESSED_PARTIAL = replace(
     ),
     corollary="Corollary A.2",
     corollary_rate="1 / (K * sqrt(T))",
-    reading="G^2 for the printed G^3; the rest as in the proof.",
+    reading=f"G^2 for the printed G^3; the rest as in the proof. {VANISHING}",
 )
 
 # (E.12) and (E.14): what the error of the model that clients have costs, divided by a b K as the proof's last step demands.

@@ -51,7 +51,7 @@ AMS_PARTIAL = Theorem(
     terms={
         **GAP,
         "noise": "S * a * sigma ** 2 / (2 * n * eps)",
-        "sampling": f"S * a * ratio(N - n, 2 * n * (N - 1) * eps) * {SAMPLED}",
+        "sampling": f"S * a * (N - n) / (2 * n * max(N - 1, 1) * eps) * {SAMPLED}",
     },
     corollary="Corollary 4.11",
     corollary_rate="1 / (K * sqrt(T))",
@@ -94,7 +94,7 @@ CAMS_PARTIAL = Theorem(
         **GAP,
         "memories": "C1 * a * b * K * L * G ** 2 / eps",
         "noise": "S * a * sigma ** 2 / (n * eps)",
-        "sampling": f"S * a * ratio(N - n, n * (N - 1) * eps) * {SAMPLED}",
+        "sampling": f"S * a * (N - n) / (n * max(N - 1, 1) * eps) * {SAMPLED}",
     },
     corollary_rate="1 / (K * sqrt(T))",
     participation="partial",

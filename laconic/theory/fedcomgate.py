@@ -8,8 +8,9 @@ from laconic.theory.theorem import Theorem
 
 PAPER = "FedCOMGATE (Haddadpour et al., AISTATS 2021)"
 
-# The paper's Eq. (32): the positive root of K^2 L^2 a^2 + (omega / N + 1) a b L K = 1.
-COM_LIMIT = "(sqrt((omega / N + 1) ** 2 * b ** 2 + 4) - (omega / N + 1) * b) / (2 * L * K)"
+# The paper's Eq. (32), the positive root of K^2 L^2 a^2 + (omega / N + 1) a b L K = 1, without its difference of nearly
+# equal numbers.
+COM_LIMIT = "2 / (L * K * (sqrt((omega / N + 1) ** 2 * b ** 2 + 4) + (omega / N + 1) * b))"
 COM_NOISE = "(L ** 2 * K * a ** 2 * sigma ** 2 / 2 + (1 + omega) * a * b * L * sigma ** 2 / (2 * N))"
 HOMOGENEOUS = "Clients have the same distribution."
 

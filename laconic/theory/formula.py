@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from math import exp, inf, log, sqrt
@@ -44,7 +45,8 @@ def evaluate(formula: str, values: Mapping[str, float]) -> float:
 def shown(formula: str) -> str:
     """A formula for people.
 
-    >>> shown("a * K ** 2 / (2 * L)")
-    'a K^2 / (2 L)'
+    >>> shown("a * K ** 2 / (2 * L)"), shown("K * ratio(h, q) ** 2")
+    ('a K^2 / (2 L)', 'K (h / q)^2')
     """
-    return formula.replace(" ** ", "^").replace(" * ", " ")
+    quotients = re.sub(r"ratio\((\w+), (\w+)\)", r"(\1 / \2)", formula)
+    return quotients.replace(" ** ", "^").replace(" * ", " ")
