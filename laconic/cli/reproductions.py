@@ -49,14 +49,8 @@ def reproduce(
     if page:
         say(f"written: {', '.join(map(str, render(output)))}")
         return
-    if quick and full:
-        raise ConfigError("--quick and --full: only one of the two is allowed")
-    wanted = [*REPRODUCTIONS] if names == [ALL] else names or []
-    if not wanted:
-        raise ConfigError(f"name what to reproduce (laconic reproduce --list): {', '.join([*REPRODUCTIONS, ALL])}")
-    # Look up every name before the first study runs.
-    found = {name: find(name) for name in wanted}
-    mode: Mode = "quick" if quick else "full" if full else "short"
+    mode = _mode(quick, full)
+    found = _found(names or [])
     if hours is not None:
         _run_queue(found, mode, seeds or 1, runs, output, hours, workers)
         return
@@ -64,6 +58,20 @@ def reproduce(
         raise ConfigError("--workers: only with --hours")
     for name, reproduction in found.items():
         _reproduce(name, reproduction, mode, runs, output, seeds)
+
+
+def _mode(quick: bool, full: bool) -> Mode:
+    if quick and full:
+        raise ConfigError("--quick and --full: only one of the two is allowed")
+    return "quick" if quick else "full" if full else "short"
+
+
+def _found(names: list[str]) -> dict[str, Reproduction]:
+    """Look up every name before the first study runs."""
+    wanted = [*REPRODUCTIONS] if names == [ALL] else names
+    if not wanted:
+        raise ConfigError(f"name what to reproduce (laconic reproduce --list): {', '.join([*REPRODUCTIONS, ALL])}")
+    return {name: find(name) for name in wanted}
 
 
 def _run_queue(

@@ -129,22 +129,25 @@ def judge(claim: Comparable, results: Results, *, exact: bool = False) -> Verdic
     seeds = sorted(set.intersection(*(set(results[label]) for label in claim.labels)))
     if not seeds:
         return Verdict("not judged", "no seed that all of its runs have")
-    comparisons = claim.comparisons(results, seeds)
-    evidence = claim.evidence(results, seeds)
+    comparisons, evidence = claim.comparisons(results, seeds), claim.evidence(results, seeds)
     if all(pair == (-inf, inf) for each in comparisons for pair in each.differences.values()):
         return Verdict("not judged", f"{evidence}: nothing to compare")
-    holds = all(each.slack >= 0 for each in comparisons)
-    if exact:
-        return Verdict("holds" if holds else "fails", evidence)
-    if len(seeds) == 1:
-        return Verdict("one seed", evidence, holds)
     worst = min(comparisons, key=lambda each: each.slack)
+    if exact:
+        return Verdict("holds" if worst.slack >= 0 else "fails", evidence)
+    if len(seeds) == 1:
+        return Verdict("one seed", evidence, worst.slack >= 0)
     evidence += f"; {_described(claim, worst, len(comparisons) > 1)}, {len(seeds)} seeds"
-    if len(seeds) < ENOUGH:
-        return Verdict("undecided", evidence)
+    return Verdict(_decide(comparisons, worst, len(seeds)), evidence)
+
+
+def _decide(comparisons: Sequence[Comparison], worst: Comparison, seeds: int) -> Kind:
+    if seeds < ENOUGH:
+        return "undecided"
+    if worst.slack >= 0:
+        return "holds"
     level = 1 - (1 - LEVEL) / len(comparisons)
-    outside = [each for each in comparisons if _outside(each, level)]
-    return Verdict("holds" if holds else "fails" if outside else "undecided", evidence)
+    return "fails" if any(_outside(each, level) for each in comparisons) else "undecided"
 
 
 def _outside(comparison: Comparison, level: float) -> bool:
