@@ -48,6 +48,7 @@ def trained(forked, small, tmp_path: Path):
         "top_k:0.1+qsgd:4",
         "random_k:0.1+sign@layer",
         "eden",
+        "natural",
     ],
 )
 def test_every_spelling_of_a_compressor_trains_and_is_kept_in_the_config(
