@@ -58,6 +58,16 @@ def test_nodes_train_in_the_subspace_of_the_plan(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("label", TWO_WAYS)
+def test_nodes_learn_every_new_subspace(tmp_path, monkeypatch, label):
+    monkeypatch.setattr("laconic.core.subspace.SMALLEST", 64)
+    given = {"rounds": 5, "subspace": 0.25, "subspace_every": 2}
+    federated, expected = run(federation(tmp_path), tmp_path, label, **given), simulated(label, **given)
+    assert federated.model_sha256 == expected.model_sha256
+    assert federated.ledger.state_dict() == expected.ledger.state_dict()
+    assert federated.metrics == expected.metrics
+
+
+@pytest.mark.parametrize("label", TWO_WAYS)
 @pytest.mark.parametrize("after", [2, 3, 4, 6])
 def test_a_server_that_dies_in_any_exchange_goes_on_bit_for_bit(tmp_path, label, after):
     grid = federation(tmp_path)
