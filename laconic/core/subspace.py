@@ -68,9 +68,18 @@ class Subspace(Layout):
         weights = full.flatten(module)
         slots, index, scale = _draw(full, share, Randomness(seed).numpy(Draw.SUBSPACE, GLOBAL))
         index, scale = index.to(weights.device), scale.to(weights)
-        base, chosen = _without_small(full, slots, weights), {"share": share, "seed": seed, "every": every}
         return cls(
-            slots, full.buffers, full.dtype, whole=full, weights=weights, base=base, index=index, scale=scale, **chosen
+            slots,
+            full.buffers,
+            full.dtype,
+            whole=full,
+            share=share,
+            seed=seed,
+            every=every,
+            weights=weights,
+            base=_without_small(full, slots, weights),
+            index=index,
+            scale=scale,
         )
 
     @property
@@ -89,23 +98,19 @@ class Subspace(Layout):
         number = 0 if self.every is None else round // self.every
         if number == self.number:
             return self
-        if number not in self._drawn:
+        if (known := self._drawn.get(number)) is None:
             _, index, scale = _draw(self.full, self.share, Randomness(self.seed).numpy(Draw.SUBSPACE, number))
             index, scale = index.to(self.index.device), scale.to(self.scale)
-            while len(self._drawn) > 1:
-                self._drawn.pop(min(self._drawn))
             first = self.first or self
-            self._drawn[number] = replace(first, number=number, index=index, scale=scale, first=first)
-        return self._drawn[number]
+            known = _keep(self._drawn, replace(first, number=number, index=index, scale=scale, first=first))
+        return known
 
     def around(self, weights: Tensor) -> Subspace:
         """The subspace around a model w."""
         known, weights = self._located.get(self.number), weights.to(self.weights.device)
         if known is None or not torch.equal(known.weights, weights):
-            known = replace(self, weights=weights, base=_without_small(self.full, self.parameters, weights))
-            while len(self._located) > 1:
-                self._located.pop(min(self._located))
-            self._located[self.number] = known
+            base = _without_small(self.full, self.parameters, weights)
+            known = _keep(self._located, replace(self, weights=weights, base=base))
         return known
 
     def located(self, known: Mapping[str, Tensor], sent: Tensor | None) -> Subspace | None:
@@ -170,6 +175,15 @@ def _draw(full: Layout, share: float, rng: np.random.Generator) -> tuple[tuple[S
         indices.append(buckets + offset)
         offset += size
     return tuple(slots), torch.from_numpy(np.concatenate(indices)), torch.from_numpy(np.concatenate(scales))
+
+
+def _keep(subspaces: dict[int, Subspace], subspace: Subspace) -> Subspace:
+    """Keep a subspace and the one of the period before or after. Threads may do this at the same time."""
+    subspaces[subspace.number] = subspace
+    for number in list(subspaces):
+        if abs(number - subspace.number) > 1:
+            subspaces.pop(number, None)
+    return subspace
 
 
 def _without_small(full: Layout, slots: tuple[Slot, ...], weights: Tensor) -> Tensor:

@@ -145,7 +145,7 @@ class ClientRuntime:
             layout=first.layout,
             data=self.data,
             randomness=self.randomness,
-            _gradients=gradients.at(first.layout),
+            _gradients=gradients if first.layout is self.layout else gradients.at(first.layout),
             regularization=self.algorithm.method.regularization,
             _shared=[shared.name for shared in self.algorithm.method.shared_states()],
         )
