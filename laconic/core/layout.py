@@ -101,7 +101,7 @@ class Layout:
 
         Args:
             known: What `location` returned before.
-            sent: That model, or the last z of the period before.
+            sent: That model, or the last vectors of all periods that the client has missed, one after the other.
         """
         return self
 

@@ -95,7 +95,9 @@ class Subspace(Layout):
 
     def for_round(self, round: int) -> Subspace:
         """The subspace of a round. Its base is not known yet if it is that of another period."""
-        number = 0 if self.every is None else round // self.every
+        return self._numbered(0 if self.every is None else round // self.every)
+
+    def _numbered(self, number: int) -> Subspace:
         if number == self.number:
             return self
         if (known := self._drawn.get(number)) is None:
@@ -114,15 +116,17 @@ class Subspace(Layout):
         return known
 
     def located(self, known: Mapping[str, Tensor], sent: Tensor | None) -> Subspace | None:
-        number, first = int(known["period"]) if known else 0, self.first or self
         if sent is not None and sent.numel() == self.full.size:
             return self.around(sent)
-        if number == self.number:
-            return self.around(known["weights"]) if known else first
-        if sent is None or number != self.number - 1:
+        last = [] if sent is None else [*sent.view(-1, self.size)]
+        number, first = int(known["period"]) if known else 0, self.first or self
+        if number + len(last) != self.number:
             return None
-        before = first.for_round(number * (self.every or 1)).around(known["weights"]) if known else first
-        return self.around(before.expand(sent.to(self.scale)))
+        subspace = first._numbered(number).around(known["weights"]) if known else first
+        for z in last:
+            number += 1
+            subspace = first._numbered(number).around(subspace.expand(z.to(self.scale)))
+        return subspace
 
     def location(self) -> dict[str, Tensor]:
         if not self.number:
@@ -178,11 +182,10 @@ def _draw(full: Layout, share: float, rng: np.random.Generator) -> tuple[tuple[S
 
 
 def _keep(subspaces: dict[int, Subspace], subspace: Subspace) -> Subspace:
-    """Keep a subspace and the one of the period before or after. Threads may do this at the same time."""
+    """Keep the subspaces of the last two periods. Threads may do this at the same time."""
     subspaces[subspace.number] = subspace
-    for number in list(subspaces):
-        if abs(number - subspace.number) > 1:
-            subspaces.pop(number, None)
+    for number in sorted(subspaces)[:-2]:
+        subspaces.pop(number, None)
     return subspace
 
 

@@ -207,8 +207,8 @@ class ClientRuntime:
         layout, sent = self.layout.for_round(round), None
         if packet is not None:
             size = len(packet.body.data) // layout.dtype.itemsize
-            if size not in (layout.size, layout.full.size):
-                raise PacketError("size", f"{size} numbers, where {layout.size} or {layout.full.size} are expected")
+            if size % layout.size and size != layout.full.size:
+                raise PacketError("size", f"{size} numbers, where multiples of {layout.size} are expected")
             sent = decode_dense(packet.body, size, layout.dtype).dense()
         return layout.located(known, sent)
 

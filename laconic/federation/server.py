@@ -10,6 +10,7 @@ from torch import Tensor
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
+from laconic.algorithms.downlinks.base import LOST
 from laconic.algorithms.methods.exchange import BASE, BUFFERS
 from laconic.algorithms.methods.received import Aggregate, Received
 from laconic.compression import encode_dense
@@ -62,8 +63,8 @@ class Server:
                 "models of several subspaces have no exact average; set it to 1"
             )
         self._first_layout = layout
-        self._last_model: Tensor | None = None
-        """The last model of the subspace before."""
+        self._last_models: list[Tensor] = []
+        """The last models of the subspaces before, as many as take less space than the whole model."""
         self.count, self.sampling, self.weighting = participants, sampling, weighting
         self.send_buffers = send_buffers and layout.buffer_size > 0
         self.defenses = resolve_clip(defenses or Defenses(), algorithm, self.send_buffers)
@@ -116,7 +117,8 @@ class Server:
     def _redraw(self) -> None:
         """Draw another subspace around the current model. Memories, mirrors, moments and control variates start anew."""
         assert isinstance(self.layout, Subspace)
-        self._last_model = self.model
+        most = (self.layout.full.size - 1) // self.layout.size
+        self._last_models = [*self._last_models, self.model][-most:]
         self.layout = self.layout.for_round(self.round).around(self.layout.expand(self.model))
         self._start(self.layout.start(self.model))
         self.clients.renew()
@@ -124,10 +126,12 @@ class Server:
     def base_for(self, client: int) -> dict[str, Body]:
         """What a client does not know of the model at which the current subspace was drawn."""
         known = int(self.clients.periods[client])
-        if self._last_model is None or known == self.layout.period:
+        missed = self.layout.period - known
+        if not self._last_models or not missed:
             return {}
         assert isinstance(self.layout, Subspace)
-        return {BASE: encode_dense(self._last_model if known == self.layout.period - 1 else self.layout.weights)}
+        lost = known == LOST or missed > len(self._last_models)
+        return {BASE: encode_dense(self.layout.weights if lost else torch.cat(self._last_models[-missed:]))}
 
     @property
     def blocklist(self) -> Blocklist:
@@ -235,8 +239,8 @@ class Server:
         result: State = {"round": torch.tensor(self.round), "model": self.model, "buffers": self.buffers}
         if self.averages[0] is not self.model:
             result |= {"average/model": self.averages[0], "average/buffers": self.averages[1]}
-        if isinstance(self.layout, Subspace) and self._last_model is not None:
-            result |= {"subspace/weights": self.layout.weights, "subspace/last": self._last_model}
+        if isinstance(self.layout, Subspace) and self._last_models:
+            result |= {"subspace/weights": self.layout.weights, "subspace/last": torch.stack(self._last_models)}
         for name, state in {
             "optimizer": self.optimizer_state,
             "downlink": self.downlink_state,
@@ -258,10 +262,10 @@ class Server:
         self.method_state = on_device("method")
         self.round = int(state["round"])
         self.model, self.buffers = state["model"].to(self.model.device), state["buffers"].to(self.model.device)
-        subspace, self.layout, self._last_model = on_device("subspace"), self._first_layout, None
+        subspace, self.layout, self._last_models = on_device("subspace"), self._first_layout, []
         if subspace:
             assert isinstance(self._first_layout, Subspace)
-            self._last_model = subspace["last"]
+            self._last_models = [*subspace["last"]]
             self.layout = self._first_layout.for_round(self.round).around(subspace["weights"])
         averages = on_device("average")
         self.averages = averages.get("model", self.model), averages.get("buffers", self.buffers)

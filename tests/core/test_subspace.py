@@ -134,6 +134,8 @@ def test_a_client_learns_the_new_base_from_the_last_z_or_from_the_whole_model() 
     torch.testing.assert_close(told.expand(told.start(z)), first.expand(z))
     assert second.located(told.location(), None) is told
     assert second.located({}, None) is None and third.located({}, z) is None
+    missed = third.located({}, torch.cat([z, 2 * z]))
+    assert missed is not None and torch.equal(missed.weights, told.expand(2 * z))
     after = third.located(told.location(), z)
     assert after is not None and torch.equal(after.weights, told.expand(z))
     whole = third.located({}, told.expand(z))
@@ -177,7 +179,7 @@ def test_every_recipe_trains_in_redrawn_subspaces(name: str) -> None:
 
 
 def test_what_a_new_subspace_costs() -> None:
-    """A client is told the last z of the period before once; after two periods away, the whole model."""
+    """A client is told the last z of each period that it missed once, or the whole model where that is shorter."""
     net = Subspace.within(module(), 0.5, 0)
     everyone = len(SIZES)
     result = redrawn("fed_avg", rounds=8, participants=everyone)
@@ -188,6 +190,10 @@ def test_what_a_new_subspace_costs() -> None:
     away = redrawn("fed_avg", rounds=12, participants=1)
     lengths = {sent["bytes"] for record in away.history if (sent := record["streams"].get("down/base"))}
     assert lengths == {15 + 4 * net.size, 15 + 4 * net.full.size}
+    smaller = Subspace.within(module(), 0.2, 0)
+    away = redrawn("fed_avg", rounds=30, participants=1, subspace=0.2)
+    lengths = {sent["bytes"] for record in away.history if (sent := record["streams"].get("down/base"))}
+    assert lengths >= {15 + 4 * smaller.size, 15 + 8 * smaller.size, 15 + 4 * smaller.full.size}
 
 
 def test_what_cannot_go_with_redrawn_subspaces_is_refused() -> None:
