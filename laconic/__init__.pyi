@@ -106,6 +106,8 @@ from .compression import (
     HeavySign as HeavySign,
     Kept as Kept,
     Levels as Levels,
+    Natural as Natural,
+    Powers as Powers,
     RandomK as RandomK,
     Sign as Sign,
     Signs as Signs,

@@ -26,6 +26,11 @@ class RoundContext:
     model: Tensor | None = None
     """On a client that encodes its answer: the model that it started from."""
 
+    @property
+    def starts(self) -> bool:
+        """Whether all states start anew in this round."""
+        return self.layout.starts(self.round)
+
     def generator(self, purpose: str) -> np.random.Generator:
         """The random generator of this round and client for one purpose."""
         return self.randomness.numpy(purpose, self.round, self.client)

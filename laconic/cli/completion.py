@@ -35,6 +35,7 @@ COMPRESSORS = (
     "stochastic",
     "dead_zone",
     "eden",
+    "natural",
 )
 DOWNLINKS = ("dense", "compressed", "broadcast", "estimated", "mirrored", "repeated")
 AGGREGATES = ("mean", "median", "trimmed_mean")

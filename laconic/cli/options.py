@@ -42,7 +42,7 @@ PANELS = {
         "skip_empty",
         "data_dir",
     ),
-    "Model": ("model", "dtype", "subspace"),
+    "Model": ("model", "dtype", "subspace", "subspace_every"),
     "Training (docs/guides/settings.md)": (
         *("rounds", "participants", "local_steps", "local_epochs"),
         *("batch_size", "batch_order", "local_lr", "local_optimizer", "local_optimizer_state", "seed"),

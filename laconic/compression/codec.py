@@ -31,6 +31,8 @@ class Codec(IntEnum):
     """Groups are chunks: the chunk size, the codec of the rest, and the rest."""
     ROTATED = 10
     """A rotated vector: the seed of the rotation, the codec of the rest, and the rest (laconic.compression.rotation)."""
+    POWERS = 11
+    """Powers of two times a scale per group."""
 
 
 class PositionKind(IntEnum):

@@ -1,6 +1,6 @@
 """Forms: the result of a compressor for one group of entries, and how the forms of all groups become one body.
 
-A compressor returns `Levels`, `Signs`, `Kept`, or a NumPy vector, which is sent without compression.
+A compressor returns `Levels`, `Powers`, `Signs`, `Kept`, or a NumPy vector, which is sent without compression.
 """
 
 from __future__ import annotations
@@ -99,7 +99,25 @@ class Levels:
         return Codec.GRID if grid else Codec.STEPS
 
 
-ValueForm: TypeAlias = Values | Signs | Levels
+@dataclass(frozen=True, eq=False)
+class Powers:
+    """Entropy-coded powers of two: each entry is `sign(level) * scale * 2^(1 - |level|)`, or 0 for the level 0."""
+
+    levels: NDArray[Any]
+    scale: float
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+    @classmethod
+    def write(cls, forms: Sequence[Self], writer: BodyWriter) -> Codec:
+        """Write a scale per group, and the levels."""
+        _write_numbers([form.scale for form in forms], writer)
+        _write_levels(_joined([form.levels for form in forms]), None, writer)
+        return Codec.POWERS
+
+
+ValueForm: TypeAlias = Values | Signs | Levels | Powers
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +162,8 @@ def _write_values(values: Sequence[Form], writer: BodyWriter) -> int:
     """Write value forms, all of one kind; return their codec number."""
     if levels := [form for form in values if isinstance(form, Levels)]:
         return Levels.write(levels, writer)
+    if powers := [form for form in values if isinstance(form, Powers)]:
+        return Powers.write(powers, writer)
     if signs := [form for form in values if isinstance(form, Signs)]:
         return Signs.write(signs, writer)
     return Values.write([form for form in values if isinstance(form, Values)], writer)
@@ -151,10 +171,10 @@ def _write_values(values: Sequence[Form], writer: BodyWriter) -> int:
 
 def _refuse_mixed(forms: Sequence[Form]) -> None:
     kinds = {type(form) for form in forms}
-    if len(kinds) > 1 or not kinds <= {Values, Signs, Levels, Kept, np.ndarray}:
+    if len(kinds) > 1 or not kinds <= {Values, Signs, Levels, Powers, Kept, np.ndarray}:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise ConfigError(
-            f"compress returned {names}: Levels, Signs, Kept or a NumPy vector is needed, the same for all groups"
+            f"compress returned {names}: Levels, Powers, Signs, Kept or a NumPy vector is needed, the same for all groups"
         )
 
 

@@ -52,6 +52,8 @@ class CoreStream(IntEnum):
     """Down: the mean of the updates, for the clients that sent them."""
     CONFIRM = 3
     """Up: an empty packet that confirms an instruction."""
+    BASE = 4
+    """Down: what a client needs to know of the model at which the current subspace was drawn."""
 
 
 STREAMS = 16

@@ -175,10 +175,22 @@ class LevelReader(ScaledReader):
         self._scale(piece, group)
 
 
+class PowerReader(LevelReader):
+    """Powers of two times a scale per group; a level is 1 more than the number of halvings."""
+
+    def _scale(self, piece: Floats, group: int) -> None:
+        exponents = 1 - np.abs(piece).astype(np.int32)
+        np.sign(piece, out=piece)
+        piece *= self._scales[group]
+        np.ldexp(piece, exponents, out=piece)
+
+
 def read_values(form: Codec, count: int, groups: int, reader: BodyReader) -> ValueReader:
     """Read the fixed fields of the values."""
     if form is Codec.SIGN:
         return SignReader(count, groups, reader)
     if form in (Codec.STEPS, Codec.GRID):
         return LevelReader(form, count, groups, reader)
+    if form is Codec.POWERS:
+        return PowerReader(form, count, groups, reader)
     return ExactReader(form, count, reader)

@@ -83,6 +83,40 @@ class Layout:
         """The layout of all trainable parameters: this one, unless training happens in a subspace."""
         return self
 
+    @property
+    def period(self) -> int:
+        """The number of the current subspace; 0 unless subspaces are drawn anew."""
+        return 0
+
+    def starts(self, round: int) -> bool:
+        """Whether all states start anew in this round: in the first one, and where a subspace is drawn."""
+        return round == 0
+
+    def for_round(self, round: int) -> Layout:
+        """The layout of the packets of a round."""
+        return self
+
+    def located(self, known: Mapping[str, Tensor], sent: Tensor | None) -> Layout | None:
+        """The layout around the model at which the subspace was drawn; None if the client does not know that model.
+
+        Args:
+            known: What `location` returned before.
+            sent: That model, or the last vectors of all periods that the client has missed, one after the other.
+        """
+        return self
+
+    def location(self) -> dict[str, Tensor]:
+        """What a client keeps of the current subspace."""
+        return {}
+
+    def start(self, initial: Tensor) -> Tensor:
+        """The first vector of the current subspace: the initial one in the first subspace."""
+        return initial
+
+    def expand(self, vectors: Tensor) -> Tensor:
+        """All trainable parameters, of a vector or of every row of a matrix."""
+        return vectors
+
     @cached_property
     def size(self) -> int:
         """d, the number of trainable parameters."""

@@ -128,7 +128,8 @@ class Attacks:
         factor = self.factors.get(reply.client)
         if factor is None:
             return reply
-        parsed = [Packet.parse(packet, self._layout) for packet in reply.packets]
+        layout = self._layout.for_round(reply.round)
+        parsed = [Packet.parse(packet, layout) for packet in reply.packets]
         packets = [replace(p, body=self._scaled(p, factor)).to_bytes() for p in parsed if p.body.codec != Codec.SKIP]
         return replace(reply, packets=tuple(packets) or reply.packets)
 

@@ -69,15 +69,17 @@ def prepare(
     classes: int | None,
     subspace: float | None = None,
     seed: int = 0,
+    every: int | None = None,
 ) -> PreparedTask:
     """Check a task on an example. Without one the strategy `auto` becomes `loop`, which works for every model.
 
     Args:
         subspace: The share of the numbers that are trained, in a random subspace that follows from `seed`. None: all.
+        every: The number of rounds after which the subspace is drawn anew. None: never.
     """
     dtype: torch.dtype = getattr(torch, numerics.state_dtype)
     task = task.to(device, dtype)
-    layout = Layout.of(task.module) if subspace is None else Subspace.within(task.module, subspace, seed)
+    layout = Layout.of(task.module) if subspace is None else Subspace.within(task.module, subspace, seed, every)
     trained = in_bfloat16(task, device) if numerics.dtype == "bfloat16" else task
     if example is None:
         chosen = numerics.model_copy(update={"strategy": "loop"}) if numerics.strategy == "auto" else numerics

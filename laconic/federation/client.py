@@ -21,7 +21,7 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import LostState
 from laconic.algorithms.methods.cohort import Cohort
-from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MEAN, MODEL, Phase
+from laconic.algorithms.methods.exchange import BASE, BUFFERS, CONFIRM, MEAN, MODEL, Phase
 from laconic.compression import DENSE, Codec, Payload, decode_body, decode_dense, encode_dense
 from laconic.compression.packet import Body, Flag, Frame, Packet
 from laconic.core.errors import PacketError
@@ -42,6 +42,7 @@ class ClientRuntime:
     algorithm: Algorithm
     task: Task
     layout: Layout
+    """The layout of the first round; `Layout.for_round` is that of a later one."""
     initial_model: Tensor
     """Derived from the seed, so clients have it without receiving it."""
     initial_buffers: Tensor
@@ -89,7 +90,8 @@ class ClientRuntime:
         return Question(*position, label.sequence, instruction.continues, again=again)
 
     def _parse(self, instruction: Instruction) -> dict[str, Packet]:
-        parsed = [Packet.parse(packet, self.layout) for packet in instruction.packets]
+        layout = self.layout.for_round(instruction.round)
+        parsed = [Packet.parse(packet, layout) for packet in instruction.packets]
         packets = {self.algorithm.phases.stream(packet.stream): packet for packet in parsed}
         if not packets:
             raise PacketError("stream", "the instruction has no packet")
@@ -140,10 +142,10 @@ class ClientRuntime:
                 [self.initial_buffers if opening.buffers is None else opening.buffers for opening in openings]
             ).to(self.device),
             task=self.task,
-            layout=self.layout,
+            layout=first.layout,
             data=self.data,
             randomness=self.randomness,
-            _gradients=gradients,
+            _gradients=gradients if first.layout is self.layout else gradients.at(first.layout),
             regularization=self.algorithm.method.regularization,
             _shared=[shared.name for shared in self.algorithm.method.shared_states()],
         )
@@ -159,12 +161,16 @@ class ClientRuntime:
         settled = self._settle(instruction, packets)
         # The next update needs a number that the server has not seen, even if the client has lost its own count.
         known = max(label.sequence, instruction.continues or 0)
-        state = settled.state or {}
+        layout = self._located(instruction.round, section(settled.state or {}, "subspace"), packets.pop(BASE, None))
+        if layout is None:
+            return self._lost_reply(instruction, known, label.incarnation)
+        state = settled.state if settled.state and _same_period(settled.state, layout) else {}
+        initial = layout.start(self.initial_model)
         downlink_state, current = section(state, "downlink"), section(state, "current")
-        model, buffers = current.get("model", self.initial_model), current.get("buffers")
+        model, buffers = current.get("model", initial), current.get("buffers")
         try:
             if MODEL in packets:
-                arguments = (packets[MODEL].body, downlink_state, self.initial_model, self.layout, settled.lost)
+                arguments = (packets[MODEL].body, downlink_state, initial, layout, settled.lost)
                 model, downlink_state = self.algorithm.downlink.receive(*arguments)
             elif settled.lost:
                 # The instruction continues an exchange whose state is lost.
@@ -173,9 +179,9 @@ class ClientRuntime:
             return self._lost_reply(instruction, known, label.incarnation)
         if BUFFERS in packets:
             body = packets[BUFFERS].body
-            buffers = decode_dense(body, self.layout.buffer_size, self.layout.dtype).dense()
+            buffers = decode_dense(body, layout.buffer_size, layout.dtype).dense()
         received = {
-            stream: decode_body(packet.body, self.layout).dense()
+            stream: decode_body(packet.body, layout).dense()
             for stream, packet in packets.items()
             if stream not in (MODEL, BUFFERS)
         }
@@ -193,7 +199,18 @@ class ClientRuntime:
             received=received,
             model=model,
             buffers=buffers,
+            layout=layout,
         )
+
+    def _located(self, round: int, known: State, packet: Packet | None) -> Layout | None:
+        """The layout of a round, around the model at which its subspace was drawn; None if the client must be told it."""
+        layout, sent = self.layout.for_round(round), None
+        if packet is not None:
+            size = len(packet.body.data) // layout.dtype.itemsize
+            if size % layout.size and size != layout.full.size:
+                raise PacketError("size", f"{size} numbers, where multiples of {layout.size} are expected")
+            sent = decode_dense(packet.body, size, layout.dtype).dense()
+        return layout.located(known, sent)
 
     def _stack(self, vectors: list[Tensor]) -> Tensor:
         # The result is read-only, so clients with the same vector share it: copies of a large model take much memory.
@@ -206,9 +223,8 @@ class ClientRuntime:
         """Encode the update by the uplink, and every other vector by the compressor of its stream."""
         instruction = opening.instruction
         counts = (instruction.invited, len(self.data))
-        context = RoundContext(
-            self.layout, self.randomness, instruction.round, instruction.client, *counts, opening.model
-        )
+        layout = opening.layout
+        context = RoundContext(layout, self.randomness, instruction.round, instruction.client, *counts, opening.model)
         answer = _Answer(uplink_state=opening.uplink_state)
         for name, vector in vectors.items():
             if name == MODEL:
@@ -219,8 +235,8 @@ class ClientRuntime:
                 continue
             stream = opening.phase.stream(name)
             generator = context.generator(Draw.UPLINK_STREAM.format(stream.draw))
-            body = (stream.compressor or DENSE).encode(vector, self.layout, generator, context.invited)
-            answer.bodies[name], answer.used[name] = body, decode_body(body, self.layout)
+            body = (stream.compressor or DENSE).encode(vector, layout, generator, context.invited)
+            answer.bodies[name], answer.used[name] = body, decode_body(body, layout)
         if not vectors:
             answer.bodies[CONFIRM] = Body(Codec.SKIP)
         return answer
@@ -237,6 +253,7 @@ class ClientRuntime:
         """Store the new state as pending, then return the packets of the reply."""
         instruction = opening.instruction
         parts = {"uplink": answer.uplink_state, "downlink": opening.downlink_state, "method": method_state}
+        parts["subspace"] = opening.layout.location()
         if opening.phase.keeps_model:
             parts["current"] = {"model": opening.model}
             parts["current"] |= {} if opening.buffers is None else {"buffers": opening.buffers}
@@ -258,7 +275,7 @@ class ClientRuntime:
         return Packet(
             body,
             self.algorithm.phases.number(stream),
-            self.layout.fingerprint,
+            self.layout.for_round(label.round).fingerprint,
             label.sequence,
             label.round,
             label.flags,
@@ -313,3 +330,9 @@ class _Opening:
     model: Tensor
     buffers: Tensor | None
     """None if the server does not send buffers."""
+    layout: Layout
+
+
+def _same_period(state: State, layout: Layout) -> bool:
+    """Whether a state belongs to the current subspace. Vectors of an earlier one mean nothing in it."""
+    return int(section(state, "subspace").get("period", 0)) == layout.period

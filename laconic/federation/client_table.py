@@ -23,6 +23,8 @@ class ClientTable:
         """The sequence number of each client's last update that was used."""
         self.versions = np.zeros(count, dtype=np.int64)
         """The version of each client's model; `LOST` for a client that has lost its state."""
+        self.periods = np.zeros(count, dtype=np.int64)
+        """The last subspace that each client knows, by number; `LOST` for a client that has lost its state."""
         self.links = ClientLinkState(layout) if links is None else links
         self.pending = PendingBroadcasts()
         self._durable: dict[int, int] = {}
@@ -66,9 +68,16 @@ class ClientTable:
 
     def forget(self, client: int) -> None:
         """Record that the client has lost its state, so that it receives the whole model next."""
-        self.versions[client] = LOST
+        self.versions[client] = self.periods[client] = LOST
         self.links.forget(client)
         self.pending.confirm(client)
+
+    def renew(self) -> None:
+        """Start anew in another subspace: the states of the links are empty, and every client has the first model."""
+        self.versions[:] = 0
+        self.pending = PendingBroadcasts()
+        for client in range(len(self.sequences)):
+            self.links.forget(client)
 
     def restart(self) -> None:
         """Make all clients start over: a client that is ahead of the server resets its state."""
@@ -80,6 +89,8 @@ class ClientTable:
     def state_dict(self) -> State:
         """The whole table as tensors."""
         state: State = {"sequences": torch.from_numpy(self.sequences), "versions": torch.from_numpy(self.versions)}
+        if (self.periods > 0).any():
+            state["periods"] = torch.from_numpy(self.periods)
         state |= {f"pending/{name}": value for name, value in self.pending.state_dict().items()}
         return state | {f"links/{name}": value for name, value in self.links.state_dict().items()}
 
@@ -87,6 +98,7 @@ class ClientTable:
         """Restore a `state_dict`."""
         self.sequences = state["sequences"].cpu().numpy().copy()
         self.versions = state["versions"].cpu().numpy().copy()
+        self.periods = state["periods"].cpu().numpy().copy() if "periods" in state else np.zeros_like(self.versions)
         self.pending.load_state_dict(section(state, "pending"))
         self.links.load_state_dict(section(state, "links"))
         self._durable = {}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import BroadcastModel
-from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MEAN, MODEL, UPDATE, Exchange, Phase, Stream
+from laconic.algorithms.methods.exchange import BASE, BUFFERS, CONFIRM, MEAN, MODEL, UPDATE, Exchange, Phase, Stream
 from laconic.algorithms.methods.received import Received
 from laconic.compression import DENSE, Codec, Payload, decode_body, encode_dense, encode_exactly
 from laconic.compression.packet import Body, Flag, Packet
@@ -154,7 +154,7 @@ class Round:
         if phase.name not in phase_bodies:
             phase_bodies[phase.name] = {stream.name: self._encode_stream(stream) for stream in phase.down}
         bodies = {} if model is None else {MODEL: model}
-        bodies |= buffers | phase_bodies[phase.name] | table.pending.bodies(client)
+        bodies |= buffers | phase_bodies[phase.name] | table.pending.bodies(client) | server.base_for(client)
         self._sent[client] = SentInstruction(phase, exchange, model)
         label = (self.layout.fingerprint, table.acknowledged(client), server.round, Flag(0))
         packets = []
@@ -175,7 +175,7 @@ class Round:
     def _paper_bits_down(self, name: str, body: Body, phase: Phase) -> int:
         if name == MODEL:
             return self.server.algorithm.downlink.paper_bits(body, self.layout)
-        if name == BUFFERS:
+        if name in (BUFFERS, BASE):
             return 0
         compressors = {stream.name: stream.compressor for stream in phase.down} | {MEAN: self.method.mean_compression}
         return (compressors.get(name) or DENSE).paper_bits(self.layout)
@@ -264,6 +264,7 @@ class Round:
         elif MEAN in table.pending.bodies(client):
             version = downlink.repeated_version(before.version)
         table.advance(client, valid.sequence, valid.uplink_state, state, version)
+        table.periods[client] = self.layout.period
         self.answered.append(client)
 
     def _forget_state(self, reply: Reply) -> None:

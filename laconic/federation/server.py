@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
-from laconic.algorithms.methods.exchange import BUFFERS
+from laconic.algorithms.downlinks.base import LOST
+from laconic.algorithms.methods.exchange import BASE, BUFFERS
 from laconic.algorithms.methods.received import Aggregate, Received
+from laconic.compression import encode_dense
+from laconic.compression.packet import Body
+from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.part import State, section
 from laconic.core.randomness import Draw, Randomness
+from laconic.core.subspace import Subspace
 from laconic.data.federated import ClientData, sizes_of
 from laconic.federation.aggregation import RunningMean
 from laconic.federation.blocklist import Blocklist
@@ -50,6 +57,14 @@ class Server:
         weight_limit: float | None = None,
     ) -> None:
         self.algorithm, self.layout, self.data, self.randomness = algorithm, layout, data, randomness
+        if isinstance(layout, Subspace) and layout.every is not None and algorithm.optimizer.average != 1:
+            raise ConfigError(
+                f"subspace_every = {layout.every}: not with optimizer.average = {algorithm.optimizer.average:g}, since "
+                "models of several subspaces have no exact average; set it to 1"
+            )
+        self._first_layout = layout
+        self._last_models: list[Tensor] = []
+        """The last models of the subspaces before, as many as take less space than the whole model."""
         self.count, self.sampling, self.weighting = participants, sampling, weighting
         self.send_buffers = send_buffers and layout.buffer_size > 0
         self.defenses = resolve_clip(defenses or Defenses(), algorithm, self.send_buffers)
@@ -78,21 +93,45 @@ class Server:
         self.round = 0
         self.attempt = 0
         """How often the current round was repeated because nobody answered."""
+        self.buffers = buffers.clone()
+        self._start(model)
+        self.clients = ClientTable(layout, len(data), links)
+        self._blocked: int | None = None
+        """The number of blocked clients whose part in the shared states is gone. None before the first round."""
+        self._sizes: tuple[int, np.ndarray] | None = None
+        self._weights: tuple[np.ndarray, np.ndarray] | None = None
+
+    def _start(self, model: Tensor) -> None:
+        """Start all states from a model."""
+        algorithm = self.algorithm
         self.model = model
         """Every round makes a new tensor: clients, bodies and states may share the memory of this one."""
-        self.buffers = buffers.clone()
         self.averages = self.model, self.buffers
         """The moving averages of model and buffers, which are evaluated and saved."""
         self.method_state = algorithm.method.init(model)
         self.optimizer_state = algorithm.optimizer.init(model)
         self.downlink_state = algorithm.downlink.init(model)
-        self.clients = ClientTable(layout, len(data), links)
         self.norms = UpdateNormFilter(self.defenses)
-        self.directions = DirectionFilter(randomness)
-        self._blocked: int | None = None
-        """The number of blocked clients whose part in the shared states is gone. None before the first round."""
-        self._sizes: tuple[int, np.ndarray] | None = None
-        self._weights: tuple[np.ndarray, np.ndarray] | None = None
+        self.directions = DirectionFilter(self.randomness)
+
+    def _redraw(self) -> None:
+        """Draw another subspace around the current model. Memories, mirrors, moments and control variates start anew."""
+        assert isinstance(self.layout, Subspace)
+        most = (self.layout.full.size - 1) // self.layout.size
+        self._last_models = [*self._last_models, self.model][-most:]
+        self.layout = self.layout.for_round(self.round).around(self.layout.expand(self.model))
+        self._start(self.layout.start(self.model))
+        self.clients.renew()
+
+    def base_for(self, client: int) -> dict[str, Body]:
+        """What a client does not know of the model at which the current subspace was drawn."""
+        known = int(self.clients.periods[client])
+        missed = self.layout.period - known
+        if not self._last_models or not missed:
+            return {}
+        assert isinstance(self.layout, Subspace)
+        lost = known == LOST or missed > len(self._last_models)
+        return {BASE: encode_dense(self.layout.weights if lost else torch.cat(self._last_models[-missed:]))}
 
     @property
     def blocklist(self) -> Blocklist:
@@ -166,6 +205,8 @@ class Server:
         self._restart_shared_states()
         self.round += 1
         self.attempt = 0
+        if self.layout.starts(self.round):
+            self._redraw()
         weight = algorithm.optimizer.average_weight(self.round)
         self.averages = (
             (self.model, self.buffers)
@@ -184,11 +225,22 @@ class Server:
             self.clients.restart()
         self._blocked = blocked
 
+    def sha256(self) -> str:
+        """The SHA-256 hash of the model and the buffers."""
+        digest = sha256()
+        # In a later subspace z alone does not determine the model.
+        model = self.layout.expand(self.model) if self.layout.period else self.model
+        for vector in (model, self.buffers):
+            digest.update(vector.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
     def state_dict(self) -> State:
         """Everything that the next round depends on, as a flat dict of tensors."""
         result: State = {"round": torch.tensor(self.round), "model": self.model, "buffers": self.buffers}
         if self.averages[0] is not self.model:
             result |= {"average/model": self.averages[0], "average/buffers": self.averages[1]}
+        if isinstance(self.layout, Subspace) and self._last_models:
+            result |= {"subspace/weights": self.layout.weights, "subspace/last": torch.stack(self._last_models)}
         for name, state in {
             "optimizer": self.optimizer_state,
             "downlink": self.downlink_state,
@@ -210,6 +262,11 @@ class Server:
         self.method_state = on_device("method")
         self.round = int(state["round"])
         self.model, self.buffers = state["model"].to(self.model.device), state["buffers"].to(self.model.device)
+        subspace, self.layout, self._last_models = on_device("subspace"), self._first_layout, []
+        if subspace:
+            assert isinstance(self._first_layout, Subspace)
+            self._last_models = [*subspace["last"]]
+            self.layout = self._first_layout.for_round(self.round).around(subspace["weights"])
         averages = on_device("average")
         self.averages = averages.get("model", self.model), averages.get("buffers", self.buffers)
         self.norms.load_state_dict(section(state, "norms"))

@@ -157,7 +157,7 @@ class Node:
         if isinstance(model, str):
             model = _named(context, "model", model)
         task = make_model(model, plan.seed, plan.shape)
-        example, space = client_example(data, client), (plan.subspace, plan.seed)
+        example, space = client_example(data, client), (plan.subspace, plan.seed, plan.subspace_every)
         prepared = prepare(task, plan.numerics, self._device, example, data.classes, *space)
         layout, buffers = prepared.layout, prepared.initial_buffers.cpu()
         if layout.full.fingerprint != plan.fingerprint:
@@ -168,7 +168,9 @@ class Node:
             )
         algorithm = plan.algorithm() if self._algorithm is None else self._algorithm.resolve()
         spec = ClientSpec(algorithm, prepared, data, plan.seed, frozen_buffers=plan.buffers == "frozen", chunk=1)
-        return Trainer(spec.engine(store, threads=1), data, client, layout, buffers)
+        # Where subspaces are drawn anew, models to evaluate arrive whole.
+        evaluated = layout if plan.subspace_every is None else layout.full
+        return Trainer(spec.engine(store, threads=1), data, client, evaluated, buffers)
 
     def _examples(self, plan: Plan, context: Context, client: int) -> ClientData:
         if client >= plan.clients:

@@ -58,6 +58,7 @@ class Plan(BaseModel):
     parts: dict[str, dict[str, Any]]
     seed: int
     subspace: float | None = None
+    subspace_every: int | None = None
     clients: int
     """The number of clients of the run."""
     partition: str | None

@@ -72,7 +72,7 @@ class FederatedTraining(Training):
         test = self.population.test
         example = None if test is None else partial(test.batch, torch.arange(2) % len(test))
         task = make_model(model, config.seed, self.population.shape)
-        device, space = usable_device(config.device), (config.subspace, config.seed)
+        device, space = usable_device(config.device), (config.subspace, config.seed, config.subspace_every)
         prepared = prepare(task, config.numerics, device, example, None, *space)
         resolved, weighting = algorithm.resolve(), weighting_of(algorithm, config)
         # Sizes are checked again when nodes join.
@@ -84,6 +84,7 @@ class FederatedTraining(Training):
             parts={slot: part.table() for slot, part in resolved.parts().items()},
             seed=config.seed,
             subspace=config.subspace,
+            subspace_every=config.subspace_every,
             clients=clients,
             partition=config.partition,
             numerics=prepared.numerics,
@@ -169,10 +170,13 @@ class FederatedTraining(Training):
         if not every or self.server.round % every:
             return {}
         model, buffers = self.server.averages
+        layout, redrawn = self.layout, self.settings.subspace_every is not None
+        if redrawn:  # a node may not know the current subspace
+            layout, model = layout.full, layout.expand(model)
         bodies = {CoreStream.MODEL: encode_dense(model)}
         if self.server.send_buffers:
             bodies[CoreStream.BUFFERS] = encode_dense(buffers)
-        label = (self.layout.fingerprint, 0, self.server.round)
+        label = (layout.fingerprint, 0, self.server.round)
         packets = [Packet(body, stream, *label).to_bytes() for stream, body in bodies.items()]
         asked, answers = self.engine.evaluate(packets, self.server.round)
         for packet in packets * asked:

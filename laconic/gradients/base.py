@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor, nn
 
+from laconic.core.layout import Layout
 from laconic.core.task import Batch
 
 Seed = Callable[[int], int]
@@ -27,6 +28,10 @@ class Gradients(ABC):
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
     ) -> tuple[Tensor, Tensor]:
         """The gradients [C, d] and the losses [C]."""
+
+    def at(self, layout: Layout) -> Gradients:
+        """The same gradients for the layout of a round, which differs where subspaces are drawn anew."""
+        return self
 
     def descend(
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed, rate: float

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from laconic.core.layout import Layout
 from laconic.core.subspace import Subspace
 from laconic.core.task import Batch
 from laconic.gradients.base import Gradients, Seed
@@ -16,6 +17,9 @@ class SubspaceGradients(Gradients):
 
     def __init__(self, inner: Gradients, subspace: Subspace) -> None:
         self.inner, self.subspace = inner, subspace
+
+    def at(self, layout: Layout) -> Gradients:
+        return SubspaceGradients(self.inner, layout) if isinstance(layout, Subspace) else self
 
     def __call__(
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.local_sgd import LocalSGD
+from laconic.core.layout import Layout
 from laconic.core.task import Task
 from laconic.data.federated import ClientData, Indices
 from laconic.engine.inline import InlineEngine
@@ -70,7 +71,10 @@ class ClientEvaluation:
     def _measure(self, server: Server, clients: Sequence[int]) -> list[dict[str, float]]:
         """The metrics of each client of a chunk."""
         models, buffers = server.model.expand(len(clients), -1), server.buffers.expand(len(clients), -1)
-        rows = [self._evaluate(GLOBAL, client, *row) for client, *row in zip(clients, models, buffers, strict=True)]
+        layout = server.layout
+        rows = [
+            self._evaluate(GLOBAL, layout, client, *row) for client, *row in zip(clients, models, buffers, strict=True)
+        ]
         if self.method is None:
             return rows
         runtime = self.engine.runtime
@@ -82,18 +86,18 @@ class ClientEvaluation:
             models=models,
             buffers=buffers.clone(),
             task=runtime.task,
-            layout=runtime.layout,
+            layout=server.layout,
             data=runtime.data,
             randomness=runtime.randomness,
-            _gradients=self.engine.gradients,
+            _gradients=self.engine.gradients.at(server.layout),
         )
         updates = self.method.local(cohort)
         assert isinstance(updates, Tensor)
         personal = zip(clients, models + updates, cohort.buffers, strict=True)
-        return [before | self._evaluate(PERSONAL, *after) for before, after in zip(rows, personal, strict=True)]
+        return [before | self._evaluate(PERSONAL, layout, *after) for before, after in zip(rows, personal, strict=True)]
 
-    def _evaluate(self, prefix: str, client: int, model: Tensor, buffers: Tensor) -> dict[str, float]:
-        examples, layout = ClientExamples(self.data, client, self.held_out[client]), self.engine.runtime.layout
+    def _evaluate(self, prefix: str, layout: Layout, client: int, model: Tensor, buffers: Tensor) -> dict[str, float]:
+        examples = ClientExamples(self.data, client, self.held_out[client])
         metrics = evaluate(map, self.task, layout, model, buffers, examples)
         return {f"{prefix}_{name}": value for name, value in metrics.items()}
 

@@ -60,10 +60,10 @@ class FullGradient:
             models=server.model.repeat(len(clients), 1),
             buffers=server.buffers.repeat(len(clients), 1),
             task=runtime.task,
-            layout=runtime.layout,
+            layout=server.layout,
             data=runtime.data,
             randomness=runtime.randomness,
-            _gradients=self.engine.gradients,
+            _gradients=self.engine.gradients.at(server.layout),
             augment=False,
         )
         return cohort.large_gradients([cohort.models])[0], cohort.mean_losses()

@@ -20,6 +20,7 @@ class SettingsKeywords(TypedDict, total=False):
     participants: int | None
     seed: int
     subspace: float | str | None
+    subspace_every: int | None
     eval_every: int
     metrics: str | Sequence[str] | Metrics | Metric | None
     sampling: Sampling | str | Sequence[float]

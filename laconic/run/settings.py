@@ -37,6 +37,8 @@ class Settings(BaseModel):
     """Random seed."""
     subspace: Share | None = None
     """Train large layers in a random subspace of this share of their size, such as 1/10. Default: the whole space."""
+    subspace_every: int | None = Field(None, ge=1)
+    """With subspace: rounds after which another subspace is drawn around the current model. Default: never."""
     eval_every: int = Field(5, ge=1)
     """Rounds between evaluations; the last round is always evaluated."""
     metrics: str | None = None
@@ -102,6 +104,12 @@ class Settings(BaseModel):
                 "names are allowed, such as 'f1,auroc' or ['f1', 'auroc']; in Python also a dict of metrics"
             )
         return value if value is None else ",".join(names)
+
+    @model_validator(mode="after")
+    def _there_is_a_subspace(self) -> Settings:
+        if self.subspace_every is not None and self.subspace is None:
+            raise ValueError(f"subspace_every = {self.subspace_every}: needs subspace, such as 1/10")
+        return self
 
     @model_validator(mode="after")
     def _personalize_is_evaluated(self) -> Settings:

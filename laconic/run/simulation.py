@@ -72,7 +72,7 @@ class Simulation(Training):
         device = usable_device(settings.device)
         example = client_example(data, 0)
         task = _with_shapes(task, example(torch.float32), settings.seed) if is_unshaped(task.module) else task
-        space = (settings.subspace, settings.seed)
+        space = (settings.subspace, settings.seed, settings.subspace_every)
         prepared = prepare(task, settings.numerics, device, example, data.classes, *space)
         if settings.engine == "auto":
             length = (settings.rounds, settings.participants or len(data))

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from torch.utils.data import Dataset
 from laconic.algorithms.algorithm import Algorithm
 from laconic.core.devices import all_finite
 from laconic.core.errors import ConfigError, LaconicError, PacketError
+from laconic.core.layout import Layout
 from laconic.core.part import section
 from laconic.core.randomness import Randomness
 from laconic.core.state_dict import StateDict, prefixed
@@ -194,7 +194,7 @@ class Training:
         if participants > len(data):
             raise ConfigError(f"participants = {participants}: there are only {len(data)} clients")
         self.algorithm, self.data = algorithm.resolve(), data
-        self.task, self.layout = _with_metrics(prepared.task, data, settings), prepared.layout
+        self.task, self._first_layout = _with_metrics(prepared.task, data, settings), prepared.layout
         self._example = prepared.batch
         if self.task.metrics:
             self.metric_names()
@@ -204,7 +204,7 @@ class Training:
         """The resolved settings: gradient strategy, number of participants and weighting are explicit."""
         self.server = Server(
             self.algorithm,
-            self.layout,
+            prepared.layout,
             prepared.initial_model,
             prepared.initial_buffers,
             data,
@@ -223,6 +223,10 @@ class Training:
         """The accountant, where noise protects clients."""
         self.ledger = Ledger()
         self.seconds = 0.0
+
+    @property
+    def layout(self) -> Layout:
+        return self.server.layout
 
     def _account(self) -> Privacy | None:
         """The privacy accountant; None without noise."""
@@ -315,7 +319,7 @@ class Training:
 
     def fingerprints(self) -> dict[str, Any]:
         """Fingerprints, by name, that a checkpoint must match to be loaded."""
-        return {"model": self.layout.fingerprint}
+        return {"model": self._first_layout.fingerprint}
 
     def state_dict(self) -> StateDict:
         """The state needed to resume."""
@@ -359,10 +363,7 @@ class Training:
 
     def model_sha256(self) -> str:
         """The SHA-256 hash of all parameters and floating-point buffers."""
-        digest = sha256()
-        for vector in (self.server.model, self.server.buffers):
-            digest.update(vector.detach().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()
+        return self.server.sha256()
 
     def result(self, history: list[Record], stopped: str | None = None) -> Result:
         """Build the result. `stopped` is the reason if a callback stopped the run."""

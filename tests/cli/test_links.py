@@ -48,6 +48,7 @@ def trained(forked, small, tmp_path: Path):
         "top_k:0.1+qsgd:4",
         "random_k:0.1+sign@layer",
         "eden",
+        "natural",
     ],
 )
 def test_every_spelling_of_a_compressor_trains_and_is_kept_in_the_config(
@@ -103,6 +104,13 @@ def test_only_the_numbers_of_the_subspace_are_sent(trained) -> None:
     # An eighth of 64 x 64, and the other 64 + 640 + 10 parameters, for three clients in three rounds.
     assert summary["bytes_up"] == summary["bytes_down"] == 9 * (4 * (512 + 714) + 15)
     assert summary["accuracy"] > 0.1
+
+
+def test_another_subspace_is_drawn_every_few_rounds(trained) -> None:
+    summary, kept, _ = trained("fed_avg", "--model", "mlp:64", "--subspace", "1/8", "--subspace-every", 2)
+    assert kept["subspace_every"] == 2
+    # In the third of three rounds three clients also get the last numbers of the subspace before.
+    assert summary["bytes_up"] == 9 * (4 * (512 + 714) + 15) and summary["bytes_down"] == 12 * (4 * (512 + 714) + 15)
 
 
 def test_a_threshold_that_all_are_under_makes_every_later_update_a_skip(trained) -> None:
@@ -245,6 +253,7 @@ BAD = {
     "a shift that is too fast": (["--set", "uplink.name=shifted", "--set", "uplink.shift_rate=2"], ["shift_rate = 2"]),
     "a subspace of small layers": (["--model", "logistic", "--subspace", "1/10"], ["subspace = 0.1", "4096"]),
     "a subspace that is none": (["--subspace", "1/0"], ["subspace", "'1/0'"]),
+    "no subspace to redraw": (["--subspace-every", "5"], ["subspace_every = 5", "needs subspace"]),
     "three in a chain": (["--compressor", "top_k:0.1+qsgd:4+sign"], ["at most two"]),
     "a chain in the wrong order": (["--compressor", "sign+top_k:0.1"], ["before '+'", "'sign'"]),
     "an unknown parameter of a compressor": (["--compressor", "qsgd:4,nrom=max"], ["'nrom'", "did you mean 'norm'?"]),

@@ -297,6 +297,8 @@ def values(
     low = Packed(reader.take(-(-count * width // 8)))
 
     def scale(level: float, group: int) -> float:
+        if form == 11:
+            return rounded(math.ldexp(scales[group], 1 - abs(level)) * ((level > 0) - (level < 0)))
         product = rounded(level * scales[group])
         return product if offsets is None else rounded(product + offsets[group])
 

@@ -63,6 +63,8 @@ ALL = [
     "dead_zone:3",
     "eden",
     "eden:scale=nearest",
+    "natural",
+    "top_k:0.1+natural",
 ]
 SIZES = (300, 7, 0, 1, 64, 1000)
 
@@ -156,6 +158,7 @@ def test_eden_equals_the_oracle_with_the_same_signs(by: str, nearest: bool) -> N
         ("qsgd:4,norm=max", lambda x, r: oracle.qsgd(x, 4, "max", r)),
         ("qsgd:12,norm=max", lambda x, r: oracle.qsgd(x, 12, "max", r)),
         ("qsgd:4,damped=true", lambda x, r: oracle.qsgd_damped(x, 4, r)),
+        ("natural", oracle.natural),
         ("uniform:8", lambda x, r: oracle.uniform(x, 8, r)),
         ("uniform:1", lambda x, r: oracle.uniform(x, 1, r)),
     ],
@@ -270,6 +273,7 @@ def test_what_the_papers_count() -> None:
         "sign": 1110 + 32,
         "heavy_sign:0.1": 111,
         "qsgd:4": 32 + 4 * 1110,
+        "natural": 9 * 1110,
         "uniform:8@layer": 8 * 1110 + 3 * 64,
         "sign@layer": 1110 + 3 * 32,
         "qsgd:4@chunk:100": 32 + 4 * 1110,
@@ -350,7 +354,7 @@ def test_compressors_are_frozen() -> None:
 
 def test_a_skip_has_no_vector_and_unknown_codecs_are_refused() -> None:
     layout = layout_of(3)
-    for codec in (Codec.SKIP, 16, 11, 8 + 64, 9 + 64, 10 + 64, 48 + 5, 128 + 5, 255):
+    for codec in (Codec.SKIP, 16, 12, 8 + 64, 9 + 64, 10 + 64, 48 + 5, 128 + 5, 255):
         with pytest.raises(PacketError) as caught:
             decode_body(Body(codec, b"\1" * 100), layout)
         assert caught.value.reason == "codec"

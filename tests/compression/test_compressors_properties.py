@@ -74,6 +74,29 @@ def test_eden_keeps_the_projection_and_its_nearest_form_contracts(x: np.ndarray,
     assert np.square(nearest - x).sum() <= norm * (1 - 1 / len(x) + 1e-9)
 
 
+@SHORT
+@given(VECTORS, st.integers(0, 2**32 - 1), st.sampled_from([torch.float32, torch.float64]))
+def test_natural_chooses_one_of_the_two_nearest_powers_of_two(x: np.ndarray, seed: int, dtype: torch.dtype) -> None:
+    vector = torch.from_numpy(x).to(dtype)
+    layout, most = layout_of(len(x), dtype=dtype), 2.0 ** (127 if dtype == torch.float32 else 1023)
+    found, entries = compressed("natural", vector, layout, seed).numpy(), vector.numpy().astype(np.float64)
+    mantissas, _ = np.frexp(found.astype(np.float64))
+    low = np.ldexp(0.5, np.frexp(entries)[1])
+    assert (np.abs(mantissas) == 0.5)[entries != 0].all() and not found[entries == 0].any()
+    assert ((np.abs(found) == low) | (np.abs(found) == np.minimum(2 * low, most)))[entries != 0].all()
+    assert np.array_equal(np.sign(found), np.sign(entries))
+    assert torch.equal(compressed("natural", torch.from_numpy(found), layout, seed + 1), torch.from_numpy(found))
+
+
+def test_natural_has_the_variance_of_the_paper() -> None:
+    """At |x| = 4/3 of a power of two the error is 1/8 of x^2, the largest; x is the mean."""
+    layout = layout_of(40000)
+    vector = torch.full((40000,), 4 / 3, dtype=torch.float64)
+    found = compressed("natural", vector, layout)
+    assert float(found.mean()) == pytest.approx(4 / 3, rel=0.01)
+    assert float((found - vector).square().mean()) == pytest.approx(16 / 9 / 8, rel=0.05)
+
+
 def test_eden_needs_no_luck_with_long_vectors() -> None:
     """However the entries are distributed, the error is that of Gaussian entries: pi/2 - 1, and 1 - 2/pi."""
     layout = layout_of(5000)

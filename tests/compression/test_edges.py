@@ -16,6 +16,7 @@ from laconic.compression import (
     Eden,
     GroupedCompressor,
     HeavySign,
+    Natural,
     RandomK,
     Sign,
     Stochastic,
@@ -62,6 +63,8 @@ def allowed(values: Compressor, x: np.ndarray, least: float, eps: float) -> tupl
         case DeadZone():
             # At most 2 t / 3 above t, and three eighths below the larger ones.
             return x, size * (2 / 3 + 1e-6) + rounding
+        case Natural():
+            return x, size * (1 + 1e-6)
         case Eden():
             # ||C(x) - x||^2 is at most (d - 1) ||x||^2.
             return x, np.full_like(x, np.sqrt(len(x)) * (np.sqrt(np.square(x).sum()) + len(x) * rounding))

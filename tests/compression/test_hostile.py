@@ -151,6 +151,7 @@ def test_hostile_packets_with_a_right_checksum() -> None:
         "heavy_sign:0.3@chunk:64",
         "eden",
         "eden@chunk:64",
+        "natural",
     ],
 )
 def test_memory_stays_below_twice_the_dense_vector(spelling: str) -> None:

@@ -20,7 +20,7 @@ SPELLINGS = [
     *("top_k:1/64,coding=rice", "top_k:0.1,coding=rice", "heavy_sign:0.05", "heavy_sign:0.3", "random_k:1/64"),
     *("random_k:0.4", "random_k:0.8", "top_k:0.05+qsgd:4", "random_k:0.1+sign", "top_k:0.2+uniform:12"),
     *("top_k:0.02+cast:float16", "stochastic:1/80", "stochastic:0.5", "dead_zone:1/64", "dead_zone:0.5"),
-    *("eden", "eden:scale=nearest"),
+    *("eden", "eden:scale=nearest", "natural", "top_k:0.1+natural"),
 ]
 
 
@@ -59,7 +59,7 @@ def test_every_form_and_kind_of_positions_was_read() -> None:
             codecs.add(codec)
             if codec & 48 == 16 and 8 * reader.number() <= vector.numel():
                 forms.add((codec & 128, reader.number() % 4))
-    assert {codec & 15 for codec in codecs} == {1, 3, 4, 5, 6, 7, 10}
+    assert {codec & 15 for codec in codecs} == {1, 3, 4, 5, 6, 7, 10, 11}
     assert {codec & 48 for codec in codecs} == {0, 16, 32}
     assert forms == {(0, 0), (0, 3), (128, 0), (128, 2)}, "and the fifth is in the test below"
     assert {spelling.partition(":")[0] for spelling in SPELLINGS} >= COMPRESSORS.keys() - {"chain"} - own_names()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import laconic
+from laconic.algorithms.recipes import RECIPES
 from laconic.core import subspace
 from laconic.core.layout import Layout
 from laconic.core.randomness import Randomness
@@ -21,8 +23,8 @@ from laconic.run.simulation import Simulation
 from tests.oracles import compressors, rounds
 from tests.oracles.links import Plain
 from tests.oracles.optimizers import SGD
-from tests.oracles.subspace import within
-from tests.problems import CLASSES, FEATURES, Setting, data, module
+from tests.oracles.subspace import expand, within
+from tests.problems import CLASSES, FEATURES, SIZES, Setting, data, module
 
 LARGE = FEATURES * CLASSES
 ROUND = {"rounds": 2, "participants": 3, "eval_every": 1}
@@ -63,10 +65,12 @@ def test_p_and_the_base_are_in_the_fingerprint() -> None:
     assert len({*prints}) == 4
 
 
-def simulation(algorithm: laconic.Algorithm, setting: Setting, share: float | None) -> Simulation:
+def simulation(
+    algorithm: laconic.Algorithm, setting: Setting, share: float | None, every: int | None = None
+) -> Simulation:
     made = setting.simulation(algorithm)
     made.close()
-    chosen = made.settings.model_copy(update={"subspace": share})
+    chosen = made.settings.model_copy(update={"subspace": share, "subspace_every": every})
     return Simulation(made.algorithm, laconic.classification(module()), data(), chosen)
 
 
@@ -88,6 +92,115 @@ def test_it_equals_its_oracle(strategy: str) -> None:
         run.close()
         assert run.layout.size == numbers + CLASSES
         assert max(np.abs(a - b).max() for a, b in zip(models, oracle.models, strict=True)) < 1e-8
+
+
+def test_subspaces_that_are_drawn_anew_equal_their_oracle() -> None:
+    """Each period is a run of its own from the model of the one before: memories and momentum start at 0."""
+    setting, every, numbers = Setting(rounds=7), 3, round(LARGE / 3)
+    top = compressors.fixed(lambda x: compressors.top_k(x, 0.25))
+    pairs = [
+        (laconic.fed_sgd(momentum=0.9), lambda problem: rounds.train(problem, Plain(), SGD(momentum=0.9))),
+        (
+            laconic.fed_ef_sgd(compressor="top_k:0.25@model", downlink="broadcast"),
+            lambda problem: rounds.fed_ef_sgd(problem, top, broadcast=top),
+        ),
+    ]
+    for algorithm, oracle in pairs:
+        run = simulation(algorithm, setting, 1 / 3, every)
+        models = [run.layout.expand(run.server.model).numpy().copy() for _ in run.rounds()]
+        run.close()
+        problem, expected = setting.oracle(), []
+        w = problem.initial
+        for start in range(0, setting.rounds, every):
+            rng = Randomness(setting.seed).numpy("subspace", start // every or -1)
+            buckets, signs = rng.permutation(np.arange(LARGE) % numbers), rng.choice([-1.0, 1.0], LARGE)
+            shown = slice(start, start + every)
+            rest = replace(problem, initial=w, participants=problem.participants[shown], batches=problem.batches[shown])
+            found = oracle(within(rest, buckets, signs, numbers)).models
+            wide = [np.concatenate([expand(w[:LARGE], buckets, signs, z[:numbers]), z[numbers:]]) for z in found]
+            expected, w = expected + wide, wide[-1]
+        assert max(np.abs(a - b).max() for a, b in zip(models, expected, strict=True)) < 1e-8
+
+
+def test_a_client_learns_the_new_base_from_the_last_z_or_from_the_whole_model() -> None:
+    net = nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 2)).double()
+    first = Subspace.within(net, 0.5, 0, every=2)
+    z = torch.randn(first.size, dtype=torch.float64)
+    second, third = first.for_round(2), first.for_round(5)
+    assert first.for_round(1) is first and len({each.fingerprint for each in (first, second, third)}) == 3
+    told = second.located({}, z)
+    assert told is not None and torch.equal(told.weights, first.expand(z)) and told.period == 1
+    # z starts such that the model stays, and a client that knows the base is not told again.
+    torch.testing.assert_close(told.expand(told.start(z)), first.expand(z))
+    assert second.located(told.location(), None) is told
+    assert second.located({}, None) is None and third.located({}, z) is None
+    missed = third.located({}, torch.cat([z, 2 * z]))
+    assert missed is not None and torch.equal(missed.weights, told.expand(2 * z))
+    after = third.located(told.location(), z)
+    assert after is not None and torch.equal(after.weights, told.expand(z))
+    whole = third.located({}, told.expand(z))
+    assert whole is not None and torch.equal(whole.base, after.base)
+    assert first.located({}, None) is first and not first.location()
+
+
+REDRAWN = [
+    "fed_cams:compressor=sign",
+    "fed_comgate",
+    "fed_bnlaca",
+    "fed_amd",
+    "scaffold",
+    "vr_diana",
+    "ef21_bc",
+    "fed_dyn",
+]
+
+
+def redrawn(label: str, **changes: object) -> laconic.Result:
+    given = {"rounds": 6, "participants": 2, "subspace": 0.5, "subspace_every": 2, "seed": 4}
+    return laconic.simulate(label, module, data(), **given | changes)
+
+
+@pytest.mark.parametrize("label", REDRAWN)
+def test_redrawn_runs_go_on_bit_for_bit_and_survive_lost_states(label: str, tmp_path: Path) -> None:
+    expected = redrawn(label)
+    for rounds_before in (2, 3):
+        out = tmp_path / str(rounds_before)
+        redrawn(label, rounds=rounds_before, out=out)
+        assert redrawn(label, out=out, resume=True).model_sha256 == expected.model_sha256
+    faults = {"lose_state": 0.3, "drop": 0.2, "crash": 0.2, "duplicate": 0.2, "late": 0.2}
+    faulty = redrawn(label, rounds=12, faults=faults)
+    assert any("down/base" in record["streams"] for record in faulty.history) and np.isfinite(faulty.loss or 0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(set(RECIPES) - {"fed_laconic"}))
+def test_every_recipe_trains_in_redrawn_subspaces(name: str) -> None:
+    assert redrawn(name).model_sha256 == redrawn(name, engine="processes", threads=2).model_sha256
+
+
+def test_what_a_new_subspace_costs() -> None:
+    """A client is told the last z of each period that it missed once, or the whole model where that is shorter."""
+    net = Subspace.within(module(), 0.5, 0)
+    everyone = len(SIZES)
+    result = redrawn("fed_avg", rounds=8, participants=everyone)
+    for record in result.history:
+        sent = record["streams"].get("down/base", {"packets": 0, "bytes": 0})
+        packets = everyone if record["round"] in (3, 5, 7) else 0
+        assert sent["packets"] == packets and sent["bytes"] == packets * (15 + 4 * net.size)
+    away = redrawn("fed_avg", rounds=12, participants=1)
+    lengths = {sent["bytes"] for record in away.history if (sent := record["streams"].get("down/base"))}
+    assert lengths == {15 + 4 * net.size, 15 + 4 * net.full.size}
+    smaller = Subspace.within(module(), 0.2, 0)
+    away = redrawn("fed_avg", rounds=30, participants=1, subspace=0.2)
+    lengths = {sent["bytes"] for record in away.history if (sent := record["streams"].get("down/base"))}
+    assert lengths >= {15 + 4 * smaller.size, 15 + 8 * smaller.size, 15 + 4 * smaller.full.size}
+
+
+def test_what_cannot_go_with_redrawn_subspaces_is_refused() -> None:
+    with pytest.raises(laconic.ConfigError, match=r"subspace_every = 2: not with optimizer.average = 0.125"):
+        redrawn("fed_laconic")
+    with pytest.raises(laconic.ConfigError, match="subspace_every = 2: needs subspace"):
+        redrawn("fed_avg", subspace=None)
 
 
 def test_evaluation_and_the_saved_model_are_the_full_model(tmp_path) -> None:

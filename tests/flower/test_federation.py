@@ -58,6 +58,26 @@ def test_nodes_train_in_the_subspace_of_the_plan(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("label", TWO_WAYS)
+def test_nodes_learn_every_new_subspace(tmp_path, monkeypatch, label):
+    monkeypatch.setattr("laconic.core.subspace.SMALLEST", 64)
+    given = {"rounds": 5, "subspace": 0.25, "subspace_every": 2}
+    federated, expected = run(federation(tmp_path), tmp_path, label, **given), simulated(label, **given)
+    assert federated.model_sha256 == expected.model_sha256
+    assert federated.ledger.state_dict() == expected.ledger.state_dict()
+    assert federated.metrics == expected.metrics
+
+
+def test_a_run_with_new_subspaces_is_resumed_and_evaluated_on_nodes(tmp_path, monkeypatch):
+    monkeypatch.setattr("laconic.core.subspace.SMALLEST", 64)
+    given = {"subspace": 0.25, "subspace_every": 2}
+    grid = federation(tmp_path)
+    run(grid, tmp_path, "fed_bnlaca", rounds=3, **given)
+    resumed = run(grid, tmp_path, "fed_bnlaca", rounds=5, client_eval_every=5, **given)
+    assert resumed.model_sha256 == simulated("fed_bnlaca", rounds=5, **given).model_sha256
+    assert resumed.history[-1]["clients_loss"] > 0
+
+
+@pytest.mark.parametrize("label", TWO_WAYS)
 @pytest.mark.parametrize("after", [2, 3, 4, 6])
 def test_a_server_that_dies_in_any_exchange_goes_on_bit_for_bit(tmp_path, label, after):
     grid = federation(tmp_path)

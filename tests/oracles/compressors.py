@@ -135,6 +135,20 @@ def eden(x: Vector, first: Vector, second: Vector, nearest: bool = False) -> Vec
     return R.T @ (scale * signs)
 
 
+def natural(x: Vector, draws: Vector) -> Vector:
+    """sign(x) 2^e or sign(x) 2^(e+1) with 2^e <= |x| < 2^(e+1): the larger with probability |x| / 2^e - 1.
+
+    Horvath et al., "Natural compression for distributed deep learning" (arXiv 1905.10988), equation (4).
+    """
+    result = np.zeros_like(x)
+    for index, value in enumerate(x):
+        if value:
+            low = 2.0 ** math.floor(math.log2(abs(value)))
+            up = draws[index] >= 1 - (abs(value) / low - 1)
+            result[index] = math.copysign(2 * low if up else low, value)
+    return result
+
+
 def qsgd_levels(bits: int, norm: str) -> int:
     """s: 2^(bits-1) for the l2 norm (Fed-EF), 2^(bits-1) - 1 for the max norm."""
     return int(2 ** (bits - 1)) if norm == "l2" else int(2 ** (bits - 1)) - 1

@@ -47,6 +47,13 @@ def test_levels_on_a_budget_by_hand() -> None:
     np.testing.assert_allclose(compressors.dead_zone(np.zeros(3), 2), np.zeros(3))
 
 
+def test_natural_by_hand() -> None:
+    x = np.array([3.0, 3.0, -0.3, 8.0, 0.0, -1.75])
+    # 3 = 1.5 * 2 is rounded up by draws from 1/2 on, 0.3 = 1.2 * 0.25 from 0.8 on, and 1.75 from 1/4 on; 8 never is.
+    found = compressors.natural(x, np.array([0.49, 0.5, 0.81, 0.999, 0.9, 0.24]))
+    np.testing.assert_array_equal(found, [2, 4, -0.5, 8, 0, -1])
+
+
 def test_eden_by_hand() -> None:
     x, plus = np.array([3.0, 1.0]), np.ones(2)
     # H x = (4, 2) / sqrt(2), reversed (2, 4) / sqrt(2), H of that (3, -1): S = 10 / 4, and (S, -S) rotated back is (S, S).
@@ -84,6 +91,7 @@ def test_chain_quantises_the_kept_values() -> None:
         lambda x, r: qsgd(x, 2, "l2", r),
         lambda x, r: qsgd(x, 4, "max", r),
         lambda x, r: compressors.uniform(x, 3, r),
+        compressors.natural,
     ],
 )
 def test_stochastic_rounding_is_unbiased(compress: Callable[[Vector, Vector], Vector]) -> None:

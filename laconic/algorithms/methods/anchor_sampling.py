@@ -91,7 +91,7 @@ class AnchorSampling(LocalMethod):
         return 2 * self.nominal_gradients(size)  # two per step: [A, Table 2]
 
     def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
-        return (first_pass(FIRST_ANCHOR), Exchange(MINER)) if context.round == 0 else (Exchange(MINER),)
+        return (first_pass(FIRST_ANCHOR), Exchange(MINER)) if context.starts else (Exchange(MINER),)
 
     def assign(self, exchange: Exchange, context: RoundContext) -> str:
         if exchange.phase == FIRST_ANCHOR:

@@ -141,7 +141,7 @@ class VRDIANA(DIANA):
         return train, renewal, Phase(FIRST_POINT, self._first_point, lambda size: size, up=())
 
     def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
-        return (first_pass(FIRST_POINT), Exchange()) if context.round == 0 else (Exchange(),)
+        return (first_pass(FIRST_POINT), Exchange()) if context.starts else (Exchange(),)
 
     def assign(self, exchange: Exchange, context: RoundContext) -> str:
         if exchange.phase == FIRST_POINT:

@@ -54,4 +54,4 @@ class ControlVariates(LocalMethod):
         return (train, Phase(FIRST, self._first_gradient, self.nominal_gradients, up=(self.control.exact(),)))
 
     def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
-        return (first_pass(FIRST), Exchange()) if self.warm_start and context.round == 0 else (Exchange(),)
+        return (first_pass(FIRST), Exchange()) if self.warm_start and context.starts else (Exchange(),)

@@ -22,7 +22,7 @@ from laconic.core.errors import ConfigError, PacketError
 
 TRAIN = "train"
 """The phase of a method that has only one."""
-MODEL, BUFFERS, MEAN, CONFIRM = CORE = tuple(stream.name.lower() for stream in CoreStream)
+MODEL, BUFFERS, MEAN, CONFIRM, BASE = CORE = tuple(stream.name.lower() for stream in CoreStream)
 """The names of the streams that every method has. MODEL is the model on the way down, the client's update on the way up."""
 RESERVED = (*CORE, "refused")
 """Names that a method's own streams cannot use: the ledger counts other bytes under them."""

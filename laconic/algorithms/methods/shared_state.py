@@ -69,5 +69,5 @@ class SharedState:
 
 
 def first_pass(phase: str) -> Exchange:
-    """An exchange with all N clients before round 0, which sets their states. The papers do not count it."""
+    """An exchange with all N clients before their first round, which sets their states. The papers do not count it."""
     return Exchange(phase, who="everyone", counted=False)
