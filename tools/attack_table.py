@@ -35,7 +35,7 @@ PARTITION = "shards:2"
 ALGORITHMS = ("fed_avg", "fed_cams:compressor=sign", "scaffold")
 DEFENSES: dict[str, dict[str, Any]] = {
     "mean": {},
-    "deployment": {"clip": "auto", "refuse": "auto"},
+    "deployment": {"aggregate": "auto", "clip": "auto", "refuse": "auto"},
     "clip median": {"clip": "median"},
     "clip median:2": {"clip": "median:2"},
     "median": {"aggregate": "median"},

@@ -37,7 +37,7 @@ COMPRESSORS = (
     "eden",
 )
 DOWNLINKS = ("dense", "compressed", "broadcast", "estimated", "mirrored", "repeated")
-AGGREGATES = ("mean", "median", "trimmed_mean")
+AGGREGATES = ("mean", "median", "trimmed_mean", "auto")
 
 
 def algorithms() -> list[str]:
