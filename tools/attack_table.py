@@ -1,6 +1,6 @@
 """Accuracies under attack on label-skewed digits, for docs/defenses.md.
 
-    python tools/attack_table.py [RESULTS]    # seconds per run; finished runs in RESULTS (a .jsonl file) are not repeated
+    python tools/attack_table.py [RESULTS [SEEDS]]    # seconds per run; finished runs in RESULTS (a .jsonl file) are not repeated
 
 30 clients with two labels each, 10 participants per round, 3, 6 or 9 of the clients malicious: on average one, two or three
 of ten participants. "none" is the same run in which these clients are absent.
@@ -30,12 +30,13 @@ from laconic.federation.settings import Defenses
 from laconic.federation.update_norms import NormLimits, UpdateNormFilter
 from laconic.run.simulation import Simulation, initial_module, make_task
 
-CLIENTS, PARTICIPANTS, ROUNDS, SEEDS = 30, 10, 100, (0, 1, 2)
+CLIENTS, PARTICIPANTS, ROUNDS = 30, 10, 100
+SEEDS = [0, 1, 2]
 PARTITION = "shards:2"
 ALGORITHMS = ("fed_avg", "fed_cams:compressor=sign", "scaffold")
 DEFENSES: dict[str, dict[str, Any]] = {
     "mean": {},
-    "deployment": {"clip": "auto", "refuse": "auto"},
+    "deployment": {"aggregate": "auto", "clip": "auto", "refuse": "auto"},
     "clip median": {"clip": "median"},
     "clip median:2": {"clip": "median:2"},
     "median": {"aggregate": "median"},
@@ -237,4 +238,6 @@ def table(done: dict[str, Any]) -> str:
 if __name__ == "__main__":
     logging.getLogger("laconic").setLevel(logging.ERROR)
     torch.set_num_threads(1)
+    if len(sys.argv) > 2:
+        SEEDS[:] = map(int, sys.argv[2].split(","))
     print(table(measure(Path(sys.argv[1] if len(sys.argv) > 1 else "attack_table.jsonl"))))

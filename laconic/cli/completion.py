@@ -38,7 +38,7 @@ COMPRESSORS = (
     "natural",
 )
 DOWNLINKS = ("dense", "compressed", "broadcast", "estimated", "mirrored", "repeated")
-AGGREGATES = ("mean", "median", "trimmed_mean")
+AGGREGATES = ("mean", "median", "trimmed_mean", "auto")
 
 
 def algorithms() -> list[str]:

@@ -25,6 +25,8 @@ from laconic.federation.settings import Defenses, Weighting
 
 AUTO_CLIP = "median:2"
 """`clip = "auto"`. docs/defenses.md has the measurements."""
+AUTO_SHARE = 0.2
+"""`aggregate = "auto"` trims this share where updates are signs. The same page has the measurements."""
 _BLOCK = 1 << 22
 """The number of entries, over all updates, that are sorted at a time."""
 
@@ -33,7 +35,6 @@ def check_defenses(
     defenses: Defenses,
     algorithm: Algorithm,
     layout: Layout,
-    *,
     participants: int,
     weighting: Weighting,
     send_buffers: bool,
@@ -48,8 +49,7 @@ def check_defenses(
         )
     if defenses.aggregate != "mean":
         _check_coordinates(defenses, algorithm, weighting)
-    if defenses.aggregate != "mean":
-        need = participants * layout.size * torch.empty(0, dtype=layout.dtype).element_size()
+        need = _bytes(participants, layout)
         if need > defenses.memory:
             total = f"{participants} updates of {layout.size:,} parameters take {need / 1e9:.3g} GB"
             raise ConfigError(f"{_named(defenses)}: {total}; defense.memory allows {defenses.memory / 1e9:.3g} GB")
@@ -66,12 +66,37 @@ def _needs_exact_means(algorithm: Algorithm) -> str | None:
     return reason
 
 
-def resolve_clip(defenses: Defenses, algorithm: Algorithm, send_buffers: bool) -> Defenses:
-    """Replace `clip = "auto"` by `AUTO_CLIP`, or by none where clipping is not possible or a median is taken anyway."""
-    if defenses.clip != "auto":
-        return defenses
-    possible = defenses.aggregate == "mean" and not send_buffers and _needs_exact_means(algorithm) is None
-    return defenses.model_copy(update={"clip": AUTO_CLIP if possible else None})
+def resolve_auto(
+    defenses: Defenses,
+    algorithm: Algorithm,
+    layout: Layout,
+    participants: int,
+    weighting: Weighting,
+    send_buffers: bool,
+) -> Defenses:
+    """Replace `aggregate = "auto"` and `clip = "auto"` by what they mean for this run.
+
+    Signs are aggregated by a trimmed mean, which is close to a majority vote, if enough clients take part, the model is sent
+    without compression, and the rest of the config allows it; all other updates by the mean. Means are clipped by
+    `AUTO_CLIP` where that is possible.
+    """
+    exact = _needs_exact_means(algorithm) is not None
+    if defenses.aggregate == "auto":
+        useful = algorithm.uplink.sends_signs and algorithm.downlink.compression is None
+        allowed = not exact and weighting == "uniform" and not defenses.noise
+        fits = AUTO_SHARE * participants >= 1 and _bytes(participants, layout) <= defenses.memory
+        defenses = defenses.model_copy(
+            update={"aggregate": f"trimmed_mean:{AUTO_SHARE}" if useful and allowed and fits else "mean"}
+        )
+    if defenses.clip == "auto":
+        possible = defenses.aggregate == "mean" and not send_buffers and not exact
+        defenses = defenses.model_copy(update={"clip": AUTO_CLIP if possible else None})
+    return defenses
+
+
+def _bytes(participants: int, layout: Layout) -> int:
+    """The size of a round's decoded updates."""
+    return participants * layout.size * torch.empty(0, dtype=layout.dtype).element_size()
 
 
 def _check_coordinates(defenses: Defenses, algorithm: Algorithm, weighting: Weighting) -> None:

@@ -25,7 +25,7 @@ from laconic.federation.aggregation import RunningMean
 from laconic.federation.blocklist import Blocklist
 from laconic.federation.client_links import ClientLinkState, DiskClientLinkState
 from laconic.federation.client_table import ClientTable
-from laconic.federation.defenses import CoordinateMean, NoisyMean, check_defenses, resolve_clip
+from laconic.federation.defenses import CoordinateMean, NoisyMean, check_defenses, resolve_auto
 from laconic.federation.direction import DirectionFilter
 from laconic.federation.policy import ReplyPolicy
 from laconic.federation.privacy import check_noise
@@ -67,15 +67,9 @@ class Server:
         """The last models of the subspaces before, as many as take less space than the whole model."""
         self.count, self.sampling, self.weighting = participants, sampling, weighting
         self.send_buffers = send_buffers and layout.buffer_size > 0
-        self.defenses = resolve_clip(defenses or Defenses(), algorithm, self.send_buffers)
-        check_defenses(
-            self.defenses,
-            algorithm,
-            layout,
-            participants=participants,
-            weighting=weighting,
-            send_buffers=self.send_buffers,
-        )
+        rest = (algorithm, layout, participants, weighting, self.send_buffers)
+        self.defenses = resolve_auto(defenses or Defenses(), *rest)
+        check_defenses(self.defenses, *rest)
         if self.defenses.noise:
             fixed_number = sampling == "uniform" and participants < len(data)
             check_noise(self.defenses, algorithm, sampling, weighting, fixed_number=fixed_number, quorum=quorum)

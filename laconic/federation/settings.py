@@ -28,7 +28,8 @@ _Share = Annotated[float, Field(gt=0, lt=0.5)]
 
 
 def _valid_aggregate(text: str) -> str:
-    share(text)
+    if text != "auto":
+        share(text)
     return text
 
 
@@ -45,7 +46,7 @@ def share(aggregate: str) -> float | None:
         (number,) = spelling.positional() if spelling.name == "trimmed_mean" else ()
         return float(convert(number, _Share))
     except ValueError:
-        allowed = "mean, median or trimmed_mean:SHARE is allowed, with a share between 0 and 0.5 for each side"
+        allowed = "mean, median, trimmed_mean:SHARE (with a share between 0 and 0.5 for each side) or auto is allowed"
         raise ValueError(allowed) from None
 
 
@@ -95,7 +96,7 @@ class Defenses(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     aggregate: Annotated[str, AfterValidator(_valid_aggregate)] = "mean"
-    """How updates are aggregated: mean, or coordinate-wise median or trimmed_mean:SHARE."""
+    """How updates are aggregated: mean, or coordinate-wise median or trimmed_mean:SHARE; auto: trimmed_mean:0.2 of signs."""
     clip: Annotated[float | Literal["median", "auto"] | str | None, BeforeValidator(_clip)] = None
     """Scale updates down to at most this norm; median:2: twice the round's median norm; auto: that, where possible."""
     refuse: Annotated[float | Literal["auto"] | None, BeforeValidator(_refuse)] = None

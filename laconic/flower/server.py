@@ -191,7 +191,8 @@ def _configured(
             raise ConfigError(f"{given}: does not apply on Flower: {why}")
     if not config.defense.noise:
         # Unlike simulated clients, nodes are not trusted.
-        defense = Defenses(**{"clip": "auto", "refuse": "auto"} | config.defense.model_dump(exclude_unset=True))
+        auto = dict.fromkeys(("aggregate", "clip", "refuse"), "auto")
+        defense = Defenses(**auto | config.defense.model_dump(exclude_unset=True))
         config = config.model_copy(update={"defense": defense})
     return config, built, config.load_data() if isinstance(data, str) else data
 

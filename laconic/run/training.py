@@ -378,7 +378,8 @@ def weighting_of(algorithm: Algorithm, settings: Settings) -> Weighting:
     if settings.weighting is not None:
         return settings.weighting
     method, defense = algorithm.method, settings.defense
-    equal = method.equal_weights or method.equal_clients or defense.aggregate != "mean" or defense.noise > 0
+    robust = defense.aggregate not in ("mean", "auto")
+    equal = method.equal_weights or method.equal_clients or robust or defense.noise > 0
     return "uniform" if equal else algorithm.weighting
 
 

@@ -18,7 +18,7 @@ from laconic.federation.direction import MOMENTS, SIZE, DirectionFilter
 from laconic.federation.store import Question
 from laconic.run.simulation import Simulation, initial_module, make_task
 
-DEPLOYMENT = {"clip": "auto", "refuse": "auto"}
+DEPLOYMENT = {"aggregate": "auto", "clip": "auto", "refuse": "auto"}
 
 
 def found(algorithm: str, rounds: int = 16, **faults: float) -> laconic.Result:

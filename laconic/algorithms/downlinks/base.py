@@ -10,7 +10,7 @@ from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.optimizers.base import Optimizer
-from laconic.compression import DENSE, encode_dense
+from laconic.compression import DENSE, GroupedCompressor, encode_dense
 from laconic.compression.packet import Body
 from laconic.core.layout import Layout
 from laconic.core.part import Part, State
@@ -71,6 +71,11 @@ class Downlink(Part):
     def version(self, state: State) -> int:
         """The version of the server's current model."""
         return 0
+
+    @property
+    def compression(self) -> GroupedCompressor | None:
+        """C and its granularity; None if the model is not compressed."""
+        return None
 
     @property
     def encodes_per_client(self) -> bool:

@@ -82,6 +82,11 @@ class Uplink(Part):
         return self.compression.scaled_for_feedback() if self.compression and self.has_memory else self.compression
 
     @property
+    def sends_signs(self) -> bool:
+        """Whether the updates that the server decodes are signs, times one magnitude per group."""
+        return not self.has_reference and self.compression is not None and self.compression.compressor.sends_signs
+
+    @property
     def lossless(self) -> bool:
         """Whether the server decodes every update exactly."""
         return not self.has_reference and (self.compression is None or self.compression.compressor.lossless)

@@ -119,6 +119,11 @@ class Compressor(Part):
         """Whether C rounds every entry to a nearby value. Then even a biased C works without error feedback."""
         return False
 
+    @property
+    def sends_signs(self) -> bool:
+        """Whether all entries of C(x) in a group have the same magnitude."""
+        return False
+
     def omega(self, size: int) -> float:
         """The bound of E||C(x) - x||^2 / ||x||^2 of an unbiased C, for a group of `size` entries; 0 if C is not random."""
         return 0.0

@@ -23,6 +23,8 @@ class Sign(Compressor):
     FedCAMS, Section 4.2, over the whole model; Fed-EF, Section 3.1, by layer.
     """
 
+    sends_signs = True
+
     def compress(self, x: Floats, rng: np.random.Generator) -> Form:
         return signs_and_mean(x)
 
