@@ -20,6 +20,21 @@ from laconic.core.errors import ConfigError
 UNSHAPED = "model has layers without shapes, such as LazyLinear: call it once on a batch of inputs first"
 
 
+ALIGNMENT = 64
+"""Bytes. The last bits of a matrix product can depend on the address of its output relative to this."""
+
+
+def aligned_rows(like: torch.Tensor) -> torch.Tensor:
+    """An uninitialized matrix of the same shape whose rows are aligned alike, so that no result depends on its row."""
+    unit = ALIGNMENT // like.element_size()
+    return like.new_empty(len(like), -(-like.shape[1] // unit) * unit)[:, : like.shape[1]]
+
+
+def is_aligned(matrix: torch.Tensor) -> bool:
+    """Whether all rows of a matrix have the same alignment, in chunks of any size."""
+    return matrix.stride(0) * matrix.element_size() % ALIGNMENT == 0
+
+
 @dataclass(frozen=True)
 class Slot:
     """The slice of one tensor in a flat vector."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from laconic.core.devices import to_device
-from laconic.core.layout import Layout
+from laconic.core.layout import Layout, aligned_rows, is_aligned
 from laconic.core.task import Batch, Task
 from laconic.gradients.base import Gradients, Seed, by_batch_size
 
@@ -124,14 +124,21 @@ class StackedGradients(Gradients):
     def __call__(
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
     ) -> tuple[Tensor, Tensor]:
-        result = torch.zeros_like(models) if None in batches else torch.empty_like(models)
+        result = aligned_rows(models)
+        if None in batches:
+            result.zero_()
         return result, self._compute_groups(models, batches, result)
 
     def descend(
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed, rate: float
     ) -> Tensor:
         """Moves the models without storing the gradients."""
-        return self._compute_groups(models, batches, models, rate)
+        if is_aligned(models):
+            return self._compute_groups(models, batches, models, rate)
+        aligned = aligned_rows(models).copy_(models)
+        losses = self._compute_groups(aligned, batches, aligned, rate)
+        models.copy_(aligned)
+        return losses
 
     def _compute_groups(
         self, models: Tensor, batches: Sequence[Batch | None], result: Tensor, rate: float | None = None
@@ -144,7 +151,8 @@ class StackedGradients(Gradients):
                 continue
             index = to_device(torch.tensor([row for row, _ in group]), models.device)
             chosen = models[index]
-            part = chosen if result is models else torch.empty_like(chosen)
+            chosen = aligned_rows(chosen).copy_(chosen)
+            part = chosen if result is models else aligned_rows(chosen)
             losses[index] = self._compute(chosen, batch, part, rate)
             result[index] = part
         return losses
@@ -157,7 +165,7 @@ class StackedGradients(Gradients):
         reused = rate is not None and any(layer.uses > 1 for layer in self.layers.values())
         if reused:
             # The backward pass needs the weights of a reused layer again, so they must not move before it ends.
-            result = torch.empty_like(models)
+            result = aligned_rows(models)
             for name, layer in self.layers.items():
                 layer.result, layer.rate = self._views(name, result), None
         losses.sum().backward()  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from laconic.algorithms.methods.batches import BatchOrder
 from laconic.core.devices import to_device
-from laconic.core.layout import Layout
+from laconic.core.layout import Layout, aligned_rows
 from laconic.core.part import State
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.schedules import clipped
@@ -107,6 +107,10 @@ class Cohort:
     def sizes(self) -> list[int]:
         """The number of examples of each client."""
         return [self.data.size(client) for client in self.clients]
+
+    def start(self) -> Tensor:
+        """[C, d]: a copy of the models, for local steps that change it in place."""
+        return aligned_rows(self.models).copy_(self.models)
 
     def zeros(self) -> Tensor:
         """[d]: the initial value of a state, in host memory."""

@@ -36,7 +36,7 @@ class ControlVariates(LocalMethod):
     def local(self, cohort: Cohort) -> Answer:
         rate, mean = self.rate(cohort.round), cohort.received.control
         correction = mean - cohort.state.control
-        models = cohort.models.clone()
+        models = cohort.start()
         for step in self.steps(cohort):
             models.sub_(self.gradients(cohort, models, step).add_(correction), alpha=rate)
         updates = models.sub_(cohort.models)

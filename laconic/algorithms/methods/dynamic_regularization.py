@@ -37,7 +37,7 @@ class FedDyn(LocalMethod):
 
     def local(self, cohort: Cohort) -> Tensor:
         rate, duals = self.rate(cohort.round), cohort.stacked("dual")
-        models = cohort.models.clone()
+        models = cohort.start()
         for step in self.steps(cohort):
             gradients = self.gradients(cohort, models, step)
             # A client that has finished must not move.

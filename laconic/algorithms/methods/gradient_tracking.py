@@ -105,7 +105,7 @@ class GradientTracking(LocalMethod):
     def local(self, cohort: Cohort) -> Tensor:
         rate = self.rate(cohort.round)
         trackers = cohort.stacked("tracker")
-        models = cohort.models.clone()
+        models = cohort.start()
         for step in self.steps(cohort):
             models.sub_(self.gradients(cohort, models, step).sub_(trackers), alpha=rate)
         updates = models.sub_(cohort.models)

@@ -65,7 +65,7 @@ class LocalSGD(LocalMethod):
             )
 
     def local(self, cohort: Cohort) -> Tensor | Answer:
-        models, state = cohort.models.clone(), self._state(cohort)
+        models, state = cohort.start(), self._state(cohort)
         for step in self.steps(cohort):
             rate = self.rate(cohort.round) * self.step_schedule.factor(step.number)
             if self.local_optimizer.plain and not self.proximal and self.clip_norm is None:

@@ -36,7 +36,7 @@ def recursive_steps(method: LocalMethod, cohort: Cohort, start: Tensor, first: b
     g = `start`. With `first`, a step W -= a `start` comes before the K steps.
     """
     rate = method.rate(cohort.round)
-    models, before, gradient = cohort.models.clone(), cohort.models, start.clone()
+    models, before, gradient = cohort.start(), cohort.models, start.clone()
     if first:
         models.sub_(clipped(gradient.clone(), method.clip_norm), alpha=rate)
     for step in method.steps(cohort):
