@@ -127,10 +127,12 @@ def _write_secret(path: Path, content: bytes) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m laconic.flower.local_keys", description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("folder", type=Path, help="folder to write to")
+    parser.add_argument("--nodes", type=int, default=3, help="number of SuperNodes (default: 3)")
     parser.add_argument(
-        "--host", action="append", help="name or address of the SuperLink, besides localhost and 127.0.0.1; repeatable"
+        "--host",
+        action="append",
+        help="further name or address of the SuperLink; localhost and 127.0.0.1 are included; repeatable",
     )
     arguments = parser.parse_args()
     make_local_keys(arguments.folder, arguments.nodes, arguments.host or ())

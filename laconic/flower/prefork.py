@@ -56,9 +56,16 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m laconic.flower.prefork", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--import", dest="modules", action="append", default=[], metavar="MODULE")
-    parser.add_argument("command", nargs=argparse.REMAINDER)
+    parser.add_argument("--folder", type=Path, help="folder of the scripts that replace Flower's commands on PATH")
+    parser.add_argument(
+        "--import",
+        dest="modules",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="module to import once; repeatable",
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="superlink or supernode, with its options")
     options = parser.parse_args(arguments)
     if not options.command and options.folder is None:
         parser.error("superlink or supernode is needed, or --folder")

@@ -1,4 +1,4 @@
-"""Start a SuperLink that strangers cannot use: `python -m laconic.flower.superlink --fleet-address 0.0.0.0:9092 …`.
+"""Start a SuperLink that only its operator can control: `python -m laconic.flower.superlink --fleet-address HOST:PORT …`.
 
 Flower serves three APIs on one port. The Fleet API is for nodes, and accepts only registered keys. The Control API starts
 and stops runs and registers nodes; the Runtime API serves the process of the server app. Both accept everyone. So Flower's
@@ -132,7 +132,9 @@ def main(arguments: Sequence[str]) -> None:
         epilog="All other options are those of flower-superlink.",
         allow_abbrev=False,
     )
-    parser.add_argument("--fleet-address", default=FLEET_ADDRESS, help=f"for nodes (default: {FLEET_ADDRESS})")
+    parser.add_argument(
+        "--fleet-address", default=FLEET_ADDRESS, help=f"address that nodes connect to (default: {FLEET_ADDRESS})"
+    )
     options, others = parser.parse_known_args(arguments)
     for forbidden in ("--host", "--insecure"):
         if any(other.split("=")[0] == forbidden for other in others):
