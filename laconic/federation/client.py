@@ -161,14 +161,11 @@ class ClientRuntime:
         settled = self._settle(instruction, packets)
         # The next update needs a number that the server has not seen, even if the client has lost its own count.
         known = max(label.sequence, instruction.continues or 0)
-        layout = self._located(instruction.round, section(settled.state or {}, "subspace"), packets.pop(BASE, None))
-        if layout is None:
-            return self._lost_reply(instruction, known, label.incarnation)
-        state = settled.state if settled.state and _same_period(settled.state, layout) else {}
-        initial = layout.start(self.initial_model)
-        downlink_state, current = section(state, "downlink"), section(state, "current")
-        model, buffers = current.get("model", initial), current.get("buffers")
         try:
+            layout, state = self._located(instruction.round, settled.state or {}, packets.pop(BASE, None))
+            initial = layout.start(self.initial_model)
+            downlink_state, current = section(state, "downlink"), section(state, "current")
+            model, buffers = current.get("model", initial), current.get("buffers")
             if MODEL in packets:
                 arguments = (packets[MODEL].body, downlink_state, initial, layout, settled.lost)
                 model, downlink_state = self.algorithm.downlink.receive(*arguments)
@@ -202,15 +199,21 @@ class ClientRuntime:
             layout=layout,
         )
 
-    def _located(self, round: int, known: State, packet: Packet | None) -> Layout | None:
-        """The layout of a round, around the model at which its subspace was drawn; None if the client must be told it."""
-        layout, sent = self.layout.for_round(round), None
+    def _located(self, round: int, state: State, packet: Packet | None) -> tuple[Layout, State]:
+        """The layout of a round, around the model at which its subspace was drawn, and the state that belongs to it.
+
+        Vectors of an earlier subspace mean nothing in this one, so their states are dropped.
+        """
+        layout, known, sent = self.layout.for_round(round), section(state, "subspace"), None
         if packet is not None:
             size = len(packet.body.data) // layout.dtype.itemsize
             if size % layout.size and size != layout.full.size:
                 raise PacketError("size", f"{size} numbers, where multiples of {layout.size} are expected")
             sent = decode_dense(packet.body, size, layout.dtype).dense()
-        return layout.located(known, sent)
+        located = layout.located(known, sent)
+        if located is None:
+            raise LostState
+        return located, state if int(known.get("period", 0)) == layout.period else {}
 
     def _stack(self, vectors: list[Tensor]) -> Tensor:
         # The result is read-only, so clients with the same vector share it: copies of a large model take much memory.
@@ -331,8 +334,3 @@ class _Opening:
     buffers: Tensor | None
     """None if the server does not send buffers."""
     layout: Layout
-
-
-def _same_period(state: State, layout: Layout) -> bool:
-    """Whether a state belongs to the current subspace. Vectors of an earlier one mean nothing in it."""
-    return int(section(state, "subspace").get("period", 0)) == layout.period

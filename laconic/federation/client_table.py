@@ -54,7 +54,9 @@ class ClientTable:
         """Whether the client must receive the whole model."""
         return bool(self.versions[client] == LOST)
 
-    def advance(self, client: int, sequence: int, uplink: State, downlink: State, version: int | None) -> None:
+    def advance(
+        self, client: int, sequence: int, uplink: State, downlink: State, version: int | None, period: int = 0
+    ) -> None:
         """Record that a client's update was used: store its link states and confirm its pending broadcast."""
         state = {f"uplink/{name}": value for name, value in uplink.items()}
         state |= {f"downlink/{name}": value for name, value in downlink.items()}
@@ -62,6 +64,7 @@ class ClientTable:
             self.links[client] = state
         if version is not None:
             self.versions[client] = version
+        self.periods[client] = period
         self._durable.setdefault(client, int(self.sequences[client]))
         self.sequences[client] = sequence
         self.pending.confirm(client)

@@ -263,8 +263,7 @@ class Round:
             version = downlink.version(self.server.downlink_state)
         elif MEAN in table.pending.bodies(client):
             version = downlink.repeated_version(before.version)
-        table.advance(client, valid.sequence, valid.uplink_state, state, version)
-        table.periods[client] = self.layout.period
+        table.advance(client, valid.sequence, valid.uplink_state, state, version, self.layout.period)
         self.answered.append(client)
 
     def _forget_state(self, reply: Reply) -> None:

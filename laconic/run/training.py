@@ -221,11 +221,11 @@ class Training:
         )
         self.privacy = self._account()
         """The accountant, where noise protects clients."""
-        self.ledger = Ledger()
-        self.seconds = 0.0
+        self.ledger, self.seconds = Ledger(), 0.0
 
     @property
     def layout(self) -> Layout:
+        """The layout of the server's model."""
         return self.server.layout
 
     def _account(self) -> Privacy | None:
@@ -367,8 +367,7 @@ class Training:
 
     def result(self, history: list[Record], stopped: str | None = None) -> Result:
         """Build the result. `stopped` is the reason if a callback stopped the run."""
-        costs = (self.ledger, self.model_sha256(), self.seconds)
-        task = replace(self.task, module=self.trained())
+        costs, task = (self.ledger, self.model_sha256(), self.seconds), replace(self.task, module=self.trained())
         trained = (task, Form.of(self.data), stopped)
         return Result(self.algorithm, self.settings, history, task.module, *costs, *trained)
 
