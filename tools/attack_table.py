@@ -1,6 +1,6 @@
 """Accuracies under attack on label-skewed digits, for docs/defenses.md.
 
-    python tools/attack_table.py [RESULTS [SEEDS]]    # seconds per run; finished runs in RESULTS (a .jsonl file) are not repeated
+    python tools/attack_table.py [RESULTS [SEEDS]]    # seconds per run; finished runs in RESULTS (.jsonl) are not repeated
 
 30 clients with two labels each, 10 participants per round, 3, 6 or 9 of the clients malicious: on average one, two or three
 of ten participants. "none" is the same run in which these clients are absent.

@@ -18,15 +18,18 @@ import sys
 import tempfile
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from hashlib import sha256
 from logging import getLogger
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.proto.fab_pb2 import GetFabRequest, GetFabResponse
 from flwr.supercore.primitives.asymmetric_ed25519 import create_message_to_sign
+from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.cli.flower_supernode import flower_supernode
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
@@ -36,6 +39,8 @@ LOG = getLogger("flwr.laconic")
 LOOPBACK = "127.0.0.1"
 """Where the node's own app processes connect to it."""
 _KEY = "fpk_node_owner"
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 
 
 class ApprovedApps:
@@ -85,6 +90,29 @@ class ApprovedApps:
         )
 
 
+def drop_messages_of_ended_runs() -> None:
+    """Let Flower's SuperNode drop a message whose run ends while the node receives it.
+
+    It drops a message after any other error, but `RunNotRunningException` is no `Exception`. The node would answer the
+    message, and from then on send every reply one message too late (flwr 1.41).
+    """
+    for name in ("PullObject", "ConfirmMessageReceived"):
+        setattr(FleetHttpClient, name, _failing_plainly(getattr(FleetHttpClient, name)))
+
+
+def _failing_plainly(
+    call: Callable[[FleetHttpClient, Request], Response],
+) -> Callable[[FleetHttpClient, Request], Response]:
+    @wraps(call)
+    def wrapped(client: FleetHttpClient, request: Request) -> Response:
+        try:
+            return call(client, request)
+        except RunNotRunningException:
+            raise ConnectionAbortedError("its run has ended") from None
+
+    return wrapped
+
+
 def main(arguments: Sequence[str]) -> None:
     """Run `flower-supernode` with a list of approved apps."""
     parser = argparse.ArgumentParser(
@@ -109,6 +137,7 @@ def main(arguments: Sequence[str]) -> None:
         return response
 
     FleetHttpClient.GetFab = fetch_and_sign  # type: ignore[method-assign, assignment]
+    drop_messages_of_ended_runs()
     with tempfile.TemporaryDirectory(prefix="laconic-node-") as folder:
         trusted = Path(folder, "trusted.yaml")
         trusted.write_text(apps.trusted_entities())

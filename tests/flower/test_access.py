@@ -15,6 +15,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -39,16 +40,17 @@ from flwr.proto.node_pb2 import Node
 from flwr.proto.recorddict_pb2 import RecordDict
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
+from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-from flwr.supernode.start_client_internal import _verify_fab
+from flwr.supernode.start_client_internal import _pull_and_store_message, _verify_fab
 
 from laconic.cli.new_app import TEMPLATES, write_app
 from laconic.flower.client import _named
 from laconic.flower.local_federation import CONNECTION, LocalFederation
 from laconic.flower.local_keys import make_local_keys
 from laconic.flower.superlink import FleetOnly
-from laconic.flower.supernode import ApprovedApps
+from laconic.flower.supernode import ApprovedApps, drop_messages_of_ended_runs
 from tests.documentation.pages import PAGES
 
 # Far more than it takes: a machine may be busy with other things.
@@ -180,6 +182,45 @@ def test_the_open_form_is_refused(arguments, words, capsys):
         import_module(f"laconic.flower.{program}").main(options)
     assert end.value.code == 2
     assert words in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("refused", ["PullObject", "ConfirmMessageReceived"])
+def test_a_node_drops_a_message_whose_run_has_ended(refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower keeps it and then sends every reply one message too late."""
+
+    def call(client: FleetHttpClient, request: str) -> bytes:
+        return b"content"
+
+    def call_of_an_ended_run(client: FleetHttpClient, request: str) -> bytes:
+        raise RunNotRunningException
+
+    for name in ("PullObject", "ConfirmMessageReceived"):
+        monkeypatch.setattr(FleetHttpClient, name, call_of_an_ended_run if name == refused else call)
+
+    def kept() -> bool:
+        """Whether the node still has the message after receiving it."""
+        state, message = MagicMock(), MagicMock()
+        state.create_task.return_value = 7
+        store = MagicMock(**{"preregister.return_value": ["an object"]})
+        client = FleetHttpClient.__new__(FleetHttpClient)
+        _pull_and_store_message(
+            state,
+            store,
+            {},
+            receive=lambda: (message, MagicMock()),
+            get_run=MagicMock(),
+            get_fab=MagicMock(),
+            pull_object=lambda run, name: client.PullObject(name),
+            confirm_message_received=lambda run, name: client.ConfirmMessageReceived(name),
+            trusted_entities=None,
+        )
+        state.store_message.assert_called_once_with(message)
+        return not (state.delete_messages.called and state.finish_task.called and store.delete.called)
+
+    # If this fails, Flower drops it by itself, and `drop_messages_of_ended_runs` can go.
+    assert kept()
+    drop_messages_of_ended_runs()
+    assert not kept()
 
 
 def test_superlink_and_supernode_do_not_import_torch():
