@@ -28,7 +28,8 @@ from laconic.compression.packet import Body, Packet
 from laconic.flower import wire
 from laconic.flower.server import serve
 from laconic.run.callbacks import Run
-from laconic.run.training import Record, Result
+from laconic.run.records import Record
+from laconic.run.training import Result
 from tests.flower.loopback import LoopbackGrid
 
 

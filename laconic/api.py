@@ -40,11 +40,12 @@ from laconic.run.driver import Finished
 from laconic.run.keywords import SettingsKeywords
 from laconic.run.labels import split_label
 from laconic.run.loop import run_training
+from laconic.run.records import Record
 from laconic.run.resume import check_same
 from laconic.run.settings import Settings
 from laconic.run.simulation import Simulation, initial_module, make_task
 from laconic.run.target import Target, check_ranking
-from laconic.run.training import Record, Result
+from laconic.run.training import Result
 
 
 class SimulateKeywords(SettingsKeywords, Changes, total=False):

@@ -14,7 +14,7 @@ import laconic
 from laconic.report.gather import find_runs, gather
 from laconic.report.page import report as write_report
 from laconic.run.config import load_config
-from laconic.run.training import troubles
+from laconic.run.records import troubles
 
 SMALL = {"participants": 3, "rounds": 2, "threads": 1, "numerics": {"strategy": "loop"}}
 

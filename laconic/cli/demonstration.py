@@ -17,7 +17,7 @@ from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, read_metrics
 from laconic.run.files import load_tensors
 from laconic.run.labels import split_label
-from laconic.run.training import TROUBLES, metrics_of, troubles
+from laconic.run.records import TROUBLES, metrics_of, troubles
 
 POLL_SECONDS = 0.5
 STATUS_SECONDS = 10.0

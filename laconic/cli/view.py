@@ -14,7 +14,7 @@ from rich.table import Column
 from laconic.data.federated import described
 from laconic.report.units import size
 from laconic.run.callbacks import Callback, Outcome, Run
-from laconic.run.training import OF_CLIENTS, Record, metrics_of
+from laconic.run.records import OF_CLIENTS, Record, metrics_of
 from laconic.search.advise import SearchCallback
 
 SHOWN_LABELS = 10

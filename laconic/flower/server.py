@@ -29,8 +29,9 @@ from laconic.run.directory import RunDirectory
 from laconic.run.keys import SHORT_NAMES
 from laconic.run.labels import split_label
 from laconic.run.loop import run_training
+from laconic.run.records import TROUBLES, Record, troubles
 from laconic.run.resume import FREE_TO_CHANGE, check_same
-from laconic.run.training import TROUBLES, Record, Result, troubles
+from laconic.run.training import Result
 
 LOG = getLogger("flwr.laconic")
 MAY_CHANGE = FREE_TO_CHANGE | {"max_violations", "defense.refuse"}

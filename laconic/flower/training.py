@@ -33,7 +33,8 @@ from laconic.flower.population import Population
 from laconic.flower.presence import Presence
 from laconic.flower.roster import Roster
 from laconic.run.config import RunConfig
-from laconic.run.training import Diverged, Record, Training, weighting_of
+from laconic.run.records import Record
+from laconic.run.training import Diverged, Training, weighting_of
 
 LOG = getLogger("flwr.laconic")
 SHORTEST_REST, LONGEST_REST = 2.0, 60.0
@@ -169,15 +170,7 @@ class FederatedTraining(Training):
         every = self.deployment.client_eval_every
         if not every or self.server.round % every:
             return {}
-        model, buffers = self.server.averages
-        layout, redrawn = self.layout, self.settings.subspace_every is not None
-        if redrawn:  # a node may not know the current subspace
-            layout, model = layout.full, layout.expand(model)
-        bodies = {CoreStream.MODEL: encode_dense(model)}
-        if self.server.send_buffers:
-            bodies[CoreStream.BUFFERS] = encode_dense(buffers)
-        label = (layout.fingerprint, 0, self.server.round)
-        packets = [Packet(body, stream, *label).to_bytes() for stream, body in bodies.items()]
+        packets = self._evaluation_packets()
         asked, answers = self.engine.evaluate(packets, self.server.round)
         for packet in packets * asked:
             self.ledger.count("down", "evaluation", len(packet), 0)
@@ -193,6 +186,18 @@ class FederatedTraining(Training):
                 total = math.fsum(count * value for count, value in reported)
                 means[f"clients_{name}"] = total / sum(count for count, _ in reported)
         return means | self.ledger.totals()
+
+    def _evaluation_packets(self) -> list[bytes]:
+        """The model for an evaluation on clients, and its buffers."""
+        model, buffers = self.server.averages
+        layout = self.layout
+        if self.settings.subspace_every is not None:  # a node may not know the current subspace
+            layout, model = layout.full, layout.expand(model)
+        bodies = {CoreStream.MODEL: encode_dense(model)}
+        if self.server.send_buffers:
+            bodies[CoreStream.BUFFERS] = encode_dense(buffers)
+        label = (layout.fingerprint, 0, self.server.round)
+        return [Packet(body, stream, *label).to_bytes() for stream, body in bodies.items()]
 
     @property
     def clients_keep_state(self) -> bool:

@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 
 from laconic.compression.packet import HEADER_BYTES
 from laconic.run.directory import RunDirectory
+from laconic.run.records import DIAGNOSTICS, TROUBLES, Record, metrics_of
 from laconic.run.settings import flat
 from laconic.run.target import Target, lower_is_better, means
-from laconic.run.training import DIAGNOSTICS, TROUBLES, Record, metrics_of
 
 Table = dict[str, Any]
 

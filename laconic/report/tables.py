@@ -16,8 +16,8 @@ from rich.table import Table
 
 from laconic.report.units import duration, size
 from laconic.run.driver import Finished
+from laconic.run.records import OF_CLIENTS, TROUBLES, troubles
 from laconic.run.target import COSTS, WINDOW, Target, lower_is_better
-from laconic.run.training import OF_CLIENTS, TROUBLES, troubles
 
 STATE = "state"
 """The column of runs that collapsed or diverged."""

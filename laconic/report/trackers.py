@@ -14,8 +14,8 @@ from laconic.core.errors import ConfigError
 from laconic.core.spelling import convert, parse
 from laconic.run.callbacks import BestSoFar, Callback, EarlyStopping, Outcome, Run, SaveBest
 from laconic.run.config import RunConfig
+from laconic.run.records import Record
 from laconic.run.settings import flat
-from laconic.run.training import Record
 
 
 def numbers(record: Record) -> dict[str, float]:

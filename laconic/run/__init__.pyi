@@ -10,6 +10,8 @@ from .driver import run_or_resume as run_or_resume
 from .files import write_atomically as write_atomically
 from .full_gradient import FullGradient as FullGradient
 from .keys import parse_setting as parse_setting
+from .records import DIAGNOSTICS as DIAGNOSTICS
+from .records import Record as Record
 from .settings import Settings as Settings
 from .simulation import Simulation as Simulation
 from .simulation import initial_module as initial_module
@@ -18,5 +20,3 @@ from .target import WINDOW as WINDOW
 from .target import Reached as Reached
 from .target import Target as Target
 from .target import reached as reached
-from .training import DIAGNOSTICS as DIAGNOSTICS
-from .training import Record as Record

@@ -14,8 +14,9 @@ from rich.progress import Progress
 
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.run.config import RunConfig
+from laconic.run.records import OF_CLIENTS, OTHER_KEYS, Record, metrics_of
 from laconic.run.target import lower_is_better
-from laconic.run.training import OF_CLIENTS, OTHER_KEYS, Record, Training, metrics_of
+from laconic.run.training import Training
 
 Outcome = Literal["finished", "stopped", "diverged", "failed"]
 """How a run ended: training is complete, the user interrupted it, a value is not finite, or an error was raised."""

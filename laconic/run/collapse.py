@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from laconic.run.training import Record
+from laconic.run.records import Record
 
 WINDOW = 5
 """Rounds over which the training loss is averaged, since each round has other clients."""

@@ -29,8 +29,9 @@ from laconic.run.checkpoints import Checkpoints
 from laconic.run.config import RunConfig
 from laconic.run.files import is_unfinished, load_tensors, naming, write_atomically
 from laconic.run.heat_map import heat_map
+from laconic.run.records import Record
 from laconic.run.resume import check_fingerprints, check_rounds
-from laconic.run.training import Record, Training
+from laconic.run.training import Training
 
 CHECKPOINT_RATIO = 20
 """A checkpoint is due when the time since the last one exceeds the time to write one by this factor."""

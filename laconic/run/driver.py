@@ -12,9 +12,10 @@ from laconic.run.callbacks import Callback
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory, read_metrics
 from laconic.run.loop import run_training
+from laconic.run.records import TROUBLES, Record, troubles
 from laconic.run.resume import with_changes
 from laconic.run.target import Reached, Target, reached
-from laconic.run.training import TROUBLES, Diverged, Record, Result, troubles
+from laconic.run.training import Diverged, Result
 
 
 @dataclass(frozen=True)

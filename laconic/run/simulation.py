@@ -46,8 +46,9 @@ from laconic.run.diagnostics import Diagnostics
 from laconic.run.evaluate import try_metrics
 from laconic.run.full_gradient import FullGradient
 from laconic.run.metrics import check_metrics
+from laconic.run.records import Record
 from laconic.run.settings import Settings
-from laconic.run.training import DIVERGENCE_HINT, Diverged, Record, Training, weighting_of
+from laconic.run.training import DIVERGENCE_HINT, Diverged, Training, weighting_of
 
 Built = TypeVar("Built", nn.Module, nn.Module | Task)
 

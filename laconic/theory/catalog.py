@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.theory import fed_ef, fedamd, fedbnlaca, fedcams, fedcomgate
@@ -31,19 +31,18 @@ def covering(recipe: str, given: Mapping[str, float]) -> list[Theorem]:
         raise unknown_name("algorithm with a theorem", recipe, RECIPES)
     participation: Participation = "full" if given.get("n", given.get("N")) == given.get("N") else "partial"
     objective: Objective = "convex" if "W" in given else "PL" if "mu" in given else "non-convex"
-    found = [
-        theorem
-        for theorem in about
-        if theorem.participation in ("any", participation)
-        and theorem.objective == objective
-        and theorem.sequential in (None, "tau" in given)
-    ]
+    found = [theorem for theorem in about if theorem.covers(objective, participation, "tau" in given)]
     if not found:
         there_are = "; ".join(f"{theorem.number}: {theorem.what}" for theorem in about)
         case = f"a {objective} objective and {participation} participation"
         raise ConfigError(f"theory {recipe}: no theorem for {case}. There are {there_are}")
-    needed = {symbol for theorem in found for symbol in theorem.needs()}
-    if missing := [quantity.option for symbol, quantity in BY_SYMBOL.items() if symbol in needed - given.keys()]:
+    if missing := _missing(found, given):
         numbers = " and ".join(theorem.number for theorem in found)
         raise ConfigError(f"theory {recipe}: also give {', '.join(missing)}, for {numbers}")
     return found
+
+
+def _missing(theorems: Sequence[Theorem], given: Mapping[str, float]) -> list[str]:
+    """The options of quantities that the theorems need and nobody gave."""
+    needed = {symbol for theorem in theorems for symbol in theorem.needs()} - given.keys()
+    return [quantity.option for symbol, quantity in BY_SYMBOL.items() if symbol in needed]

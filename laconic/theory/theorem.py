@@ -77,6 +77,11 @@ class Theorem:
             words.append("sequential" if self.sequential else "constant probability")
         return ", ".join(filter(None, words))
 
+    def covers(self, objective: Objective, participation: Participation, sequential: bool) -> bool:
+        """Whether the theorem is about this case."""
+        same = self.objective == objective and self.participation in ("any", participation)
+        return same and self.sequential in (None, sequential)
+
     def needs(self) -> list[str]:
         """The symbols without a default, except the rates and the rounds."""
         formulas = [*self.limits, *self.conditions, *self.terms.values(), self.factor]
