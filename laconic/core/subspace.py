@@ -37,7 +37,6 @@ class Subspace(Layout):
 
     whole: Layout = field(kw_only=True)
     """The layout of w."""
-    share: float = field(kw_only=True)
     seed: int = field(kw_only=True)
     every: int | None = field(kw_only=True)
     """The number of rounds after which P is drawn anew; None: never."""
@@ -65,15 +64,14 @@ class Subspace(Layout):
             raise ConfigError(
                 f"subspace = {share:g}: no layer of this model has {SMALLEST} entries or more; leave subspace out"
             )
-        weights = full.flatten(module)
-        slots, index, scale = _draw(full, share, Randomness(seed).numpy(Draw.SUBSPACE, GLOBAL))
+        weights, slots = full.flatten(module), _slots(full, share)
+        index, scale = _draw(full, slots, Randomness(seed).numpy(Draw.SUBSPACE, GLOBAL))
         index, scale = index.to(weights.device), scale.to(weights)
         return cls(
             slots,
             full.buffers,
             full.dtype,
             whole=full,
-            share=share,
             seed=seed,
             every=every,
             weights=weights,
@@ -101,7 +99,7 @@ class Subspace(Layout):
         if number == self.number:
             return self
         if (known := self._drawn.get(number)) is None:
-            _, index, scale = _draw(self.full, self.share, Randomness(self.seed).numpy(Draw.SUBSPACE, number))
+            index, scale = _draw(self.full, self.parameters, Randomness(self.seed).numpy(Draw.SUBSPACE, number))
             index, scale = index.to(self.index.device), scale.to(self.scale)
             first = self.first or self
             known = _keep(self._drawn, replace(first, number=number, index=index, scale=scale, first=first))
@@ -163,22 +161,29 @@ class Subspace(Layout):
         self.full.write(module, self.expand(vector), buffers)
 
 
-def _draw(full: Layout, share: float, rng: np.random.Generator) -> tuple[tuple[Slot, ...], Tensor, Tensor]:
-    """The slots of z, and the position in z and the scale of every entry of w."""
-    slots, indices, scales, offset = [], [], [], 0
+def _slots(full: Layout, share: float) -> tuple[Slot, ...]:
+    """The slots of z."""
+    slots, offset = [], 0
     for slot in full.parameters:
         size = max(1, round(share * slot.size)) if slot.size >= SMALLEST else slot.size
         slots.append(Slot(slot.name, (size,) if size < slot.size else slot.shape, offset))
-        if size < slot.size:
-            buckets = rng.permutation(np.arange(slot.size) % size)
+        offset += size
+    return tuple(slots)
+
+
+def _draw(full: Layout, slots: tuple[Slot, ...], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """The position in z and the scale of every entry of w."""
+    indices, scales = [], []
+    for slot, own in zip(full.parameters, slots, strict=True):
+        if own.size < slot.size:
+            buckets = rng.permutation(np.arange(slot.size) % own.size)
             signs = rng.choice([-1.0, 1.0], slot.size)
             scales.append(signs / np.sqrt(np.bincount(buckets))[buckets])
         else:
-            buckets = np.arange(size)
-            scales.append(np.ones(size))
-        indices.append(buckets + offset)
-        offset += size
-    return tuple(slots), torch.from_numpy(np.concatenate(indices)), torch.from_numpy(np.concatenate(scales))
+            buckets = np.arange(own.size)
+            scales.append(np.ones(own.size))
+        indices.append(buckets + own.offset)
+    return torch.from_numpy(np.concatenate(indices)), torch.from_numpy(np.concatenate(scales))
 
 
 def _keep(subspaces: dict[int, Subspace], subspace: Subspace) -> Subspace:
