@@ -117,7 +117,7 @@ def as_data(given: object, name: str = "data", skip_empty: bool = False, what: s
     _refuse_lists_of_arrays(given, what)
     if isinstance(given, Sequence) and len(given):
         test = with_named_inputs(options.get("test"))
-        if is_bare(given) or all(is_pair(with_named_inputs(client)) for client in given):
+        if _are_arrays(given):
             options["test"] = test if test is None or is_pair(test) else read("test", test, Columns())
             return from_arrays(cast(Sequence[Pair], given), **options)
         if not any(isinstance(client, int | float | str) for client in given):
@@ -127,6 +127,10 @@ def as_data(given: object, name: str = "data", skip_empty: bool = False, what: s
         f"{what} {type(given).__name__}; expected a ClientData, a non-empty list with one "
         '(inputs, targets) pair or torch Dataset per client, or a dictionary with "clients" and "test"'
     )
+
+
+def _are_arrays(clients: Sequence[Any]) -> bool:
+    return is_bare(clients) or all(is_pair(with_named_inputs(client)) for client in clients)
 
 
 def _named(given: Mapping[str, Any], name: str, skip_empty: bool, what: str) -> ClientData:

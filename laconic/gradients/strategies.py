@@ -36,18 +36,8 @@ def check_numerics(task: Task, numerics: Numerics, stochastic: Stochastic, froze
     """Refuse numerics with which results would depend on threads, chunks or other clients."""
     module = task.module
     norms = _batch_norms(module)
-    if numerics.strategy == "stacked" and task.losses is None:
-        # Only a loss for each example tells the clients of a stacked batch apart.
-        raise ConfigError(
-            "numerics.strategy = 'stacked': needs the losses of single examples, and the task has a mean loss only; give "
-            "Task(losses=…), or try 'vmap' or 'loop'"
-        )
-    if numerics.strategy == "stacked" and numerics.dtype == "bfloat16":
-        raise ConfigError("numerics.strategy = 'stacked': not with dtype = 'bfloat16'; try 'vmap' or 'loop'")
-    if numerics.strategy == "stacked" and (stochastic != "no" or not can_be_stacked(module)):
-        raise ConfigError(
-            "numerics.strategy = 'stacked': only for linear layers without random draws; try 'vmap' or 'loop'"
-        )
+    if numerics.strategy == "stacked":
+        _check_stacked(task, numerics, stochastic)
     if numerics.strategy == "vmap" and stochastic == "serial":
         raise ConfigError("numerics.strategy = 'vmap': this model draws random numbers that only 'loop' can reproduce")
     if numerics.strategy == "vmap" and (norms or any(True for _ in module.buffers())):
@@ -56,6 +46,21 @@ def check_numerics(task: Task, numerics: Numerics, stochastic: Stochastic, froze
     if not frozen and any(norm.track_running_stats and norm.momentum is None for norm in norms):
         # This average depends on num_batches_tracked, an integer buffer, which is not sent and would differ by thread.
         raise ConfigError("model: batch norm with momentum=None cannot be averaged; give it a momentum")
+
+
+def _check_stacked(task: Task, numerics: Numerics, stochastic: Stochastic) -> None:
+    if task.losses is None:
+        # Only a loss for each example tells the clients of a stacked batch apart.
+        raise ConfigError(
+            "numerics.strategy = 'stacked': needs the losses of single examples, and the task has a mean loss only; give "
+            "Task(losses=…), or try 'vmap' or 'loop'"
+        )
+    if numerics.dtype == "bfloat16":
+        raise ConfigError("numerics.strategy = 'stacked': not with dtype = 'bfloat16'; try 'vmap' or 'loop'")
+    if stochastic != "no" or not can_be_stacked(task.module):
+        raise ConfigError(
+            "numerics.strategy = 'stacked': only for linear layers without random draws; try 'vmap' or 'loop'"
+        )
 
 
 def make_gradients(task: Task, layout: Layout, numerics: Numerics, stochastic: Stochastic, frozen: bool) -> Gradients:

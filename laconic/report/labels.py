@@ -62,22 +62,22 @@ def _label(own: Table, keys: Sequence[str], settings: Sequence[Table]) -> str:
 
 def _distinguishing_keys(own: Table, settings: Sequence[Table], changes: set[str], required: set[str]) -> list[str]:
     """Return the keys that distinguish a run from the others. Differing keys in `required` are always included."""
+    differing = _candidates(own, settings, changes)
+    # The name of a different part suffices: omit its parameters at their defaults, and the file that defines it.
+    parts = {key.removesuffix(".name") for key in differing if key.endswith(".name")}
+    implied = {key for key in differing if key == "imports" or key.partition(".")[0] in parts}
+    named = required | changes | {key for key in differing if key.endswith((".name", ".compressor"))}
+    return sorted((differing - (implied - named)) & own.keys())
+
+
+def _candidates(own: Table, settings: Sequence[Table], changes: set[str]) -> set[str]:
+    """Return the keys in which a run differs from others of its algorithm, and the changes of its recipe that matter."""
     namesakes = [other for other in settings if other["algorithm"] == own["algorithm"]]
     differing = {key for other in namesakes for key in _differing(own, other)}
     # A changed link is always named: the recipe's name alone would mislead. Other changes, if runs differ in them.
     links = {key for key in changes if key.partition(".")[0] in LINKS}
     differing |= links | {key for key in changes if any(key in run and run[key] != own[key] for run in settings)}
-    if len({other.get("dataset") for other in settings}) > 1:
-        differing.add("dataset")
-    # The name of a different part suffices: omit its parameters at their defaults, and the file that defines it.
-    parts = {key.removesuffix(".name") for key in differing if key.endswith(".name")}
-
-    def is_included(key: str) -> bool:
-        if key in required or key in changes or key.endswith((".name", ".compressor")):
-            return True
-        return key != "imports" and key.partition(".")[0] not in parts
-
-    return [key for key in sorted(differing) if key in own and is_included(key)]
+    return differing | ({"dataset"} if len({other.get("dataset") for other in settings}) > 1 else set())
 
 
 def _changes(settings: Table) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -173,8 +173,13 @@ def pareto(
         # Annotate each group on the front at its best point.
         best = {number: (x, y) for x, y, number in front}
         names = {groups[number][0]["label"]: (*point, _look(groups[number])[0]) for number, point in best.items()}
-        spans = ((np.geomspace(start or end / 10, end, 20), y) for (start, y, _), (end, _, _) in pairwise(front))
-        annotate(axes, names, [(x, y) for x, y, _ in points] + [(x, y) for steps, y in spans for x in steps])
+        annotate(axes, names, [*((x, y) for x, y, _ in points), *_along(front)])
+
+
+def _along(front: Sequence[Point]) -> Iterator[tuple[float, float]]:
+    """Points along the line of the front, which annotations avoid."""
+    for (start, y, _), (end, _, _) in pairwise(front):
+        yield from ((x, y) for x in np.geomspace(start or end / 10, end, 20))
 
 
 def _front(points: Sequence[Point]) -> list[Point]:

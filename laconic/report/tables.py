@@ -21,6 +21,8 @@ from laconic.run.training import OF_CLIENTS, TROUBLES, troubles
 
 STATE = "state"
 """The column of runs that collapsed or diverged."""
+LEAST_WIDTHS = {"loss": 100, "gradients": 100, "rounds": 90, "spread": 120, "its worst tenth": 140}
+"""The narrowest terminal that shows a column."""
 Value = Callable[[Finished], float | None]
 Format = Callable[[float], str]
 
@@ -139,10 +141,7 @@ def outcome(
     width = 10_000 if width is None else width
     target = _target(runs)
     simulated = any(run.simulated_seconds is not None for run in runs)
-    narrow = {"loss": width < 100, "gradients": width < 100, "rounds": width < 90, "seconds": simulated and width < 120}
-    narrow |= {"spread": width < 120, "its worst tenth": width < 140}
-    wanted = _columns(runs, target, simulated) if runs else {}
-    columns = {name: column for name, column in wanted.items() if not narrow.get(name)}
+    columns = _shown(_columns(runs, target, simulated), width, simulated) if runs else {}
     groups, failures = ranked(runs, by), failed or {}
     states = [*map(_state, groups), *map(_failure, failures.values())]
     labels = [*(group[0].label for group in groups), *failures]
@@ -155,13 +154,20 @@ def outcome(
             columns.pop(name, None)
     rows = [[group[0].label, *(column.cell(group) for column in columns.values())] for group in groups]
     rows += [[label, *[""] * len(columns)] for label in failures]
-    names = ["algorithm", *columns]
+    names, rows = _framed(["algorithm", *columns], rows, states, len(groups))
+    return OutcomeTable(names, rows, [*_captions(runs, target, simulated)])
+
+
+def _framed(
+    names: list[str], rows: list[list[str]], states: Sequence[str], finished: int
+) -> tuple[list[str], list[list[str]]]:
+    """Put ranks before and states after the columns, where there are any."""
     if any(states):
         names, rows = [*names, STATE], [[*row, state] for row, state in zip(rows, states, strict=True)]
     if len(rows) > 1:
-        ranks = [*map(str, range(1, len(groups) + 1)), *[""] * len(failures)]
+        ranks = [str(place + 1) if place < finished else "" for place in range(len(rows))]
         names, rows = ["", *names], [[rank, *row] for rank, row in zip(ranks, rows, strict=True)]
-    return OutcomeTable(names, rows, [*_captions(runs, target, simulated)])
+    return names, rows
 
 
 def _collapse(run: Finished) -> int | None:
@@ -218,6 +224,12 @@ def _columns(runs: Sequence[Finished], target: Target | None, simulated: bool) -
     columns["gradients"] = Column(lambda run: run.result.ledger.totals()["gradients"], "{:,.0f}".format)
     columns["seconds"] = Column(lambda run: run.result.seconds, "{:.1f}".format)
     return columns
+
+
+def _shown(columns: Mapping[str, Column], width: int, simulated: bool) -> dict[str, Column]:
+    """The columns that a terminal of this width shows."""
+    least = LEAST_WIDTHS | ({"seconds": 120} if simulated else {})
+    return {name: column for name, column in columns.items() if width >= least.get(name, 0)}
 
 
 def _other_metrics(runs: Sequence[Finished]) -> list[str]:

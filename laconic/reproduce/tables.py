@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Literal
+from typing import Any, Literal
 
 from laconic.report import COLORS, COSTS, DASHES, beside, scale_costs
 from laconic.reproduce.claims import Rows, Verdict
@@ -134,17 +135,9 @@ def draw(study: Study, data: Data, path: Path) -> bool:
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.subplots()
         for number, (label, run) in enumerate(data["runs"].items()):
-            seeds = [_line(study, curve) for curve in curves(run)]
-            # The seeds of a run that diverged have fewer evaluations.
-            costs, values = ([*zip(*columns, strict=False)] for columns in zip(*seeds, strict=True))
-            places, means = [fmean(each) for each in costs], [fmean(each) for each in values]
-            marker = "." if len(places) <= FEW else None
             color, dash = COLORS[number % len(COLORS)], DASHES[number // len(COLORS) % len(DASHES)]
-            axes.plot(places, means, color=color, linestyle=dash, marker=marker, label=_entitled(label, data))
-            if len(seeds) > 1:
-                bands = [pstdev(each) for each in values]
-                low, high = ([m + sign * b for m, b in zip(means, bands, strict=True)] for sign in (-1, 1))
-                axes.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0)
+            seeds = [_line(study, curve) for curve in curves(run)]
+            _plot(axes, seeds, color=color, linestyle=dash, label=_entitled(label, data))
         if study.drawn == "accuracy":
             axes.set(ylabel=f"accuracy, % (mean of {WINDOW} evaluations)")
         else:
@@ -156,6 +149,18 @@ def draw(study: Study, data: Data, path: Path) -> bool:
         axes.legend(frameon=False, fontsize=8, **beside(len(data["runs"])))
         figure.savefig(path, metadata={"Date": None})
     return True
+
+
+def _plot(axes: Any, seeds: Sequence[tuple[list[float], list[float]]], color: str, **look: Any) -> None:
+    """Plot the mean over seeds, with a band of one standard deviation."""
+    # The seeds of a run that diverged have fewer evaluations.
+    costs, values = ([*zip(*columns, strict=False)] for columns in zip(*seeds, strict=True))
+    places, means = [fmean(each) for each in costs], [fmean(each) for each in values]
+    axes.plot(places, means, color=color, marker="." if len(places) <= FEW else None, **look)
+    if len(seeds) > 1:
+        bands = [pstdev(each) for each in values]
+        low, high = ([m + sign * b for m, b in zip(means, bands, strict=True)] for sign in (-1, 1))
+        axes.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0)
 
 
 def _line(study: Study, curve: Curve) -> tuple[list[float], list[float]]:

@@ -98,22 +98,10 @@ class Simulation(Training):
         self._warm_up(prepared.batch)
         self.engine: SimulatedEngine = self.local_engine
         self.processes: ProcessEngine | None = None
-        if settings.engine == "processes":
-            count = settings.threads or os.cpu_count() or 1
-            self.engine = self.processes = ProcessEngine(spec, self.local_engine, self.store, count)
         self.workers: RayEngine | None = None
-        if settings.engine == "ray":
-            threads = settings.threads or 1
-            self.engine = self.workers = RayEngine(spec, settings.ray, threads=threads, cache=settings.store_cache)
         self.faulty: FaultyEngine | None = None
-        if settings.faults.any():
-            self.engine = self.faulty = FaultyEngine(
-                self.engine, settings.faults, self.server.randomness, clients=len(data), layout=self.layout
-            )
-            self.policy.attackers = frozenset(self.faulty.attacks.factors)
         self.network: NetworkEngine | None = None
-        if settings.network.any():
-            self.engine = self.network = NetworkEngine(self.engine, settings.network, self.server.randomness)
+        self._choose_engine(spec, settings)
         self.diagnostics: Diagnostics | None = None
         if settings.diagnostics:
             self.diagnostics = Diagnostics(self.algorithm.uplink.effective)
@@ -122,6 +110,22 @@ class Simulation(Training):
         if held_out is not None:
             steps = settings.personalize
             self.client_evaluation = ClientEvaluation(self.local_engine, self.task, whole, held_out, steps)
+
+    def _choose_engine(self, spec: ClientSpec, settings: Settings) -> None:
+        """Put the engine of the settings in place of the local one, and faults and the network around it."""
+        if settings.engine == "processes":
+            count = settings.threads or os.cpu_count() or 1
+            self.engine = self.processes = ProcessEngine(spec, self.local_engine, self.store, count)
+        if settings.engine == "ray":
+            threads = settings.threads or 1
+            self.engine = self.workers = RayEngine(spec, settings.ray, threads=threads, cache=settings.store_cache)
+        if settings.faults.any():
+            self.engine = self.faulty = FaultyEngine(
+                self.engine, settings.faults, self.server.randomness, clients=len(spec.data), layout=self.layout
+            )
+            self.policy.attackers = frozenset(self.faulty.attacks.factors)
+        if settings.network.any():
+            self.engine = self.network = NetworkEngine(self.engine, settings.network, self.server.randomness)
 
     def _warm_up(self, batch: tuple[torch.Tensor, ...]) -> None:
         try:

@@ -20,13 +20,21 @@ from laconic.run.keywords import SettingsKeywords
 from laconic.run.settings import Settings
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 
 
 @pytest.fixture(scope="module")
-def complaints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[int]]:
+def complaints() -> dict[str, set[int]]:
     """The lines of both files that mypy reports."""
     files = [str(HERE / name) for name in ("correct_calls.py", "wrong_calls.py")]
-    options = ["--strict", "--no-error-summary", "--cache-dir", str(tmp_path_factory.mktemp("cache"))]
+    # With the settings and the cache of `make check`, which has just read the package.
+    options = [
+        "--no-error-summary",
+        "--config-file",
+        str(ROOT / "pyproject.toml"),
+        "--cache-dir",
+        str(ROOT / ".mypy_cache"),
+    ]
     output, problems, _ = api.run([*options, *files])
     assert not problems
     found: dict[str, set[int]] = {"correct_calls.py": set(), "wrong_calls.py": set()}
