@@ -20,7 +20,7 @@ from laconic.compression import COMPRESSORS
 from laconic.core.part import SLOTS
 from laconic.data.partition import parse_partition
 from laconic.data.sources import SOURCES
-from laconic.federation.settings import share
+from laconic.federation.settings import Defenses
 from laconic.run.keys import SHORT_NAMES, PartParameters
 
 COMMANDS = typer.main.get_command(app).commands
@@ -106,7 +106,7 @@ def test_completed_names_are_those_of_the_registries() -> None:
     for name in completion.PARTITIONS:
         parse_partition(name + {"shards": ":2", "dirichlet": ":0.3"}.get(name, ""))
     for name in completion.AGGREGATES:
-        share(name + {"trimmed_mean": ":0.1"}.get(name, ""))
+        Defenses(aggregate=name + {"trimmed_mean": ":0.1"}.get(name, ""))
 
 
 def _ours(registry: dict[str, type]) -> set[str]:
