@@ -198,7 +198,13 @@ def test_what_cannot_work_is_said_in_one_line() -> None:
         laconic.simulate("fed_avg", "logistic", "digits", engine="ray", ray={"workers": 1000})
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "no-such-host.invalid:6379"])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1:1", pytest.param("127.0.0.1:99999", marks=LONG), pytest.param("no-such-host.invalid:6379", marks=LONG)],
+)
 def test_a_cluster_that_is_not_there_is_noticed_before_any_work(forked, address: str, tmp_path: Path) -> None:  # noqa: F811
     done = forked("run", "--engine", "ray", "--ray-address", address, "--out", "run")
     assert done.code == 2
