@@ -33,6 +33,8 @@ from laconic.run.records import Record
 from laconic.run.resume import check_fingerprints, check_rounds
 from laconic.run.training import Training
 
+PATIENCE = 60.0
+"""Seconds that a server started by Flower waits for a stopped one, which ends with its round."""
 CHECKPOINT_RATIO = 20
 """A checkpoint is due when the time since the last one exceeds the time to write one by this factor."""
 CHECKPOINT_SECONDS = 1.0
@@ -169,12 +171,17 @@ class RunDirectory(Callback):
     def _take_lock(self) -> None:
         """Lock the directory: two processes would overwrite each other's files."""
         self._lock = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"out = '{self.path}': another process is writing to this run") from None
-        except OSError:
-            pass  # the file system has no locks
+        patience = time.monotonic() + (PATIENCE if self.every_round else 0)
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > patience:
+                    raise ConfigError(f"out = '{self.path}': another process is writing to this run") from None
+                time.sleep(0.2)
+            except OSError:
+                return  # the file system has no locks
 
     def create(self, training: Training, config: str) -> None:
         """Create the files of a new run. An existing run is never overwritten."""

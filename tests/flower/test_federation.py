@@ -292,7 +292,8 @@ def test_a_node_that_never_heard_the_plan_is_told_again(tmp_path):
     assert result.history[-1]["participants"] == 3
 
 
-def test_a_second_server_on_the_same_run_stops(tmp_path):
+def test_a_second_server_on_the_same_run_stops(tmp_path, monkeypatch):
+    monkeypatch.setattr("laconic.run.directory.PATIENCE", 0.5)
     grid = federation(tmp_path)
     seen = []
 

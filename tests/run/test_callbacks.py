@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import tomllib
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import laconic
 from laconic.core.errors import DataError, Interrupted
 from laconic.run.client_evaluation import summarize
 from laconic.run.config import load_config
+from laconic.run.directory import RunDirectory
 from laconic.run.driver import run_config
 from laconic.run.training import Diverged
 
@@ -169,6 +171,22 @@ def test_what_is_no_callback_is_refused() -> None:
     for wrong in (Spy, print):
         with pytest.raises(laconic.ConfigError, match=r"is not a laconic\.Callback; pass instances, not classes"):
             simulate(1, [wrong])
+
+
+def test_a_server_waits_for_a_stopped_one(tmp_path: Path) -> None:
+    """A directory that saves every round belongs to a server that Flower starts."""
+    first, second = (RunDirectory(tmp_path, every_round=True) for _ in range(2))
+    first._take_lock()
+    assert first._lock is not None
+    held = first._lock
+    timer = threading.Timer(0.5, os.close, [held])
+    timer.start()
+    second._take_lock()
+    timer.join()
+    with pytest.raises(laconic.ConfigError, match="another process"):
+        RunDirectory(tmp_path)._take_lock()
+    assert second._lock is not None
+    os.close(second._lock)
 
 
 def test_one_process_at_a_time_works_in_a_directory(tmp_path: Path) -> None:
