@@ -22,7 +22,7 @@ from tests.engine.ray_problem import ALGORITHMS, FAULTS, RAY, data, result_of, s
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 # One process for all of them: starting Ray takes longer than most of these tests.
 pytestmark = pytest.mark.xdist_group("ray")
-FIRST = ["fed_cams", "fed_bnlaca", "fed_comgate", "fed_amd", "bvr_l_sgd"]
+FIRST = ["fed_bnlaca", "fed_amd"]
 NAMES = [pytest.param(name, marks=[] if name in FIRST else [pytest.mark.long]) for name in ALGORITHMS]
 
 
