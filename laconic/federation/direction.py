@@ -49,7 +49,10 @@ PUSH = 0.15
 PUSH_SPREADS = 5.0
 """... this many robust standard deviations of all clients' above the median client's."""
 SPREADS = 1.5
-"""The third score counts if the median client's cosine is this many robust standard deviations of all clients' above 0."""
+"""The third score counts if the median client's cosine is this many robust standard deviations of all clients' above 0 ..."""
+ALIKE = 0.5
+"""... and the robust standard deviation of log |g| over all clients is below this. Near the optimum of an adaptive optimizer
+the lengths of honest clients differ by orders of magnitude."""
 UNLIKE = 3.0
 """Then a client is refused if its third score is above this."""
 MOMENTS = 6
@@ -188,7 +191,8 @@ class DirectionFilter:
             )
             raise PacketError("direction", f"the updates of client {client} {found}")
         unlike = (average[3] / typical[3]) ** 2 * (1 - average[2] / typical[2])
-        if unlike > UNLIKE and typical[2] > SPREADS * spreads[2]:
+        lengths = (averages[:, 3] / typical[3]).log().abs().median()
+        if unlike > UNLIKE and typical[2] > SPREADS * spreads[2] and 1.4826 * lengths < ALIKE:
             found = f"undo the training of the others: score {unlike:.3g}; honest clients are below {UNLIKE:g}"
             raise PacketError("direction", f"the updates of client {client} {found}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -214,6 +215,18 @@ def test_how_far_an_update_moved_the_model_is_known() -> None:
     directions.begin(model)
     directions.end(2 * model)
     assert torch.equal(directions.state_dict()["train/rows"], before)
+
+
+def test_lengths_that_differ_by_orders_mean_nothing() -> None:
+    """As near the optimum of an adaptive optimizer."""
+    rows = torch.zeros(9, MOMENTS + 1 + 3 * SIZE)
+    rows[:, 0], rows[:, 3] = 5, 5 * torch.tensor([0.1] * 8 + [-0.1])
+    for lengths, refused in ([1.0, 1.1, 0.9, 1.2, 0.8, 1.0, 1.1, 0.9], True), ([0.1, 10, 0.2, 5, 1, 3, 0.3, 1], False):
+        rows[:, 4] = 5 * torch.tensor([*lengths, 3.0])
+        directions = DirectionFilter(Randomness(0))
+        directions.load_state_dict({"train/clients": torch.arange(9), "train/rows": rows})
+        with pytest.raises(PacketError, match="undo the training") if refused else nullcontext():
+            directions.check("train", 8, torch.ones(5), torch.ones(5))
 
 
 def test_wrong_labels_are_found() -> None:
