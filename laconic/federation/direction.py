@@ -49,10 +49,10 @@ PUSH = 0.15
 PUSH_SPREADS = 5.0
 """... this many robust standard deviations of all clients' above the median client's."""
 SPREADS = 1.5
-"""The third score counts if the median client's cosine is this many robust standard deviations of all clients' above 0 ..."""
+"""The third score counts if the median client's cosine is so many robust standard deviations of all clients' above 0, ..."""
 ALIKE = 0.5
-"""... and the robust standard deviation of log |g| over all clients is below this. Near the optimum of an adaptive optimizer
-the lengths of honest clients differ by orders of magnitude."""
+"""... and that of log |g| is below this. Near the optimum of an adaptive optimizer the lengths of honest clients differ by
+orders of magnitude."""
 UNLIKE = 3.0
 """Then a client is refused if its third score is above this."""
 MOMENTS = 6
