@@ -73,11 +73,11 @@ def fedamd_4_6(L, K, M, A, sigma, gap, tau, L_sigma, b_small, b, eta, eta_l, T):
 
 
 def fedamd_4_8(L, K, M, A, sigma, gap, p, L_sigma, b_small, b, eta, eta_l, T):
-    """FedAMD, Theorem E.4, Eq. (162)."""
+    """FedAMD, Theorem E.4: Eq. (161) divided by eta eta_l K T (1 - p^A) / 4, which Eq. (162) does for one term only."""
     product = 1 / (K * L) / (1 + 2 * M / (A * p) * sqrt(1 - p**A))
     limit = min(product / eta, 1 / (2 * sqrt(6) * K * L), sqrt(b_small / K) / (4 * sqrt(3) * L_sigma))
     noise = sigma**2 / (M * b) if b < inf else 0
-    return limit, 4 * gap / (eta * eta_l * K * T * (1 - p**A)) + 3 * noise
+    return limit, 4 * gap / (eta * eta_l * K * T * (1 - p**A)) + 4 * 3 * noise
 
 
 def fedamd_4_11(L, K, M, A, sigma, gap, p, mu, L_sigma, b_small, b, eta, eta_l, T):
