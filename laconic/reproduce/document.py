@@ -92,8 +92,10 @@ USAGE = """\
 `laconic reproduce NAME` runs one. It shortens runs that take more than an hour on two cores; `--full` runs them as the
 paper did, `--quick` checks in seconds that they work. `laconic reproduce all --seeds 3 --hours 8` runs what is missing
 for eight hours, starting with the studies that decide the most claims per hour, and continues where it stopped;
-`progress.html` beside the runs shows how far it is. In a clone, a run replaces the data and figures of these pages;
-`--docs FOLDER` writes them elsewhere. `laconic reproduce --render` renders the pages from existing data."""
+`progress.html` beside the runs shows how far it is. It keeps published seeds if today's code gives their first evaluation
+again. Otherwise it runs all seeds of that setting anew, and the page says so. In a clone, a run replaces the data and
+figures of these pages; `--docs FOLDER` writes them elsewhere. `laconic reproduce --render` renders the pages from existing
+data."""
 
 
 def _summary(docs: Path) -> str:

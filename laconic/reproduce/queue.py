@@ -1,7 +1,8 @@
 """A queue of the runs that studies miss: the studies that decide the most claims per hour first.
 
 A job is one setting of a study with its first seeds. Jobs read finished runs from disk and resume unfinished ones, so a
-queue that was stopped continues where it was. A study is published when all of its settings have one more seed.
+queue that was stopped continues where it was. A study is published when all of its settings have one more seed. Published
+seeds are kept if today's code still gives their first evaluation; otherwise the setting is run again with all seeds.
 """
 
 from __future__ import annotations
@@ -96,7 +97,10 @@ def work(job: Job, until: float, threads: int, refresh: Callable[[], None] = lam
             return Outcome("done", dict(job.compute(job.mode, job.seeds - 1)))
         assert job.experiment is not None and job.plan is not None
         runner = Runner(job.experiment, job.plan, job.folder, Watch(until, refresh), job.stored, threads)
-        return Outcome("done", runner.runs(job.label))
+        data = runner.runs(job.label)
+        return Outcome(
+            "done", data, "the published runs are of other code and were run again" if runner.outdated else ""
+        )
     except Stopped:
         return Outcome("stopped")
     except DataError as error:

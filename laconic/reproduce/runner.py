@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
+from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ KEPT = (
     *("round", "accuracy", "loss", "training_loss", "bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down"),
     *("gradients", "simulated_seconds", *DIAGNOSTICS),
 )
+SAME = 0.01
+"""How far, relative to its size, a metric of the same code may be off: rounding differs between machines."""
 Numbers = dict[str, dict[str, float | None]]
 Data = dict[str, Any]
 """The data of a study: date and environment, and the curves of its runs or the computed rows."""
@@ -162,6 +165,8 @@ class Runner:
         same = stored is not None and "runs" in stored and (stored["mode"], stored["rounds"]) == extent
         self.stored: dict[str, Data] = stored["runs"] if stored is not None and same else {}
         """Published runs of the same form. They are not run again, and their rates are not searched again."""
+        self.outdated: list[str] = []
+        """Labels whose published runs were made by other code, so that they are run again."""
         self.tried = stored.get("tried") if stored is not None and same else None
         """How the published rates were chosen."""
 
@@ -215,21 +220,36 @@ class Runner:
         first = self.experiment.first_seed
         seeds = range(first, first + self.plan.seeds)
         curves, diverged = [], False
+        published = self._published(label, settings, rate)
         for seed in seeds:
-            if (columns := self._published(label, rate, seed)) is None:
+            if (columns := published.get(seed)) is None:
                 curve, failed = self._run(settings | {"seed": seed}, self._directory(label, rate, seed), label)
                 columns, diverged = _columns(curve), diverged or failed
             curves.append(columns)
         return {"seeds": [*seeds], "curves": curves} | ({"diverged": True} if diverged else {})
 
-    def _published(self, label: str, rate: str | None, seed: int) -> dict[str, list[Any]] | None:
-        """Return the published curve of a run that did not diverge."""
-        run = self.stored.get(label, {"seeds": []})
-        if seed not in run["seeds"] or "diverged" in run:
-            return None
-        same = rate == (Rates(run["rate"], run.get("server_rate")).name if "rate" in run else None)
-        columns: dict[str, list[Any]] = run["curves"][run["seeds"].index(seed)]
-        return columns if same else None
+    def _published(self, label: str, settings: dict[str, Any], rate: str | None) -> dict[int, dict[str, list[Any]]]:
+        """Return the published curves by seed; none if one diverged, or if they have another rate or are of other code."""
+        run = self.stored.get(label)
+        if run is None or "diverged" in run:
+            return {}
+        if rate != (Rates(run["rate"], run.get("server_rate")).name if "rate" in run else None):
+            return {}
+        if not self._reproduced(run["seeds"][0], run["curves"][0], label, settings, rate):
+            self.outdated.append(label)
+            return {}
+        return dict(zip(run["seeds"], run["curves"], strict=True))
+
+    def _reproduced(
+        self, seed: int, published: dict[str, list[Any]], label: str, settings: dict[str, Any], rate: str | None
+    ) -> bool:
+        """Whether today's code gives the first evaluation of a published run."""
+        beginning = settings | {"seed": seed, "rounds": published["round"][0]}
+        curve, diverged = self._run(beginning, self._directory(label, rate, seed), label)
+        now = {} if diverged else _columns(curve[:1])
+        pairs = [(published[name][0], now[name][0]) for name in published if name in now]
+        numbers = [pair for pair in pairs if None not in pair]
+        return bool(numbers) and all(isclose(then, today, rel_tol=SAME, abs_tol=SAME) for then, today in numbers)
 
     def _best_rates(self, label: str, settings: dict[str, Any]) -> list[Rates]:
         """Rank the rates by the final accuracy of a short trial, best first, without those that diverge.

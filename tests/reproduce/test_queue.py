@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from pathlib import Path
 
@@ -63,8 +64,26 @@ def test_what_is_published_is_not_run_again(tmp_path: Path) -> None:
     assert queue({"short": SHORT}, tmp_path, seeds=2).run(1, time.time() + HOUR)
     second = document.load("short", tmp_path / "docs")
     assert first is not None and second is not None
-    assert {path.name for path in (tmp_path / "runs/short").iterdir()} == {"a-seed-1", "b-seed-1"}
+    rounds = {
+        path.parent.name: len(path.read_text().splitlines()) for path in tmp_path.glob("runs/short/*/metrics.jsonl")
+    }
+    assert rounds == {"a": 1, "b": 1, "a-seed-1": 3, "b-seed-1": 3}, "seed 0 is checked up to its first evaluation"
     assert curves(second["runs"]["a"])[:1] == curves(first["runs"]["a"]) and second["runs"]["a"]["seeds"] == [0, 1]
+
+
+def test_published_seeds_of_other_code_are_run_again(tmp_path: Path) -> None:
+    assert queue({"short": SHORT}, tmp_path, seeds=1).run(1, time.time() + HOUR)
+    first = document.load("short", tmp_path / "docs")
+    assert first is not None
+    (other := copy.deepcopy(first))["runs"]["a"]["curves"][0]["loss"][0] *= 1.1
+    document.save("short", SHORT, other, tmp_path / "docs")
+    elsewhere = Queue({"short": SHORT}, "short", 2, tmp_path / "elsewhere", tmp_path / "docs")
+    assert elsewhere.run(1, time.time() + HOUR)
+    second = document.load("short", tmp_path / "docs")
+    assert second is not None and second["runs"]["a"]["seeds"] == [0, 1]
+    assert second["runs"]["a"]["curves"][0] == first["runs"]["a"]["curves"][0], "seed 0 is that of today's code"
+    again = {job.label for job, (_, note) in elsewhere.states.items() if "of other code" in note}
+    assert again == {"a"} and "of other code" in (tmp_path / "elsewhere" / PAGE).read_text()
 
 
 def test_a_full_study_is_longer_and_starts_again(tmp_path: Path) -> None:
