@@ -186,7 +186,7 @@ def _section(name: str, study: Study, docs: Path, figures: str) -> list[str]:
     data = load(name, docs)
     lines = ["", f"### {study.title}", ""]
     if study.experiment is not None:
-        lines += [f"Setting: `{study.experiment.common}`", ""]
+        lines += [f"Setting: `{(data or {}).get('setting', study.experiment.common)}`", ""]
     if data is None:
         return [*lines, _not_run(name, study)]
     lines += [command(name, study, data), ""]

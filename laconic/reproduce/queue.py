@@ -34,6 +34,7 @@ from laconic.reproduce.runner import (
     check_possible,
     computed,
     plan,
+    same_form,
 )
 from laconic.reproduce.study import Mode, Study
 from laconic.run import Callback, Record, Run
@@ -187,7 +188,7 @@ class Queue:
                 stored,
             )
             for count in range(1, self.seeds + 1)
-            if not _published(stored, wanted, count)
+            if not _published(stored, study.experiment, wanted, count)
             for label in wanted.labels
         ]
 
@@ -289,9 +290,9 @@ def extent(study: Study, experiment: Experiment, mode: Mode, stored: Data | None
     return replace(wanted, rounds=rounds, labels=labels)
 
 
-def _published(stored: Data | None, wanted: Plan, seeds: int) -> bool:
-    """Whether the published data have these rounds, all settings, and as many seeds."""
-    if stored is None or (stored["mode"], stored.get("rounds")) != (wanted.mode, wanted.rounds):
+def _published(stored: Data | None, experiment: Experiment, wanted: Plan, seeds: int) -> bool:
+    """Whether the published data have this form, all settings, and as many seeds."""
+    if stored is None or not same_form(stored, experiment, wanted):
         return False
     return all(len(stored["runs"].get(label, {"seeds": []})["seeds"]) >= seeds for label in wanted.labels)
 

@@ -85,6 +85,12 @@ class Rates:
         return {"rate": self.local} | ({} if self.server is None else {"server_rate": self.server})
 
 
+def same_form(stored: Data, experiment: Experiment, wanted: Plan) -> bool:
+    """Whether published data have the mode, the rounds and the common options of today's study."""
+    form = (stored["mode"], stored.get("rounds"), stored.get("setting", experiment.common))
+    return form == (wanted.mode, wanted.rounds, experiment.common)
+
+
 class Skipped(Exception):
     """Raised if a study cannot run on this machine or in this mode. The message gives the reason."""
 
@@ -161,8 +167,7 @@ class Runner:
         """Threads of each run; the default if None."""
         self.newest = date.min
         """The date on which the last run finished."""
-        extent = (wanted.mode, wanted.rounds)
-        same = stored is not None and "runs" in stored and (stored["mode"], stored["rounds"]) == extent
+        same = stored is not None and "runs" in stored and same_form(stored, experiment, wanted)
         self.stored: dict[str, Data] = stored["runs"] if stored is not None and same else {}
         """Published runs of the same form. They are not run again, and their rates are not searched again."""
         self.outdated: list[str] = []
@@ -175,7 +180,8 @@ class Runner:
         wanted = self.plan
         tried = {"rates": [*wanted.rates], "server_rates": [*wanted.server_rates], "trial": wanted.trial}
         searched = {"tried": self.tried or tried} if any("rate" in run for run in runs.values()) else {}
-        return _stamp(wanted.mode, self.newest) | {"rounds": wanted.rounds} | searched | {"runs": runs}
+        form = {"rounds": wanted.rounds, "setting": self.experiment.common}
+        return _stamp(wanted.mode, self.newest) | form | searched | {"runs": runs}
 
     def labels(self) -> list[str]:
         """Return the labels of the plan, and those of other runs that are already finished with as many rounds."""

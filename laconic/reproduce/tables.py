@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, pstdev, stdev
+from statistics import fmean, stdev
 from typing import Any, Literal
 
 from laconic.report import COLORS, COSTS, DASHES, beside, scale_costs
@@ -201,6 +201,10 @@ def command(name: str, study: Study, data: Data) -> str:
     )
     line = " ".join(["laconic reproduce", name, *(["--full"] if data["mode"] == "full" else [])])
     line = f"`{line}`" if study.exact else f"`{line} --seeds {seeds}`"
+    today = study.experiment.common.split() if study.experiment else []
+    earlier = data["setting"].split() if "setting" in data else today
+    if earlier != today:
+        return f"Made by an earlier form of {line}. Today's has `{' '.join(w for w in today if w not in earlier)}`."
     return f"Made by {line}." if _complete(study, data, seeds) else f"A part of {line}."
 
 
@@ -260,7 +264,7 @@ def _plot(axes: Any, seeds: Sequence[tuple[list[float], list[float]]], color: st
     places, means = [fmean(each) for each in costs], [fmean(each) for each in values]
     axes.plot(places, means, color=color, marker="." if len(places) <= FEW else None, **look)
     if len(seeds) > 1:
-        bands = [pstdev(each) for each in values]
+        bands = [stdev(each) for each in values]
         low, high = ([m + sign * b for m, b in zip(means, bands, strict=True)] for sign in (-1, 1))
         axes.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,17 @@ def test_published_seeds_of_other_code_are_run_again(tmp_path: Path) -> None:
     assert second["runs"]["a"]["curves"][0] == first["runs"]["a"]["curves"][0], "seed 0 is that of today's code"
     again = {job.label for job, (_, note) in elsewhere.states.items() if "of other code" in note}
     assert again == {"a"} and "of other code" in (tmp_path / "elsewhere" / PAGE).read_text()
+
+
+def test_a_study_with_another_setting_is_run_again_and_its_page_says_so(tmp_path: Path) -> None:
+    assert queue({"short": SHORT}, tmp_path, seeds=1).run(1, time.time() + HOUR)
+    changed = replace(SHORT, experiment=Experiment(f"{COMMON} --batch-size 8", RUNS, rounds=3))
+    assert [(job.seeds, job.label) for job in queue({"short": changed}, tmp_path, seeds=1).jobs] == [(1, "a"), (1, "b")]
+    data = document.load("short", tmp_path / "docs")
+    assert data is not None and data["setting"] == COMMON
+    earlier = "Made by an earlier form of `laconic reproduce short --seeds 1`. Today's has `--batch-size 8`."
+    assert document.command("short", changed, data) == earlier
+    assert document.command("short", SHORT, data) == "Made by `laconic reproduce short --seeds 1`."
 
 
 def test_a_full_study_is_longer_and_starts_again(tmp_path: Path) -> None:

@@ -93,6 +93,18 @@ def test_claims_and_numbers_are_about_runs_that_exist(name: str) -> None:
         assert set(labels) <= known
 
 
+def test_clients_of_fed_ef_have_at_most_two_classes() -> None:
+    """Fed-EF, section 5: each shard has one class. The labels of Fashion-MNIST and CIFAR-10 divide evenly, MNIST's do not."""
+    commons = [
+        study.experiment.common
+        for reproduction in PAPERS["Fed-EF"].values()
+        for study in reproduction.studies.values()
+        if study.experiment is not None
+    ]
+    partitions = {(settings["dataset"], settings["partition"]) for settings in map(options, commons)}
+    assert partitions == {("mnist", "shards:2:single"), ("fashion-mnist", "shards:2"), ("cifar10", "shards:2")}
+
+
 def test_bits_are_exact() -> None:
     bits = bits_of_two_way_training("full")
     d, rounds = RESNET_18, 500
