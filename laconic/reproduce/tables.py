@@ -181,7 +181,7 @@ def _rates(study: Study, data: Data) -> str:
     if tried is None:
         return ""
     text = (
-        f"local rate chosen from {', '.join(tried['rates'])}"
+        f"local rate chosen from {'some of ' if tried.get('partly') else ''}{', '.join(tried['rates'])}"
         if len(tried["rates"]) > 1
         else f"local rate {tried['rates'][0]}"
     )

@@ -12,7 +12,7 @@ from rich.console import Console
 from laconic.cli.view import LiveView
 from laconic.reproduce import document
 from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS
-from laconic.reproduce.claims import KINDS
+from laconic.reproduce.claims import KINDS, Claim, Result, judge
 from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.options import options
 from laconic.reproduce.runner import Runner, collect, plan
@@ -93,8 +93,18 @@ def test_claims_and_numbers_are_about_runs_that_exist(name: str) -> None:
         assert set(labels) <= known
 
 
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+def test_claims_are_true_of_the_papers_own_numbers(name: str) -> None:
+    for study in REPRODUCTIONS[name].studies.values():
+        numbers = {label: {0: Result(row)} for label, row in study.paper.items()}
+        for text, claim in study.claims.items():
+            rows = [study.paper.get(label, {}) for label in claim.labels]
+            if isinstance(claim, Claim) and all(claim.measure.name in row for row in rows):
+                assert judge(claim, numbers).agrees, (text, rows)
+
+
 def test_clients_of_fed_ef_have_at_most_two_classes() -> None:
-    """Fed-EF, section 5: each shard has one class. The labels of Fashion-MNIST and CIFAR-10 divide evenly, MNIST's do not."""
+    """Fed-EF, section 5: each shard has one class. Labels of Fashion-MNIST and CIFAR-10 divide evenly, those of MNIST do not."""
     commons = [
         study.experiment.common
         for reproduction in PAPERS["Fed-EF"].values()
