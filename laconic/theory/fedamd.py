@@ -71,8 +71,8 @@ CONSTANT = Theorem(
     corollary_rate="1 / (2 * sqrt(6) * K * L)",
     order="N / (n * T)",
     sequential=False,
-    reading="The noise has the factor 12 of (161), where (162) prints 3. The step from (158) to (161) needs a server rate that is"
-    " up to sqrt(2) times lower than the printed one if N sqrt(1 - p^n) is above n p / 2.",
+    reading="The noise has the factor 12 of (161), where (162) prints 3. If N sqrt(1 - p^n) is above n p / 2, the step from"
+    " (158) to (161) needs a server rate that is up to sqrt(2) times lower than the printed one.",
 )
 
 PL = Theorem(

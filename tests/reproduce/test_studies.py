@@ -104,7 +104,7 @@ def test_claims_are_true_of_the_papers_own_numbers(name: str) -> None:
 
 
 def test_clients_of_fed_ef_have_at_most_two_classes() -> None:
-    """Fed-EF, section 5: each shard has one class. Labels of Fashion-MNIST and CIFAR-10 divide evenly, those of MNIST do not."""
+    """Fed-EF, section 5: each shard has one class. Only the labels of MNIST do not divide evenly."""
     commons = [
         study.experiment.common
         for reproduction in PAPERS["Fed-EF"].values()
