@@ -171,8 +171,25 @@ def _paper(paper: str, docs: Path) -> str:
 
 def _findings(docs: Path) -> list[str]:
     findings = _discussion(docs, "findings")
-    lines = [f"- **[{paper}]({_page(paper)}).** {findings[paper]}" for paper in PAPERS if paper in findings]
+    lines = [
+        f"- **[{paper}]({_page(paper)}).** {findings[paper]} {_seeds(PAPERS[paper], docs)}"
+        for paper in PAPERS
+        if paper in findings
+    ]
     return [*lines, ""] if lines else []
+
+
+def _seeds(reproductions: Mapping[str, Reproduction], docs: Path) -> str:
+    """How many seeds the runs of a paper have, as in "Seeds: 1 to 3."; empty without runs."""
+    studies = {name: study for each in reproductions.values() for name, study in each.studies.items()}
+    stored = [load(name, docs) for name, study in studies.items() if not study.exact]
+    counts = {
+        len(part.get("seeds", [0]))
+        for data in stored
+        if data is not None
+        for part in data.get("runs", {"": data}).values()
+    }
+    return f"Seeds: {' to '.join(map(str, sorted({min(counts), max(counts)})))}." if counts else ""
 
 
 def _discussion(docs: Path, table: str) -> dict[str, str]:
