@@ -107,16 +107,15 @@ def verdicts(study: Study, data: Data, beside: Data | None = None) -> dict[str, 
     Args:
         beside: The data of the study that `study.beside` names.
     """
-    numbers = results(study, data)
-    # Gaps of runs of different length are not comparable.
-    known = {**results(study, beside), **numbers} if beside and beside["rounds"] == data["rounds"] else numbers
-    return {
-        text: _not_learned(study, claim, known) or _judged(study, claim, known) for text, claim in study.claims.items()
-    }
+    others = results(study, beside) if beside else {}
+    known = {**others, **results(study, data)}
 
+    def judged(claim: Comparable) -> Verdict:
+        if beside and beside["rounds"] != data["rounds"] and others.keys() & {*claim.labels}:
+            return Verdict("not judged", f"{study.beside} has {beside['rounds']} rounds, not {data['rounds']}")
+        return _not_learned(study, claim, known) or judge(claim, known, exact=study.exact)
 
-def _judged(study: Study, claim: Comparable, known: Results) -> Verdict:
-    return judge(claim, known, exact=study.exact)
+    return {text: judged(claim) for text, claim in study.claims.items()}
 
 
 def _not_learned(study: Study, claim: Comparable, known: Results) -> Verdict | None:

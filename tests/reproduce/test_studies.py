@@ -180,3 +180,23 @@ def test_runs_that_all_failed_are_not_judged() -> None:
     for run in data["runs"].values():
         run["curves"] = [columns | {"accuracy": [0.1] * len(columns["round"])} for columns in run["curves"]]
     assert {verdict.kind for verdict in verdicts(study, data).values()} == {"not judged"}
+
+
+def test_runs_of_another_study_are_compared_only_if_they_are_as_long() -> None:
+    """Fed-EF, Figure 4: 10 against 1 is a larger gap than 4 against 1."""
+
+    def data(symbol: str, largest: float, rounds: int) -> dict:
+        curve = {"round": [rounds], "accuracy": [0.5], "objective": [1.0]}
+        norms = {20: largest, 40: 1.0, 60: 1.0, 100: 1.0}
+        runs = {
+            f"{symbol} = {count}": {"seeds": [0], "curves": [curve | {"gradient_norm_squared": [norm]}]}
+            for count, norm in norms.items()
+        }
+        return {"mode": "short", "rounds": rounds, "runs": runs}
+
+    study, gap = STUDIES["fed-ef-figure4-m"], "the gaps of the gradient's norm are larger"
+    (text,) = (text for text in study.claims if text.startswith(gap))
+    assert verdicts(study, data("m", 10.0, 40), data("n", 4.0, 40))[text].agrees
+    assert verdicts(study, data("m", 4.0, 40), data("n", 10.0, 40))[text].agrees is False
+    shorter = verdicts(study, data("m", 10.0, 40), data("n", 4.0, 30))[text]
+    assert (shorter.kind, shorter.evidence) == ("not judged", "fed-ef-figure4-n has 30 rounds, not 40")
