@@ -195,8 +195,6 @@ FIGURE_1 = Reproduction(
 
 _BATCHES = ("64", "256", "full")
 _FORMS = {"p = 0.9": "probability=0.9", "p optimal": "probability=optimal", "{0,1}": "period=2"}
-_SHORT_BATCHES = tuple(f"{form}, b = {batch}" for form in ("p optimal", "{0,1}") for batch in _BATCHES)
-"""Without p = 0.9, which nearly equals the optimum of 0.887."""
 
 
 FIGURES_2_4 = Reproduction(
@@ -230,7 +228,7 @@ FIGURES_2_4 = Reproduction(
                 for form in _FORMS
             },
             seeds=3,
-            short=Short(rounds=400, labels=_SHORT_BATCHES, rates=("0.01",), trial=1),
+            short=_SHORT_PATTERNS,
             quick=("p optimal, b = full", "p optimal, b = 64", "{0,1}, b = 256"),
         )
     },
