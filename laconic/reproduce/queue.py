@@ -45,6 +45,8 @@ MICROSECONDS = {
 }
 """Time of one example's gradient on one core, by the model, or its name before the colon. It only sets the order."""
 OTHER_MODELS = 3000
+CHECKED = 0.05
+"""The share of a run that checks whether a published run is of today's code."""
 COMPUTED = 7e-6
 """Hours of one trial of a study without training."""
 EXAMPLES = 60_000
@@ -178,6 +180,7 @@ class Queue:
             ]
         assert study.experiment is not None
         wanted = extent(study, study.experiment, mode, stored, self.seeds)
+        kept: Data = stored["runs"] if stored is not None and same_form(stored, study.experiment, wanted) else {}
         return [
             Job(
                 name,
@@ -185,7 +188,8 @@ class Queue:
                 count,
                 folder,
                 mode,
-                hours(study.experiment, replace(wanted, seeds=1), label),
+                hours(study.experiment, replace(wanted, seeds=1), label)
+                * (CHECKED if label in kept and count <= len(kept[label]["seeds"]) else 1),
                 study.experiment,
                 replace(wanted, seeds=count),
                 stored,

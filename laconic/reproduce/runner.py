@@ -86,9 +86,10 @@ class Rates:
 
 
 def same_form(stored: Data, experiment: Experiment, wanted: Plan) -> bool:
-    """Whether published data have the mode, the rounds and the common options of today's study."""
-    form = (stored["mode"], stored.get("rounds"), stored.get("setting", experiment.common))
-    return form == (wanted.mode, wanted.rounds, experiment.common)
+    """Whether published data have the mode, the rounds, the common options and the local rates of today's study."""
+    rates = stored.get("tried", {"rates": [*wanted.rates]})["rates"]
+    form = (stored["mode"], stored.get("rounds"), stored.get("setting", experiment.common), rates)
+    return form == (wanted.mode, wanted.rounds, experiment.common, [*wanted.rates])
 
 
 class Skipped(Exception):

@@ -98,6 +98,24 @@ def test_a_study_with_another_setting_is_run_again_and_its_page_says_so(tmp_path
     assert document.command("short", SHORT, data) == "Made by `laconic reproduce short --seeds 1`."
 
 
+def test_a_study_that_tries_other_rates_is_run_again(tmp_path: Path) -> None:
+    searched = Experiment(COMMON, {"a": "--local-lr {rate}"}, rounds=3, rates=("0.5", "0.1"), trial=1)
+    study = Study("rates", searched, measures=(FINAL,), claims={}, short=Short(rates=("0.1",)))
+    assert queue({"rates": study}, tmp_path, seeds=1).run(1, time.time() + HOUR)
+    assert queue({"rates": study}, tmp_path, seeds=1).jobs == []
+    more = replace(study, short=None)
+    assert queue({"rates": more}, tmp_path, seeds=1).run(1, time.time() + HOUR)
+    data = document.load("rates", tmp_path / "docs")
+    assert data is not None and data["tried"]["rates"] == ["0.5", "0.1"] and data["runs"]["a"]["rate"] == "0.5"
+
+
+def test_published_seeds_count_little_in_the_estimate(tmp_path: Path) -> None:
+    assert queue({"short": SHORT}, tmp_path, seeds=1).run(1, time.time() + HOUR)
+    third = replace(SHORT, experiment=Experiment(COMMON, RUNS | {"c": RUNS["a"]}, rounds=3))
+    a, b, c = (job.hours for job in queue({"short": third}, tmp_path, seeds=1).jobs)
+    assert a == b == pytest.approx(0.05 * c)
+
+
 def test_a_full_study_is_longer_and_starts_again(tmp_path: Path) -> None:
     study = Study("short", SHORT.experiment, measures=(FINAL,), claims=CLAIM, short=Short(rounds=2))
     assert queue({"short": study}, tmp_path, seeds=1).run(1, time.time() + HOUR)
