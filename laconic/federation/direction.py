@@ -81,7 +81,8 @@ class _Record:
     @classmethod
     def of(cls, row: Tensor) -> _Record:
         moments, inner, vectors = row[:MOMENTS], row[MOMENTS : MOMENTS + 1], row[MOMENTS + 1 :]
-        return cls(moments, inner, *vectors[: 3 * SIZE].view(3, SIZE), vectors[3 * SIZE :])
+        update, start, own = vectors[: 3 * SIZE].view(3, SIZE)
+        return cls(moments, inner, update, start, own, vectors[3 * SIZE :])
 
 
 class DirectionFilter:
