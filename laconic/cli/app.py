@@ -200,7 +200,9 @@ def reproduce(
             "--docs", help="Output directory of data, figures and page. Default: docs/ in a checkout, otherwise --runs."
         ),
     ] = None,
-    page: Annotated[bool, typer.Option("--render", help="Run nothing; only write pages and figures from stored data.")] = False,
+    page: Annotated[
+        bool, typer.Option("--render", help="Run nothing; only write pages and figures from stored data.")
+    ] = False,
     hours: Annotated[
         float | None,
         typer.Option(

@@ -211,7 +211,9 @@ FIGURES_1_3 = Reproduction(
                 "FedAMS ends with the lowest training loss": Claim(TRAINING_LOSS, "less", "fed_ams", _OTHERS),
                 "FedAMS ends with the highest accuracy": Claim(LAST_FIVE, "more", "fed_ams", _OTHERS),
                 "FedYogi is near FedAMS": Claim(LAST_FIVE, "near", "fed_yogi", "fed_ams", margin=1),
-                "FedAdam and FedAMSGrad have the same accuracy": Claim(LAST_FIVE, "near", "fed_adam", "fed_amsgrad", margin=1),
+                "FedAdam and FedAMSGrad have the same accuracy": Claim(
+                    LAST_FIVE, "near", "fed_adam", "fed_amsgrad", margin=1
+                ),
                 "FedAvg is above both": Claim(LAST_FIVE, "more", "fed_avg", ("fed_adam", "fed_amsgrad")),
             },
             short=Short(rounds=100),

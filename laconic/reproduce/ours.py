@@ -35,8 +35,8 @@ def _megabytes(curve: list[dict[str, float]], goal: float) -> float | None:
 
 BYTES_TO_ACCURACY = Reproduction(
     "Bytes to one point below full precision: our own combination of parts",
-    "Our own study. The goals are one point below the mean accuracy of fed_ams in rounds 160 to 200, at its default and at its best "
-    "rate. The bytes of fed_ams are those of all its 200 rounds, 1422 MB",
+    "Our own study. The goals are one point below the mean accuracy of fed_ams in rounds 160 to 200, at its default and at "
+    "its best rate. The bytes of fed_ams are those of all its 200 rounds, 1422 MB",
     {
         "bytes-to-accuracy": Study(
             "Fashion-MNIST, LeNet-5, 20 of 100 clients with two shards each",
@@ -75,8 +75,8 @@ FED_AMD_AT_ITS_BEST = Reproduction(
 )
 FED_AMD_IN_FEW_BYTES = Reproduction(
     "FedAMD with compressed links in both directions: bytes to 75 %",
-    "Our own study. FedAMD's own setting, Table 2 with 20 of 100 clients, batches shuffled, the sequential form. Updates pass "
-    "through top_k with error feedback, anchors' changes and the broadcast of the model through top_k, the anchors' mean "
+    "Our own study. FedAMD's own setting, Table 2 with 20 of 100 clients, batches shuffled, the sequential form. Updates "
+    "pass through top_k with error feedback, anchors' changes and the broadcast of the model through top_k, the anchors' mean "
     "through qsgd:8; the first pass over all clients is exact, and its bytes count",
     {
         "fedamd-links": Study(

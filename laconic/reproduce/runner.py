@@ -136,7 +136,11 @@ def by_seed(data: Data) -> dict[int, Numbers]:
 
 def _stamp(mode: Mode, day: date) -> Data:
     cores = torch.get_num_threads()
-    hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{cores} core{'s' * (cores > 1)}, {platform.machine()}"
+    hardware = (
+        torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"{cores} core{'s' * (cores > 1)}, {platform.machine()}"
+    )
     software = f"laconic {__version__}, torch {torch.__version__.partition('+')[0]}"
     return {"mode": mode, "date": day.isoformat(), "hardware": hardware, "software": software}
 
