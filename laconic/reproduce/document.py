@@ -98,10 +98,12 @@ outside, and is **undecided** otherwise. A claim of several comparisons holds if
 needs no seeds. A run that does not reach a target costs at least as much as the whole run."""
 USAGE = """\
 `laconic reproduce NAME` runs the studies of one table or figure. It shortens runs that take more than an hour on two
-cores; `--full` runs them as the paper did, `--quick` checks in seconds that they work. `laconic reproduce all --seeds 3 --hours 8` runs what is missing
-for eight hours, starting with the studies that decide the most claims per hour, and continues where it stopped;
-`progress.html` beside the runs shows how far it is. In a clone, a run replaces the data and figures of these pages;
-`--docs FOLDER` writes them elsewhere. `laconic reproduce --render` writes pages and figures from existing data."""
+cores; `--full` runs them as the paper did, `--quick` checks in seconds that they work.
+
+`laconic reproduce all --seeds 3 --hours 8` runs what is missing for eight hours, starting with the studies that decide
+the most claims per hour, and continues where it stopped; `progress.html` beside the runs shows how far it is. In a clone,
+a run replaces the data and figures of these pages; `--docs FOLDER` writes them elsewhere. `laconic reproduce --render`
+writes pages and figures from existing data."""
 
 
 def _summary(docs: Path) -> str:

@@ -76,8 +76,8 @@ FED_AMD_AT_ITS_BEST = Reproduction(
 FED_AMD_IN_FEW_BYTES = Reproduction(
     "FedAMD with compressed links in both directions: bytes to 75 %",
     "Our own study. FedAMD's own setting, Table 2 with 20 of 100 clients, batches shuffled, the sequential form. Updates "
-    "pass through top_k with error feedback, anchors' changes and the broadcast of the model through top_k, the anchors' mean "
-    "through qsgd:8; the first pass over all clients is exact, and its bytes count",
+    "pass through top_k with error feedback, anchors' changes and the broadcast of the model through top_k, the anchors' "
+    "mean through qsgd:8; the first pass over all clients is exact, and its bytes count",
     {
         "fedamd-links": Study(
             "A = 20, 400 rounds",
