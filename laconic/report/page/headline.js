@@ -37,7 +37,7 @@ function winner(groups, goal, rank) {
     if (!second) return { text: groups.length > 1 ? `${start}; no other run reached it` : start, pair: [first.group] };
     const factor = second.value.mean / first.value.mean;
     const text = factor < 1.005 ? `${start}, the same as ${second.group.label}`
-      : `${start}, ${number(factor)}x ${word} than ${second.group.label} (${written(second.value.mean)})`;
+      : `${start}, ${number(factor)}x ${word} than ${second.group.label}, which needed ${written(second.value.mean)}`;
     return { text, pair: [first.group, second.group], overlap: second.value.low <= first.value.high };
   }
   const metric = [rank, goal.metric, "accuracy", "loss"].find((name) => sound.some((group) => finalOf(group, name)));
