@@ -85,10 +85,10 @@ class Stochastic(Budgeted):
 
     The step solves sum(min(1, |x| / step)) = k. While all |x| are below the step, this is the least variance for that number
     (Wangni et al., 2018); larger entries have levels above 1 instead of exact values. omega = max(d/k - 1, 1/2). `auto` is
-    max(64, d / (8 n), s^2 / (d n)) for n participants and the spread s = (|x|_1 / |x|_2)^2; below 256 entries d / 4 replaces
-    64. The last term is the largest if most entries have about the same magnitude, as after local Adam. The variance of the
-    mean of n packets is then at most about sqrt(8) |x|^2. With error feedback and in mirrors, `dead_zone` with the same
-    budget, or with its own `auto`, takes its place.
+    max(64, d / (8 n), s^2 / (2 d n)) for n participants and the spread s = (|x|_1 / |x|_2)^2; below 256 entries d / 4
+    replaces 64. The last term is the largest if most entries have about the same magnitude, as after local Adam. The
+    variance of the mean of n packets is then at most about 4 |x|^2. With error feedback and in mirrors, `dead_zone` with the
+    same budget, or with its own `auto`, takes its place.
     """
 
     budget: Budget | Literal["auto"] = "auto"
@@ -115,7 +115,7 @@ class Stochastic(Budgeted):
         total, squares = _sums(x, highest)
         k = self.kept(len(x))
         if self.budget == "auto":
-            k = max(k, math.ceil((total**2 / squares) ** 2 / len(x) / self.participants))
+            k = max(k, math.ceil((total**2 / squares) ** 2 / (2 * len(x) * self.participants)))
         # With the s largest entries above the step, 1 / step = (k - s) / (the sum of the others). s is at most k.
         top = np.sort(np.abs(x[largest(x, k)]).astype(np.float64) / highest)[::-1]
         others = total - np.append(0.0, np.cumsum(top)[:-1])
