@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS
@@ -98,7 +98,7 @@ for eight hours, starting with the studies that decide the most claims per hour,
 
 def _summary(docs: Path) -> str:
     """Return the page with the findings and the counts of verdicts."""
-    scores = {paper: _scores(reproductions, docs) for paper, reproductions in PAPERS.items()}
+    scores = {paper: _total([_score(each, docs) for each in papers.values()]) for paper, papers in PAPERS.items()}
     lines = [
         "# Reproductions",
         "",
@@ -119,10 +119,6 @@ def _summary(docs: Path) -> str:
 
 Score = tuple[Counter[str], int, int]
 """The number of verdicts of each kind, of studies that were run, and of all studies."""
-
-
-def _scores(reproductions: Mapping[str, Reproduction], docs: Path) -> Score:
-    return _total([_score(each, docs) for each in reproductions.values()])
 
 
 def _score(reproduction: Reproduction, docs: Path) -> Score:

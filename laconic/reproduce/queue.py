@@ -191,7 +191,7 @@ class Queue:
         """Run jobs until a time. Return whether none is left."""
         self.until = until
         threads = max(1, (os.cpu_count() or 1) // workers)
-        with self._executor(workers) as executor:
+        with Inline() if workers == 1 else ProcessPoolExecutor(workers, get_context("spawn")) as executor:
             running: dict[Future[Outcome], Job] = {}
             while True:
                 free = workers - len(running) if time.time() < until and not self._any("stopped") else 0
@@ -206,9 +206,6 @@ class Queue:
                     self._finish(running.pop(future), future.result())
                 self._refresh()
         return not self._any("waiting", "stopped")
-
-    def _executor(self, workers: int) -> Executor:
-        return Inline() if workers == 1 else ProcessPoolExecutor(workers, get_context("spawn"))
 
     def _any(self, *states: State) -> bool:
         return any(state in states for state, _ in self.states.values())

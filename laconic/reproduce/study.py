@@ -27,6 +27,9 @@ class Short:
     """Whether only `--full` runs the study."""
 
 
+FULL_ONLY = Short(left_out=True)
+
+
 @dataclass(frozen=True)
 class Study:
     """One table: runs or a computation, and the paper's numbers and claims."""
