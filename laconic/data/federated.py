@@ -207,9 +207,14 @@ def fingerprint_of(data: ClientData) -> str:
     digest = hashlib.sha256(f"{data.kind}/{data.classes}/{len(data)}".encode())
     for client in (0, len(data) - 1):
         for tensor in data.batch(client, np.arange(data.size(client))):
-            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+            add_to_digest(digest, tensor)
     return digest.hexdigest()
+
+
+def add_to_digest(digest: hashlib._Hash, tensor: Tensor) -> None:
+    """Hash the type, shape and content of a tensor."""
+    digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+    digest.update(tensor.cpu().contiguous().numpy().tobytes())
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,8 +321,7 @@ class FederatedData:
                 digest.update(b"no test")
                 continue
             for tensor in examples.tensors():
-                digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-                digest.update(tensor.cpu().contiguous().numpy().tobytes())
+                add_to_digest(digest, tensor)
             digest.update(repr(examples.normalize).encode())
         for indices in self.clients:
             digest.update(len(indices).to_bytes(8, "little"))

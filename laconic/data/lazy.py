@@ -20,7 +20,7 @@ from laconic.data.arrays import Pair, check_labels, first_line, from_arrays, of_
 from laconic.data.checks import check_examples
 from laconic.data.columns import Columns
 from laconic.data.doubts import doubt_classes, doubt_kind
-from laconic.data.federated import Examples, FederatedData, Indices, Kind, Normalize, described
+from laconic.data.federated import Examples, FederatedData, Indices, Kind, Normalize, add_to_digest, described
 
 FIXED_SEED = 0
 """The seed under which examples are read outside of training."""
@@ -127,8 +127,7 @@ class LazyData:
         if self.test is not None:
             ends.append(tuple(self.test.tensors()))
         for tensor in (tensor for pair in ends for tensor in pair):
-            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-            digest.update(tensor.contiguous().numpy().tobytes())
+            add_to_digest(digest, tensor)
         return digest.hexdigest()
 
     def _with(self, datasets: Sequence[Dataset[Any]]) -> Self:

@@ -22,8 +22,8 @@ from laconic.core.part import section
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import StateDict, prefixed
 from laconic.core.task import TASKS, Batch, Task, called_by_name
+from laconic.data.divide import hold_out
 from laconic.data.federated import ClientData, Indices, Kind, NamedInputs, fingerprint_of, sizes_of
-from laconic.data.held_out import hold_out
 from laconic.engine.choose import engine_for
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.inline import ClientSpec
