@@ -16,7 +16,8 @@ from sys import float_info
 from typing import Literal, Protocol
 
 from laconic.reproduce.intervals import LEVEL, half_width
-from laconic.reproduce.measures import Curve, Measure, over_seeds
+from laconic.reproduce.measures import Curve, Measure
+from laconic.run import over_seeds
 
 Relation = Literal["more", "less", "near"]
 Kind = Literal["holds", "fails", "undecided", "one seed", "not judged"]

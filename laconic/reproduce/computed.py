@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from laconic import Layout, Randomness, data, fed_avg, models
+from laconic import Layout, Randomness, data, fed_avg
 from laconic.compression import HEADER_BYTES, GroupedCompressor, decode_body
 from laconic.data import ClientData
 from laconic.reproduce.study import Mode
-from laconic.run import FullGradient, Settings, Simulation, initial_module, make_task
+from laconic.run import FullGradient, Settings, Simulation, task_of
 
 Numbers = dict[str, dict[str, float | None]]
 
@@ -113,11 +113,9 @@ def gradient_similarity(mode: Mode, seed: int) -> Numbers:
 
 def client_cosines(clients: ClientData, model: str, seed: int) -> np.ndarray:
     """Return the cosines of the clients' full gradients at the initial model: [n, n]."""
-    outputs = clients.classes or 1
-    module = initial_module(lambda: models.build(model, clients.input_shape, outputs), seed)
     simulation = Simulation(
         fed_avg(),
-        make_task(module, clients),
+        task_of(model, clients, seed),
         clients,
         Settings.model_validate({"full_gradient": True, "weighting": "uniform"}),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import exp, floor, inf, isfinite, log, log10
 from statistics import fmean
@@ -61,17 +61,6 @@ class Measure:
             return self.digits
         exponent = floor(log10(abs(value))) if value and isfinite(value) else 0
         return max(0, self.significant - 1 - exponent)
-
-
-def over_seeds(
-    values: Sequence[float | None], of: Callable[[list[float]], float] = fmean, least: int = 1
-) -> float | None:
-    """Return the mean, or another function, of the values of all seeds.
-
-    Return None if a value is missing or there are fewer than `least`.
-    """
-    known = [value for value in values if value is not None]
-    return of(known) if len(known) == len(values) >= least else None
 
 
 def column(curve: Curve, name: str) -> list[float]:

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from laconic.report import COLORS, COSTS, DASHES, beside, scale_costs
 from laconic.reproduce.claims import Comparable, Result, Results, Verdict, judge
-from laconic.reproduce.measures import LAST_FIVE, Curve, both, over_seeds
+from laconic.reproduce.measures import LAST_FIVE, Curve, both
 from laconic.reproduce.runner import Data, by_seed, curves, plan
 from laconic.reproduce.study import Study
 from laconic.reproduce.targets import measures
-from laconic.run import WINDOW
+from laconic.run import WINDOW, over_seeds
 
 FEW = 12
 """Maximum number of evaluations that are drawn with markers."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from laconic.reproduce.measures import LAST_FIVE, Curve, Measure, both, cost_to, over_seeds, reached
+from laconic.reproduce.measures import LAST_FIVE, Curve, Measure, both, cost_to, reached
 from laconic.reproduce.runner import Data, curves
 from laconic.reproduce.study import Study
+from laconic.run import over_seeds
 
 POINT = 0.01
 SHARE = 0.9

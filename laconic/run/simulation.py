@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from laconic import models
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
 from laconic.core.errors import ConfigError
@@ -51,6 +52,8 @@ from laconic.run.settings import Settings
 from laconic.run.training import DIVERGENCE_HINT, Diverged, Training, weighting_of
 
 Built = TypeVar("Built", nn.Module, nn.Module | Task)
+Model = str | nn.Module | Task | Callable[[], nn.Module | Task]
+"""A model's name, the model itself, or a function that builds it."""
 
 
 class Simulation(Training):
@@ -306,10 +309,23 @@ class Described(Protocol):
     def kind(self) -> Kind:
         """The kind of task."""
 
+    @property
+    def classes(self) -> int | None:
+        """Number of classes or tokens; None for regression."""
 
-def _no_module(given: object) -> ConfigError:
-    hint = "; load a state dict into a module first: module.load_state_dict(…)" if isinstance(given, Mapping) else ""
-    return ConfigError(f"model: a torch.nn.Module or a Task is needed, not {type(given).__name__}{hint}")
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+
+
+def task_of(model: Model, data: Described, seed: int) -> Task:
+    """The task of a model. A model that is built here has initial weights that depend only on the seed."""
+    if isinstance(model, str):
+        name = model
+        return make_task(initial_module(lambda: models.build(name, data.input_shape, data.classes or 1), seed), data)
+    if callable(model) and not isinstance(model, nn.Module):
+        model = initial_module(model, seed)
+    return model if isinstance(model, Task) else make_task(model, data)
 
 
 def make_task(module: nn.Module, data: Described) -> Task:
@@ -318,3 +334,8 @@ def make_task(module: nn.Module, data: Described) -> Task:
         raise _no_module(module)
     names = data.input_names if isinstance(data, NamedInputs) else ()
     return TASKS[data.kind](called_by_name(module, names) if names else module)
+
+
+def _no_module(given: object) -> ConfigError:
+    hint = "; load a state dict into a module first: module.load_state_dict(…)" if isinstance(given, Mapping) else ""
+    return ConfigError(f"model: a torch.nn.Module or a Task is needed, not {type(given).__name__}{hint}")
