@@ -33,7 +33,7 @@ from laconic.engine.process_worker import Place, Setup
 from laconic.engine.shared_memory import Channel, File, written
 from laconic.engine.simulated import ChunkedEngine
 from laconic.federation.messages import Instruction, Reply
-from laconic.federation.store import Change, RecordStore
+from laconic.federation.store import Change, ClientStore
 
 LOG = getLogger("laconic")
 MAX_DEATHS = 3
@@ -134,7 +134,7 @@ class WorkerProcess:
 class ProcessEngine(ChunkedEngine):
     """Runs clients on worker processes. The number of workers changes the speed, not the results."""
 
-    def __init__(self, spec: ClientSpec, local: InlineEngine, store: RecordStore, workers: int) -> None:
+    def __init__(self, spec: ClientSpec, local: InlineEngine, store: ClientStore, workers: int) -> None:
         if not hasattr(os, "memfd_create"):
             raise ConfigError("engine = 'processes': runs on Linux only; use engine = 'inline' or 'ray'")
         self.threads, self.chunk = workers, local.chunk

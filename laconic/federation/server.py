@@ -17,8 +17,9 @@ from laconic.compression import encode_dense
 from laconic.compression.packet import Body
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
-from laconic.core.part import State, section
+from laconic.core.part import State
 from laconic.core.randomness import Draw, Randomness
+from laconic.core.state_dict import joined, section
 from laconic.core.subspace import Subspace
 from laconic.data.federated import ClientData, sizes_of
 from laconic.federation.aggregation import RunningMean
@@ -235,16 +236,15 @@ class Server:
             result |= {"average/model": self.averages[0], "average/buffers": self.averages[1]}
         if isinstance(self.layout, Subspace) and self._last_models:
             result |= {"subspace/weights": self.layout.weights, "subspace/last": torch.stack(self._last_models)}
-        for name, state in {
+        parts = {
             "optimizer": self.optimizer_state,
             "downlink": self.downlink_state,
             "method": self.method_state,
             "norms": self.norms.state_dict(),
             "directions": self.directions.state_dict(),
             "clients": self.clients.state_dict(),
-        }.items():
-            result |= {f"{name}/{key}": value for key, value in state.items()}
-        return result
+        }
+        return result | joined(parts)
 
     def load_state_dict(self, state: State) -> None:
         """Restore a `state_dict`."""

@@ -21,8 +21,7 @@ import numpy as np
 from torch import Tensor
 
 from laconic.core.errors import ConfigError, DataError
-from laconic.core.part import section
-from laconic.core.state_dict import checksum
+from laconic.core.state_dict import checksum, section
 from laconic.data.federated import FederatedData
 from laconic.run.callbacks import Callback, Outcome, Run
 from laconic.run.checkpoints import Checkpoints

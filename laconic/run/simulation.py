@@ -19,9 +19,8 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
 from laconic.core.errors import ConfigError
 from laconic.core.layout import UNSHAPED, is_unshaped
-from laconic.core.part import section
 from laconic.core.randomness import Draw, Randomness
-from laconic.core.state_dict import StateDict, prefixed
+from laconic.core.state_dict import StateDict, joined, section
 from laconic.core.task import TASKS, Batch, Task, called_by_name
 from laconic.data.divide import hold_out
 from laconic.data.federated import ClientData, Indices, Kind, NamedInputs, fingerprint_of, sizes_of
@@ -235,9 +234,9 @@ class Simulation(Training):
             self.workers.flush(self.server.round)
         state = super().state_dict() | {"blocklist": self.policy.blocklist.state_dict()}
         if isinstance(self.store, MemoryStore):
-            state |= prefixed("clients", self.store.state_dict())
+            state |= joined({"clients": self.store.state_dict()})
         if self.faulty is not None:
-            state |= prefixed("faults", self.faulty.state_dict())
+            state |= joined({"faults": self.faulty.state_dict()})
         if self.workers is not None:
             state["places"] = self.workers.addresses
         if self.network is not None:
