@@ -113,10 +113,7 @@ class GridEngine(Engine):
             if not missing or self._enough or now - started >= deadline:
                 break
             if now - checked >= CONNECTION_CHECK_EVERY:
-                checked = now
-                disconnected = self._roster.disconnected(each.client for each in missing.values())
-                self._late |= {key: each for key, each in missing.items() if each.client in disconnected}
-                missing = {key: each for key, each in missing.items() if each.client not in disconnected}
+                checked, missing = now, self._connected(missing)
             time.sleep(min(pause, max(0.0, started + deadline - now)))
             pause = min(LONGEST_PAUSE, 1.5 * pause)
         if missing:
@@ -125,6 +122,12 @@ class GridEngine(Engine):
         if len(missing) == len(sent):
             self._times.forget(phases)
         self._late |= missing
+
+    def _connected(self, missing: dict[str, Sent]) -> dict[str, Sent]:
+        """The messages to nodes that are still connected. Replies of the others may only come late."""
+        disconnected = self._roster.disconnected(each.client for each in missing.values())
+        self._late |= {key: each for key, each in missing.items() if each.client in disconnected}
+        return {key: each for key, each in missing.items() if each.client not in disconnected}
 
     def _arrived(self, missing: dict[str, Sent]) -> Iterator[tuple[int, Message | PacketError]]:
         """Replies to messages in `missing`, which are removed from it."""
