@@ -121,8 +121,8 @@ def _converted(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @runtime_checkable
-class ClientData(Protocol):
-    """The protocol that training requires of data. Any object with these members will do."""
+class Described(Protocol):
+    """What a model depends on: data, or a description of it."""
 
     @property
     def kind(self) -> Kind:
@@ -135,6 +135,11 @@ class ClientData(Protocol):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input."""
+
+
+@runtime_checkable
+class ClientData(Described, Protocol):
+    """The protocol that training requires of data. Any object with these members will do."""
 
     @property
     def test(self) -> Examples | None:

@@ -148,9 +148,7 @@ class GridEngine(Engine):
     def _reply(self, client: int, message: Message | PacketError) -> Reply | MalformedReply | None:
         """Unpack a node's message. None if the node has to join the run again first."""
         try:
-            if isinstance(message, PacketError):
-                raise message
-            return wire.unpack_reply(wire.read_record(message), client)
+            return wire.unpack_reply(wire.read_answer(message), client)
         except PacketError as error:
             if error.reason != wire.UNKNOWN_RUN:
                 return MalformedReply(client, error)
@@ -188,11 +186,7 @@ class GridEngine(Engine):
 
 def _metrics(message: Message | PacketError) -> tuple[float, dict[str, float]]:
     """The number of examples, times the share of their targets that count, and the metrics."""
-    if isinstance(message, PacketError):
-        raise message
-    record = wire.read_record(message)
-    if "refused" in record:
-        raise wire.refusal_error(record)
+    record = wire.read_answer(message)
     names, values = record.get("names"), record.get("values")
     if not isinstance(names, list) or not isinstance(values, list) or not len(names) == len(values) <= MOST_METRICS:
         raise PacketError("record", "names and values do not match")

@@ -143,11 +143,7 @@ class Roster:
     def _admit(self, node: int, message: Message | PacketError) -> list[int]:
         """Read a node's answer to an invitation. Returns its client, or nothing if the node is rejected."""
         try:
-            if isinstance(message, PacketError):
-                raise message
-            record = wire.read_record(message)
-            if "refused" in record:
-                raise wire.refusal_error(record)
+            record = wire.read_answer(message)
             name = wire.text(record, "name")
             client = self._number(name, wire.count(record, "client", lowest=-1), node)
             size = self._size(client, wire.count(record, "examples", lowest=1))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import StateDict, joined, section
 from laconic.core.task import TASKS, Batch, Task, called_by_name
 from laconic.data.divide import hold_out
-from laconic.data.federated import ClientData, Indices, Kind, NamedInputs, fingerprint_of, sizes_of
+from laconic.data.federated import ClientData, Described, Indices, NamedInputs, fingerprint_of, sizes_of
 from laconic.engine.choose import engine_for
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.inline import ClientSpec
@@ -299,22 +299,6 @@ def _with_shapes(task: Task, batch: Batch, seed: int) -> Task:
         return module.train(task.module.training)
 
     return replace(task, module=initial_module(build, seed))
-
-
-class Described(Protocol):
-    """What a task depends on: data, or a description of it."""
-
-    @property
-    def kind(self) -> Kind:
-        """The kind of task."""
-
-    @property
-    def classes(self) -> int | None:
-        """Number of classes or tokens; None for regression."""
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
 
 
 def task_of(model: Model, data: Described, seed: int) -> Task:
