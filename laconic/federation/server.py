@@ -203,11 +203,10 @@ class Server:
         if self.layout.starts(self.round):
             self._redraw()
         weight = algorithm.optimizer.average_weight(self.round)
-        self.averages = (
-            (self.model, self.buffers)
-            if weight == 1
-            else (self.averages[0].lerp(self.model, weight), self.averages[1].lerp(self.buffers, weight))
-        )
+        model, buffers = self.averages
+        self.averages = self.model, self.buffers
+        if weight != 1:
+            self.averages = model.lerp(self.model, weight), buffers.lerp(self.buffers, weight)
 
     def _restart_shared_states(self) -> None:
         """Set the states that clients share to 0 on both sides if a client was blocked.

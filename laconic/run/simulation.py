@@ -105,11 +105,8 @@ class Simulation(Training):
         self.faulty: FaultyEngine | None = None
         self.network: NetworkEngine | None = None
         self._choose_engine(spec, settings)
-        self.diagnostics: Diagnostics | None = None
-        if settings.diagnostics:
-            self.diagnostics = Diagnostics(self.algorithm.uplink.effective)
+        self.diagnostics = Diagnostics(self.algorithm.uplink.effective) if settings.diagnostics else None
         self.full_gradient = FullGradient(self.local_engine, self.server.weighting) if settings.full_gradient else None
-
         if held_out is not None:
             steps = settings.personalize
             self.client_evaluation = ClientEvaluation(self.local_engine, self.task, whole, held_out, steps)
@@ -203,11 +200,9 @@ class Simulation(Training):
 
     def client_values(self) -> dict[str, list[float]]:
         measured = self.client_evaluation
-        return (
-            {}
-            if measured is None or not measured.values
-            else {"client": [*map(float, measured.clients)]} | measured.values
-        )
+        if measured is None or not measured.values:
+            return {}
+        return {"client": [*map(float, measured.clients)]} | measured.values
 
     def metric_names(self) -> set[str]:
         names = super().metric_names()
