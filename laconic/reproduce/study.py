@@ -28,6 +28,7 @@ class Short:
 
 
 FULL_ONLY = Short(left_out=True)
+"""The shortened form of a study that only `--full` runs."""
 
 
 @dataclass(frozen=True)
