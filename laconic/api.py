@@ -22,14 +22,7 @@ from laconic.core.task import Metric, Task
 from laconic.core.validation import validated
 from laconic.data.arrays import Pair
 from laconic.data.federated import ClientData
-from laconic.report.comparison import (
-    Comparison,
-    Planned,
-    check_directory,
-    check_labels,
-    directory_of,
-    run_all,
-)
+from laconic.report.comparison import Comparison, Planned, check_directories, check_labels, directory_of, run_all
 from laconic.run.callbacks import Callback, EachRound, ProgressBar
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
@@ -162,14 +155,14 @@ def compare(
         return Finished(label, resolved, result, directory, goal)
 
     first = settings.get("seed", 0)
+    runs = [*product(contenders, range(first, first + seeds))]
     planned = [
         Planned(label, directory_of(folder, label, seed if seed > first else None), partial(start, label, seed))
-        for label, seed in product(contenders, range(first, first + seeds))
+        for label, seed in runs
     ]
-    for plan in planned:
-        check_directory(plan, planned, resume)
+    check_directories(planned, resume)
     networks = []
-    for label, seed in product(contenders, range(first, first + seeds)):
+    for label, seed in runs:
         simulation, _ = build(label, seed)
         networks.append(simulation.settings.network.any())
         simulation.close()

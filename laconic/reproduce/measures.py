@@ -68,9 +68,9 @@ def column(curve: Curve, name: str) -> list[float]:
     return [record[name] for record in curve if record.get(name) is not None]
 
 
-def mean_of_last(curve: Curve, count: int = WINDOW) -> float:
-    """Return the mean accuracy of the last evaluations, in %."""
-    return 100 * fmean(column(curve, "accuracy")[-count:] or [0.0])
+def mean_of_last(curve: Curve) -> float:
+    """Return the mean accuracy of the last five evaluations, in %."""
+    return 100 * fmean(column(curve, "accuracy")[-WINDOW:] or [0.0])
 
 
 def reached(curve: Curve, accuracy: float) -> Record | None:
