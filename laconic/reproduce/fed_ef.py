@@ -113,7 +113,7 @@ def _paper(dataset: str, participants: int) -> dict[str, dict[str, float]]:
 
 
 _FIVE = {link: _LINKS[link] for link in (FULL, SIGN, TOP_K, HEAVY, STOCHASTIC)}
-_NAMES = {20: "10 % of the clients a round", 100: "half of the clients a round"}
+_NAMES = {20: "10 % of the clients per round", 100: "half of the clients per round"}
 
 
 def _table(dataset: str, participants: int) -> Study:
@@ -223,7 +223,7 @@ FIGURE_1 = Reproduction(
     PAPER,
     {
         "fed-ef-figure1": Study(
-            "MNIST, an MLP of 784-200-10, half of 200 clients a round",
+            "MNIST, an MLP of 784-200-10, half of 200 clients per round",
             Experiment(
                 f"--dataset mnist {_SINGLE} --clients 200 --participants 100 --model mlp:200 --local-epochs 1 "
                 "--batch-size 32 --local-lr 0.01 --server-lr 1 --eval-every 5 --algorithm fed_ef_sgd",
@@ -235,7 +235,7 @@ FIGURE_1 = Reproduction(
                 "sign without memory is far below full precision (Figure 1)": Claim(
                     LAST_FIVE, "less", _NO_MEMORY, "full precision", margin=5
                 ),
-                "error feedback mends it (section 3)": Claim(LAST_FIVE, "near", "sign", "full precision", margin=2),
+                "error feedback corrects it (section 3)": Claim(LAST_FIVE, "near", "sign", "full precision", margin=2),
             },
         )
     },
@@ -296,7 +296,7 @@ def _figure_4(symbol: str, title: str, options: str, short: Short, quick: tuple[
     )
 
 
-_ALL, _SOME = "everybody takes part, n clients", "m of 200 clients take part"
+_ALL, _SOME = "full participation, n clients", "m of 200 clients take part"
 FIGURE_4 = Reproduction(
     "Figure 4: linear speed-up with clients n and participants m",
     PAPER,

@@ -221,7 +221,7 @@ FIGURES_2_4 = Reproduction(
                 for form in _FORMS
             }
             | {
-                f"b = 256 and b = 64 end alike, {form} (appendix F.2.1)": Claim(
+                f"b = 256 and b = 64 end at the same accuracy, {form} (appendix F.2.1)": Claim(
                     LAST_FIVE, "near", f"{form}, b = 256", f"{form}, b = 64", margin=2
                 )
                 for form in _FORMS
@@ -236,7 +236,7 @@ FIGURES_2_4 = Reproduction(
 
 def _figure_5_7(steps: int, participants: int) -> Study:
     full = participants == 100
-    text = f"with K = {steps} and everybody, {{0,0,1}} beats {{0,1}} (appendix F.2.1)"
+    text = f"with K = {steps} and full participation, {{0,0,1}} beats {{0,1}} (appendix F.2.1)"
     exception: dict[str, Comparable] = {text: Claim(LAST_FIVE, "more", "{0,0,1}", "{0,1}")}
     compared = ("p = 0.5", "p = 0.7") if full or steps == 10 else ("p = 0.5",)
     return Study(

@@ -37,7 +37,7 @@ _COMPRESSED = {
 }
 _COMPRESSED_CLAIMS = {
     "FedAMS has the lowest training loss": Claim(TRAINING_LOSS, "less", "fed_ams", tuple(_COMPRESSED)[1:]),
-    "sign and top_k:1/64 are alike in accuracy": Claim(LAST_FIVE, "near", "sign", "top_k:1/64", margin=1.5),
+    "sign and top_k:1/64 have the same accuracy": Claim(LAST_FIVE, "near", "sign", "top_k:1/64", margin=1.5),
     "top_k:1/64 is above 1/128": Claim(LAST_FIVE, "more", "top_k:1/64", "top_k:1/128"),
     "top_k:1/128 is above 1/256": Claim(LAST_FIVE, "more", "top_k:1/128", "top_k:1/256"),
     "sign costs at most a tenth more bits than top_k:1/64": Claim(
@@ -150,7 +150,7 @@ TWO_WAY = Reproduction(
     "local epoch, and the rates that fed_ams has by default",
     {
         "fedcams-two-way": _two_way(
-            "--clients 20 --participants 20", "everybody takes part, 20 clients", ("uncompressed", "sign, two-way")
+            "--clients 20 --participants 20", "full participation, 20 clients", ("uncompressed", "sign, two-way")
         ),
         "fedcams-two-way-sampled": _two_way(
             "--clients 100 --participants 10", "10 of 100 clients take part", ("top_k:1/64, two-way",)
@@ -217,7 +217,9 @@ def _figure_1(setting: str, title: str, short: Short, quick: tuple[str, ...]) ->
             "FedAMS ends with the lowest training loss": Claim(TRAINING_LOSS, "less", "fed_ams", _OTHERS),
             "FedAMS ends with the highest accuracy": Claim(LAST_FIVE, "more", "fed_ams", _OTHERS),
             "FedYogi is near FedAMS": Claim(LAST_FIVE, "near", "fed_yogi", "fed_ams", margin=1),
-            "FedAdam and FedAMSGrad are alike": Claim(LAST_FIVE, "near", "fed_adam", "fed_amsgrad", margin=1),
+            "FedAdam and FedAMSGrad have the same accuracy": Claim(
+                LAST_FIVE, "near", "fed_adam", "fed_amsgrad", margin=1
+            ),
             "FedAvg is above both": Claim(LAST_FIVE, "more", "fed_avg", ("fed_adam", "fed_amsgrad")),
         },
         short=short,
