@@ -17,8 +17,9 @@ from laconic.compression import encode_dense
 from laconic.compression.packet import Body
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
-from laconic.core.part import State, section
+from laconic.core.part import State
 from laconic.core.randomness import Draw, Randomness
+from laconic.core.state_dict import joined, section
 from laconic.core.subspace import Subspace
 from laconic.data.federated import ClientData, sizes_of
 from laconic.federation.aggregation import RunningMean
@@ -205,11 +206,10 @@ class Server:
         if self.layout.starts(self.round):
             self._redraw()
         weight = algorithm.optimizer.average_weight(self.round)
-        self.averages = (
-            (self.model, self.buffers)
-            if weight == 1
-            else (self.averages[0].lerp(self.model, weight), self.averages[1].lerp(self.buffers, weight))
-        )
+        model, buffers = self.averages
+        self.averages = self.model, self.buffers
+        if weight != 1:
+            self.averages = model.lerp(self.model, weight), buffers.lerp(self.buffers, weight)
 
     def _restart_shared_states(self) -> None:
         """Set the states that clients share to 0 on both sides if a client was blocked.
@@ -238,16 +238,15 @@ class Server:
             result |= {"average/model": self.averages[0], "average/buffers": self.averages[1]}
         if isinstance(self.layout, Subspace) and self._last_models:
             result |= {"subspace/weights": self.layout.weights, "subspace/last": torch.stack(self._last_models)}
-        for name, state in {
+        parts = {
             "optimizer": self.optimizer_state,
             "downlink": self.downlink_state,
             "method": self.method_state,
             "norms": self.norms.state_dict(),
             "directions": self.directions.state_dict(),
             "clients": self.clients.state_dict(),
-        }.items():
-            result |= {f"{name}/{key}": value for key, value in state.items()}
-        return result
+        }
+        return result | joined(parts)
 
     def load_state_dict(self, state: State) -> None:
         """Restore a `state_dict`."""
