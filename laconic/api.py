@@ -323,4 +323,4 @@ def _task(model: Model, clients: ClientData, seed: int) -> Task:
         model = initial_module(lambda: models.build(name, clients.input_shape, outputs), seed)
     if callable(model) and not isinstance(model, nn.Module):
         model = initial_module(model, seed)
-    return model if isinstance(model, Task) else make_task(model, clients)
+    return make_task(model, clients)

@@ -97,9 +97,9 @@ def make_model(model: Model, seed: int, shape: Shape | None) -> Task:
         built = model
     else:
         built = initial_module(model, seed)
-    if isinstance(built, Task):
-        return built
     if shape is None:
+        if isinstance(built, Task):
+            return built
         raise ConfigError("model: its loss is unknown without data; give data, or a Task")
     return make_task(built, shape)
 
