@@ -70,8 +70,8 @@ class Task:
     A batch is a tuple of tensors, usually (inputs, targets).
 
     Args:
-        loss: `loss(module, batch)` is the mean loss over the batch, a scalar tensor. Default: the loss that the module itself
-            computes, as the models of Hugging Face do. The module gets the targets as `labels`; its output has a `loss`.
+        loss: `loss(module, batch)` is the mean loss over the batch, a scalar tensor. Default: the loss that the module
+            computes itself, as the models of Hugging Face do. It gets the targets as `labels`; its output has a `loss`.
         metrics: Metrics by name. Each is a metric of torchmetrics, or a function of the outputs and targets of all examples.
         losses: The per-example losses, whose mean is `loss`. Models of linear layers train faster with it.
         means: `means(module, batch)` returns metrics that are means over examples, such as {"loss": …, "accuracy": …}. An
@@ -215,8 +215,8 @@ def next_token(module: nn.Module) -> Task:
 def per_position(module: nn.Module) -> Task:
     """One class per position: the tokens of a text, or the pixels of an image. Targets of -100 do not count.
 
-    Logits are [batch, time, classes] for labels [batch, time], or [batch, classes, …] for labels [batch, …], as torch's losses
-    need them.
+    Logits are [batch, time, classes] for labels [batch, time], or [batch, classes, height, width] for labels [batch, height,
+    width].
     """
     return next_token(module)
 
@@ -325,11 +325,11 @@ def _predictions(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     if outputs.shape != targets.shape:
         outputs = outputs.squeeze(-1)
     if outputs.shape != targets.shape:
-        several = f"; for {targets.shape[-1]} numbers per example the model needs as many outputs"
-        classes = "; the targets are floating-point, so this is regression; for classes pass integers, or kind='classification'"
+        hint = "the targets are floating-point, so this is regression; for classes pass integers, or kind='classification'"
+        if targets.ndim > 1:
+            hint = f"for {targets.shape[-1]} numbers per example the model needs as many outputs"
         raise ConfigError(
-            f"model's output has shape {tuple(outputs.shape)}, which does not fit targets of shape {tuple(targets.shape)}"
-            f"{several if targets.ndim > 1 else classes}"
+            f"model's output has shape {tuple(outputs.shape)}, which does not fit targets of shape {tuple(targets.shape)}; {hint}"
         )
     return outputs, targets
 

@@ -56,8 +56,8 @@ def _check_classes(
             raise DataError(f"{where}: classification needs one label per example, not {found}")
         raise DataError(
             f"{where}: classification needs one label per example, not targets of shape {tuple(targets.shape)}; for a class "
-            "per token or pixel pass kind='per_position'; for several labels per example pass them as floats, and a Task with "
-            "binary_cross_entropy_with_logits as its loss"
+            "per token or pixel pass kind='per_position'; for several labels per example pass them as floats, and a Task "
+            "with binary_cross_entropy_with_logits as its loss"
         )
     if kind == "per_position" and targets.ndim == 1:
         raise DataError(f"{where}: per_position needs a class for every token or pixel, not one label per example")

@@ -154,7 +154,9 @@ def test_a_module_may_compute_its_own_loss():
     clients = [(np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1]))] * 2
     module = Scored()
     own = laconic.simulate("fed_avg", laconic.Task(module), clients, rounds=2, weighting="uniform")
-    usual = laconic.simulate("fed_avg", module.layer, clients, rounds=2, weighting="uniform", numerics={"strategy": "loop"})
+    usual = laconic.simulate(
+        "fed_avg", module.layer, clients, rounds=2, weighting="uniform", numerics={"strategy": "loop"}
+    )
     assert torch.allclose(own.model.layer.weight, usual.model.weight, atol=1e-6)
 
 
@@ -175,7 +177,7 @@ def test_a_loss_in_the_wrong_place_says_what_to_write(model, said):
 
 
 def test_labels_are_not_shifted_twice():
-    with pytest.raises(ConfigError, match="already shifted, .* pass the module without a Task"):
+    with pytest.raises(ConfigError, match=r"already shifted, .* pass the module without a Task"):
         laconic.simulate("fed_avg", laconic.Task(gpt()), tokens().remove_columns("label"), rounds=1)
 
 
