@@ -325,12 +325,13 @@ def _predictions(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     if outputs.shape != targets.shape:
         outputs = outputs.squeeze(-1)
     if outputs.shape != targets.shape:
-        hint = "the targets are floating-point, so this is regression; for classes pass integers, or kind='classification'"
+        hint = (
+            "the targets are floating-point, so this is regression; for classes pass integers, or kind='classification'"
+        )
         if targets.ndim > 1:
             hint = f"for {targets.shape[-1]} numbers per example the model needs as many outputs"
-        raise ConfigError(
-            f"model's output has shape {tuple(outputs.shape)}, which does not fit targets of shape {tuple(targets.shape)}; {hint}"
-        )
+        shapes = f"{tuple(outputs.shape)}, which does not fit targets of shape {tuple(targets.shape)}"
+        raise ConfigError(f"model's output has shape {shapes}; {hint}")
     return outputs, targets
 
 
