@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from laconic.core.errors import ConfigError, DataError, LaconicError
 from laconic.core.user_code import import_file, importable, line_in
@@ -16,7 +16,7 @@ from laconic.data.columns import Columns
 from laconic.data.divide import divide, some_clients
 from laconic.data.federated import ClientData, FederatedData
 from laconic.data.hugging_face import from_hugging_face, is_hub_data
-from laconic.data.lazy import LazyData, from_datasets, read
+from laconic.data.lazy import LazyData, check_map_style, from_datasets, read
 from laconic.data.partition import parse_partition
 
 Result = TypeVar("Result")
@@ -156,7 +156,8 @@ def _refuse_undivided(given: object, what: str) -> None:
         )
     if hasattr(given, "iloc"):
         raise DataError(f"{what} a DataFrame; pass laconic.data.from_table(frame, TARGET, client=COLUMN)")
-    if isinstance(given, Dataset):
+    if isinstance(given, Dataset | DataLoader):
+        check_map_style("data", given)
         raise DataError(
             f"{what} one data set; give a list with a data set per client, as torch.utils.data.random_split makes it"
         )

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import laconic
 from laconic.core.errors import ConfigError, DataError
@@ -97,7 +97,7 @@ def test_text_and_sparse_inputs_say_what_to_do(inputs, said):
         from_arrays([(inputs, np.array([0, 1]))])
 
 
-@pytest.mark.parametrize("form", ["pair", "examples", "frame", "data set", "bunch"])
+@pytest.mark.parametrize("form", ["pair", "examples", "frame", "data set", "loader", "bunch"])
 def test_examples_without_clients_say_how_to_divide_them(form):
     inputs, targets = arrays()[0]
     tensors = TensorDataset(torch.from_numpy(inputs), torch.from_numpy(targets))
@@ -110,6 +110,7 @@ def test_examples_without_clients_say_how_to_divide_them(form):
         "examples": ({"examples": (inputs, targets)}, r"laconic.data.divide\("),
         "frame": (frame, r"pass laconic.data.from_table\(frame, TARGET, client=COLUMN\)"),
         "data set": (tensors, "a list with a data set per client, as torch.utils.data.random_split makes it"),
+        "loader": (DataLoader(tensors), "pass its data set: loader.dataset"),
         "bunch": ({"data": inputs, "target": targets}, r"\(bunch.data, bunch.target\)"),
     }[form]
     with pytest.raises(DataError, match=said):
