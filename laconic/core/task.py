@@ -153,7 +153,7 @@ class Task:
             # In evaluation mode, since batch norm in training mode needs more than one example.
             with torch.no_grad():
                 module.eval()
-                value = self.loss(module, batch)
+                value: object = self.loss(module, batch)
                 values = self.measure(module, batch)
                 if self.metrics:
                     self.outputs(module, batch)
