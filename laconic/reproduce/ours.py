@@ -118,7 +118,7 @@ CHARACTER_MODEL = Reproduction(
             against="bytes",
             drawn="loss",
             seeds=3,
-            short=Short(rounds=60),
+            short=Short(rounds=50),
             quick=("SGD", "AdamW", "AdamW, fed_laconic"),
         )
     },
