@@ -92,8 +92,10 @@ USAGE = """\
 `laconic reproduce NAME` runs one. It shortens runs that take more than an hour on two cores; `--full` runs them as the
 paper did, `--quick` checks in seconds that they work. `laconic reproduce all --seeds 3 --hours 8` runs what is missing
 for eight hours, starting with the studies that decide the most claims per hour, and continues where it stopped;
-`progress.html` beside the runs shows how far it is. In a clone, a run replaces the data and figures of these pages;
-`--docs FOLDER` writes them elsewhere. `laconic reproduce --render` renders the pages from existing data."""
+`progress.html` beside the runs shows how far it is. It keeps published seeds if today's code gives their first evaluation
+again. Otherwise it runs all seeds of that setting anew, and the page says so. In a clone, a run replaces the data and
+figures of these pages; `--docs FOLDER` writes them elsewhere. `laconic reproduce --render` renders the pages from existing
+data."""
 
 
 def _summary(docs: Path) -> str:
@@ -169,8 +171,25 @@ def _paper(paper: str, docs: Path) -> str:
 
 def _findings(docs: Path) -> list[str]:
     findings = _discussion(docs, "findings")
-    lines = [f"- **[{paper}]({_page(paper)}).** {findings[paper]}" for paper in PAPERS if paper in findings]
+    lines = [
+        f"- **[{paper}]({_page(paper)}).** {findings[paper]} {_seeds(PAPERS[paper], docs)}"
+        for paper in PAPERS
+        if paper in findings
+    ]
     return [*lines, ""] if lines else []
+
+
+def _seeds(reproductions: Mapping[str, Reproduction], docs: Path) -> str:
+    """How many seeds the runs of a paper have, as in "Seeds: 1 to 3."; empty without runs."""
+    studies = {name: study for each in reproductions.values() for name, study in each.studies.items()}
+    stored = [load(name, docs) for name, study in studies.items() if not study.exact]
+    counts = {
+        len(part.get("seeds", [0]))
+        for data in stored
+        if data is not None
+        for part in data.get("runs", {"": data}).values()
+    }
+    return f"Seeds: {' to '.join(map(str, sorted({min(counts), max(counts)})))}." if counts else ""
 
 
 def _discussion(docs: Path, table: str) -> dict[str, str]:
@@ -184,7 +203,7 @@ def _section(name: str, study: Study, docs: Path, figures: str) -> list[str]:
     data = load(name, docs)
     lines = ["", f"### {study.title}", ""]
     if study.experiment is not None:
-        lines += [f"Setting: `{study.experiment.common}`", ""]
+        lines += [f"Setting: `{(data or {}).get('setting', study.experiment.common)}`", ""]
     if data is None:
         return [*lines, _not_run(name, study)]
     lines += [command(name, study, data), ""]

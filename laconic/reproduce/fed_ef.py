@@ -62,8 +62,13 @@ _MAIN = ("fashion-mnist", 20)
 _CLIPPED, _NO_MEMORY = f"ams {TOP_K}", "sign without memory"
 
 
-def _setting(dataset: str, participants: int, shards: str = "shards:2") -> str:
-    clients = f"--partition {shards} --clients 200 --participants {participants}"
+_SINGLE = "--partition shards:2:single"
+"""A client has at most two classes. The counts of MNIST's labels do not divide evenly into shards."""
+
+
+def _setting(dataset: str, participants: int) -> str:
+    shards = _SINGLE if dataset == "mnist" else "--partition shards:2"
+    clients = f"{shards} --clients 200 --participants {participants}"
     return f"--dataset {dataset} {clients} --model cnn --local-epochs 1 --batch-size 32 --eval-every 20"
 
 
@@ -76,9 +81,7 @@ def _experiment(dataset: str, participants: int, links: dict[str, str]) -> Exper
     if (dataset, participants) == _MAIN:
         # Without gradient clipping, single clients diverge in their local epoch (round 17).
         runs[_CLIPPED] += " --set method.clip_norm=5"
-    # A client has at most two classes. The counts of MNIST do not divide evenly into shards.
-    shards = "shards:2:single" if dataset == "mnist" else "shards:2"
-    return Experiment(_setting(dataset, participants, shards), runs, rounds=100)
+    return Experiment(_setting(dataset, participants), runs, rounds=100)
 
 
 def _claims(dataset: str, participants: int) -> dict[str, Comparable]:
@@ -223,7 +226,7 @@ FIGURE_1 = Reproduction(
         "fed-ef-figure1": Study(
             "MNIST, an MLP of 784-200-10, half of 200 clients a round",
             Experiment(
-                "--dataset mnist --partition shards:2 --clients 200 --participants 100 --model mlp:200 --local-epochs 1 "
+                f"--dataset mnist {_SINGLE} --clients 200 --participants 100 --model mlp:200 --local-epochs 1 "
                 "--batch-size 32 --local-lr 0.01 --server-lr 1 --eval-every 5 --algorithm fed_ef_sgd",
                 {"full precision": _LINKS[FULL], SIGN: _LINKS[SIGN], _NO_MEMORY: f"--no-memory {_LINKS[SIGN]}"},
                 rounds=100,
@@ -261,7 +264,7 @@ FIGURE_21 = Reproduction(
     },
 )
 
-_MLP = "--dataset mnist --partition shards:2 --local-epochs 1 --batch-size 32 --local-lr 0.1 --eval-every 5 --full-gradient"
+_MLP = f"--dataset mnist {_SINGLE} --local-epochs 1 --batch-size 32 --local-lr 0.1 --eval-every 5 --full-gradient"
 _TOP = "--algorithm fed_ef_sgd --compressor top_k:0.01@layer"
 _COUNTS = (20, 40, 60, 100)
 
