@@ -46,14 +46,32 @@ Metrics = Mapping[str, Metric | Callable[[Tensor, Tensor], Any]]
 """Metrics by name."""
 
 
+def own_loss(module: nn.Module, batch: Batch) -> Tensor:
+    """The loss that the module itself computes from the targets, its `labels`: the `loss` of its output."""
+    output = module(*batch[:-1], labels=batch[-1])
+    loss = _entry(output, "loss")
+    if not isinstance(loss, Tensor):
+        raise ConfigError(
+            f"model, called with labels, returns {type(output).__name__}: an object or dict with a loss is needed; or pass "
+            "laconic.Task(module, loss)"
+        )
+    return loss
+
+
+def _entry(output: Any, name: str) -> Any:
+    """An entry of an object or a dict, as Hugging Face's models return; None if there is none."""
+    return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+
+
 @dataclass(frozen=True)
 class Task:
     """A module, its loss and its metrics.
 
-    A batch is a tuple of tensors, usually (inputs, targets). `loss(module, batch)` is the mean loss over the batch, a scalar
-    tensor.
+    A batch is a tuple of tensors, usually (inputs, targets).
 
     Args:
+        loss: `loss(module, batch)` is the mean loss over the batch, a scalar tensor. Default: the loss that the module
+            computes itself, as the models of Hugging Face do. It gets the targets as `labels`; its output has a `loss`.
         metrics: Metrics by name. Each is a metric of torchmetrics, or a function of the outputs and targets of all examples.
         losses: The per-example losses, whose mean is `loss`. Models of linear layers train faster with it.
         means: `means(module, batch)` returns metrics that are means over examples, such as {"loss": …, "accuracy": …}. An
@@ -64,7 +82,7 @@ class Task:
     """
 
     module: nn.Module
-    loss: Loss
+    loss: Loss = own_loss
     metrics: Metrics | Metric | None = None
     losses: Loss | None = None
     means: Means | None = None
@@ -135,7 +153,7 @@ class Task:
             # In evaluation mode, since batch norm in training mode needs more than one example.
             with torch.no_grad():
                 module.eval()
-                value = self.loss(module, batch)
+                value: object = self.loss(module, batch)
                 values = self.measure(module, batch)
                 if self.metrics:
                     self.outputs(module, batch)
@@ -147,11 +165,18 @@ class Task:
             integers = not batch[0].is_floating_point() and "dtype" in line
             hint = "; the inputs are integers: convert them to floats, unless they are tokens" if integers else ""
             hint = "; labels are numbered from 0" if line.startswith("Target ") and "out of bounds" in line else hint
+            if line.endswith("argument: 'labels'"):
+                hint = "; for a module that computes its own loss pass laconic.Task(module)"
+            if line.endswith("unexpected keyword argument 'labels'"):
+                hint = "; the module computes no loss: pass laconic.Task(module, loss)"
             location = blamed(error)
             at = f" at {location[0]}" if location else ""
             raise ConfigError(f"model does not fit the data (a batch has shapes {shapes}){at}: {line}{hint}") from error
         if not isinstance(values, dict):
             raise ConfigError(f"means must return a dict of numbers by name; it returned {type(values).__name__}")
+        if not isinstance(value, Tensor):
+            which = "; return its loss" if isinstance(_entry(value, "loss"), Tensor) else ""
+            raise ConfigError(f"loss must return a tensor; it returned {type(value).__name__}{which}")
         if value.ndim != 0:
             raise ConfigError(f"loss must be one number, the mean over the batch; it has shape {tuple(value.shape)}")
 
@@ -187,6 +212,15 @@ def next_token(module: nn.Module) -> Task:
     return Task(module, _token_loss, means=means, predict=predict, counted=_counted_share)
 
 
+def per_position(module: nn.Module) -> Task:
+    """One class per position: the tokens of a text, or the pixels of an image. Targets of -100 do not count.
+
+    Logits are [batch, time, classes] for labels [batch, time], or [batch, classes, height, width] for labels [batch, height,
+    width].
+    """
+    return next_token(module)
+
+
 def regression(module: nn.Module) -> Task:
     """Mean squared error; the metrics are loss and mean absolute error."""
     losses, means = _regression_losses, _regression_means
@@ -196,6 +230,7 @@ def regression(module: nn.Module) -> Task:
 TASKS: dict[str, Callable[[nn.Module], Task]] = {
     "classification": classification,
     "next_token": next_token,
+    "per_position": per_position,
     "regression": regression,
 }
 
@@ -229,7 +264,7 @@ def output_of(module: nn.Module, batch: Batch) -> Tensor:
     output = module(*batch[:-1])
     if isinstance(output, Tensor):
         return output
-    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    logits = _entry(output, "logits")
     if not isinstance(logits, Tensor):
         raise ConfigError(
             f"model returns {type(output).__name__}: a tensor, or an object or dict with logits, is allowed"
@@ -238,13 +273,20 @@ def output_of(module: nn.Module, batch: Batch) -> Tensor:
 
 
 def _logits(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    targets, logits = batch[-1], output_of(module, batch)
+    targets, outputs = batch[-1], output_of(module, batch)
+    logits = _classes_last(outputs, targets)
     if logits.shape[:-1] != targets.shape:
         raise ConfigError(
-            f"model's output has shape {tuple(logits.shape)}, which does not fit labels of shape {tuple(targets.shape)}: "
+            f"model's output has shape {tuple(outputs.shape)}, which does not fit labels of shape {tuple(targets.shape)}: "
             "it must have one more dimension, the classes"
         )
     return logits.flatten(0, -2), targets.flatten()
+
+
+def _classes_last(logits: Tensor, targets: Tensor) -> Tensor:
+    """Logits whose classes are the last dimension. Those of images are in dimension 1, those of texts usually the last."""
+    second = logits.shape[:1] + logits.shape[2:] == targets.shape
+    return logits.movedim(1, -1) if second and (targets.ndim > 2 or logits.shape[:-1] != targets.shape) else logits
 
 
 def _counted_logits(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -283,10 +325,13 @@ def _predictions(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     if outputs.shape != targets.shape:
         outputs = outputs.squeeze(-1)
     if outputs.shape != targets.shape:
-        raise ConfigError(
-            f"model's output has shape {tuple(outputs.shape)}, which does not fit targets of shape {tuple(targets.shape)}; "
+        hint = (
             "the targets are floating-point, so this is regression; for classes pass integers, or kind='classification'"
         )
+        if targets.ndim > 1:
+            hint = f"for {targets.shape[-1]} numbers per example the model needs as many outputs"
+        shapes = f"{tuple(outputs.shape)}, which does not fit targets of shape {tuple(targets.shape)}"
+        raise ConfigError(f"model's output has shape {shapes}; {hint}")
     return outputs, targets
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from laconic.core.errors import DataError
 
-KINDS = ("classification", "regression", "next_token")
+KINDS = ("classification", "regression", "next_token", "per_position")
 
 
 def check_examples(
@@ -55,11 +55,15 @@ def _check_classes(
             found = f"targets of shape {tuple(targets.shape)}; pass one dimension: targets.ravel()"
             raise DataError(f"{where}: classification needs one label per example, not {found}")
         raise DataError(
-            f"{where}: classification needs one label per example, not targets of shape {tuple(targets.shape)}; for several "
-            "labels per example pass them as floats, and a Task with binary_cross_entropy_with_logits as its loss"
+            f"{where}: classification needs one label per example, not targets of shape {tuple(targets.shape)}; for a class "
+            "per token or pixel pass kind='per_position'; for several labels per example pass them as floats, and a Task "
+            "with binary_cross_entropy_with_logits as its loss"
         )
-    # -100 marks tokens that do not count, such as padding.
-    counted = targets.clamp(min=0) if kind == "next_token" and bool((targets == -100).any()) else targets
+    if kind == "per_position" and targets.ndim == 1:
+        raise DataError(f"{where}: per_position needs a class for every token or pixel, not one label per example")
+    # -100 marks positions that do not count, such as padding.
+    wide = targets.to(torch.int64)
+    counted = wide if kind == "classification" else wide.where(wide != -100, 0)
     _check_range(where, "label", counted, classes, numbers)
     if kind == "next_token":
         if inputs.is_floating_point():

@@ -20,7 +20,7 @@ from torch import Tensor
 from laconic.core.errors import DataError
 from laconic.data.checks import check_examples, check_indices
 
-Kind = Literal["classification", "regression", "next_token"]
+Kind = Literal["classification", "regression", "next_token", "per_position"]
 Indices = npt.NDArray[np.int64]
 Normalize = tuple[tuple[float, ...], tuple[float, ...]]
 Array = Any

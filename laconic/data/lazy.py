@@ -227,7 +227,7 @@ def from_datasets(
     """
     columns = Columns(inputs, target, next_token=kind == "next_token")
     for client, dataset in enumerate(clients):
-        _check_map_style(f"{name}, client {client}", dataset)
+        check_map_style(f"{name}, client {client}", dataset)
     clients = without_empty(name, clients, lambda dataset: len(dataset), skip_empty)  # type: ignore[arg-type]
     if test is None or isinstance(test, tuple):
         test_pair = test
@@ -243,7 +243,8 @@ def from_datasets(
     return from_arrays(pairs, test_pair, kind, classes, name, normalize, labels)
 
 
-def _check_map_style(where: str, dataset: Any) -> None:
+def check_map_style(where: str, dataset: Any) -> None:
+    """Refuse data whose batches could not be repeated."""
     if isinstance(dataset, DataLoader):
         raise DataError(f"{where}: DataLoader makes batches of its own; pass its data set: loader.dataset")
     is_iterable = isinstance(dataset, IterableDataset)
@@ -266,7 +267,7 @@ def _table(where: str, dataset: Any, columns: Columns) -> Pair | None:
 
 def read(where: str, dataset: Any, columns: Columns) -> Pair:
     """All examples of a data set, read once under a fixed seed."""
-    _check_map_style(where, dataset)
+    check_map_style(where, dataset)
     if len(dataset) == 0:
         raise DataError(f"{where} has no examples")
     pair = _table(where, dataset, columns)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from torch.utils.data import DataLoader, Dataset
+
 from laconic.core.errors import ConfigError, DataError, LaconicError
 from laconic.core.user_code import import_file, importable, line_in
 from laconic.data.arrays import Pair, first_line, from_arrays, is_bare, is_pair, with_named_inputs
@@ -14,7 +16,7 @@ from laconic.data.columns import Columns
 from laconic.data.divide import divide, some_clients
 from laconic.data.federated import ClientData, FederatedData
 from laconic.data.hugging_face import from_hugging_face, is_hub_data
-from laconic.data.lazy import LazyData, from_datasets, read
+from laconic.data.lazy import LazyData, check_map_style, from_datasets, read
 from laconic.data.partition import parse_partition
 
 Result = TypeVar("Result")
@@ -108,6 +110,7 @@ def as_data(given: object, name: str = "data", skip_empty: bool = False, what: s
         return given
     if is_hub_data(given):
         return from_hugging_face(given, name=name, skip_empty=skip_empty)
+    _refuse_undivided(given, what)
     options: dict[str, Any] = {"name": name, "skip_empty": skip_empty}
     if isinstance(given, Mapping):
         if isinstance(given.get("clients"), Mapping):
@@ -144,6 +147,22 @@ def _named(given: Mapping[str, Any], name: str, skip_empty: bool, what: str) -> 
     return made.named([str(owner) for owner, size in sizes.items() if size])
 
 
+def _refuse_undivided(given: object, what: str) -> None:
+    """Refuse examples without clients, and say how to divide them."""
+    if _as_one_client(given) is not None:
+        raise DataError(
+            f"{what} one (inputs, targets) pair; give a list with a pair per client, [(inputs, targets), …], or divide it: "
+            "laconic.data.divide(laconic.data.from_arrays([(inputs, targets)]), clients=10, partition='iid')"
+        )
+    if hasattr(given, "iloc"):
+        raise DataError(f"{what} a DataFrame; pass laconic.data.from_table(frame, TARGET, client=COLUMN)")
+    if isinstance(given, Dataset | DataLoader):
+        check_map_style("data", given)
+        raise DataError(
+            f"{what} one data set; give a list with a data set per client, as torch.utils.data.random_split makes it"
+        )
+
+
 def _refuse_lists_of_arrays(given: object, what: str) -> None:
     """Refuse (inputs, targets), each a list with one array per client."""
     if not isinstance(given, tuple) or len(given) != 2 or not all(isinstance(part, list) for part in given):
@@ -163,7 +182,12 @@ def _options(returned: Mapping[Any, Any]) -> dict[str, Any]:
     unknown = [str(key) for key in returned if key not in allowed]
     if unknown or "clients" not in returned:
         fault = f"unknown key '{unknown[0]}'" if unknown else "no key 'clients'"
-        raise DataError(f"the dictionary has {fault}; allowed: {', '.join(allowed)}; or examples instead of clients")
+        pair = (
+            "; pass (bunch.data, bunch.target) of scikit-learn in a list" if {"data", "target"} <= set(returned) else ""
+        )
+        raise DataError(
+            f"the dictionary has {fault}; allowed: {', '.join(allowed)}; or examples instead of clients{pair}"
+        )
     return dict(returned)
 
 

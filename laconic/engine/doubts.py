@@ -32,7 +32,7 @@ def _unsuitable(task: Task, module: nn.Module, batch: Batch) -> str:
         return _loss_of_classes(outputs, targets, loss)
     if outputs.shape == targets.shape and targets.is_floating_point():
         return _loss_of_numbers(module, outputs, targets, loss)
-    return _mixed_up(task, module, batch, outputs, loss)
+    return _shifted_twice(batch, outputs, loss) or _mixed_up(task, module, batch, outputs, loss)
 
 
 def _loss_of_classes(outputs: Tensor, targets: Tensor, loss: Tensor) -> str:
@@ -57,6 +57,20 @@ def _loss_of_numbers(module: nn.Module, outputs: Tensor, targets: Tensor, loss: 
         return (
             "the targets are several labels of 0 or 1 per example, but the loss is the squared error; pass a Task with "
             "F.binary_cross_entropy_with_logits as its loss"
+        )
+    return ""
+
+
+def _shifted_twice(batch: Batch, outputs: Tensor, loss: Tensor) -> str:
+    """Targets that are the next tokens are those of each position. Models of Hugging Face shift their labels themselves."""
+    tokens, targets = batch[0], batch[-1]
+    if outputs.ndim != 3 or outputs.shape[:-1] != targets.shape or tokens.shape != targets.shape:
+        return ""
+    next_tokens = bool((targets[:, :-1] == tokens[:, 1:]).all())
+    if next_tokens and _equal(loss, F.cross_entropy(outputs[:, :-1].flatten(0, 1), targets[:, 1:].flatten())):
+        return (
+            "loss shifts the targets, but they are already the next tokens, so the model learns the token after the next; "
+            "pass the module without a Task"
         )
     return ""
 

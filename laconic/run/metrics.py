@@ -137,6 +137,7 @@ _REGRESSION: dict[str, Make] = {
 NAMES: dict[Kind, dict[str, Make]] = {
     "classification": _CLASSIFICATION,
     "regression": _REGRESSION,
+    "per_position": _CLASSIFICATION | {"iou": partial(_multiclass, "JaccardIndex", average="macro")},
     "next_token": {name: _CLASSIFICATION[name] for name in ("f1", "top5_accuracy", "calibration_error")},
 }
 """The metrics of each kind of task. Averages over classes are macro averages."""

@@ -21,7 +21,7 @@ from laconic.core.errors import ConfigError
 from laconic.core.layout import UNSHAPED, is_unshaped
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import StateDict, joined, section
-from laconic.core.task import TASKS, Batch, Task, called_by_name
+from laconic.core.task import TASKS, Batch, Task, called_by_name, own_loss
 from laconic.data.divide import hold_out
 from laconic.data.federated import ClientData, Described, Indices, NamedInputs, fingerprint_of, sizes_of
 from laconic.engine.choose import engine_for
@@ -303,15 +303,31 @@ def task_of(model: Model, data: Described, seed: int) -> Task:
         return make_task(initial_module(lambda: models.build(name, data.input_shape, data.classes or 1), seed), data)
     if callable(model) and not isinstance(model, nn.Module):
         model = initial_module(model, seed)
-    return model if isinstance(model, Task) else make_task(model, data)
+    return make_task(model, data)
 
 
-def make_task(module: nn.Module, data: Described) -> Task:
-    """The built-in task for this kind of data."""
-    if not isinstance(module, nn.Module):
-        raise _no_module(module)
+def make_task(model: nn.Module | Task, data: Described) -> Task:
+    """The built-in task for this kind of data. A given task is unchanged, but a module's own loss gets inputs by name."""
+    if isinstance(model, Task):
+        return _own_loss_by_name(model, data) if model.loss is own_loss else model
+    if not isinstance(model, nn.Module):
+        raise _no_module(model)
+    return TASKS[data.kind](_by_name(model, data))
+
+
+def _own_loss_by_name(task: Task, data: Described) -> Task:
+    if data.kind == "next_token":
+        raise ConfigError(
+            "Task: the targets of next_token data are already shifted, and a module's own loss shifts its labels once more; "
+            "pass the module without a Task"
+        )
+    counted = task.counted or TASKS[data.kind](task.module).counted
+    return replace(task, module=_by_name(task.module, data), counted=counted)
+
+
+def _by_name(module: nn.Module, data: Described) -> nn.Module:
     names = data.input_names if isinstance(data, NamedInputs) else ()
-    return TASKS[data.kind](called_by_name(module, names) if names else module)
+    return called_by_name(module, names) if names else module
 
 
 def _no_module(given: object) -> ConfigError:

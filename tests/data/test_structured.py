@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.core.errors import ConfigError
+from laconic.core.errors import ConfigError, DataError
 from laconic.core.task import classification, next_token
 from laconic.data import from_arrays, from_hugging_face
 from laconic.data.owned import part_of
@@ -90,6 +90,95 @@ def test_ignored_targets_count_neither_in_loss_nor_in_accuracy():
     logits, kept = table(ids).flatten(0, 1)[[0, 2, 3]], torch.tensor([1, 3, 0])
     assert torch.allclose(means["loss"], nn.functional.cross_entropy(logits, kept))
     assert means["accuracy"] == (logits.argmax(-1) == kept).float().mean()
+
+
+def tagged() -> object:
+    """Each token has a class, padding has none."""
+    rows = sentences()
+    ids, mask = np.array(rows["input_ids"]), np.array(rows["attention_mask"])
+    columns = {"input_ids": ids, "attention_mask": mask, "labels": np.where(mask == 1, ids % 3, -100)}
+    return hub.Dataset.from_dict(columns).train_test_split(0.25, seed=0)
+
+
+def tagger() -> nn.Module:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.BertConfig(vocab_size=20, num_labels=3, hidden_dropout_prob=0.0, **sizes)
+    config.attention_probs_dropout_prob = 0.0
+    return transformers.BertForTokenClassification(config)
+
+
+def test_a_class_per_token_has_the_loss_that_the_model_computes_itself():
+    data = from_hugging_face(tagged(), clients=4, kind="per_position")
+    assert data.classes == 3 and data.input_names == ("input_ids", "attention_mask")
+    torch.manual_seed(0)
+    module, settings = tagger(), {"rounds": 3, "local_lr": 0.3, "threads": 1}
+    ours = laconic.simulate("fed_avg", module, data, metrics="f1,iou", **settings)
+    own = laconic.simulate("fed_avg", laconic.Task(module), data, **settings)
+    assert ours.loss == pytest.approx(own.loss, rel=1e-4) and ours.loss < 1
+    rows = tagged()["test"].with_format("torch")[:]
+    logits = ours.predict({name: rows[name] for name in data.input_names})
+    counted = rows["labels"] != -100
+    assert ours.accuracy == pytest.approx(float((logits.argmax(-1) == rows["labels"])[counted].float().mean()))
+    assert {"f1", "iou"} <= {*ours.metrics} and "accuracy" not in own.metrics
+
+
+def test_a_class_per_pixel_with_the_classes_in_the_second_dimension():
+    generator = np.random.default_rng(0)
+    images = generator.normal(size=(12, 1, 5, 4)).astype(np.float32)
+    labels = (images[:, 0] > 0).astype(np.uint8)
+    data = from_arrays([(images[:6], labels[:6]), (images[6:], labels[6:])], (images, labels), kind="per_position")
+    result = laconic.simulate("fed_avg", nn.Conv2d(1, 2, 3, padding=1), data, rounds=1)
+    logits, wanted = result.predict(images), torch.from_numpy(labels).long()
+    assert result.loss == pytest.approx(float(nn.functional.cross_entropy(logits, wanted)), rel=1e-5)
+    assert result.accuracy == pytest.approx(float((logits.argmax(1) == wanted).float().mean()))
+    with pytest.raises(DataError, match="for a class per token or pixel pass kind='per_position'"):
+        from_arrays([(images, labels)])
+    with pytest.raises(DataError, match="per_position needs a class for every token or pixel"):
+        from_arrays([(images, labels[:, 0, 0])], kind="per_position")
+    with pytest.raises(DataError, match="label -5 at index 2"):
+        from_arrays([(images, np.where(np.arange(12) == 2, -5, 1)[:, None, None] * labels)], kind="per_position")
+
+
+class Scored(nn.Module):
+    """A module that only returns its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, inputs, labels):
+        return {"loss": nn.functional.cross_entropy(self.layer(inputs), labels)}
+
+
+def test_a_module_may_compute_its_own_loss():
+    clients = [(np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1]))] * 2
+    module = Scored()
+    own = laconic.simulate("fed_avg", laconic.Task(module), clients, rounds=2, weighting="uniform")
+    usual = laconic.simulate(
+        "fed_avg", module.layer, clients, rounds=2, weighting="uniform", numerics={"strategy": "loop"}
+    )
+    assert torch.allclose(own.model.layer.weight, usual.model.weight, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (Scored, r"for a module that computes its own loss pass laconic.Task\(module\)"),
+        (lambda: laconic.Task(nn.Linear(4, 2)), r"the module computes no loss: pass laconic.Task\(module, loss\)"),
+        (
+            lambda: laconic.Task(Scored(), lambda module, batch: module(*batch)),
+            "loss must return a tensor; it returned dict; return its loss",
+        ),
+    ],
+)
+def test_a_loss_in_the_wrong_place_says_what_to_write(model, said):
+    with pytest.raises(ConfigError, match=said):
+        laconic.simulate("fed_avg", model, [(np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1]))], rounds=1)
+
+
+def test_labels_are_not_shifted_twice():
+    with pytest.raises(ConfigError, match=r"already shifted, .* pass the module without a Task"):
+        laconic.simulate("fed_avg", laconic.Task(gpt()), tokens().remove_columns("label"), rounds=1)
 
 
 class Two(nn.Module):

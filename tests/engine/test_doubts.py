@@ -53,6 +53,18 @@ def test_a_doubtful_loss_is_one_line(task, targets, expected):
     assert re.search(expected, line) and "\n" not in line
 
 
+def test_labels_that_are_shifted_twice():
+    tokens = torch.tensor([[0, 1, 2, 3, 4], [3, 1, 4, 0, 2]])
+    shifted = laconic.Task(
+        nn.Embedding(5, 5),
+        lambda module, batch: F.cross_entropy(module(batch[0])[:, :-1].flatten(0, 1), batch[1][:, 1:].flatten()),
+    )
+    (line,) = warned(shifted, tokens[:, 1:], tokens[:, :-1])
+    assert "already the next tokens" in line and "pass the module without a Task" in line
+    assert not warned(shifted, tokens, tokens), "labels that are the inputs must be shifted"
+    assert not warned(next_token(nn.Embedding(5, 5)), tokens[:, 1:], tokens[:, :-1])
+
+
 def test_a_mean_that_is_a_count_is_one_line():
     def means(module, batch):
         right = (module(batch[0]).argmax(1) == module(batch[0]).argmax(1)).sum()

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import laconic
 from laconic.core.errors import ConfigError, DataError
@@ -53,7 +54,7 @@ def test_a_state_dict_is_no_model_and_a_pt_file_is_no_safetensors_file(tmp_path)
 def test_several_labels_per_example_say_what_to_do():
     labels = np.array([[1, 0, 1], [0, 0, 1]])
     with pytest.raises(
-        DataError, match=r"shape \(2, 3\); for several labels .* floats, .*binary_cross_entropy_with_logits"
+        DataError, match=r"shape \(2, 3\); .*for several labels .* floats, .*binary_cross_entropy_with_logits"
     ):
         from_arrays([(np.zeros((2, 4)), labels)])
 
@@ -64,6 +65,7 @@ def test_several_labels_per_example_say_what_to_do():
         (3, np.array([0.0, 1.0, 2.0]), "so this is regression; for classes pass integers, or kind='classification'"),
         (3, np.array([[0], [1], [2]]), r"shape \(3, 1\); pass one dimension: targets.ravel"),
         (1, np.array([0, 1, 1]), "labels go from 0 to 1; one output for two classes needs a Task"),
+        (1, np.ones((3, 2), np.float32) / 3, "for 2 numbers per example the model needs as many outputs"),
     ],
 )
 def test_targets_that_do_not_fit_the_model_say_what_to_do(outputs, targets, said):
@@ -93,6 +95,28 @@ def test_text_and_sparse_inputs_say_what_to_do(inputs, said):
         inputs = sparse.csr_matrix(np.eye(2))
     with pytest.raises(DataError, match=said):
         from_arrays([(inputs, np.array([0, 1]))])
+
+
+@pytest.mark.parametrize("form", ["pair", "examples", "frame", "data set", "loader", "bunch"])
+def test_examples_without_clients_say_how_to_divide_them(form):
+    inputs, targets = arrays()[0]
+    tensors = TensorDataset(torch.from_numpy(inputs), torch.from_numpy(targets))
+    frame = pytest.importorskip("pandas", reason="the extra `tables` is not installed").DataFrame(inputs)
+    given, said = {
+        "pair": (
+            (inputs, targets),
+            r"laconic.data.divide\(laconic.data.from_arrays\(\[\(inputs, targets\)\]\), clients=10",
+        ),
+        "examples": ({"examples": (inputs, targets)}, r"laconic.data.divide\("),
+        "frame": (frame, r"pass laconic.data.from_table\(frame, TARGET, client=COLUMN\)"),
+        "data set": (tensors, "a list with a data set per client, as torch.utils.data.random_split makes it"),
+        "loader": (DataLoader(tensors), "pass its data set: loader.dataset"),
+        "bunch": ({"data": inputs, "target": targets}, r"\(bunch.data, bunch.target\)"),
+    }[form]
+    with pytest.raises(DataError, match=said):
+        laconic.simulate("fed_avg", net, given, **ROUND)
+    divided = laconic.data.divide(laconic.data.from_arrays([(inputs, targets)]), clients=3, partition="iid")
+    assert len(divided) == 3
 
 
 def test_mean_absolute_error_by_name():

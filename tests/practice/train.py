@@ -167,6 +167,29 @@ def _next_token(do: Callable[..., Any], folder: Path) -> None:
     assert 0 < result.loss < 4 and result.form.kind == "next_token"
 
 
+@thing(
+    TRAIN,
+    "A class per token or pixel: named entities, segmentation",
+    'laconic.simulate("fed_avg", net, laconic.data.from_arrays(clients, test, kind="per_position"), rounds=2)',
+)
+def _positions(do: Callable[..., Any], folder: Path) -> None:
+    images = np.random.default_rng(0).normal(size=(8, 1, 4, 4)).astype("float32")
+    masks = (images[:, 0] > 0).astype("int64")
+    result = do(net=nn.Conv2d(1, 2, 1), clients=[(images, masks)] * 2, test=(images, masks))
+    right = result.predict(images).argmax(1).numpy() == masks
+    assert result.accuracy == pytest.approx(right.mean())
+
+
+@thing(
+    TRAIN,
+    "The loss that a model of Hugging Face computes",
+    'laconic.simulate("fed_avg", laconic.Task(bert), texts, rounds=1)',
+)
+def _own_loss(do: Callable[..., Any], folder: Path) -> None:
+    texts = laconic.data.from_hugging_face(sentences(), clients=2)
+    assert 0 < do(bert=tiny_bert(), texts=texts).loss < 2
+
+
 @thing(TRAIN, "LoRA: only the adapter is sent", 'laconic.simulate("fed_avg", adapted, data, rounds=1)')
 def _lora(do: Callable[..., Any], folder: Path) -> None:
     peft = pytest.importorskip("peft", reason="the extra `lora` is not installed")
