@@ -83,7 +83,7 @@ class InlineEngine(ChunkedEngine):
             probing=spec.probing,
         )
         self.threads = 1 if method.one_at_a_time else threads or os.cpu_count() or 1
-        widths = {"loop": 1, "vmap": numerics.vmap_width}
+        widths = {"loop": 1, "compiled": 1, "vmap": numerics.vmap_width}
         self.chunk = spec.chunk or widths.get(numerics.strategy, self._share(spec.participants))
         if method.one_at_a_time:
             self.chunk = 1
