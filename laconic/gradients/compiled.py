@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from laconic.core.layout import Layout
 from laconic.core.task import Batch, Task, is_cross_entropy, is_squared_error
 from laconic.gradients.base import Gradients, Seed
-from laconic.gradients.network import Layer, Program, Shape, layers_of
+from laconic.gradients.network import Layer, Shape, layers_of
+
+if TYPE_CHECKING:
+    from laconic.gradients.program import Program
 
 
 def is_plain(task: Task, layout: Layout, batch: Batch) -> bool:
@@ -45,7 +47,7 @@ class CompiledNetwork:
 
     def program(self, inputs: Tensor) -> Program:
         """The program for a batch that is supported."""
-        from laconic.gradients.kernels import VECTOR_BYTES
+        from laconic.gradients.program import VECTOR_BYTES, Program
 
         shape, lanes = tuple(inputs.shape[1:]), VECTOR_BYTES // inputs.element_size()
         key = shape, -(-len(inputs) // lanes)
@@ -93,29 +95,20 @@ class CompiledGradients(Gradients):
     def _supports(self, batch: Batch) -> bool:
         return self.network.supports(batch[0]) and _fits(self.task, batch)
 
-    def _train(
-        self, model: Tensor, batch: Batch, seed: Seed, row: int, result: Tensor, rate: float | None
-    ) -> float:
-        from laconic.gradients import kernels
-
-        program = self.network.program(batch[0])
-        number = program.dtype.type
-        masks = draw_masks(program, len(batch[0]), seed, row)
-        return kernels.train(
-            program.program, program.table, program.constants, model.numpy(), program.values, program.gradients,
-            program.rows, batch[0].reshape(-1).numpy(), batch[1].reshape(-1).numpy(), masks, len(batch[0]), program.lanes,
-            result.numpy(), int(rate is not None), number(1 if rate is None else -rate),
-        )
+    def _train(self, model: Tensor, batch: Batch, seed: Seed, row: int, result: Tensor, rate: float | None) -> float:
+        inputs, targets = batch
+        program = self.network.program(inputs)
+        given = inputs.reshape(-1)
+        if program.masks:
+            given = torch.cat([given, *_masks(program.masks, inputs, seed(row))])
+        scale = 1.0 if rate is None else -rate
+        return program.run(program.whole, model, given, targets, len(inputs), result, int(rate is not None), scale)
 
 
-def draw_masks(program: Program, count: int, seed: Seed, row: int):
+def _masks(layers: list[tuple[Any, Shape]], like: Tensor, seed: int) -> Iterator[Tensor]:
     """The masks of all dropout layers, as `NamedDraws` draws them, divided by the share that is kept."""
-    if not program.masks:
-        return program.constants[:0]
-    generator = torch.Generator().manual_seed(seed(row))
-    masks = []
-    for module, shape in program.masks:
+    generator = torch.Generator().manual_seed(seed)
+    for module, shape in layers:
         own = (shape[0], 1, 1) if type(module) is nn.Dropout2d else shape
-        kept = torch.rand(count, *own, generator=generator, dtype=torch.from_numpy(program.constants).dtype) >= module.p
-        masks.append((kept.to(torch.float64) / (1 - module.p)).to(torch.from_numpy(program.constants).dtype).expand(count, *shape).reshape(-1))
-    return torch.cat(masks).numpy()
+        kept = torch.rand(len(like), *own, generator=generator, dtype=like.dtype) >= module.p
+        yield (kept.to(like.dtype) / (1 - module.p)).expand(len(like), *shape).reshape(-1)

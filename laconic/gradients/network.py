@@ -1,28 +1,20 @@
-"""Plain networks, translated for the compiled kernels: convolutions, linear layers, ReLU, pooling, dropout.
-
-An activation is stored in blocks of as many examples as a vector register has lanes. Images are [block, channel, row, column,
-lane], with zeros around them where the next convolution pads. Vectors are [entry, block, lane], so that a linear layer is a
-convolution over blocks.
-"""
+"""Plain networks: sequences of convolutions, linear layers, ReLU, pooling and dropout."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from laconic.core.layout import Layout
 from laconic.gradients.base import has_hooks
 
 Shape = tuple[int, ...]
-_DROPOUTS = (nn.Dropout, nn.Dropout2d)
-_POOLS = (nn.MaxPool2d, nn.AvgPool2d)
+DROPOUTS = (nn.Dropout, nn.Dropout2d)
+POOLS = (nn.MaxPool2d, nn.AvgPool2d)
 
 
 @dataclass(frozen=True)
@@ -69,7 +61,7 @@ def _result_shape(module: Any, shape: Shape) -> Shape | None:
     kind = type(module)
     if kind in (nn.ReLU, nn.Identity):
         return shape
-    if kind in _DROPOUTS and module.p < 1 and (kind is nn.Dropout or len(shape) == 3):
+    if kind in DROPOUTS and module.p < 1 and (kind is nn.Dropout or len(shape) == 3):
         return shape
     if kind is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
         return (prod(shape),)
@@ -77,8 +69,8 @@ def _result_shape(module: Any, shape: Shape) -> Shape | None:
         return (module.out_features,)
     if len(shape) != 3:
         return None
-    if kind in _POOLS and _is_plain_pool(module):
-        result = tuple(size // window for size, window in zip(shape[1:], _pair(module.kernel_size), strict=True))
+    if kind in POOLS and _is_plain_pool(module):
+        result = tuple(size // window for size, window in zip(shape[1:], pair(module.kernel_size), strict=True))
         return (shape[0], *result) if min(result) else None
     if kind is nn.Conv2d and _is_plain_convolution(module) and shape[0] == module.in_channels:
         sizes = zip(shape[1:], module.padding, module.kernel_size, strict=True)
@@ -87,14 +79,14 @@ def _result_shape(module: Any, shape: Shape) -> Shape | None:
     return None
 
 
-def _pair(value: Any) -> tuple[int, int]:
+def pair(value: Any) -> tuple[int, int]:
     return value if isinstance(value, tuple) else (value, value)
 
 
 def _is_plain_pool(module: Any) -> bool:
-    plain = _pair(module.stride) == _pair(module.kernel_size) and _pair(module.padding) == (0, 0)
+    plain = pair(module.stride) == pair(module.kernel_size) and pair(module.padding) == (0, 0)
     if type(module) is nn.MaxPool2d:
-        return plain and _pair(module.dilation) == (1, 1) and not (module.ceil_mode or module.return_indices)
+        return plain and pair(module.dilation) == (1, 1) and not (module.ceil_mode or module.return_indices)
     return plain and not module.ceil_mode and module.divisor_override is None
 
 
@@ -118,159 +110,4 @@ def _reordered(layers: list[Layer]) -> list[Layer]:
 
 
 def _keeps_all(module: Any) -> bool:
-    return type(module) in _DROPOUTS and module.p == 0
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where an activation is stored, and the strides between its entries."""
-
-    start: int
-    shape: Shape
-    padding: tuple[int, int]
-    blocks: int
-    lanes: int
-    flat: bool
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Channels, rows and columns, without padding."""
-        channels, height, width = self.shape if len(self.shape) == 3 else (self.shape[0], 1, 1)
-        return channels, height, width
-
-    @property
-    def strides(self) -> tuple[int, int, int, int]:
-        """Of blocks, channels, rows and columns."""
-        channels, height, width = self.sizes
-        height, width = height + 2 * self.padding[0], width + 2 * self.padding[1]
-        step = self.lanes * (self.blocks if self.flat else 1)
-        block = self.lanes if self.flat else channels * height * width * step
-        return block, height * width * step, width * step, step
-
-    @property
-    def size(self) -> int:
-        """With padding and all blocks."""
-        block, channel, _, _ = self.strides
-        return self.sizes[0] * channel if self.flat else self.blocks * block
-
-    @property
-    def inside(self) -> int:
-        """The first entry that is not padding."""
-        _, _, row, step = self.strides
-        return self.start + self.padding[0] * row + self.padding[1] * step
-
-
-class Program:
-    """The operations of a network for batches of up to `blocks` blocks, and the memory that they work on."""
-
-    def __init__(self, layers: Sequence[Layer], layout: Layout, blocks: int) -> None:
-        from laconic.gradients import kernels
-
-        self.dtype = np.dtype(str(layout.dtype).removeprefix("torch."))
-        self.lanes, self.blocks = kernels.VECTOR_BYTES // self.dtype.itemsize, blocks
-        self.slots = {slot.name: slot.offset for slot in layout.parameters}
-        self.used, self.longest, self.widest = 0, 0, blocks
-        self.tables: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
-        self.operations: list[dict[str, int]] = []
-        self.masks: list[tuple[Any, Shape]] = []
-        self._translate(layers, kernels)
-        self.program = np.zeros(len(self.operations), kernels.OPERATION)
-        for record, operation in zip(self.program, self.operations, strict=True):
-            for name, value in operation.items():
-                record[name] = value
-        self.table = np.concatenate(self.tables)
-        self.values, self.gradients = self._zeros(self.used), self._zeros(self.used)
-        self.rows = self._zeros(self.longest * blocks * self.lanes)
-        self.constants = self._zeros((self.widest + 1) * self.lanes)
-        self.constants[self.lanes :] = 1
-
-    def _zeros(self, count: int) -> NDArray[Any]:
-        """Aligned to vectors."""
-        unit = 64 // self.dtype.itemsize
-        memory = np.zeros(count + unit, self.dtype)
-        start = -memory.ctypes.data // self.dtype.itemsize % unit
-        return memory[start : start + count]
-
-    def _place(self, shape: Shape, following: Sequence[Layer]) -> Place:
-        """Memory for an activation, as the next layer that is not computed in place reads it."""
-        weighted = (one.module for one in following if type(one.module) not in (nn.ReLU, *_DROPOUTS))
-        reader = next(weighted, None)
-        flat = reader is None or type(reader) is nn.Linear
-        padding = reader.padding if type(reader) is nn.Conv2d else (0, 0)
-        place = Place(self.used, shape, padding, self.blocks, self.lanes, flat)
-        self.used += place.size
-        return place
-
-    def _index(self, table: Any) -> int:
-        """The position of a new table."""
-        position = sum(map(len, self.tables))
-        self.tables.append(np.asarray(table, np.int64).reshape(-1))
-        return position
-
-    def _translate(self, layers: Sequence[Layer], kernels: Any) -> None:
-        place = self._place(layers[0].shape, layers)
-        self._add(kernels.INPUT, place, place)
-        for index, layer in enumerate(layers):
-            module, following = layer.module, layers[index + 1 :]
-            if type(module) is nn.ReLU:
-                self._add(kernels.RELU, place, place, source=place.start, size=place.size)
-            elif type(module) in _DROPOUTS:
-                mask = self._place(place.shape, layers[index:])
-                more = {"source": place.start, "size": place.size, "mask": mask.inside, "clear_mask": mask.start}
-                self._add(kernels.DROPOUT, place, place, **more)
-                self.masks.append((module, layer.shape))
-            elif type(module) in _POOLS:
-                place = self._pool(place, self._place(layer.result, following), _pair(module.kernel_size), module)
-            else:
-                place = self._product(place, layer, following, kernels)
-        self.output = place
-        self._add(kernels.OUTPUT, place, place)
-
-    def _pool(self, source: Place, target: Place, window: tuple[int, int], module: Any) -> Place:
-        from laconic.gradients import kernels
-
-        mean = int(type(module) is nn.AvgPool2d)
-        self._add(kernels.POOL, source, target, window_height=window[0], window_width=window[1], mean=mean)
-        return target
-
-    def _product(self, source: Place, layer: Layer, following: Sequence[Layer], kernels: Any) -> Place:
-        module, linear = layer.module, type(layer.module) is nn.Linear
-        target = self._place(layer.result, following)
-        copied = target.flat and not linear
-        if copied:  # a convolution writes images
-            target = Place(self.used, layer.result, (0, 0), self.blocks, self.lanes, False)
-            self.used += target.size
-        _, channel, row, step = source.strides
-        kernel = (1, 1) if linear else module.kernel_size
-        channels = source.size // step if linear else source.sizes[0]
-        inner = [np.arange(size) for size in (channels, *kernel)]
-        steps = (step, 0, 0) if linear else (channel, row, step)
-        taps = sum(np.ix_(*(index * stride for index, stride in zip(inner, steps, strict=True))))
-        count, outputs = taps.size, layer.result[0]
-        stride = -(-count // self.lanes) * self.lanes
-        examples = self.blocks * self.lanes
-        prefix = f"{layer.name}." if layer.name else ""
-        self._add(
-            kernels.PRODUCT, source, target,
-            source=source.start, clear=source.start, size=source.size, linear=int(linear), count=count,
-            weight=self.slots[f"{prefix}weight"], bias=self.slots.get(f"{prefix}bias", -1),
-            taps=self._index(taps), offsets=self._index(np.arange(outputs) * target.strides[1]), stride=stride,
-            examples=self._index(np.arange(examples) * stride), starts=self._index(np.arange(outputs) * count),
-            **({"blocks": 1, "height": 1, "width": self.blocks, "source_step": step} if linear else {}),
-        )
-        if linear:
-            self.longest = max(self.longest, stride)
-        else:
-            self.widest = max(self.widest, target.sizes[2])
-        if copied:
-            return self._pool(target, self._place(layer.result, following), (1, 1), None)
-        return target
-
-    def _add(self, kind: int, source: Place, target: Place, /, **more: int) -> None:
-        names = ("block", "channel", "row", "step")
-        channels, height, width = target.sizes
-        entry = {"kind": kind, "blocks": self.blocks, "channels": channels, "height": height, "width": width}
-        for side, place in (("source", source), ("target", target)):
-            entry |= {side: place.inside}
-            entry |= {f"{side}_{name}": stride for name, stride in zip(names, place.strides, strict=True)}
-        self.operations.append(entry | more)
+    return type(module) in DROPOUTS and module.p == 0

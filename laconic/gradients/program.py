@@ -1,0 +1,253 @@
+"""Plain networks as lists of operations for the compiled kernels. Import this module where it is used: it loads Numba.
+
+An activation is stored in blocks of as many examples as a vector register has lanes. Images are [block, channel, row, column,
+lane], with zeros around them where the next convolution pads. Vectors are [entry, block, lane], so that a linear layer is a
+convolution over blocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from laconic.core.layout import Layout
+from laconic.gradients import kernels
+from laconic.gradients.network import DROPOUTS, POOLS, Layer, Shape, pair
+from laconic.gradients.vectors import VECTOR_BYTES
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an activation is stored, and the strides between its entries."""
+
+    start: int
+    shape: Shape
+    padding: tuple[int, int]
+    blocks: int
+    lanes: int
+    flat: bool
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Channels, rows and columns, without padding."""
+        channels, height, width = self.shape if len(self.shape) == 3 else (self.shape[0], 1, 1)
+        return channels, height, width
+
+    @property
+    def strides(self) -> tuple[int, int, int, int]:
+        """Of blocks, channels, rows and columns."""
+        channels, height, width = self.sizes
+        height, width = height + 2 * self.padding[0], width + 2 * self.padding[1]
+        step = self.lanes * (self.blocks if self.flat else 1)
+        block = self.lanes if self.flat else channels * height * width * step
+        return block, height * width * step, width * step, step
+
+    @property
+    def size(self) -> int:
+        """With padding and all blocks."""
+        block, channel, _, _ = self.strides
+        return self.sizes[0] * channel if self.flat else self.blocks * block
+
+    @property
+    def inside(self) -> int:
+        """The first entry that is not padding."""
+        _, _, row, step = self.strides
+        return self.start + self.padding[0] * row + self.padding[1] * step
+
+
+Operation = dict[str, int]
+
+
+class Program:
+    """The operations of a network on batches of up to `blocks` blocks, and the memory that they work on."""
+
+    def __init__(self, layers: Sequence[Layer], layout: Layout, blocks: int) -> None:
+        self.dtype = np.dtype(str(layout.dtype).removeprefix("torch."))
+        self.lanes, self.blocks = VECTOR_BYTES // self.dtype.itemsize, blocks
+        self.slots = {slot.name: slot.offset for slot in layout.parameters}
+        self.masks: list[tuple[Any, Shape]] = []
+        """Dropout layers, and the shape of one example there."""
+        self._used, self._longest, self._widest = 0, 0, blocks
+        self._tables: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
+        self._forward: list[Operation] = []
+        self._backward: list[list[Operation]] = []
+        self.output = self._translate(layers)
+        self.whole = _records([*self._forward, *itertools.chain(*reversed(self._backward))])
+        self.forward = self.whole[: len(self._forward)]
+        self.tables = np.concatenate(self._tables)
+        self.values, self.gradients = self._zeros(self._used), self._zeros(self._used)
+        self.transposed = self._zeros(self._longest * blocks * self.lanes)
+        self.constants = self._zeros((self._widest + 1) * self.lanes)
+        self.constants[self.lanes :] = 1
+
+    def run(
+        self, operations: NDArray[Any], model: Tensor, inputs: Tensor, targets: Tensor, count: int,
+        result: Tensor, adds: int = 0, scale: float = 1.0,
+    ) -> float:
+        """Run all operations, or those of the forward pass. Returns the loss."""
+        arrays = model.numpy(), result.numpy(), self.values, self.gradients, self.transposed, self.constants
+        targets, none = targets.reshape(-1), np.empty
+        labels, wanted = (none(0, np.int64), targets.numpy()) if targets.is_floating_point() else (targets.numpy(), none(0, self.dtype))
+        number = self.dtype.type(scale)
+        return kernels.run(operations, self.tables, arrays, inputs.numpy(), labels, wanted, count, adds, number)
+
+    def _zeros(self, count: int) -> NDArray[Any]:
+        """Aligned to vectors."""
+        unit = 64 // self.dtype.itemsize
+        memory = np.zeros(count + unit, self.dtype)
+        start = -memory.ctypes.data // self.dtype.itemsize % unit
+        return memory[start : start + count]
+
+    def _place(self, shape: Shape, following: Sequence[Layer], image: bool = False) -> Place:
+        """Memory for an activation, as the next layer that is not computed in place reads it."""
+        readers = (one.module for one in following if type(one.module) not in (nn.ReLU, *DROPOUTS))
+        reader = next(readers, None)
+        flat = not image and (reader is None or type(reader) is nn.Linear)
+        padding = reader.padding if type(reader) is nn.Conv2d else (0, 0)
+        place = Place(self._used, shape, padding, self.blocks, self.lanes, flat)
+        self._used += place.size
+        return place
+
+    def _table(self, entries: Any) -> int:
+        """The position of a new table."""
+        position = sum(map(len, self._tables))
+        self._tables.append(np.asarray(entries, np.int64).reshape(-1))
+        return position
+
+    def _translate(self, layers: Sequence[Layer]) -> Place:
+        place = self._place(layers[0].shape, layers)
+        self._forward.append(self._operation(kernels.SPREAD, place, result=place))
+        for index, layer in enumerate(layers):
+            module, following = layer.module, layers[index + 1 :]
+            if type(module) is nn.ReLU:
+                whole = {"right_at": place.start, "size": place.size}
+                self._forward.append(self._operation(kernels.RELU, place, **whole))
+                self._add_backward(self._operation(kernels.RELU_BACK, place, **whole))
+            elif type(module) in DROPOUTS:
+                self._dropout(place, layer, layers[index:])
+            elif type(module) in POOLS:
+                place = self._pool(place, self._place(layer.result, following), module)
+            else:
+                place = self._product(place, layer, following)
+        self._backward.append([self._operation(kernels.LOSS, place, result=place)])
+        return place
+
+    def _add_backward(self, *operations: Operation) -> None:
+        """Nothing before the first trained layer needs a gradient."""
+        if self._backward:
+            self._backward.append([*operations])
+
+    def _dropout(self, place: Place, layer: Layer, following: Sequence[Layer]) -> None:
+        mask = self._place(place.shape, following)
+        whole = {"right_at": mask.start, "result_at": place.start, "size": place.size}
+        self._forward.append(self._operation(kernels.SPREAD, mask, result=mask))
+        self._forward.append(self._operation(kernels.MASK, place, result=kernels.VALUES, **whole))
+        self._add_backward(self._operation(kernels.MASK, place, result=kernels.GRADIENTS, **whole))
+        self.masks.append((layer.module, layer.shape))
+
+    def _pool(self, source: Place, target: Place, module: Any) -> Place:
+        window = pair(module.kernel_size)
+        more = {"window_height": window[0], "window_width": window[1], "mean": int(type(module) is nn.AvgPool2d)}
+        for kind, add in ((kernels.POOL, self._forward.append), (kernels.POOL_BACK, self._add_backward)):
+            add(self._operation(kind, target, right=source, result=target, **more))
+        return target
+
+    def _product(self, source: Place, layer: Layer, following: Sequence[Layer]) -> Place:
+        """A linear layer, or a convolution, which needs and writes images."""
+        module, linear = layer.module, type(layer.module) is nn.Linear
+        target = self._place(layer.result, following)
+        if target.flat and not linear:
+            image = self._product_into(self._place(layer.result, (), image=True), source, layer)
+            return self._pool(image, target, nn.AvgPool2d(1))
+        return self._product_into(target, source, layer)
+
+    def _product_into(self, target: Place, source: Place, layer: Layer) -> Place:
+        module, linear, outputs = layer.module, type(layer.module) is nn.Linear, layer.result[0]
+        _, channel, row, step = source.strides
+        # The positions of the inputs of one output, relative to the first one, and of the outputs for one input.
+        sizes = (prod(source.shape), 1, 1) if linear else (source.sizes[0], *module.kernel_size)
+        strides = (step, 0, 0) if linear else (channel, row, step)
+        taps = sum(np.ix_(*(np.arange(size) * stride for size, stride in zip(sizes, strides, strict=True))))
+        count = taps.size
+        inner, outer = self._table(taps), self._table(np.arange(outputs) * target.strides[1])
+        prefix = f"{layer.name}." if layer.name else ""
+        weight, bias = self.slots[f"{prefix}weight"], self.slots.get(f"{prefix}bias")
+        shape = {"blocks": 1, "height": 1, "width": self.blocks} if linear else {}
+        base = {"base": kernels.CONSTANTS} if bias is None else {"base": kernels.MODEL, "base_at": bias, "base_stride": 1}
+        self._forward.append(
+            self._operation(
+                kernels.MULTIPLY, target, right=source, result=target, right_at=source.start,
+                left=kernels.MODEL, left_at=weight, left_row=count, left_tap=1, taps=inner, count=count, offsets=outer, rows=outputs,
+                **base, **shape,
+            )
+        )  # fmt: skip
+        backward = []
+        if self._backward:
+            backward += [] if linear else [self._operation(kernels.CLEAR, source, result_at=source.start, size=source.size)]
+            backward.append(
+                self._operation(
+                    kernels.MULTIPLY, target, right=target, result=source, result_at=source.start,
+                    left=kernels.MODEL, left_at=weight, left_row=1, left_tap=count, taps=outer, count=outputs, offsets=inner, rows=count,
+                    base=kernels.CONSTANTS, former=kernels.KEEP if linear else kernels.ADD, **shape,
+                )
+                | {"right": kernels.GRADIENTS, "result": kernels.GRADIENTS}
+            )  # fmt: skip
+        of_output = {"left": kernels.GRADIENTS, "left_at": target.inside, "former": kernels.MOVE, "result": kernels.RESULT}
+        strides = {"left_block": target.strides[0], "left_row": target.strides[2], "offsets": outer, "rows": outputs}
+        if linear:
+            padded = -(-count // self.lanes) * self.lanes
+            self._longest = max(self._longest, padded)
+            examples = self.blocks * self.lanes
+            backward.append(self._operation(kernels.TRANSPOSE, source, right=source, rows=count, size=padded))
+            backward.append(
+                self._operation(
+                    kernels.MULTIPLY, target, left_row=step, left_tap=1, right=kernels.TRANSPOSED, base=kernels.CONSTANTS,
+                    taps=self._table(np.arange(examples) * padded), count=examples, rows=outputs,
+                    offsets=self._table(np.arange(outputs) * count), blocks=1, height=1, width=padded // self.lanes,
+                    last=count - padded + self.lanes, result_at=weight, **of_output,
+                )
+            )  # fmt: skip
+        else:
+            self._widest = max(self._widest, target.sizes[2])
+            backward.append(
+                self._operation(
+                    kernels.CORRELATE, target, right=source, right_at=source.start, taps=inner, count=count,
+                    result_at=weight, result_row=count, **of_output, **strides,
+                )
+            )  # fmt: skip
+        if bias is not None:
+            backward.append(
+                self._operation(
+                    kernels.CORRELATE, target, right=kernels.CONSTANTS, right_at=self.lanes, count=1,
+                    result_at=bias, result_row=1, **of_output, **strides, **shape,
+                )
+            )  # fmt: skip
+        self._backward.append(backward)
+        return target
+
+    def _operation(self, kind: int, looped: Place, **fields: Any) -> Operation:
+        """An operation with the sizes of a place. A place as operand stands for its values: position and strides."""
+        channels, height, width = looped.sizes
+        entry = {"kind": kind, "lanes": self.lanes, "last": self.lanes, "blocks": self.blocks}
+        entry |= {"channels": channels, "height": height, "width": width}
+        for side, place in fields.items():
+            if isinstance(place, Place):
+                names = ("block", "channel", "row", "step")
+                entry |= {side: kernels.VALUES, f"{side}_at": place.inside}
+                entry |= {f"{side}_{name}": stride for name, stride in zip(names, place.strides, strict=True)}
+        return entry | {name: value for name, value in fields.items() if not isinstance(value, Place)}
+
+
+def _records(operations: list[Operation]) -> NDArray[Any]:
+    records = np.zeros(len(operations), kernels.OPERATION)
+    for record, operation in zip(records, operations, strict=True):
+        for name, value in operation.items():
+            record[name] = value
+    return records
