@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from laconic.core.compiled import kernel
 from laconic.core.task import IGNORED
-from laconic.gradients.vectors import COLUMNS, ROWS, correlate, pool, pool_back, product, transpose
+from laconic.gradients.vectors import COLUMNS, ROWS, correlate, multiply_by, pool, pool_back, product, rectify, rectify_back, transpose
 
 MODEL, RESULT, VALUES, GRADIENTS, TRANSPOSED, CONSTANTS = range(6)
 """The arrays that operations work on."""
@@ -27,6 +27,8 @@ OPERATION = np.dtype(
     ]
 )
 """One operation: its kind, its sizes, and the arrays, positions and strides of its two operands and its result."""
+TAPS = 128
+"""The maximum number of inputs whose products are added at once, so that these inputs stay in the first-level cache."""
 _MOST_ROWS, _MOST_COLUMNS = ROWS[0], COLUMNS[0]
 
 
@@ -50,14 +52,15 @@ def _multiply(op: Any, arrays: Any, tables: Any, adds: int, scale: Any) -> None:
                 last = op.last if x + columns == op.width else op.lanes
                 start = op.right_at + block * op.right_block + y * op.right_row + x * op.lanes
                 target = op.result_at + block * op.result_block + y * op.result_row + x * op.lanes
-                row = 0
-                while row < op.rows:
-                    rows = _block(op.rows - row)
-                    first = op.left_at + row * op.left_row
-                    product(
-                        left, first, right, start, result, target, base, tables, op, row, adds, scale, rows, columns, last
-                    )
-                    row += rows
+                for tap in range(0, op.count, TAPS):
+                    taken, first = min(op.count - tap, TAPS), op.left_at + tap * op.left_tap
+                    former = 1 if tap else adds
+                    row = 0
+                    while row < op.rows:
+                        rows = _block(op.rows - row)
+                        start_row = first + row * op.left_row
+                        product(left, start_row, right, start, result, target, base, tables, op, tap, taken, row, former, scale, rows, columns, last)
+                        row += rows
                 x += columns
 
 
@@ -195,15 +198,11 @@ def run(
             _spread(op, inputs, used, count, values)
             used += count * op.channels * op.height * op.width
         elif kind == RELU:
-            for at in range(op.right_at, op.right_at + op.size):
-                values[at] = 0 if values[at] < 0 else values[at]
+            rectify(values, op.right_at, op.size // op.lanes)
         elif kind == RELU_BACK:
-            for at in range(op.right_at, op.right_at + op.size):
-                gradients[at] = gradients[at] if values[at] > 0 else 0
+            rectify_back(values, gradients, op.right_at, op.size // op.lanes)
         elif kind == MASK:
-            masked = arrays[op.result]
-            for at in range(op.size):
-                masked[op.result_at + at] *= values[op.right_at + at]
+            multiply_by(arrays[op.result], op.result_at, values, op.right_at, op.size // op.lanes)
         elif kind == POOL or kind == POOL_BACK:
             _pool(op, values, gradients)
         elif kind == CLEAR:

@@ -156,11 +156,12 @@ def _for_sizes(e: _Emitter, emit: Callable[[int, int], None]) -> None:
     builder.position_at_end(end)
 
 
-@_emitted("left left_at right right_at result result_at base tables op row adds scale rows columns last")
+@_emitted("left left_at right right_at result result_at base tables op first taken row adds scale rows columns last")
 def product(e: Any) -> None:
     """A block of a matrix product, whose columns are vectors: result = base + scale * left @ right.
 
-    Row r of the result starts at tables[offsets + r]; row k of `right` at tables[taps + k]. The base is a number for each
+    Row r of the result starts at tables[offsets + r]; row k of `right` at tables[taps + k]. The sum is over `taken` rows k from
+    `first` on. The base is a number for each
     row, or the former result if `adds`. Only `last` lanes of the last column are written.
     """
     builder = e.builder
@@ -168,8 +169,8 @@ def product(e: Any) -> None:
     def emit(rows: int, columns: int) -> None:
         sums = e.variables(rows * columns, e.zero)
         lines = [e.times(e.left_row, row) for row in range(rows)]
-        tap_stride, taps = e.left_tap, e.at(e.tables, e.taps)
-        with e.loop(e.count) as tap:
+        tap_stride, taps = e.left_tap, e.at(e.tables, e.taps, e.first)
+        with e.loop(e.taken) as tap:
             source = e.at(e.right, e.right_at, builder.load(e.at(taps, tap)))
             vectors = [e.load(e.at(source, e.lanes * column)) for column in range(columns)]
             factor = e.at(e.left, e.left_at, e.times(tap, tap_stride))
@@ -226,6 +227,32 @@ def correlate(e: Any) -> None:
             builder.store(builder.fadd(old, builder.fmul(e.scale, total)), address)
 
     _for_sizes(e, emit)
+
+
+@_emitted("values start count")
+def rectify(e: Any) -> None:
+    """ReLU, in place. NaN stays."""
+    with e.loop(e.count) as index:
+        address = e.at(e.values, e.start, e.times(index, e.lanes))
+        value = e.load(address)
+        e.store(e.builder.select(e.builder.fcmp_ordered("<", value, e.zero), e.zero, value), address)
+
+
+@_emitted("values gradients start count")
+def rectify_back(e: Any) -> None:
+    """The gradient of ReLU, in place: 0 where the value is 0."""
+    with e.loop(e.count) as index:
+        value, address = (e.at(array, e.start, e.times(index, e.lanes)) for array in (e.values, e.gradients))
+        positive = e.builder.fcmp_ordered(">", e.load(value), e.zero)
+        e.store(e.builder.select(positive, e.load(address), e.zero), address)
+
+
+@_emitted("values start factors factors_at count")
+def multiply_by(e: Any) -> None:
+    """values *= factors, in place."""
+    with e.loop(e.count) as index:
+        address, other = e.at(e.values, e.start, e.times(index, e.lanes)), e.at(e.factors, e.factors_at, e.times(index, e.lanes))
+        e.store(e.builder.fmul(e.load(address), e.load(other)), address)
 
 
 @_emitted("values values_at result result_at op")
