@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 WIDE = bool(llvm.get_host_cpu_features().get("avx512f"))
 VECTOR_BYTES = 64 if WIDE else 32
-ROWS, COLUMNS = ((6, 4, 2, 1), (4, 3, 2, 1)) if WIDE else ((4, 2, 1), (3, 2, 1))
+ROWS, COLUMNS = ((6, 4, 2, 1), (4, 2, 1)) if WIDE else ((4, 2, 1), (3, 2, 1))
 """Sizes of the blocks of sums that are kept in registers: 24 of 32 registers, or 12 of 16."""
 _INDEX, _LANE, _BIT = ir.IntType(64), ir.IntType(32), ir.IntType(1)
 
