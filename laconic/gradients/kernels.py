@@ -10,7 +10,18 @@ from numpy.typing import NDArray
 
 from laconic.core.compiled import kernel
 from laconic.core.task import IGNORED
-from laconic.gradients.vectors import COLUMNS, ROWS, correlate, multiply_by, pool, pool_back, product, rectify, rectify_back, transpose
+from laconic.gradients.vectors import (
+    COLUMNS,
+    ROWS,
+    correlate,
+    multiply_by,
+    pool,
+    pool_back,
+    product,
+    rectify,
+    rectify_back,
+    transpose,
+)
 
 MODEL, RESULT, VALUES, GRADIENTS, TRANSPOSED, CONSTANTS = range(6)
 """The arrays that operations work on."""
@@ -63,7 +74,25 @@ def _multiply(op: Any, arrays: Any, tables: Any, adds: int, scale: Any) -> None:
                     while row < op.rows:
                         rows = _block(op.rows - row, ROWS[0])
                         start_row = first + row * op.left_row
-                        product(left, start_row, right, start, result, target, base, tables, op, tap, taken, row, former, scale, rows, columns, last)
+                        product(
+                            left,
+                            start_row,
+                            right,
+                            start,
+                            result,
+                            target,
+                            base,
+                            tables,
+                            op,
+                            tap,
+                            taken,
+                            row,
+                            former,
+                            scale,
+                            rows,
+                            columns,
+                            last,
+                        )
                         row += rows
                 x += columns
 
@@ -102,7 +131,9 @@ def _pool(op: Any, values: Any, gradients: Any) -> None:
 
 
 @_inlined
-def _transpose(source: Any, at: int, stride: int, rows: int, columns: int, lanes: int, to: Any, begin: int, step: int) -> None:
+def _transpose(
+    source: Any, at: int, stride: int, rows: int, columns: int, lanes: int, to: Any, begin: int, step: int
+) -> None:
     """to[begin + c * step + r] = source[at + r * stride + c], in squares of vectors where that is possible."""
     for row in range(0, rows, lanes):
         full = 0
@@ -213,9 +244,21 @@ def run(
             gradients[op.result_at : op.result_at + op.size] = 0
         elif kind == TRANSPOSE:
             _transpose(
-                values, op.right_at, op.right_step, op.rows, op.blocks * op.lanes, op.lanes, arrays[TRANSPOSED], 0, op.size
+                values,
+                op.right_at,
+                op.right_step,
+                op.rows,
+                op.blocks * op.lanes,
+                op.lanes,
+                arrays[TRANSPOSED],
+                0,
+                op.size,
             )
         else:
             entropy = len(labels) > 0
-            loss = _cross_entropy(op, values, gradients, labels, count) if entropy else _squared_error(op, values, gradients, targets, count)
+            loss = (
+                _cross_entropy(op, values, gradients, labels, count)
+                if entropy
+                else _squared_error(op, values, gradients, targets, count)
+            )
     return loss

@@ -27,6 +27,12 @@ class Layer:
     result: Shape
 
 
+def may_be_plain(module: nn.Module) -> bool:
+    """Whether all layers are of kinds that can be supported, and all parameters are trained."""
+    kinds = (nn.Sequential, nn.Conv2d, nn.Linear, nn.ReLU, nn.Flatten, nn.Identity, *DROPOUTS, *POOLS)
+    return all(type(child) in kinds for child in module.modules()) and all(p.requires_grad for p in module.parameters())
+
+
 def layers_of(module: nn.Module, shape: Shape, layout: Layout) -> list[Layer] | None:
     """The layers of a plain network for examples of this shape; None if the network is not supported."""
     trained = {slot.name for slot in layout.parameters}
@@ -110,4 +116,4 @@ def _reordered(layers: list[Layer]) -> list[Layer]:
 
 
 def _keeps_all(module: Any) -> bool:
-    return type(module) in DROPOUTS and module.p == 0
+    return type(module) in DROPOUTS and (module.p == 0 or not module.training)

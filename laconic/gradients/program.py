@@ -14,6 +14,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -86,17 +87,31 @@ class Program:
         self.transposed = self._zeros(self._longest * blocks * self.lanes)
         self.constants = self._zeros((self._widest + 1) * self.lanes)
         self.constants[self.lanes :] = 1
+        self._no_labels, self._no_targets = np.empty(0, np.int64), np.empty(0, self.dtype)
 
-    def run(
-        self, operations: NDArray[Any], model: Tensor, inputs: Tensor, targets: Tensor, count: int,
-        result: Tensor, adds: int = 0, scale: float = 1.0,
-    ) -> float:
-        """Run all operations, or those of the forward pass. Returns the loss."""
+    def train(self, model: Tensor, inputs: Tensor, targets: Tensor, result: Tensor, adds: bool, scale: float) -> float:
+        """Write `scale` times the gradient to `result`, or add it there. Returns the loss."""
+        labels, wanted = self._no_labels, self._no_targets
+        if targets.is_floating_point():
+            wanted = targets.reshape(-1).numpy()
+        else:
+            labels = targets.numpy()
+        return self._run(self.whole, model, inputs, labels, wanted, len(targets), result, adds, scale)
+
+    def outputs(self, model: Tensor, inputs: Tensor, count: int) -> Tensor:
+        """The outputs [count, n] of the network."""
+        self._run(self.forward, model, inputs, self._no_labels, self._no_targets, count, model, False, 1.0)
+        place = self.output
+        rows = self.values[place.start : place.start + place.size].reshape(prod(place.shape), -1)
+        return torch.from_numpy(rows[:, :count].T.copy())
+
+    def _run(
+        self, operations: Any, model: Tensor, inputs: Tensor, labels: Any, targets: Any, count: int, result: Tensor,
+        adds: bool, scale: float,
+    ) -> float:  # fmt: skip
         arrays = model.numpy(), result.numpy(), self.values, self.gradients, self.transposed, self.constants
-        targets, none = targets.reshape(-1), np.empty
-        labels, wanted = (none(0, np.int64), targets.numpy()) if targets.is_floating_point() else (targets.numpy(), none(0, self.dtype))
-        number = self.dtype.type(scale)
-        return kernels.run(operations, self.tables, arrays, inputs.numpy(), labels, wanted, count, adds, number)
+        scale = self.dtype.type(scale)
+        return kernels.run(operations, self.tables, arrays, inputs.numpy(), labels, targets, count, int(adds), scale)
 
     def _zeros(self, count: int) -> NDArray[Any]:
         """Aligned to vectors."""
@@ -180,7 +195,9 @@ class Program:
         prefix = f"{layer.name}." if layer.name else ""
         weight, bias = self.slots[f"{prefix}weight"], self.slots.get(f"{prefix}bias")
         shape = {"blocks": 1, "height": 1, "width": self.blocks} if linear else {}
-        base = {"base": kernels.CONSTANTS} if bias is None else {"base": kernels.MODEL, "base_at": bias, "base_stride": 1}
+        base = (
+            {"base": kernels.CONSTANTS} if bias is None else {"base": kernels.MODEL, "base_at": bias, "base_stride": 1}
+        )
         self._forward.append(
             self._operation(
                 kernels.MULTIPLY, target, right=source, result=target, right_at=source.start,
@@ -190,7 +207,9 @@ class Program:
         )  # fmt: skip
         backward = []
         if self._backward:
-            backward += [] if linear else [self._operation(kernels.CLEAR, source, result_at=source.start, size=source.size)]
+            backward += (
+                [] if linear else [self._operation(kernels.CLEAR, source, result_at=source.start, size=source.size)]
+            )
             backward.append(
                 self._operation(
                     kernels.MULTIPLY, target, right=target, result=source, result_at=source.start,
@@ -199,7 +218,12 @@ class Program:
                 )
                 | {"right": kernels.GRADIENTS, "result": kernels.GRADIENTS}
             )  # fmt: skip
-        of_output = {"left": kernels.GRADIENTS, "left_at": target.inside, "former": kernels.MOVE, "result": kernels.RESULT}
+        of_output = {
+            "left": kernels.GRADIENTS,
+            "left_at": target.inside,
+            "former": kernels.MOVE,
+            "result": kernels.RESULT,
+        }
         strides = {"left_block": target.strides[0], "left_row": target.strides[2], "offsets": outer, "rows": outputs}
         if linear:
             padded = -(-count // self.lanes) * self.lanes

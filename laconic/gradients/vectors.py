@@ -251,7 +251,10 @@ def rectify_back(e: Any) -> None:
 def multiply_by(e: Any) -> None:
     """values *= factors, in place."""
     with e.loop(e.count) as index:
-        address, other = e.at(e.values, e.start, e.times(index, e.lanes)), e.at(e.factors, e.factors_at, e.times(index, e.lanes))
+        address, other = (
+            e.at(e.values, e.start, e.times(index, e.lanes)),
+            e.at(e.factors, e.factors_at, e.times(index, e.lanes)),
+        )
         e.store(e.builder.fmul(e.load(address), e.load(other)), address)
 
 
