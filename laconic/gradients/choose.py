@@ -15,7 +15,7 @@ from laconic.gradients.numerics import Numerics
 from laconic.gradients.stacked import can_be_stacked
 from laconic.gradients.strategies import make_gradients
 
-TOLERANCE = 1e-3
+TOLERANCE, CLOSE = 1e-3, 1e-5
 MOST_PARAMETERS = 2_000_000
 """Larger models are not faster in batches, and a matrix of many of them takes too much memory."""
 
@@ -23,8 +23,9 @@ MOST_PARAMETERS = 2_000_000
 def resolve_numerics(numerics: Numerics, task: Task, layout: Layout, stochastic: Stochastic, batch: Batch) -> Numerics:
     """Replace the strategy `auto`.
 
-    Plain networks use compiled kernels, if a trial on `batch` agrees with the strategy `loop`. Small models whose parameters are all in linear layers are batched over clients, if a trial on `batch` agrees with the
-    strategy `loop`. All other models, and all models in bfloat16, use `loop`.
+    Each choice needs a trial on `batch` that agrees with the strategy `loop`. Plain networks use compiled kernels. Other
+    small models whose parameters are all in linear layers are batched over clients. All other models, and all models in
+    bfloat16, use `loop`.
     """
     if numerics.strategy != "auto":
         return numerics
@@ -32,10 +33,8 @@ def resolve_numerics(numerics: Numerics, task: Task, layout: Layout, stochastic:
     if numerics.dtype == "bfloat16":
         # The last bits of bfloat16 are too coarse for a comparison of strategies.
         return numerics.model_copy(update={"strategy": strategy})
-    if stochastic != "serial" and is_plain(task, layout, batch):
-        trial = _Trial(task, layout, stochastic, batch)
-        if trial.agrees("compiled", 1e-5):
-            return numerics.model_copy(update={"strategy": "compiled"})
+    if is_plain(task, layout, batch) and _Trial(task, layout, stochastic, batch).agrees("compiled", CLOSE):
+        return numerics.model_copy(update={"strategy": "compiled"})
     if can_be_stacked(task.module) and stochastic != "serial" and layout.size <= MOST_PARAMETERS:
         # A trial, since vmap fails on data-dependent control flow, and models may mix the examples of a batch.
         trial = _Trial(task, layout, stochastic, batch)

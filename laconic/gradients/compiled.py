@@ -1,4 +1,4 @@
-"""Plain networks by compiled kernels: gradients and outputs, one call for each client and step, without the interpreter lock."""
+"""Plain networks by compiled kernels: a call computes one client's gradient, without the interpreter lock."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class CompiledNetwork:
 
     def program(self, inputs: Tensor) -> Program:
         """The program for inputs that are supported."""
-        from laconic.gradients.program import VECTOR_BYTES, Program
+        from laconic.gradients.program import Program
+        from laconic.gradients.vectors import VECTOR_BYTES
 
         shape = tuple(inputs.shape[1:])
         blocks = -(-len(inputs) * inputs.element_size() // VECTOR_BYTES)
@@ -160,5 +161,5 @@ class CompiledOutputs:
         network: CompiledNetwork = self._local.network
         if not network.supports(inputs):
             return None
-        parts = inputs.split(SLICE)
+        parts = torch.split(inputs, SLICE)
         return torch.cat([network.program(part).outputs(self.model, part.reshape(-1), len(part)) for part in parts])

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from laconic.core.compiled import kernel
+from laconic.core.compiled import Function, kernel
 from laconic.core.task import IGNORED
 from laconic.gradients.vectors import (
     COLUMNS,
     ROWS,
+    TAPS,
     correlate,
     multiply_by,
     pool,
@@ -28,23 +29,18 @@ MODEL, RESULT, VALUES, GRADIENTS, TRANSPOSED, CONSTANTS = range(6)
 SPREAD, MULTIPLY, CORRELATE, RELU, RELU_BACK, MASK, POOL, POOL_BACK, CLEAR, TRANSPOSE, LOSS = range(11)
 KEEP, ADD, MOVE = range(3)
 """What happens to the former result: it is replaced; added to; or replaced by the gradient, or moved by it."""
-OPERATION = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            "kind lanes blocks channels height width size last count taps offsets rows former left left_at left_block left_row "
-            "left_tap right right_at right_block right_channel right_row right_step result result_at result_block "
-            "result_channel result_row result_step base base_at base_stride window_height window_width mean"
-        ).split()
-    ]
-)
+_FIELDS = """
+kind lanes blocks channels height width size last count taps offsets rows former left left_at left_block left_row left_tap
+right right_at right_block right_channel right_row right_step result result_at result_block result_channel result_row
+result_step base base_at base_stride window_height window_width mean
+"""
+OPERATION = np.dtype([(name, np.int64) for name in _FIELDS.split()])
 """One operation: its kind, its sizes, and the arrays, positions and strides of its two operands and its result."""
-TAPS = 128
-"""The maximum number of inputs whose products are added at once, so that these inputs stay in the first-level cache."""
 
 
-_inlined: Any = numba.njit(inline="always")
-"""Decorator: compile as a part of the caller, and not by itself as well, which halves the time."""
+def _inlined(function: Function) -> Function:
+    """Decorator: compile as a part of the caller only. Compiling the function by itself as well takes seconds."""
+    return cast(Function, numba.njit(inline="always")(function))
 
 
 @_inlined
@@ -59,42 +55,39 @@ def _block(remaining: int, most: int) -> int:
 def _multiply(op: Any, arrays: Any, tables: Any, adds: int, scale: Any) -> None:
     """A matrix product for every row of an image: a convolution, a linear layer, or their gradients."""
     left, right, result, base = arrays[op.left], arrays[op.right], arrays[op.result], arrays[op.base]
-    for block in range(op.blocks):
-        for y in range(op.height):
-            x = 0
-            while x < op.width:
-                columns = _block(op.width - x, COLUMNS[0])
-                last = op.last if x + columns == op.width else op.lanes
-                start = op.right_at + block * op.right_block + y * op.right_row + x * op.lanes
-                target = op.result_at + block * op.result_block + y * op.result_row + x * op.lanes
-                for tap in range(0, op.count, TAPS):
-                    taken, first = min(op.count - tap, TAPS), op.left_at + tap * op.left_tap
-                    former = 1 if tap else adds
-                    row = 0
-                    while row < op.rows:
-                        rows = _block(op.rows - row, ROWS[0])
-                        start_row = first + row * op.left_row
-                        product(
-                            left,
-                            start_row,
-                            right,
-                            start,
-                            result,
-                            target,
-                            base,
-                            tables,
-                            op,
-                            tap,
-                            taken,
-                            row,
-                            former,
-                            scale,
-                            rows,
-                            columns,
-                            last,
-                        )
-                        row += rows
-                x += columns
+    for line in range(op.blocks * op.height):
+        block, y = divmod(line, op.height)
+        x = 0
+        while x < op.width:
+            columns = _block(op.width - x, COLUMNS[0])
+            last = op.last if x + columns == op.width else op.lanes
+            start = op.right_at + block * op.right_block + y * op.right_row + x * op.lanes
+            to = op.result_at + block * op.result_block + y * op.result_row + x * op.lanes
+            for tap in range(0, op.count, TAPS):
+                row, former = 0, 1 if tap else adds
+                while row < op.rows:
+                    rows = _block(op.rows - row, ROWS[0])
+                    at = op.left_at + tap * op.left_tap + row * op.left_row
+                    product(
+                        left,
+                        at,
+                        right,
+                        start,
+                        result,
+                        to,
+                        base,
+                        tables,
+                        op,
+                        tap,
+                        row,
+                        former,
+                        scale,
+                        rows,
+                        columns,
+                        last,
+                    )
+                    row += rows
+            x += columns
 
 
 @_inlined
@@ -200,7 +193,7 @@ def _squared_error(op: Any, values: Any, gradients: Any, targets: Any, count: in
             difference = values[at] - targets[example * op.channels + channel]
             loss += difference * difference
             gradients[at] = 2 * difference / values.dtype.type(size)
-    return loss / size
+    return float(loss / size)
 
 
 @kernel
@@ -217,13 +210,14 @@ def run(
 ) -> float:
     """Run all operations for the first `count` examples of `inputs`, which has the dropout masks after them.
 
-    Returns the loss: cross-entropy with `labels`, or without them the squared error. If `adds`, `scale` times the gradient is added to the result, else it replaces it.
+    Returns the loss: cross-entropy with `labels`, or without them the squared error. If `adds`, `scale` times the
+    gradient is added to the result, else it replaces the result.
     """
     values, gradients, loss, used = arrays[VALUES], arrays[GRADIENTS], np.nan, 0
     for index in range(len(program)):
         op = program[index]
         kind = op.kind
-        if kind == MULTIPLY or kind == CORRELATE:
+        if kind in (MULTIPLY, CORRELATE):
             own_adds, own_scale = (adds, scale) if op.former == MOVE else (op.former, values.dtype.type(1))
             if kind == MULTIPLY:
                 _multiply(op, arrays, tables, own_adds, own_scale)
@@ -238,7 +232,7 @@ def run(
             rectify_back(values, gradients, op.right_at, op.size // op.lanes)
         elif kind == MASK:
             multiply_by(arrays[op.result], op.result_at, values, op.right_at, op.size // op.lanes)
-        elif kind == POOL or kind == POOL_BACK:
+        elif kind in (POOL, POOL_BACK):
             _pool(op, values, gradients)
         elif kind == CLEAR:
             gradients[op.result_at : op.result_at + op.size] = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -86,6 +87,7 @@ def _result_shape(module: Any, shape: Shape) -> Shape | None:
 
 
 def pair(value: Any) -> tuple[int, int]:
+    """The two sizes of a window."""
     return value if isinstance(value, tuple) else (value, value)
 
 
@@ -108,7 +110,7 @@ def _is_plain_convolution(module: nn.Conv2d) -> bool:
 def _reordered(layers: list[Layer]) -> list[Layer]:
     """ReLU after max-pooling instead of before: the same values and gradients, on a smaller image."""
     layers = [one for one in layers if type(one.module) not in (nn.Identity, nn.Flatten) and not _keeps_all(one.module)]
-    for index, (one, other) in enumerate(zip(layers, layers[1:], strict=False)):
+    for index, (one, other) in enumerate(itertools.pairwise(layers)):
         if type(one.module) is nn.ReLU and type(other.module) is nn.MaxPool2d:
             layers[index] = other
             layers[index + 1] = Layer(one.name, one.module, other.result, other.result)

@@ -1,8 +1,8 @@
 """Plain networks as lists of operations for the compiled kernels. Import this module where it is used: it loads Numba.
 
-An activation is stored in blocks of as many examples as a vector register has lanes. Images are [block, channel, row, column,
-lane], with zeros around them where the next convolution pads. Vectors are [entry, block, lane], so that a linear layer is a
-convolution over blocks.
+An activation is stored in blocks of as many examples as a vector register has lanes. Images are [block, channel, row,
+column, lane], with zeros around them where the next convolution pads. Vectors are [entry, block, lane], so that a linear
+layer is a convolution over blocks.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class Place:
 
 
 Operation = dict[str, int]
+_NO_BASE = {"base": kernels.CONSTANTS, "base_at": 0, "base_stride": 0}
 
 
 class Program:
@@ -96,22 +97,20 @@ class Program:
             wanted = targets.reshape(-1).numpy()
         else:
             labels = targets.numpy()
-        return self._run(self.whole, model, inputs, labels, wanted, len(targets), result, adds, scale)
+        scale = self.dtype.type(scale)
+        return self._run(self.whole, model, inputs, result, labels, wanted, len(targets), int(adds), scale)
 
     def outputs(self, model: Tensor, inputs: Tensor, count: int) -> Tensor:
         """The outputs [count, n] of the network."""
-        self._run(self.forward, model, inputs, self._no_labels, self._no_targets, count, model, False, 1.0)
+        one = self.dtype.type(1)
+        self._run(self.forward, model, inputs, model, self._no_labels, self._no_targets, count, 0, one)
         place = self.output
         rows = self.values[place.start : place.start + place.size].reshape(prod(place.shape), -1)
         return torch.from_numpy(rows[:, :count].T.copy())
 
-    def _run(
-        self, operations: Any, model: Tensor, inputs: Tensor, labels: Any, targets: Any, count: int, result: Tensor,
-        adds: bool, scale: float,
-    ) -> float:  # fmt: skip
+    def _run(self, operations: Any, model: Tensor, inputs: Tensor, result: Tensor, *rest: Any) -> float:
         arrays = model.numpy(), result.numpy(), self.values, self.gradients, self.transposed, self.constants
-        scale = self.dtype.type(scale)
-        return kernels.run(operations, self.tables, arrays, inputs.numpy(), labels, targets, count, int(adds), scale)
+        return kernels.run(operations, self.tables, arrays, inputs.numpy(), *rest)
 
     def _zeros(self, count: int) -> NDArray[Any]:
         """Aligned to vectors."""
@@ -125,7 +124,7 @@ class Program:
         readers = (one.module for one in following if type(one.module) not in (nn.ReLU, *DROPOUTS))
         reader = next(readers, None)
         flat = not image and (reader is None or type(reader) is nn.Linear)
-        padding = reader.padding if type(reader) is nn.Conv2d else (0, 0)
+        padding: Any = reader.padding if type(reader) is nn.Conv2d else (0, 0)
         place = Place(self._used, shape, padding, self.blocks, self.lanes, flat)
         self._used += place.size
         return place
@@ -175,86 +174,68 @@ class Program:
         return target
 
     def _product(self, source: Place, layer: Layer, following: Sequence[Layer]) -> Place:
-        """A linear layer, or a convolution, which needs and writes images."""
-        module, linear = layer.module, type(layer.module) is nn.Linear
+        """A linear layer, or a convolution, which always writes images."""
         target = self._place(layer.result, following)
-        if target.flat and not linear:
-            image = self._product_into(self._place(layer.result, (), image=True), source, layer)
-            return self._pool(image, target, nn.AvgPool2d(1))
-        return self._product_into(target, source, layer)
+        if type(layer.module) is nn.Linear:
+            self._multiply(source, target, layer)
+        elif target.flat:
+            image = self._place(layer.result, (), image=True)
+            self._multiply(source, image, layer)
+            self._pool(image, target, nn.AvgPool2d(1))
+        else:
+            self._multiply(source, target, layer)
+        return target
 
-    def _product_into(self, target: Place, source: Place, layer: Layer) -> Place:
-        module, linear, outputs = layer.module, type(layer.module) is nn.Linear, layer.result[0]
-        _, channel, row, step = source.strides
-        # The positions of the inputs of one output, relative to the first one, and of the outputs for one input.
-        sizes = (prod(source.shape), 1, 1) if linear else (source.sizes[0], *module.kernel_size)
-        strides = (step, 0, 0) if linear else (channel, row, step)
-        taps = sum(np.ix_(*(np.arange(size) * stride for size, stride in zip(sizes, strides, strict=True))))
-        count = taps.size
-        inner, outer = self._table(taps), self._table(np.arange(outputs) * target.strides[1])
+    def _multiply(self, source: Place, target: Place, layer: Layer) -> None:
+        linear, outputs = type(layer.module) is nn.Linear, layer.result[0]
         prefix = f"{layer.name}." if layer.name else ""
         weight, bias = self.slots[f"{prefix}weight"], self.slots.get(f"{prefix}bias")
+        taps = _taps(source, None if linear else layer.module.kernel_size)
+        inputs = len(taps)
+        of_inputs, of_outputs = self._table(taps), self._table(np.arange(outputs) * target.strides[1])
         shape = {"blocks": 1, "height": 1, "width": self.blocks} if linear else {}
-        base = (
-            {"base": kernels.CONSTANTS} if bias is None else {"base": kernels.MODEL, "base_at": bias, "base_stride": 1}
-        )
-        self._forward.append(
-            self._operation(
-                kernels.MULTIPLY, target, right=source, result=target, right_at=source.start,
-                left=kernels.MODEL, left_at=weight, left_row=count, left_tap=1, taps=inner, count=count, offsets=outer, rows=outputs,
-                **base, **shape,
-            )
-        )  # fmt: skip
-        backward = []
+        model, begin = {"left": kernels.MODEL, "left_at": weight}, {"right_at": source.start}
+        base = {"base": kernels.MODEL, "base_at": bias, "base_stride": 1} if bias is not None else _NO_BASE
+        sizes = {"taps": of_inputs, "count": inputs, "left_row": inputs, "left_tap": 1}
+        sizes |= {"offsets": of_outputs, "rows": outputs, **shape, **model, **begin, **base}
+        self._forward.append(self._operation(kernels.MULTIPLY, target, right=source, result=target, **sizes))
+        backward: list[Operation] = []
         if self._backward:
-            backward += (
-                [] if linear else [self._operation(kernels.CLEAR, source, result_at=source.start, size=source.size)]
-            )
-            backward.append(
-                self._operation(
-                    kernels.MULTIPLY, target, right=target, result=source, result_at=source.start,
-                    left=kernels.MODEL, left_at=weight, left_row=1, left_tap=count, taps=outer, count=outputs, offsets=inner, rows=count,
-                    base=kernels.CONSTANTS, former=kernels.KEEP if linear else kernels.ADD, **shape,
-                )
-                | {"right": kernels.GRADIENTS, "result": kernels.GRADIENTS}
-            )  # fmt: skip
-        of_output = {
-            "left": kernels.GRADIENTS,
-            "left_at": target.inside,
-            "former": kernels.MOVE,
-            "result": kernels.RESULT,
-        }
-        strides = {"left_block": target.strides[0], "left_row": target.strides[2], "offsets": outer, "rows": outputs}
+            whole = {"result_at": source.start, "size": source.size}
+            backward += [] if linear else [self._operation(kernels.CLEAR, source, **whole)]
+            sizes = {"taps": of_outputs, "count": outputs, "left_row": 1, "left_tap": inputs, "offsets": of_inputs}
+            sizes |= {"rows": inputs, "former": kernels.KEEP if linear else kernels.ADD, **shape, **model, **_NO_BASE}
+            gradient = self._operation(kernels.MULTIPLY, target, right=target, result=source, **sizes, **whole)
+            backward.append(gradient | {"right": kernels.GRADIENTS, "result": kernels.GRADIENTS})
+        sizes = {"left": kernels.GRADIENTS, "left_at": target.inside, "rows": outputs}
+        sizes |= {"result": kernels.RESULT, "result_at": weight, "result_row": inputs, "former": kernels.MOVE}
+        images = sizes | {"offsets": of_outputs, "left_block": target.strides[0], "left_row": target.strides[2]}
         if linear:
-            padded = -(-count // self.lanes) * self.lanes
-            self._longest = max(self._longest, padded)
-            examples = self.blocks * self.lanes
-            backward.append(self._operation(kernels.TRANSPOSE, source, right=source, rows=count, size=padded))
-            backward.append(
-                self._operation(
-                    kernels.MULTIPLY, target, left_row=step, left_tap=1, right=kernels.TRANSPOSED, base=kernels.CONSTANTS,
-                    taps=self._table(np.arange(examples) * padded), count=examples, rows=outputs,
-                    offsets=self._table(np.arange(outputs) * count), blocks=1, height=1, width=padded // self.lanes,
-                    last=count - padded + self.lanes, result_at=weight, **of_output,
-                )
-            )  # fmt: skip
+            backward += self._outer_product(source, target, inputs, sizes)
         else:
             self._widest = max(self._widest, target.sizes[2])
-            backward.append(
-                self._operation(
-                    kernels.CORRELATE, target, right=source, right_at=source.start, taps=inner, count=count,
-                    result_at=weight, result_row=count, **of_output, **strides,
-                )
-            )  # fmt: skip
-        if bias is not None:
-            backward.append(
-                self._operation(
-                    kernels.CORRELATE, target, right=kernels.CONSTANTS, right_at=self.lanes, count=1,
-                    result_at=bias, result_row=1, **of_output, **strides, **shape,
-                )
-            )  # fmt: skip
+            more = images | {"taps": of_inputs, "count": inputs, **begin}
+            backward.append(self._operation(kernels.CORRELATE, target, right=source, **more))
+        if bias is not None:  # its gradient is the sum of those of the outputs: their products with 1
+            ones = {"right": kernels.CONSTANTS, "right_at": self.lanes, "count": 1, "result_at": bias, "result_row": 1}
+            backward.append(self._operation(kernels.CORRELATE, target, **images | ones | shape))
         self._backward.append(backward)
-        return target
+
+    def _outer_product(self, source: Place, target: Place, inputs: int, sizes: Operation) -> list[Operation]:
+        """The gradient of a linear layer's weights: columns are inputs, so the inputs are transposed first."""
+        padded, examples = -(-inputs // self.lanes) * self.lanes, self.blocks * self.lanes
+        self._longest = max(self._longest, padded)
+        more = {"taps": self._table(np.arange(examples) * padded), "count": examples, "right": kernels.TRANSPOSED}
+        more |= {
+            "offsets": self._table(np.arange(sizes["rows"]) * inputs),
+            "left_row": target.strides[3],
+            "left_tap": 1,
+        }
+        more |= {"width": padded // self.lanes, "last": inputs - padded + self.lanes, "blocks": 1, "height": 1}
+        return [
+            self._operation(kernels.TRANSPOSE, source, right=source, rows=inputs, size=padded),
+            self._operation(kernels.MULTIPLY, target, **sizes | more | _NO_BASE),
+        ]
 
     def _operation(self, kind: int, looped: Place, **fields: Any) -> Operation:
         """An operation with the sizes of a place. A place as operand stands for its values: position and strides."""
@@ -269,6 +250,16 @@ class Program:
                 entry |= {side: kernels.VALUES, f"{side}_at": place.inside}
                 entry |= {f"{side}_{name}": stride for name, stride in zip(names, place.strides, strict=True)}
         return entry | {name: value for name, value in fields.items() if not isinstance(value, Place)}
+
+
+def _taps(source: Place, kernel: tuple[int, int] | None) -> NDArray[np.int64]:
+    """The positions of an output's inputs, relative to the first one: all entries, or a convolution's window."""
+    _, channel, row, step = source.strides
+    if kernel is None:
+        return np.arange(prod(source.shape)) * step
+    channels, rows, columns = (np.arange(size) for size in (source.sizes[0], *kernel))
+    taps: NDArray[np.int64] = channels[:, None, None] * channel + rows[:, None] * row + columns * step
+    return taps.reshape(-1)
 
 
 def _records(operations: list[Operation]) -> NDArray[Any]:

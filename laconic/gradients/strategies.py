@@ -1,9 +1,9 @@
 """Gradients of a chunk of clients in one call: `G = gradients(W, batches)`.
 
-The strategies agree up to rounding. `CompiledGradients` computes plain networks by compiled kernels. `LoopGradients` computes
-one row at a time by an ordinary backward pass with channels-last images; it is best for convolutions.
-`StackedGradients` batches the rows of models with linear layers only. `VmapGradients` batches the rows of all models that torch.vmap
-supports. Each object owns a copy of the module, so each thread needs its own.
+The strategies agree up to rounding. `CompiledGradients` computes plain networks by compiled kernels. `LoopGradients`
+computes one row at a time by an ordinary backward pass with channels-last images. `StackedGradients` batches the rows of
+models with linear layers only. `VmapGradients` batches the rows of all models that torch.vmap supports. Each object owns a
+copy of the module, so each thread needs its own.
 """
 
 from __future__ import annotations

@@ -21,6 +21,9 @@ WIDE = bool(llvm.get_host_cpu_features().get("avx512f"))
 VECTOR_BYTES = 64 if WIDE else 32
 ROWS, COLUMNS = ((6, 4, 2, 1), (4, 2, 1)) if WIDE else ((4, 2, 1), (3, 2, 1))
 """Sizes of the blocks of sums that are kept in registers: 24 of 32 registers, or 12 of 16."""
+TAPS = 128
+"""The maximum number of products that are added at once, so that their operands stay in the first-level cache."""
+_cgutils: Any = cgutils  # it has no types
 _INDEX, _LANE, _BIT = ir.IntType(64), ir.IntType(32), ir.IntType(1)
 
 
@@ -88,7 +91,7 @@ class _Emitter:
 
     def _call(self, name: str, result: Any, arguments: list[Any], more: str = "") -> Any:
         kind = ir.FunctionType(result, [argument.type for argument in arguments])
-        function = cgutils.get_or_insert_function(self.builder.module, kind, f"{name}.{self.suffix}{more}")
+        function = _cgutils.get_or_insert_function(self.builder.module, kind, f"{name}.{self.suffix}{more}")
         return self.builder.call(function, arguments)
 
     def mask(self, count: Any) -> Any:
@@ -107,14 +110,14 @@ class _Emitter:
 
     def variables(self, count: int, start: Any) -> list[Any]:
         """Variables, which LLVM keeps in registers."""
-        slots = [cgutils.alloca_once(self.builder, start.type) for _ in range(count)]
+        slots = [_cgutils.alloca_once(self.builder, start.type) for _ in range(count)]
         for slot in slots:
             self.builder.store(start, slot)
         return slots
 
     @contextmanager
     def loop(self, count: Any) -> Iterator[Any]:
-        with cgutils.for_range(self.builder, count, intp=_INDEX) as found:
+        with _cgutils.for_range(self.builder, count, intp=_INDEX) as found:
             yield found.index
 
 
@@ -156,13 +159,13 @@ def _for_sizes(e: _Emitter, emit: Callable[[int, int], None]) -> None:
     builder.position_at_end(end)
 
 
-@_emitted("left left_at right right_at result result_at base tables op first taken row adds scale rows columns last")
+@_emitted("left left_at right right_at result result_at base tables op first row adds scale rows columns last")
 def product(e: Any) -> None:
     """A block of a matrix product, whose columns are vectors: result = base + scale * left @ right.
 
-    Row r of the result starts at tables[offsets + r]; row k of `right` at tables[taps + k]. The sum is over `taken` rows k from
-    `first` on. The base is a number for each
-    row, or the former result if `adds`. Only `last` lanes of the last column are written.
+    Row r of the result starts at tables[offsets + r]; row k of `right` at tables[taps + k]. The sum is over at most `TAPS`
+    rows k from `first` on. The base is a number for each row, or the former result if `adds`. Only `last` lanes of the last
+    column are written.
     """
     builder = e.builder
 
@@ -170,7 +173,8 @@ def product(e: Any) -> None:
         sums = e.variables(rows * columns, e.zero)
         lines = [e.times(e.left_row, row) for row in range(rows)]
         tap_stride, taps = e.left_tap, e.at(e.tables, e.taps, e.first)
-        with e.loop(e.taken) as tap:
+        rest = builder.sub(e.count, e.first)
+        with e.loop(builder.select(builder.icmp_signed("<", rest, _constant(TAPS)), rest, _constant(TAPS))) as tap:
             source = e.at(e.right, e.right_at, builder.load(e.at(taps, tap)))
             vectors = [e.load(e.at(source, e.lanes * column)) for column in range(columns)]
             factor = e.at(e.left, e.left_at, e.times(tap, tap_stride))
