@@ -33,7 +33,7 @@ from laconic.gradients.strategies import check_numerics, make_gradients
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 CACHE_BYTES = 3_500_000
-"""The total size of the models in one call of the strategy `stacked`, so that they fit in a core's cache."""
+"""The total size of the models in one chunk of the strategies `compiled` and `stacked`, so that they fit in a core's cache."""
 MOST_STACKED = 25
 """The maximum number of clients in one call of the strategy `stacked`. More clients are not faster."""
 SWITCH_SECONDS = 0.0005
@@ -83,7 +83,7 @@ class InlineEngine(ChunkedEngine):
             probing=spec.probing,
         )
         self.threads = 1 if method.one_at_a_time else threads or os.cpu_count() or 1
-        widths = {"loop": 1, "compiled": 1, "vmap": numerics.vmap_width}
+        widths = {"loop": 1, "vmap": numerics.vmap_width}
         self.chunk = spec.chunk or widths.get(numerics.strategy, self._share(spec.participants))
         if method.one_at_a_time:
             self.chunk = 1

@@ -117,19 +117,23 @@ class CompiledGradients(Gradients):
             loss = self._train(model, batch, seed, gradient, None)
             model.sub_(gradient, alpha=rate)
             return loss
-        total, loss = _counted(targets), 0.0
         program = self.network.program(inputs[:SLICE])
         masks = list(_masks(program.masks, inputs, seed())) if program.masks else []
+        if len(inputs) <= SLICE:
+            scale = 1.0 if rate is None else -rate
+            return program.train(model, _joined(inputs, masks), targets, result, rate is not None, scale)
+        total, loss = max(1, _counted(targets)), 0.0
         for start in range(0, len(inputs), SLICE):
             part = slice(start, start + SLICE)
-            program, share = self.network.program(inputs[part]), _counted(targets[part]) / total if total else 1.0
-            given = inputs[part].reshape(-1)
-            if masks:
-                given = torch.cat([given, *(mask[part].reshape(-1) for mask in masks)])
-            adds = start > 0 or rate is not None
-            scale = share if rate is None else -rate
-            loss += share * program.train(model, given, targets[part], result, adds, scale)
+            program, share = self.network.program(inputs[part]), _counted(targets[part]) / total
+            given = _joined(inputs[part], [mask[part] for mask in masks])
+            own = program.train(model, given, targets[part], result, start > 0, share)
+            loss += share * own if share else 0.0  # the loss of no targets is NaN
         return loss
+
+
+def _joined(inputs: Tensor, masks: list[Tensor]) -> Tensor:
+    return torch.cat([part.reshape(-1) for part in (inputs, *masks)]) if masks else inputs.reshape(-1)
 
 
 def _counted(targets: Tensor) -> int:

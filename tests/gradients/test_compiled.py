@@ -14,7 +14,7 @@ import laconic
 from laconic import models
 from laconic.core.layout import Layout
 from laconic.core.task import Batch, Task
-from laconic.gradients.compiled import CompiledGradients, is_plain
+from laconic.gradients.compiled import SLICE, CompiledGradients, is_plain
 from laconic.gradients.named_rng import stochastic
 from laconic.gradients.numerics import Numerics
 from laconic.gradients.strategies import make_gradients
@@ -103,6 +103,15 @@ def test_regression() -> None:
     assert_equal(task, [(torch.randn(n, 7), torch.randn(n, 3)) for n in (5, 33)])
     one = laconic.regression(nn.Linear(7, 1))
     assert_equal(one, [(torch.randn(n, 7), torch.randn(n)) for n in (5, 33)])
+
+
+def test_a_large_batch_is_computed_in_slices() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 3, 2), nn.Dropout(0.3), nn.ReLU(), nn.Flatten(), nn.Linear(27, 3))
+    inputs, labels = examples(2 * SLICE + 5, (1, 4, 4), 3)
+    labels[:SLICE] = -100
+    labels[-3:-1] = -100
+    assert_equal(laconic.classification(module), [(inputs, labels)])
 
 
 def test_labels_that_do_not_count() -> None:
