@@ -107,7 +107,7 @@ class CompiledGradients(Gradients):
             else:
                 loss = self.other.descend(*alone, rate)
             losses[row] = float(loss)
-        return torch.tensor(losses, dtype=models.dtype)
+        return torch.tensor(losses, dtype=models.dtype, device=models.device)
 
     def _train(self, model: Tensor, batch: Batch, seed: Any, result: Tensor, rate: float | None) -> float:
         """Write the gradient to `result`, or move the model by it. Returns the loss."""
