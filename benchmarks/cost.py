@@ -27,6 +27,7 @@ import laconic
 from laconic import models
 from laconic.core.randomness import Randomness
 from laconic.data import GeneratedData
+from laconic.report import COLORS
 from laconic.run.simulation import Simulation
 
 EXAMPLES, BATCH, THREADS = 64, 32, 2
@@ -126,12 +127,13 @@ def draw(found: dict[str, Any], path: Path) -> None:
     names = {"parameters": "parameters d", "participants": "clients in a round", "population": "population"}
     for axes, (name, sweep) in zip(panels, found.items(), strict=True):
         places = [point[name] for point in sweep["points"]]
-        for key, label, style in (
+        lines = (
             ("seconds", "a round of fed_cams (sign)", "o-"),
             ("gradients_alone", "its gradients in plain PyTorch", "s--"),
             ("copies", "one copy in memory per client", ":"),
-        ):
-            axes.loglog(places, [point[key] for point in sweep["points"]], style, label=label)
+        )
+        for color, (key, label, style) in zip(COLORS, lines, strict=False):
+            axes.loglog(places, [point[key] for point in sweep["points"]], style, color=color, label=label)
         axes.set(xlabel=names[name], title=f"slope {sweep['slope']:.2f}")
         axes.grid(alpha=0.3, which="both")
     panels[0].set(ylabel="seconds")

@@ -18,6 +18,7 @@ from torch import nn
 
 import laconic
 from laconic.gradients.numerics import Numerics
+from laconic.report import COLORS
 from laconic.run.simulation import Simulation
 
 CLIENTS, SIZE, STEPS, RATE = 10, 20, 5, 0.1
@@ -117,10 +118,7 @@ def draw(curves: dict[str, list[float]], path: Path) -> None:
     import matplotlib.pyplot as plot
 
     figure, axes = plot.subplots(figsize=(10, 4.8), layout="constrained")
-    colors = {
-        method: f"C{number}"
-        for number, method in enumerate(["scaffold", "fed_gate", "fed_amd", "fed_comgate", "fed_avg"])
-    }
+    colors = dict(zip(["scaffold", "fed_gate", "fed_amd", "fed_comgate", "fed_avg"], COLORS, strict=False))
     for name, curve in curves.items():
         style = "--" if "top_k" in name else ":" if "n = 1" in name else "-"
         shown = range(0, len(curve), 5)

@@ -73,7 +73,8 @@ def simulate(
 
     Args:
         algorithm: An `Algorithm`, a recipe such as `laconic.fed_avg`, or a label such as "fed_cams:compressor=sign".
-        model: A `Task`, a module, a function that builds one of both (initial weights then depend on the seed), or a name.
+        model: A `Task`, a module, a name, or a function that builds a module or a task. With a function, the initial weights
+            depend on the seed.
         data: A data set's name, or clients: a `ClientData`, or a list with one pair of arrays (inputs, targets) or one data
             set of torch or Hugging Face per client; or a `DatasetDict`, or partitions of Flower Datasets.
         callbacks: Objects that are notified of the run's progress and may stop it. See `Callback`.

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from laconic.algorithms.recipes import RECIPES
+from laconic.report import COLORS
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "docs/data/algorithms.json"
@@ -29,9 +30,6 @@ SETTINGS = {
     # With the paper's threshold no update is ever similar enough here, and they would equal fed_ams.
     "fed_nlaa": "uplink.threshold=0.7",
     "fed_aa": "uplink.threshold=0.7",
-    # Measured with their former default rates.
-    "fed_amd": "local_lr=0.05",
-    "fed_ef_ams": "server_lr=0.03",
     # They take one step per round; the default rates are for harder problems.
     "minibatch_sgd": "local_lr=0.5",
     "ef21": "server_lr=0.5",
@@ -66,8 +64,8 @@ def measure(name: str, runs: Path) -> list[list[float]]:
     ]
 
 
-# Colors that are legible on light and dark pages.
-INK, OWN, OTHER = "#7d828a", "#e0662f", "#8a9099"
+# Grays that are legible on light and dark pages, as the colors of runs are.
+INK, OWN, OTHER = "#7d828a", COLORS[1], "#8a9099"
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 260, 46, 14, 16, 40
 FEWEST, MOST = 0.005, 80.0
 

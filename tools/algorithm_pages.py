@@ -84,6 +84,9 @@ def curve(name: str) -> str:
     """The picture, what was run for it, and where it ended."""
     from algorithm_curves import COMMON, label
 
+    # Two lines, so that neither is cut off on the page.
+    start, rest = COMMON.split(" --clients")
+
     accuracy, up, down = outcome(name)
     ended = f"the mean accuracy of the last five evaluations is {100 * accuracy:.1f} %"
     cost = f"clients have sent {up / 1e6:.2f} MB and received {down / 1e6:.2f} MB"
@@ -92,7 +95,7 @@ def curve(name: str) -> str:
             f"![{name} on digits: accuracy against bytes](../figures/algorithms/{name}.svg)",
             "",
             "```",
-            f"laconic run --algorithm {label(name)} {COMMON}",
+            f"laconic run --algorithm {label(name)} {start} \\\n    --clients{rest}",
             "```",
             "",
             "One seed, with the recipe's default learning rates unless the command sets others. The curve shows the typical "
@@ -109,7 +112,7 @@ def outcome(name: str) -> tuple[float, float, float]:
 
 
 def gallery() -> str:
-    """The curves of all recipes, three in a row, by the directions that are compressed."""
+    """The curves of all recipes, two in a row, by the directions that are compressed."""
     kinds: dict[str, list[str]] = {"No compression": [], "Compressed uplink": [], "Compressed in both directions": []}
     for name, recipe in RECIPES.items():
         parts = recipe().parts()
@@ -119,9 +122,9 @@ def gallery() -> str:
         list(kinds.values())[sum(compressed)].append(name)
     lines: list[str] = []
     for kind, names in kinds.items():
-        lines += [f"## {kind}", "", "| | | |", "|:---:|:---:|:---:|"]
-        cells = [picture(name) for name in names] + [""] * (-len(names) % 3)
-        lines += ["| " + " | ".join(cells[start : start + 3]) + " |" for start in range(0, len(cells), 3)]
+        lines += [f"## {kind}", "", "| | |", "|:---:|:---:|"]
+        cells = [picture(name) for name in names] + [""] * (-len(names) % 2)
+        lines += ["| " + " | ".join(cells[start : start + 2]) + " |" for start in range(0, len(cells), 2)]
         lines.append("")
     return "\n".join(lines[:-1])
 

@@ -79,6 +79,8 @@ SYMBOLS = (
     Symbol("φ", "the server's error memory, 0 at first"),
     Symbol("s", "what the server should send"),
     Symbol("H", "what the server sends"),
+    Symbol("C", "the downlink's compressor; C(x) is also what the client decodes", ("fed_laconic",)),
+    Symbol("Q", "the uplink's compressor; Q(x) is also what the server decodes", ("fed_laconic",)),
     Symbol("C", "the compressor; C(x) is also what the other side decodes"),
     Symbol("Q", "the compressor; Q(x) is also what the other side decodes"),
     Symbol("E", "the expectation over the compressor's random draws"),

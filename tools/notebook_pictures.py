@@ -30,6 +30,7 @@ body { font: 15px/1.5 sans-serif; margin: 24px 32px; color: #222 }
 pre { font: 13px/1.45 monospace; margin: 0; white-space: pre-wrap }
 .code, .output { margin: 0 0 10px; padding: 8px 12px }
 .code { background: #f4f5f7; border-left: 3px solid #00897b }
+.highlight, .highlight pre { background: none !important }
 code { background: #f4f5f7 }
 """
 
@@ -51,14 +52,16 @@ def page(notebook: nbformat.NotebookNode) -> str:
             pieces.append(markdown.markdown(cell.source))
             continue
         pieces.append(f'<div class="code">{highlight(cell.source, PythonLexer(), formatter)}</div>')
-        pieces += [f'<div class="output">{shown(output)}</div>' for output in cell.outputs]
+        # What a cell prints arrives in pieces.
+        printed = "".join(output.text for output in cell.outputs if output.output_type == "stream")
+        outputs = [output for output in cell.outputs if output.output_type != "stream"]
+        shown_outputs = [f"<pre>{html.escape(printed)}</pre>"] * bool(printed) + [shown(output) for output in outputs]
+        pieces += [f'<div class="output">{output}</div>' for output in shown_outputs]
     return "".join(pieces)
 
 
 def shown(output: nbformat.NotebookNode) -> str:
-    """One output: text, or a picture."""
-    if output.output_type == "stream":
-        return f"<pre>{html.escape(output.text)}</pre>"
+    """The value of a cell: text, or a picture."""
     if "image/png" in output.data:
         return f'<img src="data:image/png;base64,{output.data["image/png"]}">'
     return f"<pre>{html.escape(output.data['text/plain'])}</pre>"

@@ -39,7 +39,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Communication-efficient federated learning, with every byte measured.",
 )
-TRAIN, LOOK, LIST, DEPLOY = "Train", "Look at runs", "List what is available", "Deploy with Flower"
+TRAIN, LOOK, LIST, DEPLOY = "Train", "Look at runs", "Look up", "Deploy with Flower"
 
 _labels = partial(typer.Argument, autocompletion=completing(algorithms))
 Config = Annotated[Path | None, typer.Argument(help="A TOML file, or the directory of an earlier run.")]
@@ -200,7 +200,9 @@ def reproduce(
             "--docs", help="Output directory of data, figures and page. Default: docs/ in a checkout, otherwise --runs."
         ),
     ] = None,
-    page: Annotated[bool, typer.Option("--render", help="Run nothing; only write the pages from stored data.")] = False,
+    page: Annotated[
+        bool, typer.Option("--render", help="Run nothing; only write pages and figures from stored data.")
+    ] = False,
     hours: Annotated[
         float | None,
         typer.Option(
@@ -221,7 +223,7 @@ def reproduce(
 @implemented_in("theory")
 def theory(
     recipe: Annotated[str, _labels(metavar="ALGORITHM", help="An algorithm of one of the five papers.")],
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     *,
     quantities: dict[str, Any],
 ) -> None:

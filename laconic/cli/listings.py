@@ -90,7 +90,7 @@ def list_datasets() -> None:
         row = [
             info.name,
             info.description,
-            " / ".join("?" if count is None else f"{count:,}" for count in (info.train_size, info.test_size)),
+            " / ".join(f"{count:,}" for count in (info.train_size, info.test_size) if count is not None),
             f"up to {info.natural_clients} natural" if info.natural_clients else "by partition",
             info.default_partition,
             f"{info.license}; {info.citation}",

@@ -19,7 +19,7 @@ from laconic.core.errors import ConfigError, Interrupted
 from laconic.report.tables import new_table
 from laconic.report.units import duration
 from laconic.reproduce.catalog import REPRODUCTIONS, find
-from laconic.reproduce.document import load, render, save
+from laconic.reproduce.document import draw_figures, load, render, save
 from laconic.reproduce.progress import PAGE
 from laconic.reproduce.queue import Queue
 from laconic.reproduce.runner import Data, Skipped, collect
@@ -47,7 +47,7 @@ def reproduce(
         return
     output = docs or (Path("docs") if Path("docs/data").is_dir() else runs)
     if page:
-        say(f"written: {', '.join(map(str, render(output)))}")
+        say(f"written: {', '.join(map(str, [*draw_figures(output), *render(output)]))}")
         return
     mode = _mode(quick, full)
     found = _found(names or [])
@@ -147,6 +147,8 @@ def _list() -> object:
 def _shortened(studies: Sequence[Study]) -> str:
     """What the short form of a reproduction runs, in words."""
     included = [study for study in studies if study.short is None or not study.short.left_out]
+    if not included:
+        return "nothing: only --full runs it"
     words = [f"{len(included)} of {len(studies)} studies"] if len(included) < len(studies) else []
     extents: dict[tuple[str, int], list[int]] = {}
     for study in included:

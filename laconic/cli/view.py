@@ -85,8 +85,9 @@ class LiveView(Callback):
     def show(self, record: Record) -> None:
         """Show the record of a round."""
         metrics = metrics_of(record)
-        # The table at the end has the metrics by client. They would fill the line.
-        self.shown |= {name: value for name, value in metrics.items() if not name.startswith(OF_CLIENTS)}
+        # The report has the metrics by client and by class (class_accuracy_0, …). They would fill the line.
+        many = (*OF_CLIENTS, *(name[:-1] for name in metrics if name.endswith("_0")))
+        self.shown |= {name: value for name, value in metrics.items() if not name.startswith(many)}
         if "collapsed" in record:
             self.console.print(f"  {record['collapsed']}", style="yellow", highlight=False, soft_wrap=True)
         line = self._line(record)

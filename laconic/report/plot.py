@@ -25,10 +25,10 @@ from laconic.report.figure import (
     literal,
     scale_costs,
     set_title,
-    si,
 )
 from laconic.report.palette import COLORS, HEADERS, stream_tones
 from laconic.report.reading import Table
+from laconic.report.units import size
 from laconic.run.target import Target
 
 COSTS = {
@@ -210,7 +210,7 @@ def traffic(runs: Sequence[Table], out: Path, style: str = "screen") -> None:
         for text, members in zip(left.get_yticklabels(), groups, strict=True):
             text.set_color(_look(members)[0])
         for end, own in zip(middles, sums, strict=True):
-            left.annotate(f" {si(float(f'{sum(own.values()):.3g}'))}B", (sum(own.values()), end), va="center")
+            left.annotate(f" {size(sum(own.values()))}", (sum(own.values()), end), va="center")
         left.margins(x=0.16)
         if look.titled:
             set_title(left, "Bytes by direction and stream", runs)

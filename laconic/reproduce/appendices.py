@@ -167,7 +167,7 @@ def _patterns(steps: Iterable[int]) -> Experiment:
 
 
 FEDAMD_FIGURES_5_10 = Reproduction(
-    "Figures 8 and 10: the algorithms with 5 and 20 local steps; Figures 5 to 7 with 40 clients a round",
+    "Figures 8 and 10: the algorithms with 5 and 20 local steps; Figures 5 to 7 with 40 clients per round",
     fedamd.PAPER,
     {
         "fedamd-figure8": _figure_8_10(8, 5),

@@ -29,6 +29,14 @@ def save(name: str, study: Study, data: Data, docs: Path) -> list[Path]:
     return [*written, *render(docs)]
 
 
+def draw_figures(docs: Path) -> list[Path]:
+    """Draw the figures of all studies with data in `docs`. Return the written paths."""
+    studies = {name: study for each in REPRODUCTIONS.values() for name, study in each.studies.items()}
+    stored = {name: data for name in studies if (data := load(name, docs)) is not None}
+    paths = {name: docs / "figures" / f"{name}.svg" for name in stored}
+    return [path for name, path in paths.items() if draw(studies[name], stored[name], path)]
+
+
 def spelled(data: Data) -> str:
     """Format as JSON with one line per run or row."""
     lines = []
@@ -86,14 +94,17 @@ METHOD = """\
 A claim compares runs with the same seed. From three seeds on, the mean difference has a Student-t interval of 95 %. A
 claim **holds** if the interval lies where the claim says, for example above zero. It **fails** if the interval lies
 outside, and is **undecided** otherwise. A claim of several comparisons holds if all of them do, and fails if one fails
-(with Bonferroni's correction). **One seed** decides nothing, so such claims are counted apart. Exact arithmetic needs no
-seeds. A run that does not reach a target costs at least as much as the whole run."""
+(with Bonferroni's correction). **One seed** decides nothing, so such claims are counted separately. Exact arithmetic
+needs no seeds. A run that does not reach a target costs at least as much as the whole run."""
 USAGE = """\
-`laconic reproduce NAME` runs one. It shortens runs that take more than an hour on two cores; `--full` runs them as the
-paper did, `--quick` checks in seconds that they work. `laconic reproduce all --seeds 3 --hours 8` runs what is missing
-for eight hours, starting with the studies that decide the most claims per hour, and continues where it stopped;
-`progress.html` beside the runs shows how far it is. In a clone, a run replaces the data and figures of these pages;
-`--docs FOLDER` writes them elsewhere. `laconic reproduce --render` renders the pages from existing data."""
+`laconic reproduce NAME` runs the studies of one table or figure. It shortens runs that take more than an hour on two
+cores; `--full` runs them as the paper did, `--quick` checks in seconds that they work.
+
+`laconic reproduce all --seeds 3 --hours 8` runs what is missing for eight hours, starting with the studies that decide
+the most claims per hour, and continues where it stopped; `progress.html` beside the runs shows how far it is. It keeps
+published seeds if today's code gives their first evaluation again. Otherwise it runs all seeds of that setting anew, and
+the page says so. In a clone, a run replaces the data and figures of these pages; `--docs FOLDER` writes them elsewhere.
+`laconic reproduce --render` writes pages and figures from existing data."""
 
 
 def _summary(docs: Path) -> str:
@@ -169,8 +180,25 @@ def _paper(paper: str, docs: Path) -> str:
 
 def _findings(docs: Path) -> list[str]:
     findings = _discussion(docs, "findings")
-    lines = [f"- **[{paper}]({_page(paper)}).** {findings[paper]}" for paper in PAPERS if paper in findings]
+    lines = [
+        f"- **[{paper}]({_page(paper)}).** {findings[paper]} {_seeds(PAPERS[paper], docs)}"
+        for paper in PAPERS
+        if paper in findings
+    ]
     return [*lines, ""] if lines else []
+
+
+def _seeds(reproductions: Mapping[str, Reproduction], docs: Path) -> str:
+    """How many seeds the runs of a paper have, as in "Seeds: 1 to 3."; empty without runs."""
+    studies = {name: study for each in reproductions.values() for name, study in each.studies.items()}
+    stored = [load(name, docs) for name, study in studies.items() if not study.exact]
+    counts = {
+        len(part.get("seeds", [0]))
+        for data in stored
+        if data is not None
+        for part in data.get("runs", {"": data}).values()
+    }
+    return f"Seeds: {' to '.join(map(str, sorted({min(counts), max(counts)})))}." if counts else ""
 
 
 def _discussion(docs: Path, table: str) -> dict[str, str]:
@@ -184,7 +212,7 @@ def _section(name: str, study: Study, docs: Path, figures: str) -> list[str]:
     data = load(name, docs)
     lines = ["", f"### {study.title}", ""]
     if study.experiment is not None:
-        lines += [f"Setting: `{study.experiment.common}`", ""]
+        lines += [f"Setting: `{(data or {}).get('setting', study.experiment.common)}`", ""]
     if data is None:
         return [*lines, _not_run(name, study)]
     lines += [command(name, study, data), ""]

@@ -62,8 +62,13 @@ _MAIN = ("fashion-mnist", 20)
 _CLIPPED, _NO_MEMORY = f"ams {TOP_K}", "sign without memory"
 
 
-def _setting(dataset: str, participants: int, shards: str = "shards:2") -> str:
-    clients = f"--partition {shards} --clients 200 --participants {participants}"
+_SINGLE = "--partition shards:2:single"
+"""A client has at most two classes. The counts of MNIST's labels do not divide evenly into shards."""
+
+
+def _setting(dataset: str, participants: int) -> str:
+    shards = _SINGLE if dataset == "mnist" else "--partition shards:2"
+    clients = f"{shards} --clients 200 --participants {participants}"
     return f"--dataset {dataset} {clients} --model cnn --local-epochs 1 --batch-size 32 --eval-every 20"
 
 
@@ -76,9 +81,7 @@ def _experiment(dataset: str, participants: int, links: dict[str, str]) -> Exper
     if (dataset, participants) == _MAIN:
         # Without gradient clipping, single clients diverge in their local epoch (round 17).
         runs[_CLIPPED] += " --set method.clip_norm=5"
-    # A client has at most two classes. The counts of MNIST do not divide evenly into shards.
-    shards = "shards:2:single" if dataset == "mnist" else "shards:2"
-    return Experiment(_setting(dataset, participants, shards), runs, rounds=100)
+    return Experiment(_setting(dataset, participants), runs, rounds=100)
 
 
 def _claims(dataset: str, participants: int) -> dict[str, Comparable]:
@@ -111,7 +114,7 @@ def _paper(dataset: str, participants: int) -> dict[str, dict[str, float]]:
 
 
 _FIVE = {link: _LINKS[link] for link in (FULL, SIGN, TOP_K, HEAVY, STOCHASTIC)}
-_NAMES = {20: "10 % of the clients a round", 100: "half of the clients a round"}
+_NAMES = {20: "10 % of the clients per round", 100: "half of the clients per round"}
 
 
 def _table(dataset: str, participants: int) -> Study:
@@ -221,9 +224,9 @@ FIGURE_1 = Reproduction(
     PAPER,
     {
         "fed-ef-figure1": Study(
-            "MNIST, an MLP of 784-200-10, half of 200 clients a round",
+            "MNIST, an MLP of 784-200-10, half of 200 clients per round",
             Experiment(
-                "--dataset mnist --partition shards:2 --clients 200 --participants 100 --model mlp:200 --local-epochs 1 "
+                f"--dataset mnist {_SINGLE} --clients 200 --participants 100 --model mlp:200 --local-epochs 1 "
                 "--batch-size 32 --local-lr 0.01 --server-lr 1 --eval-every 5 --algorithm fed_ef_sgd",
                 {"full precision": _LINKS[FULL], SIGN: _LINKS[SIGN], _NO_MEMORY: f"--no-memory {_LINKS[SIGN]}"},
                 rounds=100,
@@ -233,7 +236,7 @@ FIGURE_1 = Reproduction(
                 "sign without memory is far below full precision (Figure 1)": Claim(
                     LAST_FIVE, "less", _NO_MEMORY, "full precision", margin=5
                 ),
-                "error feedback mends it (section 3)": Claim(LAST_FIVE, "near", "sign", "full precision", margin=2),
+                "error feedback corrects it (section 3)": Claim(LAST_FIVE, "near", "sign", "full precision", margin=2),
             },
         )
     },
@@ -261,7 +264,7 @@ FIGURE_21 = Reproduction(
     },
 )
 
-_MLP = "--dataset mnist --partition shards:2 --local-epochs 1 --batch-size 32 --local-lr 0.1 --eval-every 5 --full-gradient"
+_MLP = f"--dataset mnist {_SINGLE} --local-epochs 1 --batch-size 32 --local-lr 0.1 --eval-every 5 --full-gradient"
 _TOP = "--algorithm fed_ef_sgd --compressor top_k:0.01@layer"
 _COUNTS = (20, 40, 60, 100)
 
@@ -293,7 +296,7 @@ def _figure_4(symbol: str, title: str, options: str, short: Short, quick: tuple[
     )
 
 
-_ALL, _SOME = "everybody takes part, n clients", "m of 200 clients take part"
+_ALL, _SOME = "full participation, n clients", "m of 200 clients take part"
 FIGURE_4 = Reproduction(
     "Figure 4: linear speed-up with clients n and participants m",
     PAPER,

@@ -12,11 +12,11 @@ PAPER = "FedCOMGATE (Haddadpour et al., AISTATS 2021), supplement; figures only"
 _UP = to_accuracy(0.8, "megabytes_up")
 _LIGHT, _HEAVY = ("fed_comgate", "fed_paq"), ("fed_avg", "scaffold", "fed_gate")
 FIGURE_6 = Reproduction(
-    "Figure 6: writers as clients, where data are nearly alike",
+    "Figure 6: writers as clients, whose data are nearly homogeneous",
     f"{PAPER}. EMNIST's 1,000 writers are MNIST's 500 here",
     {
         "fedcomgate-figure6": Study(
-            "MNIST by writer, an MLP of two layers of 200, a tenth of the clients a round, rate 0.01",
+            "MNIST by writer, an MLP of two layers of 200, a tenth of the clients per round, rate 0.01",
             Experiment(
                 "--dataset mnist-by-writer --partition natural --clients 500 --participants 50 --model mlp:200,200 "
                 "--local-steps 10 --batch-size 20 --local-lr 0.01 --eval-every 10",
@@ -26,7 +26,7 @@ FIGURE_6 = Reproduction(
             measures=(_UP, to_accuracy(0.8, "megabytes"), FINAL, LAST_FIVE, MEGABYTES),
             claims={
                 "FedCOMGATE and FedPAQ need the least communication (Figure 6)": Claim(_UP, "less", _LIGHT, _HEAVY),
-                "all end alike (Figure 6)": Claim(LAST_FIVE, "near", _LIGHT, _HEAVY, margin=1),
+                "all end at the same accuracy (Figure 6)": Claim(LAST_FIVE, "near", _LIGHT, _HEAVY, margin=1),
             },
             against="bytes",
             short=Short(rounds=150),
@@ -54,16 +54,16 @@ FIGURE_7 = Reproduction(
             compute=gradient_similarity,
             measures=_COSINES,
             claims={
-                "writers' gradients are alike: no cosine is negative (Figure 7)": Claim(
+                "writers' gradients are similar: no cosine is negative (Figure 7)": Claim(
                     _COSINES[1], "more", _WRITERS, 0.0
                 ),
-                "with two classes many are unlike: some are negative (Figure 7)": Claim(
+                "with two classes many are dissimilar: some are negative (Figure 7)": Claim(
                     _COSINES[1], "less", _CLASSES, 0.0
                 ),
                 "and a client is highly correlated (above 0.5) with at most a few, the paper says 4": Claim(
                     _COSINES[3], "less", _CLASSES, 8.0
                 ),
-                "writers are more alike than clients of two classes (Figure 7)": Claim(
+                "writers are more similar than clients with two classes (Figure 7)": Claim(
                     _COSINES[0], "more", _WRITERS, _CLASSES
                 ),
             },

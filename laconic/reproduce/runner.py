@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
+from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ KEPT = (
     *("round", "accuracy", "loss", "training_loss", "bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down"),
     *("gradients", "simulated_seconds", *DIAGNOSTICS),
 )
+SAME = 0.01
+"""How far, relative to its size, a metric of the same code may be off: rounding differs between machines."""
 Numbers = dict[str, dict[str, float | None]]
 Data = dict[str, Any]
 """The data of a study: date and environment, and the curves of its runs or the computed rows."""
@@ -82,6 +85,13 @@ class Rates:
         return {"rate": self.local} | ({} if self.server is None else {"server_rate": self.server})
 
 
+def same_form(stored: Data, experiment: Experiment, wanted: Plan) -> bool:
+    """Whether published data have the mode, the rounds, the common options and the local rates of today's study."""
+    rates = stored.get("tried", {"rates": [*wanted.rates]})["rates"]
+    form = (stored["mode"], stored.get("rounds"), stored.get("setting", experiment.common), rates)
+    return form == (wanted.mode, wanted.rounds, experiment.common, [*wanted.rates])
+
+
 class Skipped(Exception):
     """Raised if a study cannot run on this machine or in this mode. The message gives the reason."""
 
@@ -136,7 +146,11 @@ def by_seed(data: Data) -> dict[int, Numbers]:
 
 def _stamp(mode: Mode, day: date) -> Data:
     cores = torch.get_num_threads()
-    hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{cores} cores, {platform.machine()}"
+    hardware = (
+        torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"{cores} core{'s' if cores > 1 else ''}, {platform.machine()}"
+    )
     software = f"laconic {__version__}, torch {torch.__version__.partition('+')[0]}"
     return {"mode": mode, "date": day.isoformat(), "hardware": hardware, "software": software}
 
@@ -158,10 +172,11 @@ class Runner:
         """Threads of each run; the default if None."""
         self.newest = date.min
         """The date on which the last run finished."""
-        extent = (wanted.mode, wanted.rounds)
-        same = stored is not None and "runs" in stored and (stored["mode"], stored["rounds"]) == extent
+        same = stored is not None and "runs" in stored and same_form(stored, experiment, wanted)
         self.stored: dict[str, Data] = stored["runs"] if stored is not None and same else {}
         """Published runs of the same form. They are not run again, and their rates are not searched again."""
+        self.outdated: list[str] = []
+        """Labels whose published runs were made by other code, so that they are run again."""
         self.tried = stored.get("tried") if stored is not None and same else None
         """How the published rates were chosen."""
 
@@ -170,7 +185,8 @@ class Runner:
         wanted = self.plan
         tried = {"rates": [*wanted.rates], "server_rates": [*wanted.server_rates], "trial": wanted.trial}
         searched = {"tried": self.tried or tried} if any("rate" in run for run in runs.values()) else {}
-        return _stamp(wanted.mode, self.newest) | {"rounds": wanted.rounds} | searched | {"runs": runs}
+        form = {"rounds": wanted.rounds, "setting": self.experiment.common}
+        return _stamp(wanted.mode, self.newest) | form | searched | {"runs": runs}
 
     def labels(self) -> list[str]:
         """Return the labels of the plan, and those of other runs that are already finished with as many rounds."""
@@ -215,21 +231,36 @@ class Runner:
         first = self.experiment.first_seed
         seeds = range(first, first + self.plan.seeds)
         curves, diverged = [], False
+        published = self._published(label, settings, rate)
         for seed in seeds:
-            if (columns := self._published(label, rate, seed)) is None:
+            if (columns := published.get(seed)) is None:
                 curve, failed = self._run(settings | {"seed": seed}, self._directory(label, rate, seed), label)
                 columns, diverged = _columns(curve), diverged or failed
             curves.append(columns)
         return {"seeds": [*seeds], "curves": curves} | ({"diverged": True} if diverged else {})
 
-    def _published(self, label: str, rate: str | None, seed: int) -> dict[str, list[Any]] | None:
-        """Return the published curve of a run that did not diverge."""
-        run = self.stored.get(label, {"seeds": []})
-        if seed not in run["seeds"] or "diverged" in run:
-            return None
-        same = rate == (Rates(run["rate"], run.get("server_rate")).name if "rate" in run else None)
-        columns: dict[str, list[Any]] = run["curves"][run["seeds"].index(seed)]
-        return columns if same else None
+    def _published(self, label: str, settings: dict[str, Any], rate: str | None) -> dict[int, dict[str, list[Any]]]:
+        """Return the published curves by seed; none if one diverged, or if they have another rate or are of other code."""
+        run = self.stored.get(label)
+        if run is None or "diverged" in run:
+            return {}
+        if rate != (Rates(run["rate"], run.get("server_rate")).name if "rate" in run else None):
+            return {}
+        if not self._reproduced(run["seeds"][0], run["curves"][0], label, settings, rate):
+            self.outdated.append(label)
+            return {}
+        return dict(zip(run["seeds"], run["curves"], strict=True))
+
+    def _reproduced(
+        self, seed: int, published: dict[str, list[Any]], label: str, settings: dict[str, Any], rate: str | None
+    ) -> bool:
+        """Whether today's code gives the first evaluation of a published run."""
+        beginning = settings | {"seed": seed, "rounds": published["round"][0]}
+        curve, diverged = self._run(beginning, self._directory(label, rate, seed), label)
+        now = {} if diverged else _columns(curve[:1])
+        pairs = [(published[name][0], now[name][0]) for name in published if name in now]
+        numbers = [pair for pair in pairs if None not in pair]
+        return bool(numbers) and all(isclose(then, today, rel_tol=SAME, abs_tol=SAME) for then, today in numbers)
 
     def _best_rates(self, label: str, settings: dict[str, Any]) -> list[Rates]:
         """Rank the rates by the final accuracy of a short trial, best first, without those that diverge.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, pstdev, stdev
+from statistics import fmean, stdev
 from typing import Any, Literal
 
 from laconic.report import COLORS, COSTS, DASHES, beside, scale_costs
@@ -107,16 +107,15 @@ def verdicts(study: Study, data: Data, beside: Data | None = None) -> dict[str, 
     Args:
         beside: The data of the study that `study.beside` names.
     """
-    numbers = results(study, data)
-    # Gaps of runs of different length are not comparable.
-    known = {**results(study, beside), **numbers} if beside and beside["rounds"] == data["rounds"] else numbers
-    return {
-        text: _not_learned(study, claim, known) or _judged(study, claim, known) for text, claim in study.claims.items()
-    }
+    others = results(study, beside) if beside else {}
+    known = {**others, **results(study, data)}
 
+    def judged(claim: Comparable) -> Verdict:
+        if beside and beside["rounds"] != data["rounds"] and others.keys() & {*claim.labels}:
+            return Verdict("not judged", f"{study.beside} has {beside['rounds']} rounds, not {data['rounds']}")
+        return _not_learned(study, claim, known) or judge(claim, known, exact=study.exact)
 
-def _judged(study: Study, claim: Comparable, known: Results) -> Verdict:
-    return judge(claim, known, exact=study.exact)
+    return {text: judged(claim) for text, claim in study.claims.items()}
 
 
 def _not_learned(study: Study, claim: Comparable, known: Results) -> Verdict | None:
@@ -181,7 +180,7 @@ def _rates(study: Study, data: Data) -> str:
     if tried is None:
         return ""
     text = (
-        f"local rate chosen from {', '.join(tried['rates'])}"
+        f"local rate chosen from {'some of ' if tried.get('partly') else ''}{', '.join(tried['rates'])}"
         if len(tried["rates"]) > 1
         else f"local rate {tried['rates'][0]}"
     )
@@ -201,6 +200,10 @@ def command(name: str, study: Study, data: Data) -> str:
     )
     line = " ".join(["laconic reproduce", name, *(["--full"] if data["mode"] == "full" else [])])
     line = f"`{line}`" if study.exact else f"`{line} --seeds {seeds}`"
+    today = study.experiment.common.split() if study.experiment else []
+    earlier = data["setting"].split() if "setting" in data else today
+    if earlier != today:
+        return f"Made by an earlier form of {line}. Today's has `{' '.join(w for w in today if w not in earlier)}`."
     return f"Made by {line}." if _complete(study, data, seeds) else f"A part of {line}."
 
 
@@ -260,7 +263,7 @@ def _plot(axes: Any, seeds: Sequence[tuple[list[float], list[float]]], color: st
     places, means = [fmean(each) for each in costs], [fmean(each) for each in values]
     axes.plot(places, means, color=color, marker="." if len(places) <= FEW else None, **look)
     if len(seeds) > 1:
-        bands = [pstdev(each) for each in values]
+        bands = [stdev(each) for each in values]
         low, high = ([m + sign * b for m, b in zip(means, bands, strict=True)] for sign in (-1, 1))
         axes.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0)
 

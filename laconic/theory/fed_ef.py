@@ -61,6 +61,7 @@ AMS = Theorem(
         "sqrt(eps) / (8 * K * L * max(16, 32 * C1 ** 2) * b)",
         "sqrt(eps) / (24 * K * L * b ** (1 / 3))",
     ),
+    factor="16 * sqrt(eps)",
     terms={
         "initial gap": "D / (a * b * T * K)",
         "noise": "a * b * L * (6 + 4 * C1 ** 2) * sigma ** 2 / (N * eps)",
@@ -72,7 +73,11 @@ AMS = Theorem(
     corollary_rate="1 / (K * sqrt(T))",
     order="1 / sqrt(T * K * N)",
     participation="full",
-    up_to_constant=True,
+    reading="With the factor 16 sqrt(eps) of the proof (F.1), which the statement leaves out. It needs eps < 1.",
+)
+
+SAMPLING = (
+    "The sampling term, and the limit that follows from it, have the factor L that the proof (F.4, term II) drops."
 )
 
 PARTIAL = Theorem(
@@ -83,7 +88,7 @@ PARTIAL = Theorem(
     constants={"C1": "q ** 2 / (1 - q ** 2) ** 3", "C2": "(N - n) / max(N - 1, 1)"},
     limits=(
         "1 / (8 * K * L)",
-        "n / (500 * C2 * b * K)",
+        "n / (500 * C2 * b * K * L)",
         "n ** 2 / (53760 * (N - n) * C1 * b * K * L)",
         "(1 - q ** 2) ** 2 * n ** 2 / (32 * q ** 2 * N ** 2 * b * K * L)",
         "1 / (32 * max(C1, 1) * b * K * L)",
@@ -92,7 +97,7 @@ PARTIAL = Theorem(
         "initial gap": "D / (a * b * T * K)",
         "noise": "(a * b * L / n + 8 * a * b * C1 * L * N / n ** 2) * sigma ** 2",
         "client drift": f"5 * a ** 2 * K * L ** 2 / 2 * {DRIFT}",
-        "sampling": f"5 * a * b * C2 / n * {DRIFT}",
+        "sampling": f"5 * a * b * C2 * L / n * {DRIFT}",
         "stale memories": f"560 * a * b * C1 * (N - n) * L / n ** 2 * {DRIFT}",
     },
     corollary="Theorem 4.10",
@@ -100,6 +105,7 @@ PARTIAL = Theorem(
     order="sqrt(N / n) * sqrt(K) / sqrt(T * n)",
     participation="partial",
     up_to_constant=True,
+    reading=SAMPLING,
 )
 
 DENSE_PARTIAL = replace(
@@ -109,7 +115,7 @@ DENSE_PARTIAL = replace(
     defaults={**PARTIAL.defaults, "q": "0"},
     corollary_rate="1 / (K * sqrt(T))",
     order="sqrt(K) / sqrt(T * n)",
-    reading="Without compression. Clients have equal weights.",
+    reading=f"Without compression. Clients have equal weights. {SAMPLING}",
 )
 
 THEOREMS = (BIASED, SGD, AMS, PARTIAL, DENSE_PARTIAL)

@@ -64,13 +64,15 @@ CONSTANT = Theorem(
     limits=(*MINERS, "1 / (K * L * (1 + 2 * N / (n * p) * sqrt(1 - p ** n)) * b)"),
     terms={
         "initial gap": "4 * D / (a * b * K * T * (1 - p ** n))",
-        "noise of anchors": "3 * sigma ** 2 / (N * B)",
+        "noise of anchors": "12 * sigma ** 2 / (N * B)",
     },
     settings={"anchor probability": "p", **STEPS, **ANCHOR_BATCH},
     corollary="Corollary 4.9",
     corollary_rate="1 / (2 * sqrt(6) * K * L)",
     order="N / (n * T)",
     sequential=False,
+    reading="The noise has the factor 12 of (161), where (162) prints 3. If N sqrt(1 - p^n) is above n p / 2, the step from"
+    " (158) to (161) needs a server rate that is up to sqrt(2) times lower than the printed one.",
 )
 
 PL = Theorem(

@@ -1,8 +1,10 @@
 """Theorems of FedBNLACA's paper: lazy and accelerated aggregation, with compression, one way and both ways.
 
-Its statements and proofs differ: some terms of the statements are divided by the server's rate twice, some not at all, and
-constants change between lines. The entries follow the last sums of the proofs. Without a threshold they are then those
-of FedCAMS, on which the paper builds. For accelerated aggregation the threshold h is 1 (Remarks 4.1, 4.3 and 4.5).
+The statements do not follow from their proofs. Their last step divides by eta eta_l K; some terms are then divided by the
+server's rate twice, and those of the downlink not at all. The entries divide every term once. Without a threshold they are
+then those of FedCAMS, on which the paper builds. Some terms of the proofs have powers of G, L and eps whose units cannot be
+right; the comments below say which, and what the line before gives. For accelerated aggregation the threshold h is 1
+(Remarks 4.1, 4.3 and 4.5).
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from laconic.theory.theorem import Theorem
 PAPER = "FedBNLACA's paper"
 VANISHING = "The corollary's order leaves out the terms with h, gamma and H, which do not vanish."
 READING = f"Terms as in the proof: the statement counts the server's rate twice. {VANISHING}"
-FLOOR = "sqrt(2) * G * h / eps"
+SKIPPING = f"{READING} The last one has G^2 / sqrt(eps) as in the proof, where the paper prints G / eps."
+MODEL = f"{READING} Terms of the downlink are divided by a b K, and have the powers that their units demand."
+# The proof bounds sqrt(2) eta |grad f| / sqrt(eps) by G, and the mean of skipped changes by h eta_l K G.
+FLOOR = "sqrt(2) * G ** 2 * h / sqrt(eps)"
 """What skipping costs in every round. It does not vanish with more rounds."""
 
 LAZY_FULL = replace(
@@ -29,7 +34,7 @@ LAZY_FULL = replace(
         "similar updates": f"S * a * K * h ** 2 * G ** 2 / eps + {FLOOR}",
     },
     corollary="Corollary 4.1",
-    reading=READING,
+    reading=SKIPPING,
 )
 
 LAZY_PARTIAL = replace(
@@ -44,7 +49,7 @@ LAZY_PARTIAL = replace(
         "similar updates": f"S * a * K * h ** 2 * G ** 2 / eps + {FLOOR}",
     },
     corollary="Corollary 4.2",
-    reading=READING,
+    reading=SKIPPING,
 )
 
 _SKIPS = "sqrt(12 * q ** 2 / (1 - q ** 2) ** 2 + (1 - q ** 2) ** 2 * ratio(h, q) ** 2)"
@@ -86,12 +91,14 @@ COMPRESSED_PARTIAL = replace(
     reading=f"G^2 for the printed G^3; the rest as in the proof. {VANISHING}",
 )
 
-# (E.12) and (E.14): what the error of the model that clients have costs, divided by a b K as the proof's last step demands.
+# T_5 of (E.12) and T_6 of (E.14): what the error of the model that clients have costs, divided by a b K as the proof's last
+# step demands. Printed are d / eps for the norm of a difference of V^(-1/2), which is at most d / sqrt(eps);
+# 2 L b^2 (gamma^2 + h^2) H^2 for the product of |theta| and the error, which is L b (gamma + h) H^2; and L^2 in T_6, where
+# (E.5) is half of L times a square, and Theorem E.1 has L.
 DOWNLINK = (
-    "((G + L * a * b * K * G / sqrt(eps) + L * a * b * C1 * K * G * d / eps)"
+    "((G + L * a * b * K * G / sqrt(eps) + L * a * b * C1 * K * G * d / sqrt(eps) + L * H)"
     " * b * (gamma + h) * H / ((1 - beta1) * sqrt(eps))"
-    " + 2 * L * b ** 2 * (gamma ** 2 + h ** 2) * H ** 2 * (1 / ((1 - beta1) ** 2 * eps) + 1 / ((1 - beta1) * sqrt(eps)))"
-    " + 2 * L ** 2 * b ** 2 * (gamma ** 2 + h ** 2) * (h ** 2 + 1) * H ** 2 / ((1 - beta1) ** 2 * eps)) / (a * b * K)"
+    " + 2 * L * b ** 2 * (gamma ** 2 + h ** 2) * (h ** 2 + 2) * H ** 2 / ((1 - beta1) ** 2 * eps)) / (a * b * K)"
 )
 
 BOTH_WAYS_FULL = replace(
@@ -100,6 +107,7 @@ BOTH_WAYS_FULL = replace(
     recipes=("fed_bnlaca",),
     terms={**COMPRESSED_FULL.terms, "compressed model": DOWNLINK},
     corollary="Corollary 4.3",
+    reading=MODEL,
 )
 
 BOTH_WAYS_PARTIAL = replace(
@@ -109,6 +117,7 @@ BOTH_WAYS_PARTIAL = replace(
     limits=fedcams.CAMS_PARTIAL.limits,
     terms={**COMPRESSED_PARTIAL.terms, "compressed model": DOWNLINK},
     corollary="",
+    reading=f"G^2 for the printed G^3. {MODEL}",
 )
 
 

@@ -83,13 +83,14 @@ GATE = Theorem(
         "client drift": "36 * a ** 2 * L ** 2 * K * sigma ** 2"
         " + 10 * a ** 4 * b ** 2 * L ** 4 * K ** 3 * (omega + 1) * sigma ** 2 / N",
         "quantization": "10 * a ** 4 * b ** 2 * L ** 4 * K ** 2 * (omega + 1) * G_q + a * b * L * G_q / K",
-        "first trackers": "(32 * a * L ** 2 * K * D_local + 16 * a ** 3 * L ** 2 * K ** 2 * sigma ** 2"
+        "first trackers": "(32 * a * L ** 2 * K * D_local + 16 * a ** 3 * L ** 3 * K ** 2 * sigma ** 2"
         " + 32 * a ** 2 * L ** 3 * K ** 2 * D) / T",
     },
     corollary="Corollary E.5",
     corollary_rate="sqrt(N / (T * K * (omega + 1))) / (L * b)",
     order="sqrt(omega + 1) / sqrt(N * T * K)",
     participation="full",
+    reading="The noise of the first trackers has L^3: (74) uses a bound of local SGD and drops its factor L.",
 )
 
 # Eq. (79), with the noise of the first trackers that (88) adds and the corollary keeps.

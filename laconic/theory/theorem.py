@@ -12,7 +12,7 @@ from laconic.theory.formula import evaluate, symbols
 Values = dict[str, float]
 Participation = Literal["full", "partial", "any"]
 Objective = Literal["non-convex", "PL", "convex"]
-GRADIENT, OBJECTIVE = "E|grad f(w)|^2, the mean over rounds or less", "E f(w) - f*, after the last round"
+GRADIENT, OBJECTIVE = "E|grad f(w)|^2, the mean or the minimum over the rounds", "E f(w) - f*, after the last round"
 
 MANY = 10**12
 """The largest number of rounds that is tried. Powers such as (1 - a mu)^T are exact enough up to it."""

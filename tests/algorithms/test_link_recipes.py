@@ -239,7 +239,7 @@ def test_fed_laconic_equals_its_oracle() -> None:
 
 
 def test_the_budget_of_fed_laconic_follows_the_model_and_the_participants() -> None:
-    """max(64, d / (8 n)) entries of d up, max(64, d / 40) down; a biased compressor gets a memory."""
+    """max(64, d / (8 n)) entries of d up, max(64, d / 40) down, d / 4 of few entries; a biased compressor gets a memory."""
     sparse = laconic.fed_laconic()
     budgets = {
         slot: [
@@ -247,7 +247,7 @@ def test_the_budget_of_fed_laconic_follows_the_model_and_the_participants() -> N
         ]
         for slot, link in (("uplink", sparse.uplink), ("downlink", sparse.downlink))
     }
-    assert budgets == {"uplink": [277, 1110, 14, 64], "downlink": [1110, 1110, 14, 64]}
+    assert budgets == {"uplink": [277, 1110, 4, 64], "downlink": [1110, 1110, 4, 64]}
     assert not sparse.uplink.has_memory
     assert laconic.fed_laconic(compressor="sign").uplink.has_memory
     few, many = (

@@ -17,6 +17,6 @@ def test_no_chunk_changes_a_bit(algorithm: str, model: str) -> None:
         laconic.simulate(
             chosen, model=model, data=data, rounds=4, participants=5, threads=threads, chunk=chunk
         ).model_sha256
-        for threads, chunk in ((1, 1), (1, 2), (2, 3), (2, 5), (1, None), (2, None))
+        for threads, chunk in ((1, 1), (2, 2), (2, 3), (2, None))
     }
     assert len(hashes) == 1

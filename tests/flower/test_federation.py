@@ -78,7 +78,9 @@ def test_a_run_with_new_subspaces_is_resumed_and_evaluated_on_nodes(tmp_path, mo
 
 
 @pytest.mark.parametrize("label", TWO_WAYS)
-@pytest.mark.parametrize("after", [2, 3, 4, 6])
+@pytest.mark.parametrize(
+    "after", [pytest.param(2, marks=pytest.mark.long), 3, pytest.param(4, marks=pytest.mark.long), 6]
+)
 def test_a_server_that_dies_in_any_exchange_goes_on_bit_for_bit(tmp_path, label, after):
     grid = federation(tmp_path)
     pushes = 0

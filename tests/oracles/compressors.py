@@ -124,7 +124,9 @@ def transform(size: int) -> NDArray[np.float64]:
 def eden(x: Vector, first: Vector, second: Vector, nearest: bool = False) -> Vector:
     """R^T (S sign(R x)), R = H diag(second) J H diag(first), J the reversal; S = |x|^2 / <Rx, sign(Rx)>, or |Rx|_1 / d.
 
-    DRIVE (Vargaftik et al. 2021) and EDEN (2022) from contenders.md, with two transforms and blocks of our own.
+    DRIVE (Vargaftik et al. 2021) and EDEN (2022) at one bit, checked against the authors' code
+    (github.com/amitport/DRIVE-One-bit-Distributed-Mean-Estimation, EDEN-Distributed-Mean-Estimation), which rotates with one
+    transform of a padded vector. Two transforms and blocks are ours.
     """
     H = transform(len(x))
     R = (H * second) @ H[::-1] * first

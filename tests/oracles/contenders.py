@@ -1,6 +1,6 @@
 """Later methods that the library is compared with, each written as its paper writes it, in the paper's own signs.
 
-What each was checked against is said in its docstring; "from memory" means that the paper's text could not be had here.
+Each docstring says what the formulas were checked against: the authors' code, other public code, or a paper's text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from .problem import History, Indices, PerClient, Problem, Vector, local_update,
 
 
 def stc(problem: Problem, up: Compress, down: Compress) -> History:
-    """Sparse ternary compression (Sattler et al. 2019, Algorithm 2). From memory.
+    """Sparse ternary compression (Sattler et al. 2019, Algorithm 2).
+
+    Checked against the authors' code (github.com/felisat/federated-learning): the same memories on both sides and the same
+    compressor, ± the mean of the kept magnitudes. There it acts on each tensor, and clients copy the server's model; the
+    download of missed updates is from memory.
 
     Every client has a model of its own. The server keeps its past compressed updates, and a client that comes back first
     downloads the sum of those that it has missed. dW = R + mean of the messages; dW~ = STC(dW); R = dW - dW~.
@@ -47,7 +51,10 @@ def stc(problem: Problem, up: Compress, down: Compress) -> History:
 
 
 def ef21_p(problem: Problem, up: Compress, down: Compress, full: dict[int, Indices], rate: float) -> History:
-    """EF21-P (Gruntkowska, Tyurin and Richtarik 2022) with EF21 up. From memory.
+    """EF21-P (Gruntkowska, Tyurin and Richtarik 2022) with EF21 up.
+
+    Checked against the abstract and other authors' public code of EF21 up with EF21-P down (EF21-MuonSign); the authors' own
+    code was not found.
 
     The server has x; it and the clients have w. g_i += C(grad f_i(w) - g_i); x -= rate mean g_i; w += C'(x - w).
     """
@@ -66,7 +73,10 @@ def ef21_p(problem: Problem, up: Compress, down: Compress, full: dict[int, Indic
 
 
 def ef21_bc(problem: Problem, up: Compress, down: Compress, full: dict[int, Indices], rate: float) -> History:
-    """EF21-BC (Fatkhullin et al. 2021, Algorithm 5), checked against Table 2 and Section 3 of the paper's text.
+    """EF21-BC (Fatkhullin et al. 2021, Algorithm 5), checked against the paper's Table 2 and Section 3.
+
+    Also against the authors' code (github.com/IgorSokoloff/ef21_b-w_experiements_source_code: ef21_bc.py, ef21_pp.py), which
+    starts g~_i and g with the full gradients.
 
     g~_i += C_w(grad f_i(x) - g~_i); b = C_M(mean g~_i - g); g += b; x -= rate g. Everybody has g and x. Clients that are
     away keep g~_i, as in the paper's EF21-PP. All start at 0.
@@ -89,7 +99,10 @@ def ef21_bc(problem: Problem, up: Compress, down: Compress, full: dict[int, Indi
 def ef21_sgdm(
     problem: Problem, compress: Compress, batches: list[dict[int, Indices]], rate: float, eta: float
 ) -> History:
-    """EF21-SGDM (Fatkhullin, Tyurin and Richtarik 2023, Algorithm 1). From memory and summaries.
+    """EF21-SGDM (Fatkhullin, Tyurin and Richtarik 2023, Algorithm 1).
+
+    Checked against Algorithm 2 of Khirirat et al., "Error feedback under (L0, L1)-smoothness", which is this method with a
+    step of normalized length.
 
     v_i = (1 - eta) v_i + eta grad f_i(x, batch); g_i += C(v_i - g_i); x -= rate mean of all g_i. The paper starts both with
     a gradient; here v_i is a client's first gradient, and g_i starts at 0, as in the other oracles of this family.
@@ -118,8 +131,11 @@ def controlled_averaging(
 ) -> History:
     """SCALLION (alpha) and SCAFCOM (beta) (Huang, Li and Li, ICLR 2024, Algorithms 2 and 3).
 
-    From memory; the server's two lines were checked against a public implementation for Flower, x -= rate (mean delta + c)
-    and c += sum delta / N. K local steps with g - c_i + c; gbar_i is the mean of the raw gradients along them.
+    The server's two lines were checked against other authors' public implementation for Flower: x -= rate (mean delta + c)
+    and c += sum delta / N. The clients' lines are from memory; neither the paper's algorithms nor its authors' code were
+    found.
+
+    K local steps with g - c_i + c; gbar_i is the mean of the raw gradients along them.
     SCALLION: delta_i = C(alpha (gbar_i - c_i)). SCAFCOM: v_i = (1 - beta) v_i + beta gbar_i, delta_i = C(v_i - c_i), and a
     client's first v_i is its gbar_i. Both: c_i += delta_i; x -= server_rate eta_l K (mean delta + c).
     """
@@ -158,7 +174,9 @@ def controlled_averaging(
 
 
 def scaffnew(problem: Problem, p: float) -> History:
-    """Scaffnew (Mishchenko et al., ICML 2022, Algorithm 2), iteration by iteration. From memory.
+    """Scaffnew (Mishchenko et al., ICML 2022, Algorithm 2), iteration by iteration.
+
+    Checked against a public reproduction (github.com/Glebzok/ProxSkip): a geometric number of steps, the same for all.
 
     x^_i = x_i - gamma (g_i(x_i) - h_i); with probability p x_i = mean of all x^_i, otherwise x_i = x^_i;
     h_i += (p / gamma) (x_i - x^_i). A coin that comes up after K tosses is a round of K batches: the oracle is given the
@@ -188,7 +206,10 @@ def scaffnew(problem: Problem, p: float) -> History:
 
 
 def fed_dyn(problem: Problem, alpha: float) -> History:
-    """FedDyn (Acar et al., ICLR 2021, Algorithm 1), whose minimization is K steps of SGD. From memory.
+    """FedDyn (Acar et al., ICLR 2021, Algorithm 1), whose minimization is K steps of SGD.
+
+    Checked against the authors' code (github.com/alpemreacar/FedDyn), which keeps -g_k / alpha and its mean, -h / alpha, and
+    divides alpha by the relative size of a client's data.
 
     A client minimizes f_k(x) - <g_k, x> + alpha/2 |x - theta|^2, which gives theta_k; then g_k -= alpha (theta_k - theta).
     Server, over the m clients: h -= alpha (1/m) sum (theta_k - theta); theta = mean of theta_k - h / alpha.
@@ -219,7 +240,9 @@ def fed_dyn(problem: Problem, alpha: float) -> History:
 
 
 def flasc(problem: Problem, up: Compress, down: Compress, optimizer: Optimizer) -> History:
-    """FLASC (Kuo, Raje, Rajesh and Smith 2024, Algorithm 1). From memory and the abstract, which has both directions.
+    """FLASC (Kuo, Raje, Rajesh and Smith 2024, Algorithm 1).
+
+    Checked against the authors' code (github.com/imkevinkuo/flasc). Its server has AdamW, and it evaluates P~.
 
     Clients download the largest weights P~ = TopK(P), the others being 0, train all of them, and upload TopK(P_i - P~). The
     server adds the mean to P through its optimizer; P itself stays dense.
@@ -263,7 +286,10 @@ def _inner(problem: Problem, t: int, i: int, theta: Vector, workers: dict[int, A
 
 
 def diloco(problem: Problem, inner_rate: float, outer_rate: float = 0.7, mu: float = 0.9) -> History:
-    """DiLoCo (Douillard et al. 2023, Algorithm 1). From memory; Nesterov as in torch.optim.SGD, which the authors use.
+    """DiLoCo (Douillard et al. 2023, Algorithm 1).
+
+    Checked against Prime Intellect's replication (github.com/PrimeIntellect-ai/diloco_simple): Nesterov of torch.optim.SGD;
+    AdamW's state is kept between rounds.
 
     H steps of AdamW; Delta = mean of theta - theta_i; u = mu u + Delta; theta -= outer_rate (Delta + mu u).
     """
@@ -284,6 +310,9 @@ def sparse_loco(
     problem: Problem, compress: Compress, inner_rate: float, beta: float, outer_rate: float = 1.0
 ) -> History:
     """SparseLoCo (Sarfi et al. 2025, Algorithm 1), checked against a public summary of its equations.
+
+    Its predecessor's code (github.com/tplr-y/CCLoco) has the same memory, but averages an entry over those workers that have
+    sent it; the equations divide by the number of all workers.
 
     Delta_r = theta - theta_r after H steps of AdamW; e_r = beta e_r + Delta_r; send Q(TopK(e_r)); e_r -= what was sent;
     theta -= outer_rate mean of what was sent.

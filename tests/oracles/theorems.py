@@ -29,7 +29,7 @@ def fed_ef_4_6(L, K, n, sigma, sigma_g, Delta, q, eta, eta_l, T):
 
 
 def fed_ef_4_8(L, K, n, sigma, sigma_g, Delta, q, eta, eta_l, T, beta1, eps, G, d):
-    """Fed-EF, Theorem 4.8."""
+    """Fed-EF, Theorem 4.8. The proof divides its last sum by eta eta_l K / (16 sqrt(eps)), the statement by eta eta_l K."""
     C1 = beta1 / (1 - beta1) + 2 * q / (1 - q**2)
     inner = [1 / sqrt(eps), 2 * (1 - q**2) * L / ((1 + q**2) ** 1.5 * G)]
     inner += [1 / (max(16, 32 * C1**2) * eta), 1 / (3 * eta ** (1 / 3))]
@@ -37,20 +37,20 @@ def fed_ef_4_8(L, K, n, sigma, sigma_g, Delta, q, eta, eta_l, T, beta1, eps, G, 
     bound = Delta / (eta * eta_l * T * K) + eta * eta_l * L * (6 + 4 * C1**2) / (n * eps) * sigma**2
     bound += 2 * C1 * G**2 * d / (T * sqrt(eps)) + 3 * eta * eta_l * C1**2 * L * K * G**2 * d / (T * eps)
     drift = 5 * eta_l**2 * K * L**2 / (2 * sqrt(eps)) + eta * eta_l**3 * (30 + 20 * C1**2) * K**2 * L**3 / eps
-    return limit, bound + drift * (sigma**2 + 6 * K * sigma_g**2)
+    return limit, 16 * sqrt(eps) * (bound + drift * (sigma**2 + 6 * K * sigma_g**2))
 
 
 def fed_ef_4_10(L, K, n, m, sigma, sigma_g, Delta, q, eta, eta_l, T):
-    """Fed-EF, Theorem 4.10; m of n clients take part."""
+    """Fed-EF, Theorem 4.10; m of n clients take part. Term II has the factor L, which its bound in the proof drops."""
     C1, C = q**2 / (1 - q**2) ** 3, (n - m) / (n - 1)
     inner = [1 / 8, 1 / (32 * max(C1, 1) * eta)]
     if m < n:
-        inner.append(m * L / (500 * C * eta))
+        inner.append(m / (500 * C * eta))
     if m < n and q:
         inner.append(m**2 / (53760 * (n - m) * C1 * eta))
     if q:
         inner.append((1 - q**2) ** 2 * m**2 / (32 * q**2 * n**2 * eta))
-    drift = 5 * eta_l**2 * K * L**2 / 2 + 5 * eta * eta_l * C / m + 560 * eta * eta_l * C1 * (n - m) * L / m**2
+    drift = 5 * eta_l**2 * K * L**2 / 2 + 5 * eta * eta_l * C * L / m + 560 * eta * eta_l * C1 * (n - m) * L / m**2
     bound = Delta / (eta * eta_l * T * K) + (eta * eta_l * L / m + 8 * eta * eta_l * C1 * L * n / m**2) * sigma**2
     return min(inner) / (K * L), bound + drift * (sigma**2 + 6 * K * sigma_g**2)
 
@@ -73,11 +73,11 @@ def fedamd_4_6(L, K, M, A, sigma, gap, tau, L_sigma, b_small, b, eta, eta_l, T):
 
 
 def fedamd_4_8(L, K, M, A, sigma, gap, p, L_sigma, b_small, b, eta, eta_l, T):
-    """FedAMD, Theorem E.4, Eq. (162)."""
+    """FedAMD, Theorem E.4: Eq. (161) divided by eta eta_l K T (1 - p^A) / 4, which Eq. (162) does for one term only."""
     product = 1 / (K * L) / (1 + 2 * M / (A * p) * sqrt(1 - p**A))
     limit = min(product / eta, 1 / (2 * sqrt(6) * K * L), sqrt(b_small / K) / (4 * sqrt(3) * L_sigma))
     noise = sigma**2 / (M * b) if b < inf else 0
-    return limit, 4 * gap / (eta * eta_l * K * T * (1 - p**A)) + 3 * noise
+    return limit, 4 * gap / (eta * eta_l * K * T * (1 - p**A)) + 4 * 3 * noise
 
 
 def fedamd_4_11(L, K, M, A, sigma, gap, p, mu, L_sigma, b_small, b, eta, eta_l, T):
@@ -169,7 +169,7 @@ def fedcom_d_9(L, tau, m, sigma, gap, q, norm, gamma, R):
 
 
 def fedcomgate_e_4(L, tau, m, sigma, gap, local_gaps, q, G_q, gamma, eta, R):
-    """FedCOMGATE, Theorem E.4: both sides of Eq. (61), and Eq. (62)."""
+    """FedCOMGATE, Theorem E.4: both sides of Eq. (61), and Eq. (62) with L eta sigma^2 for the eta sigma^2 of (74)."""
     holds = 1 - 10 * eta**2 * (eta * gamma) ** 2 * (q + 1) * L**4 * tau**4 - L * eta * gamma * tau * (q + 1) >= 0
     holds = holds and 30 * eta**2 * L**2 * tau**2 <= 1 + 1e-12
     bound = (
@@ -179,7 +179,7 @@ def fedcomgate_e_4(L, tau, m, sigma, gap, local_gaps, q, G_q, gamma, eta, R):
     )
     bound += 10 * eta**2 * L**4 * tau**3 * (eta * gamma) ** 2 * (q + 1) * sigma**2 / m
     bound += 10 * eta**2 * L**4 * tau**2 * (eta * gamma) ** 2 * (q + 1) * G_q
-    bound += 32 * eta * L**2 * tau / (m * R) * sum(local_gaps) + 16 * eta**3 * L**2 * tau**2 / R * sigma**2
+    bound += 32 * eta * L**2 * tau / (m * R) * sum(local_gaps) + 16 * eta**3 * L**3 * tau**2 / R * sigma**2
     bound += 32 * eta**2 * L**3 * tau**2 / R * gap + gamma * eta * L / tau * G_q
     return holds, bound
 
@@ -219,7 +219,9 @@ def fedbnlaca_skipping(K, G, eps, L, eta, eta_l, beta1, beta2, threshold):
     """FedBNLACA, proofs of Theorems 4.1 and 4.3: what the last sum adds to FedAMS's, divided by eta eta_l K."""
     C1 = beta1 / (1 - beta1)
     bracket = 3 * eta**2 * L / 2 + C1**2 * eta**2 * L / 2 + sqrt(2 * (1 - beta2)) * eta * G
-    added = bracket * 2 * K**2 * threshold**2 * eta_l**2 * G**2 / eps + sqrt(2) * eta * eta_l * K * G * threshold / eps
+    added = bracket * 2 * K**2 * threshold**2 * eta_l**2 * G**2 / eps
+    gradient, skipped = G, threshold * eta_l * K * G
+    added += sqrt(2) * eta * gradient / sqrt(eps) * skipped
     return added / (eta * eta_l * K)
 
 
@@ -230,11 +232,14 @@ def fedbnlaca_constants(beta1, q, gamma, lam, threshold, share=1.0):
 
 
 def fedbnlaca_downlink(L, K, G, H, d, eps, eta, eta_l, beta1, gamma, threshold, C1):
-    """FedBNLACA, T_5 of (E.12) and T_6 of (E.14), divided by eta eta_l K."""
-    error, squared = gamma + threshold, gamma**2 + threshold**2
-    T5 = (G + L * eta * eta_l * K * G / sqrt(eps) + L * eta * eta_l * C1 * K * G * d / eps) * eta * error * H
-    T5 /= (1 - beta1) * sqrt(eps)
-    T5 += 2 * L * eta**2 * squared * H**2 / ((1 - beta1) ** 2 * eps)
-    T5 += 2 * L * eta**2 * squared * H**2 / ((1 - beta1) * sqrt(eps))
-    T6 = 2 * L**2 * eta**2 * squared * H**2 / ((1 - beta1) ** 2 * eps) * (threshold**2 + 1)
+    """FedBNLACA, T_5 and T_6 of the proof of Theorem 4.5 from the lines before (E.12) and (E.14), divided by eta eta_l K.
+
+    The error of the clients' model is at most (gamma + C/(alpha m)) H, and its square 2 (gamma^2 + C^2/(alpha m)^2) H^2.
+    """
+    scale = eta / ((1 - beta1) * sqrt(eps))
+    error, squared = scale * (gamma + threshold) * H, scale**2 * 2 * (gamma**2 + threshold**2) * H**2
+    difference = d / sqrt(eps)
+    T5 = G * error + L * eta * eta_l * K * G / sqrt(eps) * error + L * eta * eta_l * C1 * K * G * difference * error
+    T5 += L * squared + L * H * error
+    T6 = L * squared * (threshold**2 + 1)
     return (T5 + T6) / (eta * eta_l * K)

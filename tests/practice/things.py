@@ -42,7 +42,7 @@ def thing(group: str, title: str, line: str) -> Callable[[Callable[..., None]], 
     return register
 
 
-RIGHT, TRAIN, DATA, PYTHON = "Measured right", "What people train", "Data as people have it", "Python"
+RIGHT, TRAIN, DATA, PYTHON = "Metrics and weights", "Training", "Data", "Python"
 
 
 def loss(module: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, TensorDataset
 import laconic
 from tests.practice.things import RIGHT, TRAIN, arrays, loss, net, sentences, thing
 
-# Measured right
+# Metrics and weights
 
 
 @thing(
@@ -98,7 +98,7 @@ def _by_client(do: Callable[..., Any], folder: Path) -> None:
     assert metrics["worst_client_accuracy"] <= metrics["client_accuracy"] <= 1 and "personal_accuracy" in metrics
 
 
-# What people train
+# Training
 
 
 @thing(

@@ -14,7 +14,7 @@ from torch.utils.data import Subset, TensorDataset
 import laconic
 from tests.practice.things import DATA, PYTHON, arrays, net, sentences, thing
 
-# Data as people have it
+# Data
 
 
 @thing(DATA, "A DatasetDict of Hugging Face", 'laconic.simulate("fed_avg", "mlp:8", table, rounds=1)')

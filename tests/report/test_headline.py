@@ -90,7 +90,7 @@ def test_the_winner_is_named_with_its_margin_and_the_caveat(page: Any, finished:
     )
     page.fill("#target", "99")
     assert "fed_avg has an accuracy of" in page.inner_text("#headline")
-    assert "fed_avg: did not reach 99 % with 3 of 3 seeds" in page.inner_text("#warnings")
+    assert "fed_avg: did not reach 99 % in 3 of 3 seeds" in page.inner_text("#warnings")
 
 
 def test_what_collapsed_or_diverged_is_flagged_and_never_wins(opened: Any) -> None:

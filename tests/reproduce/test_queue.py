@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,8 +65,55 @@ def test_what_is_published_is_not_run_again(tmp_path: Path) -> None:
     assert queue({"short": SHORT}, tmp_path, seeds=2).run(1, time.time() + HOUR)
     second = document.load("short", tmp_path / "docs")
     assert first is not None and second is not None
-    assert {path.name for path in (tmp_path / "runs/short").iterdir()} == {"a-seed-1", "b-seed-1"}
+    rounds = {
+        path.parent.name: len(path.read_text().splitlines()) for path in tmp_path.glob("runs/short/*/metrics.jsonl")
+    }
+    assert rounds == {"a": 1, "b": 1, "a-seed-1": 3, "b-seed-1": 3}, "seed 0 is checked up to its first evaluation"
     assert curves(second["runs"]["a"])[:1] == curves(first["runs"]["a"]) and second["runs"]["a"]["seeds"] == [0, 1]
+
+
+def test_published_seeds_of_other_code_are_run_again(tmp_path: Path) -> None:
+    assert queue({"short": SHORT}, tmp_path, seeds=1).run(1, time.time() + HOUR)
+    first = document.load("short", tmp_path / "docs")
+    assert first is not None
+    (other := copy.deepcopy(first))["runs"]["a"]["curves"][0]["loss"][0] *= 1.1
+    document.save("short", SHORT, other, tmp_path / "docs")
+    elsewhere = Queue({"short": SHORT}, "short", 2, tmp_path / "elsewhere", tmp_path / "docs")
+    assert elsewhere.run(1, time.time() + HOUR)
+    second = document.load("short", tmp_path / "docs")
+    assert second is not None and second["runs"]["a"]["seeds"] == [0, 1]
+    assert second["runs"]["a"]["curves"][0] == first["runs"]["a"]["curves"][0], "seed 0 is that of today's code"
+    again = {job.label for job, (_, note) in elsewhere.states.items() if "of other code" in note}
+    assert again == {"a"} and "of other code" in (tmp_path / "elsewhere" / PAGE).read_text()
+
+
+def test_a_study_with_another_setting_is_run_again_and_its_page_says_so(tmp_path: Path) -> None:
+    assert queue({"short": SHORT}, tmp_path, seeds=1).run(1, time.time() + HOUR)
+    changed = replace(SHORT, experiment=Experiment(f"{COMMON} --batch-size 8", RUNS, rounds=3))
+    assert [(job.seeds, job.label) for job in queue({"short": changed}, tmp_path, seeds=1).jobs] == [(1, "a"), (1, "b")]
+    data = document.load("short", tmp_path / "docs")
+    assert data is not None and data["setting"] == COMMON
+    earlier = "Made by an earlier form of `laconic reproduce short --seeds 1`. Today's has `--batch-size 8`."
+    assert document.command("short", changed, data) == earlier
+    assert document.command("short", SHORT, data) == "Made by `laconic reproduce short --seeds 1`."
+
+
+def test_a_study_that_tries_other_rates_is_run_again(tmp_path: Path) -> None:
+    searched = Experiment(COMMON, {"a": "--local-lr {rate}"}, rounds=3, rates=("0.5", "0.1"), trial=1)
+    study = Study("rates", searched, measures=(FINAL,), claims={}, short=Short(rates=("0.1",)))
+    assert queue({"rates": study}, tmp_path, seeds=1).run(1, time.time() + HOUR)
+    assert queue({"rates": study}, tmp_path, seeds=1).jobs == []
+    more = replace(study, short=None)
+    assert queue({"rates": more}, tmp_path, seeds=1).run(1, time.time() + HOUR)
+    data = document.load("rates", tmp_path / "docs")
+    assert data is not None and data["tried"]["rates"] == ["0.5", "0.1"] and data["runs"]["a"]["rate"] == "0.5"
+
+
+def test_published_seeds_count_little_in_the_estimate(tmp_path: Path) -> None:
+    assert queue({"short": SHORT}, tmp_path, seeds=1).run(1, time.time() + HOUR)
+    third = replace(SHORT, experiment=Experiment(COMMON, RUNS | {"c": RUNS["a"]}, rounds=3))
+    a, b, c = (job.hours for job in queue({"short": third}, tmp_path, seeds=1).jobs)
+    assert a == b == pytest.approx(0.05 * c)
 
 
 def test_a_full_study_is_longer_and_starts_again(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from laconic.cli.view import LiveView
 from laconic.reproduce import document
 from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS
-from laconic.reproduce.claims import KINDS
+from laconic.reproduce.claims import KINDS, Claim, Result, judge
 from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.options import options
 from laconic.reproduce.runner import Runner, collect, plan
@@ -93,6 +93,28 @@ def test_claims_and_numbers_are_about_runs_that_exist(name: str) -> None:
         assert set(labels) <= known
 
 
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+def test_claims_are_true_of_the_papers_own_numbers(name: str) -> None:
+    for study in REPRODUCTIONS[name].studies.values():
+        numbers = {label: {0: Result(row)} for label, row in study.paper.items()}
+        for text, claim in study.claims.items():
+            rows = [study.paper.get(label, {}) for label in claim.labels]
+            if isinstance(claim, Claim) and all(claim.measure.name in row for row in rows):
+                assert judge(claim, numbers).agrees, (text, rows)
+
+
+def test_clients_of_fed_ef_have_at_most_two_classes() -> None:
+    """Fed-EF, section 5: each shard has one class. Only the labels of MNIST do not divide evenly."""
+    commons = [
+        study.experiment.common
+        for reproduction in PAPERS["Fed-EF"].values()
+        for study in reproduction.studies.values()
+        if study.experiment is not None
+    ]
+    partitions = {(settings["dataset"], settings["partition"]) for settings in map(options, commons)}
+    assert partitions == {("mnist", "shards:2:single"), ("fashion-mnist", "shards:2"), ("cifar10", "shards:2")}
+
+
 def test_bits_are_exact() -> None:
     bits = bits_of_two_way_training("full")
     d, rounds = RESNET_18, 500
@@ -158,3 +180,23 @@ def test_runs_that_all_failed_are_not_judged() -> None:
     for run in data["runs"].values():
         run["curves"] = [columns | {"accuracy": [0.1] * len(columns["round"])} for columns in run["curves"]]
     assert {verdict.kind for verdict in verdicts(study, data).values()} == {"not judged"}
+
+
+def test_runs_of_another_study_are_compared_only_if_they_are_as_long() -> None:
+    """Fed-EF, Figure 4: 10 against 1 is a larger gap than 4 against 1."""
+
+    def data(symbol: str, largest: float, rounds: int) -> dict:
+        curve = {"round": [rounds], "accuracy": [0.5], "objective": [1.0]}
+        norms = {20: largest, 40: 1.0, 60: 1.0, 100: 1.0}
+        runs = {
+            f"{symbol} = {count}": {"seeds": [0], "curves": [curve | {"gradient_norm_squared": [norm]}]}
+            for count, norm in norms.items()
+        }
+        return {"mode": "short", "rounds": rounds, "runs": runs}
+
+    study, gap = STUDIES["fed-ef-figure4-m"], "the gaps of the gradient's norm are larger"
+    (text,) = (text for text in study.claims if text.startswith(gap))
+    assert verdicts(study, data("m", 10.0, 40), data("n", 4.0, 40))[text].agrees
+    assert verdicts(study, data("m", 4.0, 40), data("n", 10.0, 40))[text].agrees is False
+    shorter = verdicts(study, data("m", 10.0, 40), data("n", 4.0, 30))[text]
+    assert (shorter.kind, shorter.evidence) == ("not judged", "fed-ef-figure4-n has 30 rounds, not 40")

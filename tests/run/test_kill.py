@@ -124,7 +124,7 @@ def check_outcomes(outcomes: list[list], rounds: int, store: str) -> None:
         assert files == FILES[store], moment
 
 
-@pytest.mark.parametrize(("rounds", "step"), [(2, 19), pytest.param(3, 1, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("rounds", "step"), [(2, 41), pytest.param(3, 1, marks=pytest.mark.long)])
 def test_a_kill_before_any_statement_to_a_database(tmp_path: Path, rounds: int, step: int) -> None:
     *crashed, unharmed = outcomes = crash_everywhere(tmp_path, rounds, "disk", step)
     assert len(crashed) > 30 * rounds // step

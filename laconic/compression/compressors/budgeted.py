@@ -5,6 +5,7 @@ Both compressors send the positions of the entries that are not zero, and their 
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, Self
 
 import numpy as np
@@ -36,7 +37,12 @@ def _whole_count(budget: float) -> float:
 Budget = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_whole_count)]
 """The number of non-zero entries of a group: a share of its entries if at most 1, otherwise a count."""
 _FEWEST = 64
-"""The least `auto` budget. Fewer entries would save little, since a packet has about 30 other bytes."""
+"""The least `auto` budget of 256 entries or more: fewer would save little, since a packet has about 30 other bytes."""
+
+
+def _least(size: int) -> int:
+    """The least `auto` budget: 64, or a quarter of fewer than 256 entries."""
+    return min(_FEWEST, math.ceil(size / 4))
 
 
 class Budgeted(Compressor):
@@ -61,7 +67,7 @@ class Budgeted(Compressor):
 
     def kept(self, size: int) -> int:
         if self.budget == "auto":
-            return min(size, max(_FEWEST, self.automatic(size)))
+            return max(_least(size), self.automatic(size))
         return groups.kept(self.budget, size) if self.budget <= 1 else min(int(self.budget), size)
 
     def automatic(self, size: int) -> int:
@@ -79,8 +85,10 @@ class Stochastic(Budgeted):
 
     The step solves sum(min(1, |x| / step)) = k. While all |x| are below the step, this is the least variance for that number
     (Wangni et al., 2018); larger entries have levels above 1 instead of exact values. omega = max(d/k - 1, 1/2). `auto` is
-    max(64, d / (8 n)) for n participants: the mean of n packets then has a relative variance of about 8. With error feedback
-    and in mirrors, `dead_zone` with the same budget, or with its own `auto`, takes its place.
+    max(64, d / (8 n), s^2 / (2 d n)) for n participants and the spread s = (|x|_1 / |x|_2)^2; below 256 entries d / 4
+    replaces 64. The last term is the largest if most entries have about the same magnitude, as after local Adam. The
+    variance of the mean of n packets is then at most about 4 |x|^2. With error feedback and in mirrors, `dead_zone` with the
+    same budget, or with its own `auto`, takes its place.
     """
 
     budget: Budget | Literal["auto"] = "auto"
@@ -104,10 +112,12 @@ class Stochastic(Budgeted):
         highest = peak(x)
         if highest == 0:
             return 0.0
+        total, squares = _sums(x, highest)
         k = self.kept(len(x))
+        if self.budget == "auto":
+            k = max(k, math.ceil((total**2 / squares) ** 2 / (2 * len(x) * self.participants)))
         # With the s largest entries above the step, 1 / step = (k - s) / (the sum of the others). s is at most k.
         top = np.sort(np.abs(x[largest(x, k)]).astype(np.float64) / highest)[::-1]
-        total = _total(x, highest)
         others = total - np.append(0.0, np.cumsum(top)[:-1])
         below = np.flatnonzero(top * (k - np.arange(k)) < others)
         step = others[below[0]] / (k - below[0]) if len(below) else 0.0
@@ -122,16 +132,19 @@ class Stochastic(Budgeted):
         return DeadZone(self.budget)
 
 
-def _total(x: Floats, highest: float) -> float:
-    """The sum of |x| / highest, in the order in which NumPy sums a whole vector: float32 in pieces, float64 at once."""
+def _sums(x: Floats, highest: float) -> tuple[float, float]:
+    """The sums of |x| / highest and of its squares, in the order in which NumPy sums a whole vector: float32 in pieces."""
     if x.dtype == np.float64:
-        return float((np.abs(x) / highest).sum())
-    total, buffer = np.float64(0), np.empty(min(BLOCK, len(x)), dtype=x.dtype)
+        relative = np.abs(x) / highest
+        return float(relative.sum()), float((relative**2).sum())
+    total, squares, buffer = np.float64(0), np.float64(0), np.empty(min(BLOCK, len(x)), dtype=x.dtype)
     for start, end in blocks(len(x)):
         block = np.abs(x[start:end], out=buffer[: end - start])
         block /= highest
         total = np.add.reduce(block, dtype=np.float64, initial=total)
-    return float(total)
+        block *= block
+        squares = np.add.reduce(block, dtype=np.float64, initial=squares)
+    return float(total), float(squares)
 
 
 @compressor("dead_zone", argument="budget")
@@ -139,7 +152,7 @@ class DeadZone(Budgeted):
     """step sign(x) floor(|x| / step + 0.4), with the step t / 0.6, where t is the k-th largest magnitude.
 
     Entries below t are zero, as in top_k. The others are rounded to a multiple of the step. q^2 <= 1 - 5/9 k/d. `auto` is
-    max(64, d / 40).
+    max(64, d / 40), or d / 4 below 256 entries.
     """
 
     budget: Budget | Literal["auto"] = "auto"

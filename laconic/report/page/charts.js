@@ -50,10 +50,13 @@ function transparent(hex) {
   return `rgba(${parts.join(",")},0.18)`;
 }
 
+// Accuracies are shown in percent.
+const inPercent = (metric) => metric.endsWith("accuracy");
+
 // A horizontal line at the target, if the chart has its metric.
 function targetLine(goal, metric) {
-  const target = goal.value;
-  if (target === null || metric !== goal.metric) return {};
+  if (goal.value === null || metric !== goal.metric) return {};
+  const target = goal.value * (inPercent(metric) ? 100 / goal.factor : 1);
   const line = { color: color("--faint"), width: 1.5, dash: "dash" };
   const text = { text: literal(`target ${goal.text}`), font: { color: color("--faint"), size: 11 } };
   return { shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: target, y1: target, line }],
@@ -84,7 +87,7 @@ function marks(group, kind, symbol, points, scale) {
 }
 
 function drawCurves(groups, { metric, cost, logX, logY, smooth, goal }) {
-  const percent = metric === "accuracy", width = smooth ? WINDOW : 1, traces = [];
+  const percent = inPercent(metric), width = smooth ? WINDOW : 1, traces = [];
   const scale = (values) => (percent ? values.map((value) => (value === null ? null : 100 * value)) : values);
   for (const group of groups) {
     const band = spread(group, width, evaluated(metric, cost));
@@ -98,7 +101,7 @@ function drawCurves(groups, { metric, cost, logX, logY, smooth, goal }) {
     const fallen = group.runs.filter((run) => run.collapsed);
     traces.push(...marks(group, "collapsed", "triangle-down", ends(fallen, (run) => run.collapsed.reason, (run) => run.collapsed.round), scale));
   }
-  const title = percent ? "accuracy, %" : literal(words(metric));
+  const title = literal(words(metric)) + (percent ? ", %" : "");
   show("curves", traces, {
     xaxis: { title: { text: COSTS[cost] }, type: logX ? "log" : "linear" },
     yaxis: { title: { text: title }, type: logY ? "log" : "linear" },
@@ -200,14 +203,15 @@ function drawCourse(groups, name, log) {
 
 // The distribution over the clients of all seeds: the sorted values, from the lowest to the highest.
 function drawClients(groups, name) {
+  const percent = inPercent(name);
   const traces = groups.map((group) => {
     const values = group.runs.flatMap(({ client_metrics: own, seed }) => (own?.values[name] ?? []).map((value, at) => ({ value, client: `client ${own.clients[at]}, seed ${seed}` })))
       .filter(({ value }) => value !== null).sort((a, b) => a.value - b.value);
-    return { x: values.map((_, at) => (100 * (at + 1)) / values.length), y: values.map(({ value }) => value), name: literal(group.label), mode: "lines",
+    return { x: values.map((_, at) => (100 * (at + 1)) / values.length), y: values.map(({ value }) => (percent ? 100 * value : value)), name: literal(group.label), mode: "lines",
       text: values.map(({ client }) => literal(client)), line: { color: group.color, width: 2, dash: group.dash, shape: "vh" },
-      hovertemplate: `${literal(group.label)}<br>%{x:.3g} % of ${values.length} clients: at most %{y:.4g}<br>%{text}<extra></extra>` };
+      hovertemplate: `${literal(group.label)}<br>%{x:.3g} % of ${values.length} clients: at most %{y:.4g}${percent ? " %" : ""}<br>%{text}<extra></extra>` };
   }).filter((trace) => trace.y.length);
-  show("clients", traces, { xaxis: { title: { text: "clients, %" } }, yaxis: { title: { text: literal(words(name)) } } },
+  show("clients", traces, { xaxis: { title: { text: "clients, %" } }, yaxis: { title: { text: literal(words(name)) + (percent ? ", %" : "") } } },
     `Line chart: ${words(name)} of all clients, sorted`);
 }
 

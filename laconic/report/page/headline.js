@@ -24,20 +24,20 @@ function ordered(groups, valueOf, sign) {
 }
 
 // Costs: how to compare them, and how to write one.
-const RANKED = { bytes: ["fewer bytes", (count) => `with ${size(count)}`], round: ["fewer rounds", (count) => `in ${plural(Math.round(count), "round")}`],
-  time: ["less simulated time", (seconds) => `in ${number(seconds)} s`] };
+const RANKED = { bytes: ["fewer bytes", "with", size], round: ["fewer rounds", "in", (count) => plural(Math.round(count), "round")],
+  time: ["less simulated time", "in", (seconds) => `${number(seconds)} s`] };
 
 // Compare the first two: the sentence of the headline, the groups in it, and whether their ranges over seeds overlap.
 function winner(groups, goal, rank) {
   const sound = groups.filter((group) => !group.runs.some((run) => run.diverged || run.collapsed));
   const [first, second] = Object.hasOwn(RANKED, rank) ? ordered(sound, (group) => costOf(group, goal, rank), 1) : [];
   if (first) {
-    const [word, written] = RANKED[rank];
-    const start = `${first.group.label} reached ${goal.text} ${written(first.value.mean)}`;
+    const [word, preposition, written] = RANKED[rank];
+    const start = `${first.group.label} reached ${goal.text} ${preposition} ${written(first.value.mean)}`;
     if (!second) return { text: groups.length > 1 ? `${start}; no other run reached it` : start, pair: [first.group] };
     const factor = second.value.mean / first.value.mean;
     const text = factor < 1.005 ? `${start}, the same as ${second.group.label}`
-      : `${start}, ${number(factor)}x ${word} than ${second.group.label} ${written(second.value.mean)}`;
+      : `${start}, ${number(factor)}x ${word} than ${second.group.label}, which needed ${written(second.value.mean)}`;
     return { text, pair: [first.group, second.group], overlap: second.value.low <= first.value.high };
   }
   const metric = [rank, goal.metric, "accuracy", "loss"].find((name) => sound.some((group) => finalOf(group, name)));
@@ -84,7 +84,7 @@ function warnings(groups, goal) {
       : run.collapsed ? [`${name(run)}: ${run.collapsed.reason}`] : []));
     const done = group.runs.filter((run) => run.finished && run.milestones.length);
     const missed = goal.value === null ? [] : done.filter((run) => !run.collapsed && !reached(run, goal));
-    const seeds = group.runs.length > 1 ? ` with ${missed.length} of ${group.runs.length} seeds` : "";
+    const seeds = group.runs.length > 1 ? ` in ${missed.length} of ${group.runs.length} seeds` : "";
     return missed.length ? [...failed, `${group.label}: did not reach ${goal.text}${seeds}`] : failed;
   });
 }
