@@ -11,28 +11,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Unpack, cast
 
-from pydantic import ValidationError
-from torch import nn
 from torch.utils.data import Dataset
 
 from laconic import data as data_sets
-from laconic import models
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.parameters import Changes
 from laconic.core.errors import ConfigError, Interrupted, unknown_name, warn
 from laconic.core.part import SLOTS
 from laconic.core.task import Metric, Task
-from laconic.core.validation import explain
+from laconic.core.validation import validated
 from laconic.data.arrays import Pair
 from laconic.data.federated import ClientData
-from laconic.report.comparison import (
-    Comparison,
-    Planned,
-    check_directory,
-    check_labels,
-    directory_of,
-    run_all,
-)
+from laconic.report.comparison import Comparison, Planned, check_directories, check_labels, directory_of, run_all
 from laconic.run.callbacks import Callback, EachRound, ProgressBar
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
@@ -43,7 +33,7 @@ from laconic.run.loop import run_training
 from laconic.run.records import Record
 from laconic.run.resume import check_same
 from laconic.run.settings import Settings
-from laconic.run.simulation import Simulation, initial_module, make_task
+from laconic.run.simulation import Model, Simulation, task_of
 from laconic.run.target import Target, check_ranking
 from laconic.run.training import Result
 
@@ -52,7 +42,6 @@ class SimulateKeywords(SettingsKeywords, Changes, total=False):
     """The settings of a run, and parameters and parts of its algorithm."""
 
 
-Model = Task | nn.Module | Callable[[], nn.Module | Task] | str
 Recipe = Algorithm | Callable[[], Algorithm] | str
 Data = ClientData | Sequence[Pair] | Sequence[Dataset[Any]] | Mapping[str, Any] | str
 
@@ -167,14 +156,14 @@ def compare(
         return Finished(label, resolved, result, directory, goal)
 
     first = settings.get("seed", 0)
+    runs = [*product(contenders, range(first, first + seeds))]
     planned = [
         Planned(label, directory_of(folder, label, seed if seed > first else None), partial(start, label, seed))
-        for label, seed in product(contenders, range(first, first + seeds))
+        for label, seed in runs
     ]
-    for plan in planned:
-        check_directory(plan, planned, resume)
+    check_directories(planned, resume)
     networks = []
-    for label, seed in product(contenders, range(first, first + seeds)):
+    for label, seed in runs:
         simulation, _ = build(label, seed)
         networks.append(simulation.settings.network.any())
         simulation.close()
@@ -222,7 +211,7 @@ def _build(
     recipe, checked = _configured(algorithm, {**keywords, "metrics": None} if objects else keywords)
     given = data if loaded is None else loaded
     clients = data_sets.load(given, seed=checked.seed) if isinstance(given, str) else data_sets.as_data(given)
-    simulation = Simulation(recipe, _task(model, clients, checked.seed).with_metrics(objects), clients, checked)
+    simulation = Simulation(recipe, task_of(model, clients, checked.seed).with_metrics(objects), clients, checked)
     names: dict[str, Any] = {
         "algorithm": recipe.name,
         "dataset": data if isinstance(data, str) else getattr(clients, "name", "own"),
@@ -277,13 +266,6 @@ def _name(model: Model) -> str:
     return str(getattr(model, "__qualname__", type(model).__qualname__))
 
 
-def _checked(settings: Mapping[str, Any]) -> Settings:
-    try:
-        return Settings(**settings)
-    except ValidationError as error:
-        raise ConfigError(explain(error)) from None
-
-
 _ELSEWHERE = {
     "loss": "a loss is part of the model; pass laconic.Task(module, loss) as the model",
     "clients": "the data has the clients, as in laconic.data.load('digits', clients=10)",
@@ -300,7 +282,7 @@ def _configured(algorithm: Recipe, keywords: Mapping[str, Any]) -> tuple[Algorit
         changes = {key: value for key, value in changes.items() if key not in split_label(algorithm)}
         recipe, checked = _labeled(algorithm, settings)
     else:
-        recipe, checked = _made(algorithm), _checked(settings)
+        recipe, checked = _made(algorithm), validated(Settings, settings)
     for key in changes:
         if key not in SLOTS and not recipe.owners(key):
             if key in _ELSEWHERE:
@@ -316,12 +298,3 @@ def _labeled(label: str, settings: Mapping[str, Any]) -> tuple[Algorithm, Settin
         if key in config.model_fields_set:
             raise ConfigError(f"'{label}': {key} does not belong to the algorithm; pass data and model to simulate")
     return config.build_algorithm(), config.settings()
-
-
-def _task(model: Model, clients: ClientData, seed: int) -> Task:
-    if isinstance(model, str):
-        name, outputs = model, clients.classes or 1
-        model = initial_module(lambda: models.build(name, clients.input_shape, outputs), seed)
-    if callable(model) and not isinstance(model, nn.Module):
-        model = initial_module(model, seed)
-    return model if isinstance(model, Task) else make_task(model, clients)

@@ -222,37 +222,38 @@ def implemented_in(module: str) -> Callable[[Command], Command]:
 
 def with_callbacks(declaration: Command) -> Command:
     """Add the options of callbacks to a command. The command receives them as `callbacks`."""
-    own = [p for p in inspect.signature(declaration, eval_str=True).parameters.values() if p.name != "callbacks"]
     kind = inspect.Parameter.KEYWORD_ONLY
     added = [
         inspect.Parameter(name, kind, default=False if get_args(option)[0] is bool else None, annotation=option)
         for name, option in CALLBACKS.items()
     ]
-
-    @functools.wraps(declaration)
-    def command(**arguments: Any) -> None:
-        chosen = {name: arguments.pop(name) for name in CALLBACKS}
-        declaration(**arguments, callbacks=chosen)
-
-    command.__signature__ = inspect.Signature([*(p.replace(kind=kind) for p in own), *added])  # type: ignore[attr-defined]
-    return command
+    return _collecting(declaration, "callbacks", added)
 
 
 def with_quantities(declaration: Command) -> Command:
     """Add the quantities of theorems to a command. The command receives them as `quantities`, a dict of numbers or None."""
-    own = [p for p in inspect.signature(declaration, eval_str=True).parameters.values() if p.name != "quantities"]
     added = [
         _parameter(quantity.name, quantity.kind | None, quantity.option, help=quantity.help, rich_help_panel=panel)
         for panel, group in quantities.PANELS.items()
         for quantity in group
     ]
+    return _collecting(declaration, "quantities", added)
+
+
+def _collecting(declaration: Command, name: str, added: list[inspect.Parameter]) -> Command:
+    """Add options to a command, which receives them in one dict, its parameter `name`."""
 
     @functools.wraps(declaration)
     def command(**arguments: Any) -> None:
-        given = {name: arguments.pop(name) for name in quantities.QUANTITIES}
-        declaration(**arguments, quantities=given)
+        chosen = {option.name: arguments.pop(option.name) for option in added}
+        declaration(**arguments, **{name: chosen})
 
-    return _with_parameters(command, [*own, *added])
+    return _with_parameters(command, [*_parameters_but(declaration, name), *added])
+
+
+def _parameters_but(declaration: Command, name: str) -> list[inspect.Parameter]:
+    """The parameters of a command, without the dict that collects options."""
+    return [p for p in inspect.signature(declaration, eval_str=True).parameters.values() if p.name != name]
 
 
 def with_config(declaration: Command, defaults: dict[str, str] | None = None) -> Command:
@@ -262,7 +263,7 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
         declaration: The command.
         defaults: Sentences for the help of options whose default differs in this command.
     """
-    own = [p for p in inspect.signature(declaration, eval_str=True).parameters.values() if p.name != "options"]
+    own = _parameters_but(declaration, "options")
     shared = [_option(name, panel, defaults or {}) for panel, names in PANELS.items() for name in names]
     panel = [*PANELS][-1]
     help_text = "Set any other key, such as optimizer.beta2=0.9; repeatable."

@@ -220,7 +220,11 @@ def _resumed(directory: Path, request: dict[str, Any], resume: bool) -> dict[str
     check_trusted(path, (name for table in (old["options"], tried, *old.get("arms", [])) for name in code_in(table)))
     check_same("search", old["options"], request["options"], {"rounds"})
     check_same("search", old, request, {"options", "rank_by", "optuna", "seeds"})
-    # A resumed search may have more trials, more seeds, longer trials and another ranking.
+    return _extended(old, request)
+
+
+def _extended(old: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    """The stored arguments with new ones: a resumed search may have more trials or seeds, and another ranking."""
     old |= {key: request[key] for key in ("optuna", "seeds") if request.get(key)}
     if "try" in request and "rounds" in request["options"]:
         old["options"]["rounds"] = request["options"]["rounds"]

@@ -10,24 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
+from rich.table import Table
 
-from laconic.cli import tables
 from laconic.cli.console import note, say, stderr, stdout
 from laconic.cli.output import check_file, check_same, new_directory, print_json, resume_command, stored
 from laconic.cli.view import LiveView
 from laconic.core.errors import ConfigError, Interrupted
 from laconic.core.user_code import check_trusted, trust
 from laconic.data.federated import ClientData
-from laconic.report.comparison import (
-    Comparison,
-    Planned,
-    check_directory,
-    check_labels,
-    directory_of,
-    run_all,
-)
+from laconic.report.comparison import Comparison, Planned, check_directories, check_labels, directory_of, run_all
 from laconic.report.page import report as write_report
-from laconic.report.tables import outcome
+from laconic.report.tables import new_table, outcome
 from laconic.report.trackers import chosen_callbacks
 from laconic.run.callbacks import Callback
 from laconic.run.config import RunConfig, code_in, load_config
@@ -38,6 +31,7 @@ from laconic.run.labels import split_label
 from laconic.run.resume import FREE_TO_CHANGE
 from laconic.run.target import WINDOW, Target, check_ranking
 from laconic.run.training import Diverged
+from laconic.run.tune import Timing
 from laconic.run.tune import tune as measure_strategies
 
 COMPARISON = "comparison.json"
@@ -131,8 +125,7 @@ def _plan(
             simulation.close()
             check_ranking(rank_by, target, simulation.metric_names())
             target = target and target.checked(simulation.metric_names(), simulation.task.named_metrics())
-    for plan in planned:
-        check_directory(plan, planned, resume)
+    check_directories(planned, resume)
     directory.mkdir(parents=True, exist_ok=True)
     write_atomically(directory / COMPARISON, json.dumps(request).encode())
     return planned
@@ -239,9 +232,18 @@ def tune(config: Path | None, algorithm: str | None, out: Path, options: dict[st
     check_file(out)
     note("measuring the time per round of each gradient strategy")
     timings = measure_strategies(wanted, lambda timing: note(f"  {timing}"))
-    stdout.print(tables.timings(timings))
+    stdout.print(_timings(timings))
     best = timings[0]
     engine = {} if wanted.engine == "ray" else {"engine": best.engine}
     chosen = wanted.model_copy(update={"numerics": best.numerics, "threads": best.threads} | engine)
     write_atomically(out, chosen.to_toml().encode())
     say(f"Fastest: {best}. Written to {out}; use it with: laconic run {out}")
+
+
+def _timings(measured: Sequence[Timing]) -> Table:
+    """The measurements of `tune`, fastest first."""
+    table = new_table("strategy", "vmap width", "workers", "seconds per round")
+    for timing in measured:
+        width = str(timing.numerics.vmap_width) if timing.numerics.strategy == "vmap" else ""
+        table.add_row(timing.numerics.strategy, width, timing.on, f"{timing.seconds_per_round:.3g}")
+    return table

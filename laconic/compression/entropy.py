@@ -167,10 +167,8 @@ class SymbolReader:
 
     def take(self, count: int, weights: Weights) -> NDArray[np.uint16]:
         """The next `count` symbols."""
-        from laconic.compression import kernels
-
-        symbols, state = np.empty(count, dtype=np.uint16), np.uint64(self._state)
-        self._state, self._at = kernels.decode_symbols(self._words, self._at, state, _edges(weights), symbols)
+        symbols = np.empty(count, dtype=np.uint16)
+        self.start(weights)(np.arange(len(weights), dtype=np.uint16), symbols)
         return symbols
 
     def start(self, weights: Weights) -> Callable[[NDArray[Any], NDArray[Any]], None]:

@@ -155,18 +155,8 @@ def write_forms(forms: Sequence[Form], groups: Bounds, writer: BodyWriter) -> in
     found = [len(form) for form in values]
     if found != sizes:
         raise ConfigError(f"forms of {found} values where {sizes} are needed")
-    return flags | _write_values(values, writer)
-
-
-def _write_values(values: Sequence[Form], writer: BodyWriter) -> int:
-    """Write value forms, all of one kind; return their codec number."""
-    if levels := [form for form in values if isinstance(form, Levels)]:
-        return Levels.write(levels, writer)
-    if powers := [form for form in values if isinstance(form, Powers)]:
-        return Powers.write(powers, writer)
-    if signs := [form for form in values if isinstance(form, Signs)]:
-        return Signs.write(signs, writer)
-    return Values.write([form for form in values if isinstance(form, Values)], writer)
+    kind: Any = type(values[0])
+    return flags | int(kind.write(values, writer))
 
 
 def _refuse_mixed(forms: Sequence[Form]) -> None:

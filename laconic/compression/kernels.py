@@ -154,35 +154,11 @@ def encode_symbols(
 
 
 @kernel
-def decode_symbols(
-    words: NDArray[np.uint32], at: int, state: np.uint64, edges: Words, symbols: NDArray[np.uint16]
-) -> tuple[Any, int]:
-    """Pop symbols. Returns the new state and word index."""
-    # The first symbol in each range of 2^12 slots; the search for a symbol starts there.
-    first, symbol = np.empty(1 << (PRECISION - 12), dtype=np.uint16), 0
-    for cell in range(len(first)):
-        while edges[symbol + 1] <= np.uint64(cell) << _LOOKUP:
-            symbol += 1
-        first[cell] = symbol
-    for index in range(len(symbols)):
-        slot = state & ((_1 << _PRECISION) - _1)
-        decoded = np.uint64(first[slot >> _LOOKUP])
-        while edges[decoded + _1] <= slot:
-            decoded += _1
-        symbols[index] = decoded
-        start = edges[decoded]
-        state = (edges[decoded + _1] - start) * (state >> _PRECISION) + (slot - start)
-        if state >> _32 == _0 and at > 0:
-            at -= 1
-            state = state << _32 | np.uint64(words[at])
-    return state, at
-
-
-@kernel
 def decode_values(
     words: NDArray[np.uint32], at: int, state: np.uint64, edges: Words, table: NDArray[Any], out: NDArray[Any]
 ) -> tuple[Any, int]:
-    """Pop symbols, as `decode_symbols`, and write the value of each one in `table`. Returns the new state and word index."""
+    """Pop symbols, and write the value of each one in `table`. Returns the new state and word index."""
+    # The first symbol in each range of 2^12 slots; the search for a symbol starts there.
     first, symbol, top = np.empty(1 << (PRECISION - 12), dtype=np.uint16), 0, 0
     for cell in range(len(first)):
         while edges[symbol + 1] <= np.uint64(cell) << _LOOKUP:

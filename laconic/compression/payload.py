@@ -34,8 +34,8 @@ class Payload(Protocol):
         ...
 
     def pieces(self, accumulator: Tensor, weight: float) -> list[Callable[[], object]]:
-        """The same as several calls on disjoint entries, for threads to share."""
-        ...
+        """The same as several calls on disjoint entries, for threads to share. By default one call."""
+        return [partial(self.add_to, accumulator, weight)]
 
 
 class SentPayload(Payload, Protocol):
@@ -69,10 +69,6 @@ class DensePayload(Payload):
 
     def add_to(self, accumulator: Tensor, weight: float) -> None:
         accumulator.add_(self.values.to(accumulator), alpha=weight)
-
-    def pieces(self, accumulator: Tensor, weight: float) -> list[Callable[[], object]]:
-        # torch uses several threads itself.
-        return [partial(self.add_to, accumulator, weight)]
 
     def write_to(self, vector: Tensor) -> None:
         """Overwrite the entries of `vector` that were sent."""
@@ -108,9 +104,6 @@ class BlockPayload(Payload):
             block = buffer[: end - start]
             reader.read(block)
             accumulator[start:end].add_(torch.from_numpy(block).to(accumulator), alpha=weight)
-
-    def pieces(self, accumulator: Tensor, weight: float) -> list[Callable[[], object]]:
-        return [partial(self.add_to, accumulator, weight)]
 
     def write_to(self, vector: Tensor) -> None:
         """Overwrite all entries of `vector`."""
@@ -187,7 +180,3 @@ class SumPayload(Payload):
     def add_to(self, accumulator: Tensor, weight: float) -> None:
         self.first.add_to(accumulator, weight)
         self.second.add_to(accumulator, weight)
-
-    def pieces(self, accumulator: Tensor, weight: float) -> list[Callable[[], object]]:
-        # One call, since the two may share entries.
-        return [partial(self.add_to, accumulator, weight)]

@@ -31,13 +31,6 @@ UNSTATED = (
 )
 
 P = TypeVar("P", bound="Part")
-V = TypeVar("V")
-
-
-def section(state: Mapping[str, V], name: str) -> dict[str, V]:
-    """The entries of a state with the prefix `name/`, without the prefix."""
-    prefix = f"{name}/"
-    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 
 SLOTS: dict[str, dict[str, type[Part]]] = {"method": {}, "uplink": {}, "optimizer": {}, "downlink": {}}

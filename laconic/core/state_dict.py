@@ -17,13 +17,19 @@ StateDict = dict[str, Any]
 V = TypeVar("V")
 
 
-def prefixed(name: str, state: Mapping[str, V]) -> dict[str, V]:
-    """Add the prefix `name/` to all keys; `laconic.core.part.section` is the inverse.
+def joined(parts: Mapping[str, Mapping[str, V]]) -> dict[str, V]:
+    """The states of several components as one. `section` returns that of one component.
 
-    >>> prefixed("server", {"round": 3})
-    {'server/round': 3}
+    >>> joined({"server": {"round": 3}, "ledger": {"updates": 8}})
+    {'server/round': 3, 'ledger/updates': 8}
     """
-    return {f"{name}/{key}": value for key, value in state.items()}
+    return {f"{part}/{key}": value for part, state in parts.items() for key, value in state.items()}
+
+
+def section(state: Mapping[str, V], name: str) -> dict[str, V]:
+    """The entries of a state with the prefix `name/`, without the prefix."""
+    prefix = f"{name}/"
+    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 
 def split(state: StateDict) -> tuple[dict[str, Tensor], dict[str, Any]]:

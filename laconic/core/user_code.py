@@ -60,9 +60,11 @@ def check_trusted(source: Path, names: Iterable[str]) -> None:
         raise UntrustedCode(source, unknown)
 
 
-def own_modules() -> list[ModuleType]:
-    """The modules loaded from user files."""
-    return [module for name, module in sys.modules.items() if name.startswith(_PREFIX)]
+def pickle_own_modules(cloudpickle: ModuleType) -> None:
+    """Let this copy of cloudpickle send user files with their code: other processes cannot import them by name."""
+    for name, module in [*sys.modules.items()]:
+        if name.startswith(_PREFIX):
+            cloudpickle.register_pickle_by_value(module)
 
 
 def display_name(item: type | Callable[..., Any]) -> str:

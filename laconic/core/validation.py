@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+
+from laconic.core.errors import ConfigError
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def validated(model: type[M], table: Mapping[str, Any]) -> M:
+    """Build a model from a table. An invalid value is a `ConfigError` of one line."""
+    try:
+        return model(**table)
+    except ValidationError as error:
+        raise ConfigError(explain(error)) from None
 
 
 def _message(problem: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from laconic.data.images import from_images
 from laconic.data.lazy import LazyData, from_datasets
 from laconic.data.partition import Partition, parse_partition
 from laconic.data.paths import from_path, split_path
-from laconic.data.sources import SOURCES, DatasetInfo
+from laconic.data.sources import SOURCES, DatasetInfo, Source
 from laconic.data.supplied import as_data, from_file, is_file
 from laconic.data.tables import from_table
 
@@ -89,7 +89,15 @@ def load(
         augment: Random augmentation of images in training, as in `crop:4+flip`.
         skip_empty: Leave out clients of your own data that have no examples.
     """
-    data = _load(name, clients, partition, seed, data_dir, download, skip_empty)
+    data: ClientData
+    if name in SOURCES:
+        if skip_empty:
+            raise ConfigError(f"skip_empty: {name} has no clients without examples; leave skip_empty out")
+        data = _load_source(SOURCES[name], clients, partition, seed, data_dir, download)
+    else:
+        if data_dir is not None and (is_file(name) or split_path(name)):
+            raise ConfigError(f"data_dir '{data_dir}': {name} reads its own files; leave data_dir out")
+        data = _own_reader(name)(name, seed, clients, partition, skip_empty)
     return data if augment is None else augmented(data, augment)
 
 
@@ -108,30 +116,25 @@ def _own_reader(name: str) -> Callable[..., ClientData]:
     raise unknown_name("data set", name, SOURCES)
 
 
-def _load(
-    name: str,
+def _load_source(
+    source: Source,
     clients: int | None,
     partition: str | None,
     seed: int,
     data_dir: str | os.PathLike[str] | None,
     download: bool,
-    skip_empty: bool,
-) -> ClientData:
-    if name not in SOURCES:
-        if data_dir is not None and (is_file(name) or split_path(name)):
-            raise ConfigError(f"data_dir '{data_dir}': {name} reads its own files; leave data_dir out")
-        return _own_reader(name)(name, seed, clients, partition, skip_empty)
-    if skip_empty:
-        raise ConfigError(f"skip_empty: {name} has no clients without examples; leave skip_empty out")
-    source = SOURCES[name]
-    chosen = parse_partition(partition or source.info.default_partition)
-    if chosen.name == "natural" and source.info.natural_clients is None:
-        raise ConfigError(f"partition 'natural': {name} has no natural clients; use iid, shards, pairs or dirichlet")
+) -> FederatedData:
+    info = source.info
+    chosen = parse_partition(partition or info.default_partition)
+    natural = chosen.name == "natural"
+    if natural and info.natural_clients is None:
+        raise ConfigError(
+            f"partition 'natural': {info.name} has no natural clients; use iid, shards, pairs or dirichlet"
+        )
     pool = source.read(Finder(None if data_dir is None else Path(data_dir), download, source.files))
     if clients is None:
-        natural = chosen.name == "natural" and pool.groups is not None
-        clients = len(pool.groups or ()) if natural else source.info.default_clients
+        clients = len(pool.groups) if natural and pool.groups is not None else info.default_clients
     generator = Randomness(seed).numpy(Draw.PARTITION)
     split = chosen.split(pool.train.targets.numpy(), clients, generator, pool.groups)
-    names = pool.client_names(split) if chosen.name == "natural" else None
-    return FederatedData(name, pool.kind, pool.train, split, pool.test, pool.classes, client_names=names)
+    names = pool.client_names(split) if natural else None
+    return FederatedData(info.name, pool.kind, pool.train, split, pool.test, pool.classes, client_names=names)

@@ -89,15 +89,14 @@ def pooled(
     split = _consecutive([len(inputs) for inputs, _ in pairs])
     inputs, targets = map(torch.cat, zip(*pairs, strict=True))
     kind = kind or ("regression" if targets.is_floating_point() else "classification")
-    targets = of_kind(name, targets, kind)
+    examples = Examples(inputs, of_kind(name, targets, kind), normalize, extra, input_name)
+    test_set = None
     if test_pair is not None:
         test_inputs = like_training(f"{name} (test)", test_pair[0], inputs.is_floating_point())
-        test_pair = test_inputs, of_kind(f"{name} (test)", test_pair[1], kind)
+        test_targets = of_kind(f"{name} (test)", test_pair[1], kind)
+        test_set = Examples(test_inputs, test_targets, normalize, test_extra, input_name)
     if kind != "regression" and classes is None:
-        numbered = [targets, *(test_pair or ())[1:], *([inputs] if kind == "next_token" else [])]
-        classes = _count(class_names, numbered)
-    test_set = None if test_pair is None else Examples(*test_pair, normalize, test_extra, input_name)
-    examples = Examples(inputs, targets, normalize, extra, input_name)
+        classes = len(class_names or ()) or _count(kind, examples, test_set)
     found = (class_names, bool(class_names and not labels))
     return FederatedData(name, kind, examples, split, test_set, classes, *found, columns=columns)
 
@@ -157,9 +156,11 @@ def _clients(name: str, clients: Sequence[Pair], skip_empty: bool) -> Sequence[P
     return without_empty(name, clients, lambda pair: len(pair[1]), skip_empty)
 
 
-def _count(class_names: Sequence[str] | None, parts: Sequence[Tensor]) -> int:
-    """The number of classes: those that have names, or else up to the largest number."""
-    return len(class_names or ()) or 1 + max(int(part.max()) for part in parts if part.numel())
+def _count(kind: Kind, examples: Examples, test: Examples | None) -> int:
+    """The number of classes: up to the largest number among the targets, and among tokens also of the inputs."""
+    parts = [examples.targets, *([] if test is None else [test.targets])]
+    parts += [examples.inputs] if kind == "next_token" else []
+    return 1 + max(int(part.max()) for part in parts if part.numel())
 
 
 def _consecutive(sizes: Sequence[int]) -> list[Indices]:

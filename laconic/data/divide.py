@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 
 from laconic.core.errors import ConfigError
 from laconic.core.randomness import Draw, Randomness
 from laconic.data.arrays import Pair
-from laconic.data.federated import Indices
+from laconic.data.federated import ClientData, Indices, sizes_of
 from laconic.data.partition import natural, parse_partition
 
 DEFAULT_CLIENTS = 100
@@ -71,7 +71,7 @@ def divided(data: Data, has_clients: bool, clients: int | None, partition: str |
     return data if clients is None or clients == len(data) else some_clients(data, clients, seed)
 
 
-def held_out(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], Pair | None]:
+def split_test(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], Pair | None]:
     """Divide every client's examples: the rest for training, and a share of all for one test set.
 
     The choice does not depend on a seed, so that runs with different seeds are tested on the same examples.
@@ -81,11 +81,40 @@ def held_out(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], Pair | No
     kept: list[Pair] = []
     tests: list[Pair] = []
     for client, (inputs, targets) in enumerate(pairs):
-        order = Randomness(0).numpy(Draw.HELD_OUT, client=client).permutation(len(targets))
-        count = min(round(share * len(targets)), max(0, len(targets) - 1))
-        train, test = np.sort(order[count:]), np.sort(order[:count])
+        train, test = _positions(Draw.HELD_OUT, client, len(targets), share)
         kept.append((inputs[train], targets[train]))
-        tests += [(inputs[test], targets[test])] if count else []
+        tests += [(inputs[test], targets[test])] if len(test) else []
     if not tests:
         return kept, None
     return kept, (np.concatenate([pair[0] for pair in tests]), np.concatenate([pair[1] for pair in tests]))
+
+
+@runtime_checkable
+class Selectable(Protocol):
+    """The capability to leave out examples of clients."""
+
+    def selected(self, positions: Sequence[Indices]) -> Self:
+        """The same clients with some of their examples: those at `positions[client]`, in this order."""
+
+
+def hold_out(data: ClientData, share: float) -> tuple[ClientData, list[Indices]]:
+    """The data that clients train on, and the positions of the examples that each client holds out.
+
+    A client with too few examples holds out none. The choice does not depend on the run's seed, so that runs with different
+    seeds are evaluated on the same examples.
+    """
+    if not isinstance(data, Selectable):
+        raise ConfigError("client_eval: this data cannot leave out examples: it needs a method `selected(positions)`")
+    sizes = enumerate(sizes_of(data).tolist())
+    divided = [_positions(Draw.CLIENT_EVALUATION, client, size, share) for client, size in sizes]
+    held = [test for _, test in divided]
+    if not any(map(len, held)):
+        raise ConfigError(f"client_eval = {share}: no client has enough examples to hold one out; use a larger share")
+    return data.selected([train for train, _ in divided]), held
+
+
+def _positions(purpose: Draw, client: int, size: int, share: float) -> tuple[Indices, Indices]:
+    """Return the positions of a client's examples to keep, and those to hold out. One example at least is kept."""
+    order = Randomness(0).numpy(purpose, client=client).permutation(size)
+    count = min(round(share * size), max(0, size - 1))
+    return np.sort(order[count:]), np.sort(order[:count])

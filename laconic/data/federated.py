@@ -121,8 +121,8 @@ def _converted(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @runtime_checkable
-class ClientData(Protocol):
-    """The protocol that training requires of data. Any object with these members will do."""
+class Described(Protocol):
+    """What a model depends on: data, or a description of it."""
 
     @property
     def kind(self) -> Kind:
@@ -135,6 +135,11 @@ class ClientData(Protocol):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input."""
+
+
+@runtime_checkable
+class ClientData(Described, Protocol):
+    """The protocol that training requires of data. Any object with these members will do."""
 
     @property
     def test(self) -> Examples | None:
@@ -207,9 +212,14 @@ def fingerprint_of(data: ClientData) -> str:
     digest = hashlib.sha256(f"{data.kind}/{data.classes}/{len(data)}".encode())
     for client in (0, len(data) - 1):
         for tensor in data.batch(client, np.arange(data.size(client))):
-            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+            add_to_digest(digest, tensor)
     return digest.hexdigest()
+
+
+def add_to_digest(digest: hashlib._Hash, tensor: Tensor) -> None:
+    """Hash the type, shape and content of a tensor."""
+    digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+    digest.update(tensor.cpu().contiguous().numpy().tobytes())
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,8 +326,7 @@ class FederatedData:
                 digest.update(b"no test")
                 continue
             for tensor in examples.tensors():
-                digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-                digest.update(tensor.cpu().contiguous().numpy().tobytes())
+                add_to_digest(digest, tensor)
             digest.update(repr(examples.normalize).encode())
         for indices in self.clients:
             digest.update(len(indices).to_bytes(8, "little"))

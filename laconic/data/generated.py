@@ -14,7 +14,7 @@ from torch import Tensor
 from laconic.core.errors import ConfigError, DataError
 from laconic.core.lru import LRUCache
 from laconic.data.checks import check_examples
-from laconic.data.federated import Array, Examples, Indices, Kind, Normalize
+from laconic.data.federated import Array, Examples, Indices, Kind, Normalize, add_to_digest
 
 Make = Callable[[int], tuple[Array, Array]]
 Size = Callable[[int], int]
@@ -81,8 +81,8 @@ class GeneratedData:
         for client in {0, len(self) - 1}:
             examples = self._examples(client)
             for tensor in (examples.inputs, examples.targets):
-                digest.update(f"{client}{tensor.dtype}{tuple(tensor.shape)}".encode())
-                digest.update(tensor.cpu().contiguous().numpy().tobytes())
+                digest.update(str(client).encode())
+                add_to_digest(digest, tensor)
         return digest.hexdigest()
 
     def fingerprint(self) -> str:

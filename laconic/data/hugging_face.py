@@ -131,8 +131,11 @@ def _parts(data: Any, test: Any) -> tuple[list[Any], list[str] | None, Any]:
         owners = getattr(data, "partition_id_to_natural_id", None)
         parts = [data.load_partition(number) for number in numbers]
         return parts, [str(owners[number]) for number in numbers] if owners else None, test
-    if not isinstance(data, Mapping):
-        return [data], None, test
+    return _of_splits(data, test) if isinstance(data, Mapping) else ([data], None, test)
+
+
+def _of_splits(data: Mapping[Any, Any], test: Any) -> tuple[list[Any], list[str] | None, Any]:
+    """The parts of a `DatasetDict`: its split "train", or each other split as a client."""
     tests = [split for split in TEST_SPLITS if split in data]
     test = data[tests[0]] if test is None and tests else test
     if "train" in data:

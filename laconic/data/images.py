@@ -12,7 +12,7 @@ from PIL import Image
 
 from laconic.core.errors import DataError
 from laconic.data.arrays import Pair, from_arrays
-from laconic.data.divide import divided, held_out
+from laconic.data.divide import divided, split_test
 from laconic.data.federated import FederatedData
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -46,17 +46,15 @@ def from_images(
     files = sorted(file for file in root.rglob("*") if file.suffix.lower() in IMAGES)
     if not files:
         raise DataError(f"{root}: no images ({', '.join(IMAGES)}) in this folder")
-    in_test = [file for file in files if file.relative_to(root).parts[0] in TEST_FOLDERS]
-    groups = _by_client(root, [file for file in files if file not in {*in_test}])
+    in_test = [file for file in files if _is_test(root, file)]
+    groups = _by_client(root, [file for file in files if not _is_test(root, file)])
     has_clients = groups.keys() != {""}
     mode = _mode(files)
     labels = sorted({file.parent.name for file in files})
     pairs = [_pair(group, mode, size, labels) for group in groups.values()]
-    test_pair: Pair | None
-    if in_test:
-        test_pair = _pair(in_test, mode, size, labels)
-    else:
-        pairs, test_pair = held_out(pairs, test)
+    test_pair: Pair | None = _pair(in_test, mode, size, labels)
+    if not in_test:
+        pairs, test_pair = split_test(pairs, test)
     halves = (0.5,) * (1 if mode == "L" else 3)
     data = from_arrays(
         pairs, test_pair, "classification", len(labels), root.name, (halves, halves), skip_empty=skip_empty
@@ -64,6 +62,10 @@ def from_images(
     if has_clients:
         data = data.named([name for name, group in groups.items() if group])
     return replace(divided(data, has_clients, clients, partition, seed), labels=tuple(labels), labels_found=True)
+
+
+def _is_test(root: Path, file: Path) -> bool:
+    return file.relative_to(root).parts[0] in TEST_FOLDERS
 
 
 def _by_client(root: Path, files: Sequence[Path]) -> dict[str, list[Path]]:

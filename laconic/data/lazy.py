@@ -20,7 +20,7 @@ from laconic.data.arrays import Pair, check_labels, first_line, from_arrays, of_
 from laconic.data.checks import check_examples
 from laconic.data.columns import Columns
 from laconic.data.doubts import doubt_classes, doubt_kind
-from laconic.data.federated import Examples, FederatedData, Indices, Kind, Normalize, described
+from laconic.data.federated import Examples, FederatedData, Indices, Kind, Normalize, add_to_digest, described
 
 FIXED_SEED = 0
 """The seed under which examples are read outside of training."""
@@ -48,14 +48,15 @@ class LazyData:
         self.labels_found = False
         self.client_names: tuple[str, ...] | None = None
         inputs, targets = self._stacked(0, [0], FIXED_SEED)
-        first = next(iter(inputs.values())) if isinstance(inputs, dict) else inputs
-        self.input_shape: tuple[int, ...] = tuple(first.shape[1:])
-        self.input_names: tuple[str, ...] = tuple(inputs) if isinstance(inputs, dict) else ()
-        is_regression = isinstance(targets, Tensor) and targets.is_floating_point()
+        named = inputs if isinstance(inputs, dict) else {}
+        self.input_names: tuple[str, ...] = tuple(named)
+        self.input_shape: tuple[int, ...] = tuple(next(iter(named.values()), inputs).shape[1:])
+        are_numbers = isinstance(targets, Tensor)
+        is_regression = are_numbers and targets.is_floating_point()
         self.kind: Kind = kind or ("regression" if is_regression else "classification")
         if self.kind != "regression":
-            self.classes = classes or (len(self.labels) if self.labels else None)
-            if self.classes is None or not (isinstance(targets, Tensor) or self.labels):
+            self.classes = classes or len(self.labels or ()) or None
+            if self.classes is None or not (are_numbers or self.labels):
                 self._find_classes(test, kind)
         self.test = None if test is None else self._examples(f"{name} (test)", *test)
 
@@ -127,8 +128,7 @@ class LazyData:
         if self.test is not None:
             ends.append(tuple(self.test.tensors()))
         for tensor in (tensor for pair in ends for tensor in pair):
-            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-            digest.update(tensor.contiguous().numpy().tobytes())
+            add_to_digest(digest, tensor)
         return digest.hexdigest()
 
     def _with(self, datasets: Sequence[Dataset[Any]]) -> Self:

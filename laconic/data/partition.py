@@ -27,10 +27,15 @@ Labels = npt.NDArray[Any]
 class Partition(Choice):
     """A rule that divides examples among clients. `parse_partition` creates one from text."""
 
+    by_label: ClassVar[bool] = False
+    """Whether the rule needs a class label of every example."""
+
     def split(
         self, labels: Labels, clients: int, generator: np.random.Generator, groups: Sequence[Indices] | None = None
     ) -> list[Indices]:
         """Return the indices of every client's examples. `groups` are the data set's natural clients, if any."""
+        if self.by_label and (labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer)):
+            raise ConfigError(f"partition '{self}' needs one class label per example; use iid or natural here")
         if clients < 1:
             raise ConfigError(f"clients is {clients}; at least 1 is needed")
         if clients > len(labels):
@@ -53,19 +58,7 @@ class IID(Partition):
 
 
 @dataclass(frozen=True)
-class LabelPartition(Partition):
-    """A partition by class labels."""
-
-    def split(
-        self, labels: Labels, clients: int, generator: np.random.Generator, groups: Sequence[Indices] | None = None
-    ) -> list[Indices]:
-        if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
-            raise ConfigError(f"partition '{self}' needs one class label per example; use iid or natural here")
-        return super().split(labels, clients, generator, groups)
-
-
-@dataclass(frozen=True)
-class Shards(LabelPartition):
+class Shards(Partition):
     """Sort by label, cut into clients * per_client shards, give each client `per_client` random shards.
 
     The non-IID split of McMahan et al. (2017), as in FedCAMS (Wang et al., 2022; 100 clients, 2 shards) and
@@ -76,6 +69,7 @@ class Shards(LabelPartition):
     """
 
     name: ClassVar[str] = "shards"
+    by_label: ClassVar[bool] = True
     per_client: PositiveInt
     labels: Literal["mixed", "single"] = "mixed"
 
@@ -86,14 +80,12 @@ class Shards(LabelPartition):
                 f"partition '{self}' with {clients} clients needs {count} shards, "
                 f"but there are only {len(labels)} examples"
             )
-        shards = _single_label_shards(labels, count) if self.labels == "single" else _equal_shards(labels, count)
+        if self.labels == "single":
+            shards = _single_label_shards(labels, count)
+        else:
+            shards = np.array_split(np.argsort(labels, kind="stable").astype(np.int64), count)
         assignment = generator.permutation(count).reshape(clients, self.per_client)
         return [np.concatenate([shards[shard] for shard in chosen]) for chosen in assignment]
-
-
-def _equal_shards(labels: Labels, count: int) -> list[Indices]:
-    """Cut the examples, sorted by label, into shards of equal sizes."""
-    return np.array_split(np.argsort(labels, kind="stable").astype(np.int64), count)
 
 
 def _single_label_shards(labels: Labels, count: int) -> list[Indices]:
@@ -118,7 +110,7 @@ def _single_label_shards(labels: Labels, count: int) -> list[Indices]:
 
 
 @dataclass(frozen=True)
-class Pairs(LabelPartition):
+class Pairs(Partition):
     """Two distinct labels per client, each label on equally many clients: FedAMD's split (Wu et al., 2023).
 
     Permutations of the labels are concatenated and cut into pairs. Each label's examples are shuffled and divided
@@ -127,6 +119,7 @@ class Pairs(LabelPartition):
     """
 
     name: ClassVar[str] = "pairs"
+    by_label: ClassVar[bool] = True
     order: Literal["by_label", "shuffled"] = "by_label"
 
     def divide(self, labels: Labels, clients: int, generator: np.random.Generator) -> list[Indices]:
@@ -172,7 +165,7 @@ def _label_sequence(labels: int, length: int, generator: np.random.Generator) ->
 
 
 @dataclass(frozen=True)
-class Dirichlet(LabelPartition):
+class Dirichlet(Partition):
     """Divide each label in proportions drawn from Dirichlet(concentration) (Hsu et al., 2019).
 
     Every client gets at least 1 example: an empty client takes one from the largest client. Unlike redrawing, this
@@ -180,6 +173,7 @@ class Dirichlet(LabelPartition):
     """
 
     name: ClassVar[str] = "dirichlet"
+    by_label: ClassVar[bool] = True
     concentration: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
     def divide(self, labels: Labels, clients: int, generator: np.random.Generator) -> list[Indices]:

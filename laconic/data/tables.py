@@ -14,7 +14,7 @@ import numpy as np
 
 from laconic.core.errors import ConfigError, DataError, suggestion, warn
 from laconic.data.arrays import Pair, doubt_guesses, pooled
-from laconic.data.divide import divided, held_out
+from laconic.data.divide import divided, split_test
 from laconic.data.doubts import doubt_scale
 from laconic.data.federated import FederatedData, Kind, Normalize
 
@@ -69,7 +69,7 @@ def from_table(
         tables = _by_client(tables, client)
     pairs = [read.pair(rows) for rows in tables.values()]
     if test_source is None:
-        pairs, test_pair = held_out(pairs, test)
+        pairs, test_pair = split_test(pairs, test)
     else:
         read.check(test_source, owned=False)
         test_pair = read.pair(test_source.rows)

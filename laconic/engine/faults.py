@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from laconic.compression import Codec, decode_body, decode_dense, encode_dense
-from laconic.compression.packet import Body, CoreStream, Packet, sequence_of
+from laconic.compression.packet import Body, CoreStream, Packet
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.part import State
@@ -75,9 +75,7 @@ class FaultyEngine(SimulatedEngine):
 
     def _loses_state(self, instruction: Instruction) -> bool:
         """Whether the client has no state. After a loss that lasts until the server has used a new update of the client."""
-        client, last = instruction.client, instruction.continues
-        if last is None:
-            last = sequence_of(instruction.packets[0])
+        client, last = instruction.client, instruction.last_update
         if self._happens(Draw.LOSE_STATE, self.faults.lose_state, instruction):
             self.without_state[client] = last
         elif self.without_state.get(client, last) != last:

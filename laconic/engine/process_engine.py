@@ -24,16 +24,15 @@ from typing import Any
 
 import torch
 
-from laconic.compression.packet import sequence_of
 from laconic.core.errors import ConfigError, LaconicError
-from laconic.core.user_code import one_line, own_modules
+from laconic.core.user_code import one_line, pickle_own_modules
 from laconic.data.owned import part_of
 from laconic.engine.inline import ClientSpec, InlineEngine
 from laconic.engine.process_worker import Place, Setup
 from laconic.engine.shared_memory import Channel, File, written
 from laconic.engine.simulated import ChunkedEngine
 from laconic.federation.messages import Instruction, Reply
-from laconic.federation.store import Change, RecordStore
+from laconic.federation.store import Change, ClientStore
 
 LOG = getLogger("laconic")
 MAX_DEATHS = 3
@@ -134,7 +133,7 @@ class WorkerProcess:
 class ProcessEngine(ChunkedEngine):
     """Runs clients on worker processes. The number of workers changes the speed, not the results."""
 
-    def __init__(self, spec: ClientSpec, local: InlineEngine, store: RecordStore, workers: int) -> None:
+    def __init__(self, spec: ClientSpec, local: InlineEngine, store: ClientStore, workers: int) -> None:
         if not hasattr(os, "memfd_create"):
             raise ConfigError("engine = 'processes': runs on Linux only; use engine = 'inline' or 'ray'")
         self.threads, self.chunk = workers, local.chunk
@@ -161,7 +160,7 @@ class ProcessEngine(ChunkedEngine):
             self._idle.put(worker)
 
     def _run_chunk(self, instructions: Sequence[Instruction]) -> list[Reply]:
-        lent = {each.client: self._store.lend(each.client, _needed(each)) for each in instructions}
+        lent = {each.client: self._store.lend(each.client, each.last_update) for each in instructions}
         for _ in range(MAX_DEATHS):
             worker = self._idle.get()
             try:
@@ -202,11 +201,6 @@ class ProcessEngine(ChunkedEngine):
         self._workers, self._setup = [], None
 
 
-def _needed(instruction: Instruction) -> int:
-    """The number of the state that an instruction refers to."""
-    return sequence_of(instruction.packets[0]) if instruction.continues is None else instruction.continues
-
-
 def _owned(change: Change) -> Change:
     """The change with states in memory of this process: a small view would keep a whole message in memory."""
     added = {number: {name: value.clone() for name, value in state.items()} for number, state in change.added.items()}
@@ -216,9 +210,7 @@ def _owned(change: Change) -> Change:
 def _written(setup: Setup) -> File:
     import cloudpickle  # only where processes are used: it takes time to import
 
-    for module in own_modules():
-        # Other processes cannot import a script that was run by its path.
-        cloudpickle.register_pickle_by_value(module)
+    pickle_own_modules(cloudpickle)
     try:
         return written(setup)
     except Exception as error:

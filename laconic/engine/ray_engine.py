@@ -22,7 +22,7 @@ from uuid import uuid4
 import torch
 
 from laconic.core.errors import LaconicError
-from laconic.core.user_code import own_modules
+from laconic.core.user_code import pickle_own_modules
 from laconic.data.owned import part_of
 from laconic.engine import ray_actors
 from laconic.engine.inline import MOST_STACKED, ClientSpec
@@ -107,12 +107,12 @@ class RayEngine(SimulatedEngine):
             call = filling.setdefault(shard, _Call(shard))
             call.instructions.append(instruction)
             queue.append((instruction, call))
-            in_flight += _size(instruction)
-            call.bytes += _size(instruction)
+            in_flight += instruction.size
+            call.bytes += instruction.size
             if len(call.instructions) == self._clients_per_call or call.bytes > BYTES_PER_CALL:
                 self._send(filling.pop(shard))
             while in_flight > BYTES_IN_FLIGHT and len(queue) > 2 * self._shards:
-                in_flight -= _size(queue[0][0])
+                in_flight -= queue[0][0].size
                 yield from self._next(queue)
         for call in filling.values():
             self._send(call)
@@ -173,9 +173,7 @@ class RayEngine(SimulatedEngine):
         import ray
         from ray import cloudpickle
 
-        for module in own_modules():
-            # Other processes cannot import a script that was run by its path.
-            cloudpickle.register_pickle_by_value(module)
+        pickle_own_modules(cloudpickle)
         ray_actors.trim_pool(self._shards, self._threads)
         share = None if self._spec.participants is None else -(-self._spec.participants // self._shards)
         futures = []
@@ -247,7 +245,3 @@ class RayEngine(SimulatedEngine):
                 # An actor that was never opened, or was interrupted, cannot be reused.
                 alive = False
             (ray_actors.give_back if alive else ray_actors.stop)(actor)
-
-
-def _size(instruction: Instruction) -> int:
-    return sum(map(len, instruction.packets))

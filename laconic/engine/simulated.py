@@ -41,7 +41,7 @@ class ChunkedEngine(SimulatedEngine):
         remaining = iter(instructions)
         try:
             while chunk := list(islice(remaining, self.chunk)):
-                large = sum(len(packet) for instruction in chunk for packet in instruction.packets) > LARGE_BYTES
+                large = sum(instruction.size for instruction in chunk) > LARGE_BYTES
                 in_flight.append(self._pool.submit(self._run_chunk, chunk))
                 del chunk
                 while len(in_flight) > (self.threads - 1 if large else 2 * self.threads):

@@ -26,8 +26,9 @@ from laconic.compression import DENSE, Codec, Payload, decode_body, decode_dense
 from laconic.compression.packet import Body, Flag, Frame, Packet
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
-from laconic.core.part import State, section
+from laconic.core.part import State
 from laconic.core.randomness import Draw, Randomness
+from laconic.core.state_dict import joined, section
 from laconic.core.task import Task
 from laconic.data.federated import ClientData
 from laconic.federation.messages import FaultInjection, Instruction, Probe, Reply
@@ -260,8 +261,7 @@ class ClientRuntime:
         if opening.phase.keeps_model:
             parts["current"] = {"model": opening.model}
             parts["current"] |= {} if opening.buffers is None else {"buffers": opening.buffers}
-        state = {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
-        sequence = self.store.propose(instruction.client, opening.known, state)
+        sequence = self.store.propose(instruction.client, opening.known, joined(parts))
         bodies = dict(answer.bodies)
         if opening.buffers is not None and MODEL in bodies:
             bodies[BUFFERS] = encode_dense(buffers)

@@ -10,7 +10,8 @@ import torch
 
 from laconic.algorithms.downlinks.base import LOST, ClientModelVersion
 from laconic.core.layout import Layout
-from laconic.core.part import State, section
+from laconic.core.part import State
+from laconic.core.state_dict import joined, section
 from laconic.federation.client_links import ClientLinkState, DiskClientLinkState
 from laconic.federation.pending_broadcasts import PendingBroadcasts
 
@@ -58,10 +59,8 @@ class ClientTable:
         self, client: int, sequence: int, uplink: State, downlink: State, version: int | None, period: int = 0
     ) -> None:
         """Record that a client's update was used: store its link states and confirm its pending broadcast."""
-        state = {f"uplink/{name}": value for name, value in uplink.items()}
-        state |= {f"downlink/{name}": value for name, value in downlink.items()}
-        if state:
-            self.links[client] = state
+        if uplink or downlink:
+            self.links[client] = joined({"uplink": uplink, "downlink": downlink})
         if version is not None:
             self.versions[client] = version
         self.periods[client] = period
@@ -94,8 +93,7 @@ class ClientTable:
         state: State = {"sequences": torch.from_numpy(self.sequences), "versions": torch.from_numpy(self.versions)}
         if (self.periods > 0).any():
             state["periods"] = torch.from_numpy(self.periods)
-        state |= {f"pending/{name}": value for name, value in self.pending.state_dict().items()}
-        return state | {f"links/{name}": value for name, value in self.links.state_dict().items()}
+        return state | joined({"pending": self.pending.state_dict(), "links": self.links.state_dict()})
 
     def load_state_dict(self, state: State) -> None:
         """Restore a `state_dict`."""

@@ -10,10 +10,10 @@ from typing import Any
 from laconic.core.errors import PacketError
 from laconic.core.part import State
 from laconic.federation.database import Database
-from laconic.federation.store import Change, Question, Record, RecordStore, Settled, unseen
+from laconic.federation.store import Change, ClientStore, Question, Record, Settled, unseen
 
 
-class DiskStore(RecordStore):
+class DiskStore(ClientStore):
     """States in a database.
 
     A simulation commits its states together with its checkpoint, which is in the same database. With `at_once` every call is

@@ -9,7 +9,7 @@ from laconic.federation.store import Change, Lent, MemoryStore, Record
 
 
 class LentStore(MemoryStore):
-    """The states of a few clients, lent for one call. It notes what changes, for `RecordStore.apply`."""
+    """The states of a few clients, lent for one call. It notes what changes, for `ClientStore.apply`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ from enum import Flag, auto
 
 from torch import Tensor
 
-from laconic.compression.packet import Wire
+from laconic.compression.packet import Wire, sequence_of
 from laconic.core.errors import PacketError
 
 
@@ -38,6 +38,16 @@ class Instruction:
     """The sequence number of the client's last update, if the server has used it but not made it durable yet."""
     packets: tuple[Wire, ...]
     injected: FaultInjection = FaultInjection(0)
+
+    @property
+    def last_update(self) -> int:
+        """The sequence number of the client's last update that the server has used; the client starts from its state."""
+        return sequence_of(self.packets[0]) if self.continues is None else self.continues
+
+    @property
+    def size(self) -> int:
+        """The bytes of all packets."""
+        return sum(map(len, self.packets))
 
 
 @dataclass(frozen=True)

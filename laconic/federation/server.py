@@ -17,8 +17,9 @@ from laconic.compression import encode_dense
 from laconic.compression.packet import Body
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
-from laconic.core.part import State, section
+from laconic.core.part import State
 from laconic.core.randomness import Draw, Randomness
+from laconic.core.state_dict import joined, section
 from laconic.core.subspace import Subspace
 from laconic.data.federated import ClientData, sizes_of
 from laconic.federation.aggregation import RunningMean
@@ -174,6 +175,8 @@ class Server:
         """Acknowledge the previous rounds if they are durable."""
         if self.rounds_are_durable:
             self.acknowledge()
+        if self.defenses.refuse == "auto":
+            self.directions.begin(self.model)
         if self._blocked is None:
             self._blocked = self.blocklist.blocked_count()
 
@@ -195,6 +198,7 @@ class Server:
             self.model, self.downlink_state = algorithm.downlink.advance(self.model, step, self.downlink_state, context)
             if statistics is not None:
                 self.buffers = statistics
+        self.directions.end(self.model)
         self.method_state = algorithm.method.close(self.method_state, before)
         self._restart_shared_states()
         self.round += 1
@@ -202,11 +206,10 @@ class Server:
         if self.layout.starts(self.round):
             self._redraw()
         weight = algorithm.optimizer.average_weight(self.round)
-        self.averages = (
-            (self.model, self.buffers)
-            if weight == 1
-            else (self.averages[0].lerp(self.model, weight), self.averages[1].lerp(self.buffers, weight))
-        )
+        model, buffers = self.averages
+        self.averages = self.model, self.buffers
+        if weight != 1:
+            self.averages = model.lerp(self.model, weight), buffers.lerp(self.buffers, weight)
 
     def _restart_shared_states(self) -> None:
         """Set the states that clients share to 0 on both sides if a client was blocked.
@@ -235,16 +238,15 @@ class Server:
             result |= {"average/model": self.averages[0], "average/buffers": self.averages[1]}
         if isinstance(self.layout, Subspace) and self._last_models:
             result |= {"subspace/weights": self.layout.weights, "subspace/last": torch.stack(self._last_models)}
-        for name, state in {
+        parts = {
             "optimizer": self.optimizer_state,
             "downlink": self.downlink_state,
             "method": self.method_state,
             "norms": self.norms.state_dict(),
             "directions": self.directions.state_dict(),
             "clients": self.clients.state_dict(),
-        }.items():
-            result |= {f"{name}/{key}": value for key, value in state.items()}
-        return result
+        }
+        return result | joined(parts)
 
     def load_state_dict(self, state: State) -> None:
         """Restore a `state_dict`."""

@@ -9,7 +9,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from laconic.core.errors import PacketError
 from laconic.core.part import State
@@ -49,27 +49,6 @@ class Question:
             position = (self.round, self.exchange)
             return position > last[1:] or (self.again and position == last[1:])
         return (self.incarnation - last[0]) % 2**16 < 2**15
-
-
-class ClientStore(Protocol):
-    """Transactional state of many clients."""
-
-    def settle(self, client: int, question: Question) -> Settled:
-        """Commit the pending state with the acknowledged number, and drop the others.
-
-        A question may continue from a pending state that the server has used, but not durably yet. That state stays pending.
-        A question that does not follow the last one is a duplicate or late. It is refused, since it would drop the state
-        that the next question acknowledges.
-        """
-        ...
-
-    def propose(self, client: int, known: int, state: State) -> int:
-        """Store `state` durably as pending, and return the number of its update, which is above `known`."""
-        ...
-
-    def forget(self, client: int) -> None:
-        """Delete everything about a client."""
-        ...
 
 
 @dataclass
@@ -136,8 +115,8 @@ def unseen() -> int:
     return secrets.randbelow(2**20)
 
 
-class RecordStore(ABC):
-    """The common base of all stores. Subclasses decide where records and states are stored."""
+class ClientStore(ABC):
+    """Transactional state of many clients. Subclasses decide where records and states are stored."""
 
     def __init__(self, unseen: Callable[[], int] = lambda: 0) -> None:
         self._unseen = unseen
@@ -164,7 +143,12 @@ class RecordStore(ABC):
         """Replace a record, add states and drop states."""
 
     def settle(self, client: int, question: Question) -> Settled:
-        """Commit or drop pending states; see `ClientStore.settle`."""
+        """Commit the pending state with the acknowledged number, and drop the others.
+
+        A question may continue from a pending state that the server has used, but not durably yet. That state stays pending.
+        A question that does not follow the last one is a duplicate or late. It is refused, since it would drop the state
+        that the next question acknowledges.
+        """
         before = self.record(client)
         after = self._after(client, before, question)
         self._write(client, after, {}, (before or Record()).state_numbers() - after.state_numbers())
@@ -185,7 +169,7 @@ class RecordStore(ABC):
         return Settled(None if lost or not record.committed else self.state(client, record.committed), lost)
 
     def propose(self, client: int, known: int, state: State) -> int:
-        """Store a pending state; see `ClientStore.propose`."""
+        """Store `state` durably as pending, and return the number of its update, which is above `known`."""
         record = self.record(client) or Record()
         record.number = max(record.number, known) + 1 if record.number else known + 1 + self._unseen()
         record.pending.append(record.number)
@@ -221,7 +205,7 @@ class RecordStore(ABC):
         return result
 
 
-class MemoryStore(RecordStore):
+class MemoryStore(ClientStore):
     """States in memory: the default of a simulation."""
 
     def __init__(self, unseen: Callable[[], int] = lambda: 0) -> None:

@@ -1,4 +1,4 @@
-"""Clients that were asked in vain several times in a row. They count as absent for a while, and are then asked again."""
+"""Clients that did not answer several times in a row. They count as absent for a while, and are then asked again."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ LONGEST_ABSENCE = 64
 
 
 class Absences:
-    """By client: how often it was asked in vain since its last valid reply, and until when it counts as absent.
+    """By client: how often it did not answer since its last valid reply, and until when it counts as absent.
 
     On failure: part of the server's checkpoint, so that a restarted server asks the same clients.
     """
 
     def __init__(self) -> None:
-        self._in_vain: dict[int, int] = {}
+        self._missed: dict[int, int] = {}
         self._until: dict[int, int] = {}
         self._exchange = 0
         """The number of exchanges so far. Absences last exchanges, not seconds, so that they are reproducible."""
@@ -28,11 +28,11 @@ class Absences:
         """Record who answered in one exchange and who did not. Returns the clients that count as absent from now on."""
         self._exchange += 1
         for client in answered:
-            self._in_vain.pop(client, None)
+            self._missed.pop(client, None)
             self._until.pop(client, None)
         absent = []
         for client in sorted(unanswered):
-            count = self._in_vain[client] = self._in_vain.get(client, 0) + 1
+            count = self._missed[client] = self._missed.get(client, 0) + 1
             if count >= PATIENCE:
                 self._until[client] = self._exchange + min(LONGEST_ABSENCE, 2 ** (count - PATIENCE + 1))
                 absent.append(client)
@@ -48,11 +48,11 @@ class Absences:
 
     def state_dict(self) -> StateDict:
         """All counts, with keys that JSON can hold."""
-        clients = {str(client): [count, self._until.get(client, 0)] for client, count in self._in_vain.items()}
+        clients = {str(client): [count, self._until.get(client, 0)] for client, count in self._missed.items()}
         return {"exchange": self._exchange, "clients": clients}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore a `state_dict`."""
         self._exchange = state["exchange"]
-        self._in_vain = {int(client): count for client, (count, _) in state["clients"].items()}
+        self._missed = {int(client): count for client, (count, _) in state["clients"].items()}
         self._until = {int(client): until for client, (_, until) in state["clients"].items() if until}

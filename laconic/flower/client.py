@@ -32,8 +32,9 @@ from laconic.engine.prepared import client_example, prepare
 from laconic.federation.store import ClientStore
 from laconic.flower import wire
 from laconic.flower.node_store import KEEP_DAYS, node_file
-from laconic.flower.plan import Model, Plan, initial_hash, make_model
+from laconic.flower.plan import Plan, initial_hash, make_model
 from laconic.run.evaluate import ClientExamples, evaluate_counted
+from laconic.run.simulation import Model
 
 LOG = getLogger("flwr.laconic")
 

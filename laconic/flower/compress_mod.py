@@ -25,8 +25,9 @@ from laconic.algorithms.uplinks.compressed import Compressed
 from laconic.compression import Codec, GroupedCompressor
 from laconic.compression.packet import Body, CoreStream, Packet
 from laconic.core.errors import LaconicError, PacketError
-from laconic.core.part import State, section
+from laconic.core.part import State
 from laconic.core.randomness import Randomness
+from laconic.core.state_dict import joined, section
 from laconic.federation.store import Question
 from laconic.flower import wire
 from laconic.flower.arrays import ArrayTable
@@ -163,8 +164,7 @@ class _Link:
         sequence = packet.sequence
         if self.mirrored or stream == CoreStream.MODEL:
             parts = {"uplink": uplink_state, "downlink": opened.downlink_state}
-            state = {f"{part}/{key}": value for part, values in parts.items() for key, value in values.items()}
-            sequence = self.store.propose(self.client, sequence, state)
+            sequence = self.store.propose(self.client, sequence, joined(parts))
         answer = Packet(body, stream, table.layout.fingerprint, sequence, packet.round)
         return RecordDict({**content, **wire.content(record=name, packets=[answer.to_bytes()])})
 

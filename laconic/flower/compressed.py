@@ -26,8 +26,8 @@ from laconic.algorithms.downlinks.dense import DenseDownlink
 from laconic.compression import decode_body
 from laconic.compression.packet import Body, CoreStream, Packet
 from laconic.core.errors import ConfigError, PacketError
-from laconic.core.part import section
 from laconic.core.randomness import Randomness
+from laconic.core.state_dict import joined, section
 from laconic.federation.client_links import ClientLinkState
 from laconic.federation.ledger import Direction, Ledger
 from laconic.flower import wire
@@ -271,7 +271,7 @@ class _Links:
         nodes.sequences[node] = packet.sequence
         if self.mirrored:
             peer = self.downlink.confirmed(sent.broadcast, nodes.version(node), sent.body)
-            nodes.links[node] = {f"downlink/{name}": value for name, value in peer.items()}
+            nodes.links[node] = joined({"downlink": peer})
         return content
 
     def _restored(self, content: RecordDict, name: str, body: Body, sent: _Sent) -> RecordDict:

@@ -113,10 +113,7 @@ class GridEngine(Engine):
             if not missing or self._enough or now - started >= deadline:
                 break
             if now - checked >= CONNECTION_CHECK_EVERY:
-                checked = now
-                disconnected = self._roster.disconnected(each.client for each in missing.values())
-                self._late |= {key: each for key, each in missing.items() if each.client in disconnected}
-                missing = {key: each for key, each in missing.items() if each.client not in disconnected}
+                checked, missing = now, self._connected(missing)
             time.sleep(min(pause, max(0.0, started + deadline - now)))
             pause = min(LONGEST_PAUSE, 1.5 * pause)
         if missing:
@@ -125,6 +122,12 @@ class GridEngine(Engine):
         if len(missing) == len(sent):
             self._times.forget(phases)
         self._late |= missing
+
+    def _connected(self, missing: dict[str, Sent]) -> dict[str, Sent]:
+        """The messages to nodes that are still connected. Replies of the others may only come late."""
+        disconnected = self._roster.disconnected(each.client for each in missing.values())
+        self._late |= {key: each for key, each in missing.items() if each.client in disconnected}
+        return {key: each for key, each in missing.items() if each.client not in disconnected}
 
     def _arrived(self, missing: dict[str, Sent]) -> Iterator[tuple[int, Message | PacketError]]:
         """Replies to messages in `missing`, which are removed from it."""
@@ -145,9 +148,7 @@ class GridEngine(Engine):
     def _reply(self, client: int, message: Message | PacketError) -> Reply | MalformedReply | None:
         """Unpack a node's message. None if the node has to join the run again first."""
         try:
-            if isinstance(message, PacketError):
-                raise message
-            return wire.unpack_reply(wire.read_record(message), client)
+            return wire.unpack_reply(wire.read_answer(message), client)
         except PacketError as error:
             if error.reason != wire.UNKNOWN_RUN:
                 return MalformedReply(client, error)
@@ -185,11 +186,7 @@ class GridEngine(Engine):
 
 def _metrics(message: Message | PacketError) -> tuple[float, dict[str, float]]:
     """The number of examples, times the share of their targets that count, and the metrics."""
-    if isinstance(message, PacketError):
-        raise message
-    record = wire.read_record(message)
-    if "refused" in record:
-        raise wire.refusal_error(record)
+    record = wire.read_answer(message)
     names, values = record.get("names"), record.get("values")
     if not isinstance(names, list) or not isinstance(values, list) or not len(names) == len(values) <= MOST_METRICS:
         raise PacketError("record", "names and values do not match")

@@ -27,8 +27,6 @@ CONNECTION = "local"
 """The SuperLink's name in Flower's config."""
 START_SECONDS = 180.0
 STOP_SECONDS = 3.0
-ACTIVATED = "Activated node_id"
-"""What the SuperLink logs when it has accepted a node."""
 
 
 class LocalFederationError(LaconicError):
@@ -102,25 +100,6 @@ class LocalFederation:
         command += ["--port", str(self._node_ports[number])]
         # Poll for tasks every 0.2 s instead of every second. The SuperLink does not notice: a node polls itself.
         self._start(f"node-{number}", command, {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"})
-
-    def restart_node(self, number: int) -> None:
-        """Restart a SuperNode until Flower accepts it.
-
-        For about a minute after a crash, Flower considers the old SuperNode connected and refuses the new one. In
-        production, a supervisor such as systemd restarts it.
-        """
-        before = self.log_of("superlink").count(ACTIVATED)
-        ends = time.monotonic() + START_SECONDS
-        while time.monotonic() < ends:
-            self.start_node(number)
-            while self.processes[f"node-{number}"].poll() is None:
-                if self.log_of("superlink").count(ACTIVATED) > before:
-                    return
-                time.sleep(0.1)
-            time.sleep(1)
-        raise LocalFederationError(
-            f"node {number} could not reconnect; its log is {self.folder / f'node-{number}.log'}"
-        )
 
     def run(self, app: Path, settings: Mapping[str, Any] | None = None) -> int:
         """Approve a Flower app on all nodes and start it with a run config; returns Flower's id of the run."""

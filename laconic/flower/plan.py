@@ -7,14 +7,12 @@ model has the shapes and initial weights of the server's model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from hashlib import sha256
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from laconic import models
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.methods.own_training import OwnTraining
 from laconic.algorithms.recipes import RECIPES
@@ -23,10 +21,7 @@ from laconic.core.part import SLOTS, find_part
 from laconic.core.task import Task
 from laconic.data.federated import ClientData, Kind, NamedInputs
 from laconic.gradients.numerics import Numerics
-from laconic.run.simulation import initial_module, make_task
-
-Model = str | nn.Module | Task | Callable[[], nn.Module | Task]
-"""A model's name, a function that builds it (with the run's seed), or the model itself."""
+from laconic.run.simulation import Model, initial_module, task_of
 
 
 class Shape(BaseModel):
@@ -86,22 +81,14 @@ class Plan(BaseModel):
 
 def make_model(model: Model, seed: int, shape: Shape | None) -> Task:
     """Build the task, with initial weights that depend only on the seed."""
+    if shape is not None:
+        return task_of(model, shape, seed)
     if isinstance(model, str):
-        if shape is None:
-            raise ConfigError(f"model = '{model}': its input shape is unknown without data; give data, or a function")
-        name = model
-        built: nn.Module | Task = initial_module(
-            lambda: models.build(name, shape.input_shape, shape.classes or 1), seed
-        )
-    elif isinstance(model, nn.Module | Task):
-        built = model
-    else:
-        built = initial_module(model, seed)
-    if isinstance(built, Task):
-        return built
-    if shape is None:
+        raise ConfigError(f"model = '{model}': its input shape is unknown without data; give data, or a function")
+    built = model if isinstance(model, nn.Module | Task) else initial_module(model, seed)
+    if not isinstance(built, Task):
         raise ConfigError("model: its loss is unknown without data; give data, or a Task")
-    return make_task(built, shape)
+    return built
 
 
 def initial_hash(model: Tensor, buffers: Tensor) -> str:

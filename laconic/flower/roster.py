@@ -89,7 +89,7 @@ class Roster:
         return sorted(client for client in self._nodes if not self.is_set_aside(client))
 
     def is_set_aside(self, client: int) -> bool:
-        """Whether a client is blocked, or counts as absent because it was asked in vain."""
+        """Whether a client is blocked, or counts as absent because it did not answer."""
         return self.blocklist.is_blocked(client) or self.absences.is_absent(client)
 
     def node(self, client: int) -> int | None:
@@ -97,9 +97,9 @@ class Roster:
         return None if self.is_set_aside(client) else self._nodes.get(client)
 
     def record_answers(self, answered: Iterable[int], unanswered: Iterable[int]) -> None:
-        """Record which clients answered in an exchange. One that was asked in vain several times counts as absent."""
+        """Record which clients answered in an exchange. One that did not answer several times counts as absent."""
         for client in self.absences.record(answered, unanswered):
-            LOG.warning("laconic: %s was asked in vain; it counts as absent for a while", self.name(client))
+            LOG.warning("laconic: %s did not answer several times; it counts as absent for a while", self.name(client))
 
     def refresh(self) -> None:
         """Update which nodes are connected, invite new ones, and read their answers, without waiting."""
@@ -143,11 +143,7 @@ class Roster:
     def _admit(self, node: int, message: Message | PacketError) -> list[int]:
         """Read a node's answer to an invitation. Returns its client, or nothing if the node is rejected."""
         try:
-            if isinstance(message, PacketError):
-                raise message
-            record = wire.read_record(message)
-            if "refused" in record:
-                raise wire.refusal_error(record)
+            record = wire.read_answer(message)
             name = wire.text(record, "name")
             client = self._number(name, wire.count(record, "client", lowest=-1), node)
             size = self._size(client, wire.count(record, "examples", lowest=1))

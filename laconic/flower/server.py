@@ -11,17 +11,16 @@ from typing import Any, Unpack
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.core.errors import ConfigError, LaconicError, unknown_name
 from laconic.core.part import SLOTS
-from laconic.core.validation import explain
+from laconic.core.validation import validated
 from laconic.data.federated import ClientData
 from laconic.federation.settings import Defenses
 from laconic.flower.deployment import Deployment
 from laconic.flower.keywords import ServerKeywords
-from laconic.flower.plan import Model
 from laconic.flower.training import FederatedTraining
 from laconic.run.callbacks import Callback, Run
 from laconic.run.config import RunConfig, load_config
@@ -31,6 +30,7 @@ from laconic.run.labels import split_label
 from laconic.run.loop import run_training
 from laconic.run.records import TROUBLES, Record, troubles
 from laconic.run.resume import FREE_TO_CHANGE, check_same
+from laconic.run.simulation import Model
 from laconic.run.training import Result
 
 LOG = getLogger("flwr.laconic")
@@ -92,10 +92,7 @@ def serve(
     """Run the server to the end. If the run directory exists, resume from its checkpoint."""
     algorithm, model, data, settings = _renamed(algorithm, model, data, dict(settings))
     own = {key: value for key, value in settings.items() if key in Deployment.model_fields}
-    try:
-        deployment = Deployment(**own)
-    except ValidationError as error:
-        raise ConfigError(explain(error)) from None
+    deployment = validated(Deployment, own)
     config, algorithm, loaded = _configured(
         algorithm, model, data, {key: value for key, value in settings.items() if key not in own}
     )
@@ -178,10 +175,7 @@ def _configured(
     else:
         fields, changes = _assigned(algorithm, settings)
         built = algorithm.replace(**changes)
-        try:
-            config = RunConfig(**{"algorithm": algorithm.name} | names | fields)
-        except ValidationError as error:
-            raise ConfigError(explain(error)) from None
+        config = validated(RunConfig, {"algorithm": algorithm.name} | names | fields)
     for key, why in MEANINGLESS.items():
         value = getattr(config, key)
         if key in config.model_fields_set and value != RunConfig.model_fields[key].get_default(

@@ -27,13 +27,14 @@ from laconic.federation.policy import Outcome
 from laconic.federation.round import Round
 from laconic.flower.deployment import Deployment
 from laconic.flower.engine import GridEngine
-from laconic.flower.plan import Model, Plan, initial_hash, make_model
+from laconic.flower.plan import Plan, initial_hash, make_model
 from laconic.flower.policy import NodePolicy
 from laconic.flower.population import Population
 from laconic.flower.presence import Presence
 from laconic.flower.roster import Roster
 from laconic.run.config import RunConfig
 from laconic.run.records import Record
+from laconic.run.simulation import Model
 from laconic.run.training import Diverged, Training, weighting_of
 
 LOG = getLogger("flwr.laconic")

@@ -35,12 +35,22 @@ def read_record(message: Message) -> ConfigRecord:
     return message.content.config_records[RECORD]
 
 
+def read_answer(message: Message | PacketError) -> ConfigRecord:
+    """Laconic's record in a node's answer; raises `PacketError` if the node refused or failed, or if there is none."""
+    if isinstance(message, PacketError):
+        raise message
+    record = read_record(message)
+    if "refused" in record:
+        raise _refusal_error(record)
+    return record
+
+
 def refusal(reason: str, detail: str) -> RecordDict:
     """A node's answer that it refuses a message, with the reason."""
     return content(refused=reason, detail=detail)
 
 
-def refusal_error(record: ConfigRecord) -> PacketError:
+def _refusal_error(record: ConfigRecord) -> PacketError:
     """A node's refusal as an error. A node may say that an instruction is old or its plan lost; all else is its failure."""
     reason, detail = record.get("refused"), sanitized(record.get("detail"))
     return PacketError(reason, detail) if reason in ("stale", UNKNOWN_RUN) else PacketError("failed", detail)
@@ -105,8 +115,6 @@ def counted_of(record: ConfigRecord) -> float:
 
 def unpack_reply(record: ConfigRecord, client: int) -> Reply:
     """The inverse of `pack_reply`. The client number is that of the sender, not one that the message contains."""
-    if "refused" in record:
-        raise refusal_error(record)
     loss = record.get("loss")
     if not isinstance(loss, float):
         raise PacketError("record", "loss is not a number")

@@ -39,13 +39,15 @@ def directory_of(folder: Path, label: str, seed: int | None = None) -> Path:
     return folder / (name if seed is None else f"{name}-seed-{seed}")
 
 
-def check_directory(plan: Planned, planned: Sequence[Planned], resume: bool) -> None:
+def check_directories(planned: Sequence[Planned], resume: bool) -> None:
     """Refuse a run whose directory is that of another run, or exists already."""
-    for other in planned:
-        if other.directory == plan.directory and other is not plan:
-            raise ConfigError(f"'{plan.label}' and '{other.label}': their directories have the same name; rename one")
-    if not resume:
-        RunDirectory(plan.directory).check_new()
+    first: dict[Path, Planned] = {}
+    for plan in planned:
+        other = first.setdefault(plan.directory, plan)
+        if other is not plan:
+            raise ConfigError(f"'{other.label}' and '{plan.label}': their directories have the same name; rename one")
+        if not resume:
+            RunDirectory(plan.directory).check_new()
 
 
 def check_labels(labels: Sequence[str], hint: str) -> None:

@@ -166,9 +166,7 @@ def _record(record: Any) -> Record:
     """The checked values of a record that the report shows."""
     if not isinstance(record, dict):
         raise ValueError("not an object")
-    for name in ("round", "bytes_up", "bytes_down", *(name for name in COSTS if name in record)):
-        if _number(name, record[name]) is None or record[name] < 0:
-            raise ValueError(f"{name} is not a cost")
+    _check_costs(record)
     streams = {
         _name(name): {key: _count(key, traffic[key]) for key in ("packets", "bytes")}
         for name, traffic in record.get("streams", {}).items()
@@ -181,6 +179,12 @@ def _record(record: Any) -> Record:
     # The advice after the semicolon is for the terminal.
     reason = str(record["collapsed"]).partition(";")[0][:LONGEST_REASON] if "collapsed" in record else None
     return metrics | numbers | {"streams": streams, "troubles": troubles, "metrics": metrics, "collapsed": reason}
+
+
+def _check_costs(record: Record) -> None:
+    for name in ("round", "bytes_up", "bytes_down", *(name for name in COSTS if name in record)):
+        if _number(name, record[name]) is None or record[name] < 0:
+            raise ValueError(f"{name} is not a cost")
 
 
 def _count(name: str, value: Any) -> int:

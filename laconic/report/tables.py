@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from math import inf, isnan
-from statistics import fmean, stdev
+from statistics import stdev
 from typing import Literal
 
 from rich import box, markup
@@ -17,6 +17,7 @@ from rich.table import Table
 from laconic.report.units import duration, size
 from laconic.run.driver import Finished
 from laconic.run.records import OF_CLIENTS, TROUBLES, troubles
+from laconic.run.seeds import over_seeds
 from laconic.run.target import COSTS, WINDOW, Target, lower_is_better
 
 STATE = "state"
@@ -35,12 +36,6 @@ def new_table(*columns: str) -> Table:
     return table
 
 
-def mean(values: Sequence[float | None]) -> float | None:
-    """The mean over seeds; None if a value is missing."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None
-
-
 def ranked(runs: Sequence[Finished], by: str = "bytes") -> list[list[Finished]]:
     """The runs of each label, which differ in their seeds. The best label is first.
 
@@ -55,7 +50,7 @@ def ranked(runs: Sequence[Finished], by: str = "bytes") -> list[list[Finished]]:
         return getattr(run.reached, COSTS[by]) if by in COSTS and run.reached is not None else None
 
     def order(group: list[Finished]) -> list[float]:
-        value = mean([cost(run) for run in group])
+        value = over_seeds([cost(run) for run in group])
         collapsed = any(map(_collapse, group))
         return [collapsed, inf if value is None else value, *(_badness(name, group) for name in metrics)]
 
@@ -64,7 +59,7 @@ def ranked(runs: Sequence[Finished], by: str = "bytes") -> list[list[Finished]]:
 
 def _badness(metric: str, group: Sequence[Finished]) -> float:
     """The mean of a metric over seeds, with the sign that sorts the best value first."""
-    value = mean([_metric(metric, run) for run in group])
+    value = over_seeds([_metric(metric, run) for run in group])
     lower = lower_is_better(metric, group[0].result.task.named_metrics())
     return inf if value is None else value if lower else -value
 
@@ -85,17 +80,13 @@ class Column:
     def cell(self, group: Sequence[Finished]) -> str:
         """The number of one run, or mean and standard deviation over seeds."""
         values = [self.value(run) for run in group]
-        average = mean(values)
+        average = over_seeds(values)
         if average is None:
             lacking = values.count(None)
             # Some seeds may have reached a target.
-            return (
-                f"{self.missing} ({lacking} of {len(values)})"
-                if self.missing and lacking < len(values)
-                else self.missing
-            )
-        known = [value for value in values if value is not None]
-        spread = stdev(known) if len(known) > 1 else 0.0
+            some = self.missing and lacking < len(values)
+            return f"{self.missing} ({lacking} of {len(values)})" if some else self.missing
+        spread = over_seeds(values, stdev, least=2)
         return self.format(average) + (f" ± {self.format(spread)}" if spread else "")
 
 

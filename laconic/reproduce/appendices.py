@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from statistics import fmean
 
 from laconic.reproduce import fed_ef, fedamd, fedbnlaca, fedcams
 from laconic.reproduce.claims import Claim
@@ -20,14 +19,10 @@ from laconic.reproduce.measures import (
     PAPER_BITS_UP,
     SKIP_RATE,
     TRAINING_LOSS,
-    Curve,
-    Measure,
     accuracy_at,
-    column,
+    largest_and_mean,
 )
-from laconic.reproduce.study import Reproduction, Short, Study
-
-_FULL_ONLY = Short(left_out=True)
+from laconic.reproduce.study import FULL_ONLY, Reproduction, Study
 
 
 def _runs(reproduction: Reproduction, study: str) -> dict[str, str]:
@@ -39,19 +34,6 @@ def _runs(reproduction: Reproduction, study: str) -> dict[str, str]:
 def _crossed(runs: dict[str, str], cases: dict[str, str]) -> dict[str, str]:
     """Every run in every case, whose options come last."""
     return {f"{label}, {case}": f"{run} {more}" for case, more in cases.items() for label, run in runs.items()}
-
-
-def _diagnostic(name: str) -> tuple[Measure, Measure]:
-    """The largest and the mean value of a diagnostic."""
-
-    def largest(curve: Curve) -> float | None:
-        return max(column(curve, name), default=None)
-
-    def mean(curve: Curve) -> float | None:
-        values = column(curve, name)
-        return fmean(values) if values else None
-
-    return Measure(f"largest {name}", largest, 3), Measure(f"mean {name}", mean, 3)
 
 
 # Fed-EF, Figures 8, 9, 12, 13, 16 and 17: the loss of the runs of Figures 2 and 3.
@@ -88,7 +70,7 @@ def _figures_5_20(first: int, dataset: str, model: str) -> Study:
         Experiment(f"--dataset {dataset} --model {model} {_LOCAL}", _crossed(_FAMILY, _CASES), rounds=100),
         measures=(accuracy_at(5), FINAL, LAST_FIVE, MEGABYTES, SKIP_RATE),
         against="bytes",
-        short=_FULL_ONLY,
+        short=FULL_ONLY,
         quick=("fed_nlaa, iid, 100 of 100",),
     )
 
@@ -115,9 +97,9 @@ FEDBNLACA_FIGURE_21 = Reproduction(
                 _crossed(_LAZY, {model: f"--model {model}" for model in ("lenet5", "mlp:64")}),
                 rounds=100,
             ),
-            measures=(*_diagnostic("gamma"), *_diagnostic("lambda"), FINAL),
+            measures=(*largest_and_mean("gamma", "gamma"), *largest_and_mean("lambda", "lambda"), FINAL),
             drawn="lambda",
-            short=_FULL_ONLY,
+            short=FULL_ONLY,
             quick=("fed_aca, mlp:64",),
         )
     },
@@ -151,7 +133,7 @@ def _figure_8_10(figure: int, steps: int) -> Study:
         measures=(fedamd.GRADIENTS, fedamd.BITS, FINAL, LAST_FIVE, TRAINING_LOSS),
         claims=claims,
         seeds=3,
-        short=_FULL_ONLY,
+        short=FULL_ONLY,
         quick=("scaffold, A = 40",),
     )
 
@@ -183,7 +165,7 @@ FEDAMD_FIGURES_5_10 = Reproduction(
                 for steps in (5, 10, 20)
             },
             seeds=3,
-            short=_FULL_ONLY,
+            short=FULL_ONLY,
             quick=("p optimal, K = 5",),
         ),
     },
@@ -201,7 +183,7 @@ _TEN = f"{_CLIENTS} --participants 10"
 
 
 def _on_a_gpu(title: str, experiment: Experiment, quick: str, **details: object) -> Study:
-    study = Study(f"{title} (needs a GPU)", experiment, quick=(quick,), needs_gpu=True, short=_FULL_ONLY)
+    study = Study(f"{title} (needs a GPU)", experiment, quick=(quick,), needs_gpu=True, short=FULL_ONLY)
     return replace(study, **details)  # type: ignore[arg-type]
 
 
@@ -230,7 +212,7 @@ FEDCAMS_FIGURES_5_8 = Reproduction(
                 rounds=500,
             ),
             "sign, resnet18",
-            measures=(*_diagnostic("gamma"), FINAL),
+            measures=(*largest_and_mean("gamma", "gamma"), FINAL),
             drawn="gamma",
         ),
         "fedcams-figure7": _on_a_gpu(

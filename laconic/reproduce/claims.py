@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 
 from laconic.reproduce.intervals import LEVEL, half_width
 from laconic.reproduce.measures import Curve, Measure
+from laconic.run import over_seeds
 
 Relation = Literal["more", "less", "near"]
 Kind = Literal["holds", "fails", "undecided", "one seed", "not judged"]
@@ -215,7 +216,10 @@ class Claim:
 
     def evidence(self, results: Results, seeds: Sequence[int]) -> str:
         """Format the mean of each run, or the range of many that are compared with a constant."""
-        means = {label: _mean(self.measure, results[label], seeds) for label in self.labels}
+        means = {
+            label: over_seeds([results[label][seed].numbers.get(self.measure.name) for seed in seeds])
+            for label in self.labels
+        }
         known = [value for value in means.values() if value is not None]
         if len(means) > MANY and len(known) == len(means) and isinstance(self.others, float):
             return f"from {self.measure.text(min(known))} to {self.measure.text(max(known))}"
@@ -224,12 +228,6 @@ class Claim:
     def difference(self, value: float) -> str:
         """Format a difference."""
         return self.measure.difference(value)
-
-
-def _mean(measure: Measure, runs: Mapping[int, Result], seeds: Sequence[int]) -> float | None:
-    values = [runs[seed].numbers.get(measure.name) for seed in seeds]
-    known = [value for value in values if value is not None]
-    return fmean(known) if len(known) == len(values) else None
 
 
 @dataclass(frozen=True)

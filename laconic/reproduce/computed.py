@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from laconic import Layout, Randomness, data, fed_avg, models
+from laconic import Layout, Randomness, data, fed_avg
 from laconic.compression import HEADER_BYTES, GroupedCompressor, decode_body
 from laconic.data import ClientData
 from laconic.reproduce.study import Mode
-from laconic.run import FullGradient, Settings, Simulation, initial_module, make_task
+from laconic.run import FullGradient, Settings, Simulation, task_of
 
 Numbers = dict[str, dict[str, float | None]]
 
@@ -19,7 +19,7 @@ RESNET_18 = 11_173_962
 ROUNDS = 500
 
 
-def bits_of_two_way_training(mode: Mode, seed: int = 0) -> Numbers:
+def bits_of_two_way_training(mode: Mode, seed: int) -> Numbers:
     """FedCAMS's Tables 1 and 2 by the paper's bit counts, with the size of our packets beside them."""
     layout = flat_layout(RESNET_18 if mode != "quick" else 10_000)
     generator = np.random.default_rng(seed)
@@ -52,7 +52,7 @@ DISTRIBUTIONS = ("Gaussian", "Laplace")
 TRIALS: dict[Mode, int] = {"full": 100_000, "short": 2_000, "quick": 4}
 
 
-def compression_discrepancy(mode: Mode, seed: int = 0) -> Numbers:
+def compression_discrepancy(mode: Mode, seed: int) -> Numbers:
     """Fed-EF's Figure 20: q_A^2 and q_C^2 if each client's gradient is large in 200 coordinates of its own."""
     layout = flat_layout(DIMENSIONS)
     rows: Numbers = {}
@@ -91,7 +91,7 @@ ALIKE = 0.5
 """Cosine above which two clients' gradients count as highly correlated."""
 
 
-def gradient_similarity(mode: Mode, seed: int = 0) -> Numbers:
+def gradient_similarity(mode: Mode, seed: int) -> Numbers:
     """FedCOMGATE's Figure 7: cosines of 20 clients' full gradients, with one writer and with two classes per client."""
     if mode == "quick":
         sources = {"alike (iid)": ("digits", "iid"), "two classes a client": ("digits", "shards:2")}
@@ -111,13 +111,11 @@ def gradient_similarity(mode: Mode, seed: int = 0) -> Numbers:
     return rows
 
 
-def client_cosines(clients: ClientData, model: str, seed: int = 0) -> np.ndarray:
+def client_cosines(clients: ClientData, model: str, seed: int) -> np.ndarray:
     """Return the cosines of the clients' full gradients at the initial model: [n, n]."""
-    outputs = clients.classes or 1
-    module = initial_module(lambda: models.build(model, clients.input_shape, outputs), seed)
     simulation = Simulation(
         fed_avg(),
-        make_task(module, clients),
+        task_of(model, clients, seed),
         clients,
         Settings.model_validate({"full_gradient": True, "weighting": "uniform"}),
     )

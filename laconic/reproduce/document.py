@@ -109,7 +109,7 @@ the page says so. In a clone, a run replaces the data and figures of these pages
 
 def _summary(docs: Path) -> str:
     """Return the page with the findings and the counts of verdicts."""
-    scores = {paper: _scores(reproductions, docs) for paper, reproductions in PAPERS.items()}
+    scores = {paper: _total([_score(each, docs) for each in papers.values()]) for paper, papers in PAPERS.items()}
     lines = [
         "# Reproductions",
         "",
@@ -130,10 +130,6 @@ def _summary(docs: Path) -> str:
 
 Score = tuple[Counter[str], int, int]
 """The number of verdicts of each kind, of studies that were run, and of all studies."""
-
-
-def _scores(reproductions: Mapping[str, Reproduction], docs: Path) -> Score:
-    return _total([_score(each, docs) for each in reproductions.values()])
 
 
 def _score(reproduction: Reproduction, docs: Path) -> Score:

@@ -63,14 +63,7 @@ FED_AMD_SHUFFLED = Experiment(
     server_rates=FED_AMD_SERVER_RATES,
     long_trials=_UNSTABLE,
 )
-FED_AMD_FIXED = Experiment(
-    f"{FED_AMD_SHUFFLED.common} --batch-order fixed",
-    FED_AMD_RUNS,
-    rounds=400,
-    rates=FED_AMD_RATES,
-    server_rates=FED_AMD_SERVER_RATES,
-    long_trials=_UNSTABLE,
-)
+FED_AMD_FIXED = replace(FED_AMD_SHUFFLED, common=f"{FED_AMD_SHUFFLED.common} --batch-order fixed")
 FED_AMD_AS_COUNTED = replace(
     FED_AMD_SHUFFLED,
     runs={

@@ -101,7 +101,7 @@ def _sweep(name: str, title: str, options: str, link: str = "uplink") -> Study:
             LAST_FIVE, "less", "threshold 1", "threshold 0"
         ),
         "in between, bytes are saved on the way: 0.5 needs fewer to 85 % than 0": Claim(
-            to_accuracy(0.85, "megabytes"), "less", "threshold 0.5", "threshold 0"
+            to_accuracy(0.85, "MB both ways"), "less", "threshold 0.5", "threshold 0"
         ),
     }
     if link == "uplink":  # the skip rate is that of the clients
@@ -114,7 +114,7 @@ def _sweep(name: str, title: str, options: str, link: str = "uplink") -> Study:
             {f"threshold {value}": f"--set {link}.threshold={value}" for value in _THRESHOLDS},
             rounds=100,
         ),
-        measures=(SKIP_RATE, FINAL, LAST_FIVE, MEGABYTES, to_accuracy(0.85, "megabytes")),
+        measures=(SKIP_RATE, FINAL, LAST_FIVE, MEGABYTES, to_accuracy(0.85, "MB both ways")),
         claims=claims,
         against="bytes",
         short=Short(rounds=60),

@@ -51,7 +51,7 @@ def _figure_4(setting: str, title: str, gpu: bool, quick: tuple[str, ...] = ("si
     return Study(
         title,
         Experiment(setting, _COMPRESSED, rounds=500),
-        measures=(FINAL, LAST_FIVE, TRAINING_LOSS, PAPER_BITS_UP, to_accuracy(0.85, "megabytes_up")),
+        measures=(FINAL, LAST_FIVE, TRAINING_LOSS, PAPER_BITS_UP, to_accuracy(0.85, "MB up")),
         claims=_COMPRESSED_CLAIMS,
         against="bytes_up",
         short=Short(rounds=40),

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import exp, floor, inf, isfinite, log, log10
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 from laconic.run import WINDOW, Target
 from laconic.run import reached as first_reached
 
-Curve = list[dict[str, Any]]
+Record = dict[str, Any]
+Curve = list[Record]
 """The records of one run, in order. Records of rounds without evaluation have no metrics."""
-
-PAPER_BITS_UNIT = 32e6
-"""The unit of FedAMD's table: 32 Mbit, a million floats."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +40,7 @@ class Measure:
             return self.absent
         if self.scientific:
             return f"{value:.2e}".replace("e+", "e")
-        exponent = floor(log10(abs(value))) if value and isfinite(value) else 0
-        digits = max(0, self.significant - 1 - exponent) if self.significant else self.digits
-        return f"{value:,.{digits}f}"
+        return f"{value:,.{self._decimals(value)}f}"
 
     def bounds(self, numbers: Mapping[str, float | None], curve: Curve) -> tuple[float, float]:
         """Return bounds of a run's value. They are equal if it exists."""
@@ -58,16 +54,13 @@ class Measure:
         """Format a difference, with its sign."""
         if self.scientific:
             return f"{value:+.1e}".replace("e+", "e")
-        exponent = floor(log10(abs(value))) if value and self.significant else 0
-        digits = max(0, self.significant - 1 - exponent) if self.significant else self.digits
-        return f"{value:+,.{digits}f}"
+        return f"{value:+,.{self._decimals(value)}f}"
 
-
-def mean(measure: Measure, curves: Sequence[Curve]) -> float | None:
-    """Return the mean over seeds; None if a seed has no value."""
-    values = [measure.of(curve) for curve in curves]
-    known = [value for value in values if value is not None]
-    return fmean(known) if len(known) == len(values) and known else None
+    def _decimals(self, value: float) -> int:
+        if not self.significant:
+            return self.digits
+        exponent = floor(log10(abs(value))) if value and isfinite(value) else 0
+        return max(0, self.significant - 1 - exponent)
 
 
 def column(curve: Curve, name: str) -> list[float]:
@@ -75,23 +68,18 @@ def column(curve: Curve, name: str) -> list[float]:
     return [record[name] for record in curve if record.get(name) is not None]
 
 
-def mean_of_last(curve: Curve, count: int = WINDOW) -> float:
-    """Return the mean accuracy of the last evaluations, in %."""
-    return 100 * fmean(column(curve, "accuracy")[-count:] or [0.0])
+def mean_of_last(curve: Curve) -> float:
+    """Return the mean accuracy of the last five evaluations, in %."""
+    return 100 * fmean(column(curve, "accuracy")[-WINDOW:] or [0.0])
 
 
-def first_at(curve: Curve, accuracy: float) -> dict[str, Any] | None:
-    """Return the first single evaluation with at least that accuracy, which is how the papers count."""
-    return next((record for record in curve if (record.get("accuracy") or 0.0) >= accuracy), None)
-
-
-def reached(curve: Curve, accuracy: float) -> dict[str, Any] | None:
+def reached(curve: Curve, accuracy: float) -> Record | None:
     """Return the evaluation at which the mean of five reaches the accuracy, the rule of `compare --target`."""
     point = first_reached([record | {"seconds": 0.0} for record in curve], Target(accuracy))
     return next(record for record in curve if record["round"] == point.rounds) if point else None
 
 
-def both(record: dict[str, Any], name: str = "bytes") -> float:
+def both(record: Record, name: str = "bytes") -> float:
     """Return the bytes (or the papers' bits) of both directions."""
     return float(record[f"{name}_up"] + record[f"{name}_down"])
 
@@ -122,8 +110,6 @@ GRADIENT_CURVE = Measure(
     scientific=True,
 )
 OBJECTIVE = Measure("objective over all clients", lambda curve: _last(curve, "objective"), 4)
-LARGEST_Q_A = Measure("largest q_A", lambda curve: max(column(curve, "q_a"), default=None), 3)
-MEAN_Q_A = Measure("mean q_A", lambda curve: fmean(values) if (values := column(curve, "q_a")) else None, 3)
 MEGABYTES_UP = Measure("MB up", lambda curve: curve[-1]["bytes_up"] / 1e6 if curve else None)
 MEGABYTES = Measure("MB both ways", lambda curve: both(curve[-1]) / 1e6 if curve else None)
 PAPER_BITS_UP = Measure(
@@ -144,37 +130,58 @@ def accuracy_at(round_: int) -> Measure:
     return Measure(f"after {round_} rounds, %", value, otherwise=0.0)
 
 
-def to_accuracy(accuracy: float, what: str) -> Measure:
-    """Return the measure of the cost to an accuracy: rounds, gradients, a paper's bits, or megabytes."""
-    costs: dict[str, tuple[str, Callable[[dict[str, Any]], float], int]] = {
-        "rounds": ("rounds", lambda record: record["round"], 0),
-        "gradients": ("1e5 gradients", lambda record: record["gradients"] / 1e5, 1),
-        "bits": ("x 32 Mbit", lambda record: both(record, "paper_bits") / PAPER_BITS_UNIT, 1),
-        "megabytes": ("MB both ways", lambda record: both(record) / 1e6, 1),
-        "megabytes_up": ("MB up", lambda record: record["bytes_up"] / 1e6, 1),
-    }
-    name, cost, digits = costs[what]
-
-    def value(curve: Curve) -> float | None:
-        record = first_at(curve, accuracy)
-        return None if record is None else cost(record)
-
-    return Measure(
-        f"{name} to {100 * accuracy:g} %", value, digits, absent="not reached", at_least=lambda curve: cost(curve[-1])
+def largest_and_mean(metric: str, name: str) -> tuple[Measure, Measure]:
+    """Return the measures of the largest and of the mean value of a metric."""
+    return (
+        Measure(f"largest {name}", lambda curve: max(column(curve, metric), default=None), 3),
+        Measure(f"mean {name}", lambda curve: fmean(values) if (values := column(curve, metric)) else None, 3),
     )
 
 
-def to_loss(loss: float, what: Literal["rounds", "megabytes"]) -> Measure:
-    """Return the measure of the cost to the first evaluation with at most that test loss: rounds or megabytes."""
+COSTS: dict[str, Callable[[Record], float]] = {
+    "rounds": lambda record: record["round"],
+    "1e5 gradients": lambda record: record["gradients"] / 1e5,
+    # The unit of FedAMD's table: a million floats.
+    "x 32 Mbit": lambda record: both(record, "paper_bits") / 32e6,
+    "MB up": lambda record: record["bytes_up"] / 1e6,
+    "MB down": lambda record: record["bytes_down"] / 1e6,
+    "MB both ways": lambda record: both(record) / 1e6,
+    "simulated seconds": lambda record: record.get("simulated_seconds", float("nan")),
+}
+"""The costs of a run up to a record, by name and unit."""
 
-    def cost(record: dict[str, Any]) -> float:
-        return float(record["round"]) if what == "rounds" else both(record) / 1e6
+
+def cost_to(name: str, cost: str, find: Callable[[Curve], Record | None], significant: int = 0) -> Measure:
+    """Return the measure of a cost up to the record that `find` returns."""
+    spent = COSTS[cost]
 
     def value(curve: Curve) -> float | None:
-        record = next((record for record in curve if record.get("loss", inf) <= loss), None)
-        return None if record is None else cost(record)
+        record = find(curve)
+        return None if record is None else spent(record)
 
-    name, digits = {"rounds": ("rounds", 0), "megabytes": ("MB both ways", 1)}[what]
     return Measure(
-        f"{name} to a loss of {loss:g}", value, digits, absent="not reached", at_least=lambda curve: cost(curve[-1])
+        name,
+        value,
+        digits=0 if cost == "rounds" else 1,
+        significant=significant,
+        absent="not reached",
+        at_least=lambda curve: spent(curve[-1]),
     )
+
+
+def to_accuracy(accuracy: float, cost: str) -> Measure:
+    """Return the measure of a cost to the first single evaluation with that accuracy, which is how the papers count."""
+
+    def first(curve: Curve) -> Record | None:
+        return next((record for record in curve if (record.get("accuracy") or 0.0) >= accuracy), None)
+
+    return cost_to(f"{cost} to {100 * accuracy:g} %", cost, first)
+
+
+def to_loss(loss: float, cost: str) -> Measure:
+    """Return the measure of a cost to the first single evaluation with at most that test loss."""
+
+    def first(curve: Curve) -> Record | None:
+        return next((record for record in curve if record.get("loss", inf) <= loss), None)
+
+    return cost_to(f"{cost} to a loss of {loss:g}", cost, first)

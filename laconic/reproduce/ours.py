@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from laconic.reproduce.claims import Claim
 from laconic.reproduce.experiments import BYTES, FED_AMD_LINKS, FED_AMD_SETTINGS, LANGUAGE_MODEL
-from laconic.reproduce.measures import (
-    FINAL,
-    LAST_FIVE,
-    LOSS,
-    MEGABYTES,
-    Measure,
-    both,
-    reached,
-    to_accuracy,
-    to_loss,
-)
+from laconic.reproduce.measures import FINAL, LAST_FIVE, LOSS, MEGABYTES, cost_to, reached, to_accuracy, to_loss
 from laconic.reproduce.study import Reproduction, Short, Study
 
 _USUAL, _BEST = (
-    Measure(
-        f"MB, both ways, to {100 * goal:.2f} %",
-        lambda curve, goal=goal: _megabytes(curve, goal),  # type: ignore[misc]
-        absent="not reached",
-        at_least=lambda curve: both(curve[-1]) / 1e6,
-    )
+    cost_to(f"MB, both ways, to {100 * goal:.2f} %", "MB both ways", partial(reached, accuracy=goal))
     for goal in (0.7640, 0.8109)
 )
-
-
-def _megabytes(curve: list[dict[str, float]], goal: float) -> float | None:
-    record = reached(curve, goal)
-    return None if record is None else both(record) / 1e6
-
-
 BYTES_TO_ACCURACY = Reproduction(
     "Bytes to one point below full precision: our own combination of parts",
     "Our own study. The goals are one point below the mean accuracy of fed_ams in rounds 160 to 200, at its default and at "
@@ -59,7 +39,7 @@ BYTES_TO_ACCURACY = Reproduction(
 )
 
 
-_ROUNDS, _TO_75 = to_accuracy(0.75, "rounds"), to_accuracy(0.75, "megabytes")
+_ROUNDS, _TO_75 = to_accuracy(0.75, "rounds"), to_accuracy(0.75, "MB both ways")
 FED_AMD_AT_ITS_BEST = Reproduction(
     "FedAMD at its best: probability, rate, clipping, the server's optimizer",
     "Our own study. FedAMD's own setting, Table 2 with 20 of 100 clients, batches shuffled",
@@ -82,7 +62,7 @@ FED_AMD_IN_FEW_BYTES = Reproduction(
         "fedamd-links": Study(
             "A = 20, 400 rounds",
             FED_AMD_LINKS,
-            measures=(_TO_75, to_accuracy(0.75, "megabytes_up"), _ROUNDS, FINAL, LAST_FIVE),
+            measures=(_TO_75, to_accuracy(0.75, "MB up"), _ROUNDS, FINAL, LAST_FIVE),
             claims={
                 "with top_k:1/16 a fifth of plain FedAMD's bytes are enough": Claim(
                     _TO_75, "less", "top_k:1/16 both ways", "plain", factor=0.2
@@ -96,7 +76,7 @@ FED_AMD_IN_FEW_BYTES = Reproduction(
 )
 
 
-_ROUNDS_TO_LOSS, _BYTES_TO_LOSS = to_loss(2.8, "rounds"), to_loss(2.8, "megabytes")
+_ROUNDS_TO_LOSS, _BYTES_TO_LOSS = to_loss(2.8, "rounds"), to_loss(2.8, "MB both ways")
 CHARACTER_MODEL = Reproduction(
     "A character language model: local SGD beside AdamW, dense beside compressed links",
     "Our own study. Tiny Shakespeare, one client per role, a transformer of two layers and 113,601 parameters. A model that "
@@ -105,7 +85,7 @@ CHARACTER_MODEL = Reproduction(
         "language-model": Study(
             "gpt:2x64, 5 of 50 roles per round",
             LANGUAGE_MODEL,
-            measures=(_ROUNDS_TO_LOSS, _BYTES_TO_LOSS, to_loss(2.6, "megabytes"), LOSS, FINAL, MEGABYTES),
+            measures=(_ROUNDS_TO_LOSS, _BYTES_TO_LOSS, to_loss(2.6, "MB both ways"), LOSS, FINAL, MEGABYTES),
             claims={
                 "AdamW needs fewer rounds than SGD": Claim(_ROUNDS_TO_LOSS, "less", "AdamW", "SGD"),
                 "with AdamW, fed_laconic needs at most a tenth of the bytes of dense links": Claim(

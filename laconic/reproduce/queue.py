@@ -171,16 +171,12 @@ class Queue:
         check_possible(study, mode)
         folder = self.runs / (study.folder or name)
         if study.compute is not None:
-            known = stored if stored is not None and (study.exact or stored["mode"] == mode) else None
-            count, published = 1 if study.exact else self.seeds, len(by_seed(known)) if known else 0
-            spent = COMPUTED * study.trials.get(mode, 1)
-            return [
-                Job(name, "", seeds, folder, mode, spent, stored=known, compute=study.compute)
-                for seeds in range(published + 1, count + 1)
-            ]
-        assert study.experiment is not None
-        wanted = extent(study, study.experiment, mode, stored, self.seeds)
-        kept: Data = stored["runs"] if stored is not None and same_form(stored, study.experiment, wanted) else {}
+            return self._computations(name, study, mode, folder, stored)
+        experiment = study.experiment
+        assert experiment is not None
+        wanted = extent(study, experiment, mode, stored, self.seeds)
+        kept: Data = stored["runs"] if stored is not None and same_form(stored, experiment, wanted) else {}
+        missing = [count for count in range(1, self.seeds + 1) if not _published(stored, experiment, wanted, count)]
         return [
             Job(
                 name,
@@ -188,22 +184,31 @@ class Queue:
                 count,
                 folder,
                 mode,
-                hours(study.experiment, replace(wanted, seeds=1), label)
+                hours(experiment, wanted, label)
                 * (CHECKED if label in kept and count <= len(kept[label]["seeds"]) else 1),
-                study.experiment,
+                experiment,
                 replace(wanted, seeds=count),
                 stored,
             )
-            for count in range(1, self.seeds + 1)
-            if not _published(stored, study.experiment, wanted, count)
+            for count in missing
             for label in wanted.labels
+        ]
+
+    def _computations(self, name: str, study: Study, mode: Mode, folder: Path, stored: Data | None) -> list[Job]:
+        """Return the jobs of a study without training."""
+        known = stored if stored is not None and (study.exact or stored["mode"] == mode) else None
+        count, published = 1 if study.exact else self.seeds, len(by_seed(known)) if known else 0
+        spent = COMPUTED * study.trials.get(mode, 1)
+        return [
+            Job(name, "", seeds, folder, mode, spent, stored=known, compute=study.compute)
+            for seeds in range(published + 1, count + 1)
         ]
 
     def run(self, workers: int, until: float) -> bool:
         """Run jobs until a time. Return whether none is left."""
         self.until = until
         threads = max(1, (os.cpu_count() or 1) // workers)
-        with self._executor(workers) as executor:
+        with Inline() if workers == 1 else ProcessPoolExecutor(workers, get_context("spawn")) as executor:
             running: dict[Future[Outcome], Job] = {}
             while True:
                 free = workers - len(running) if time.time() < until and not self._any("stopped") else 0
@@ -218,9 +223,6 @@ class Queue:
                     self._finish(running.pop(future), future.result())
                 self._refresh()
         return not self._any("waiting", "stopped")
-
-    def _executor(self, workers: int) -> Executor:
-        return Inline() if workers == 1 else ProcessPoolExecutor(workers, get_context("spawn"))
 
     def _any(self, *states: State) -> bool:
         return any(state in states for state, _ in self.states.values())
@@ -252,21 +254,20 @@ class Queue:
         """
         peers = [job for job in self.jobs if (job.study, job.seeds) == (last.study, last.seeds)]
         published = (last.stored or {}).get("runs", {}).values()
-        if last.seeds < max((len(run["seeds"]) for run in published), default=0):
-            return
-        if not all(job in self.outcomes for job in peers):
-            return
-        study = self.studies[last.study]
+        fewer = last.seeds < max((len(run["seeds"]) for run in published), default=0)
+        if not fewer and all(job in self.outcomes for job in peers):
+            save(last.study, self.studies[last.study], self._data(last, peers), self.docs)
+
+    def _data(self, last: Job, peers: list[Job]) -> Data:
+        """Return the data of a study whose settings all have as many seeds as the last job."""
         if last.plan is None:
             rows = by_seed(last.stored) if last.stored else {}
             rows |= {job.seeds - 1: self.outcomes[job] for job in self.outcomes if job.study == last.study}
-            data = computed(last.mode, [*rows.values()])
-        else:
-            assert last.experiment is not None
-            runner = Runner(last.experiment, last.plan, last.folder, Callback(), last.stored)
-            runner.newest = date.today()
-            data = runner.data({job.label: self.outcomes[job] for job in peers})
-        save(last.study, study, data, self.docs)
+            return computed(last.mode, [*rows.values()])
+        assert last.experiment is not None
+        runner = Runner(last.experiment, last.plan, last.folder, Callback(), last.stored)
+        runner.newest = date.today()
+        return runner.data({job.label: self.outcomes[job] for job in peers})
 
     def _note(self, job: Job, state: State, note: str) -> None:
         self.states[job] = state, note

@@ -27,6 +27,10 @@ class Short:
     """Whether only `--full` runs the study."""
 
 
+FULL_ONLY = Short(left_out=True)
+"""The shortened form of a study that only `--full` runs."""
+
+
 @dataclass(frozen=True)
 class Study:
     """One table: runs or a computation, and the paper's numbers and claims."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -14,7 +14,7 @@ from laconic.reproduce.measures import LAST_FIVE, Curve, both
 from laconic.reproduce.runner import Data, by_seed, curves, plan
 from laconic.reproduce.study import Study
 from laconic.reproduce.targets import measures
-from laconic.run import WINDOW
+from laconic.run import WINDOW, over_seeds
 
 FEW = 12
 """Maximum number of evaluations that are drawn with markers."""
@@ -48,25 +48,6 @@ def results(study: Study, data: Data) -> Results:
     }
 
 
-def rows(study: Study, data: Data) -> dict[str, dict[str, float | None]]:
-    """Return the measures of each run, averaged over seeds. None if a seed has no value."""
-    means: dict[str, dict[str, float | None]] = {}
-    for label, runs in results(study, data).items():
-        names = next(iter(runs.values())).numbers
-        means[label] = {name: _over_seeds(fmean, _values(runs, name), 1) for name in names}
-    return means
-
-
-def _values(runs: Mapping[int, Result], name: str) -> list[float | None]:
-    return [result.numbers.get(name) for result in runs.values()]
-
-
-def _over_seeds(of: Callable[[list[float]], float], values: list[float | None], least: int) -> float | None:
-    """Apply a function to the values of all seeds; None if one is missing or there are fewer than `least`."""
-    known = [value for value in values if value is not None]
-    return of(known) if len(known) == len(values) >= least else None
-
-
 def grid(study: Study, data: Data) -> Grid:
     """Return the table of our numbers, followed by the paper's number and the difference in brackets, if any.
 
@@ -77,10 +58,10 @@ def grid(study: Study, data: Data) -> Grid:
     for label, runs in results(study, data).items():
         line = [_entitled(label, data)]
         for measure in columns:
-            values = _values(runs, measure.name)
-            value, theirs = _over_seeds(fmean, values, 1), study.paper.get(label, {}).get(measure.name)
+            values = [result.numbers.get(measure.name) for result in runs.values()]
+            value, theirs = over_seeds(values), study.paper.get(label, {}).get(measure.name)
             text = measure.text(value)
-            if (deviation := _over_seeds(stdev, values, 2)) is not None:
+            if (deviation := over_seeds(values, stdev, 2)) is not None:
                 text += f" ± {measure.text(deviation)}"
             if theirs is not None:
                 gap = "" if value is None else f", {measure.difference(value - theirs)}"
@@ -129,8 +110,9 @@ def _not_learned(study: Study, claim: Comparable, known: Results) -> Verdict | N
 def about(study: Study, data: Data) -> str:
     """Describe the extent, date and environment of the runs, from the data alone."""
     if "rows" in data:
-        counts = [*([] if study.exact else [_seed_count(len(data.get("seeds", [0])))]), *_trials(study, data)]
-        return f"{'; '.join([*counts, data['date']])}, {data['software']}."
+        seeds = len(data.get("seeds", [0]))
+        counts = [] if study.exact else [f"{seeds} seed{'s' if seeds > 1 else ''}"]
+        return f"{'; '.join([*counts, *_trials(study, data), data['date']])}, {data['software']}."
     counts = [_seeds(study, data), _rounds(study, data), _rates(study, data), _left_out(study, data)]
     return f"{'; '.join(filter(None, counts))}. {data['date']}, {data['hardware']}, {data['software']}."
 
@@ -140,10 +122,6 @@ def _trials(study: Study, data: Data) -> list[str]:
         return []
     done, whole = study.trials[data["mode"]], study.trials["full"]
     return [f"{done:,} of {whole:,} trials: shortened" if done < whole else f"{done:,} trials"]
-
-
-def _seed_count(count: int) -> str:
-    return f"{count} seed{'s' if count > 1 else ''}"
 
 
 def _seeds(study: Study, data: Data) -> str:
@@ -163,27 +141,18 @@ def shortened(study: Study, data: Data) -> str:
 
 
 def _rounds(study: Study, data: Data) -> str:
-    return (
-        f"{shortened(study, data)}: shortened"
-        if shortened(study, data)
-        else f"{data['rounds']} rounds"
-        if data.get("rounds")
-        else ""
-    )
+    if part := shortened(study, data):
+        return f"{part}: shortened"
+    return f"{data['rounds']} rounds" if data.get("rounds") else ""
 
 
 def _rates(study: Study, data: Data) -> str:
     """Describe how rates were chosen."""
-    if study.experiment is None:
+    tried = data.get("tried")
+    if study.experiment is None or tried is None:
         return ""
-    grid, tried = study.experiment.rates, data.get("tried")
-    if tried is None:
-        return ""
-    text = (
-        f"local rate chosen from {'some of ' if tried.get('partly') else ''}{', '.join(tried['rates'])}"
-        if len(tried["rates"]) > 1
-        else f"local rate {tried['rates'][0]}"
-    )
+    some, grid = "some of " if tried.get("partly") else "", study.experiment.rates
+    text = f"local rate {f'chosen from {some}' if len(tried['rates']) > 1 else ''}{', '.join(tried['rates'])}"
     if len(tried["rates"]) < len(grid):
         text += f" (the paper's grid has {len(grid)})"
     if study.experiment.server_rates:

@@ -12,10 +12,12 @@ from .full_gradient import FullGradient as FullGradient
 from .keys import parse_setting as parse_setting
 from .records import DIAGNOSTICS as DIAGNOSTICS
 from .records import Record as Record
+from .seeds import over_seeds as over_seeds
 from .settings import Settings as Settings
 from .simulation import Simulation as Simulation
 from .simulation import initial_module as initial_module
 from .simulation import make_task as make_task
+from .simulation import task_of as task_of
 from .target import WINDOW as WINDOW
 from .target import Reached as Reached
 from .target import Target as Target

@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from laconic import data, models
+from laconic import data
 from laconic.algorithms.algorithm import Algorithm, canonical
 from laconic.algorithms.recipes import RECIPES, make
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.part import SLOTS, find_part, parameter_names
 from laconic.core.user_code import absolute, check_trusted, is_own, load_parts, trust
-from laconic.core.validation import explain
+from laconic.core.validation import validated
 from laconic.data.federated import ClientData
 from laconic.data.paths import split_path
 from laconic.data.sources import SOURCES
@@ -38,7 +38,7 @@ from laconic.federation.settings import Defenses
 from laconic.gradients.numerics import Numerics
 from laconic.run.keys import SHORT_NAMES, ConfigKeys
 from laconic.run.settings import Settings, flattened
-from laconic.run.simulation import Simulation, initial_module, make_task
+from laconic.run.simulation import Simulation, task_of
 from laconic.run.training import Training
 
 _TABLES: dict[str, type[BaseModel]] = {
@@ -73,10 +73,8 @@ class RunConfig(ConfigKeys):
         """Build a simulation that is ready to run. `loaded` replaces the config's data set."""
         algorithm = self.build_algorithm()
         clients = self.load_data() if loaded is None else loaded
-        name = self.model or default_model(clients)
-        outputs = clients.classes or 1
-        module = initial_module(lambda: models.build(name, clients.input_shape, outputs), self.seed)
-        return Simulation(algorithm, make_task(module, clients), clients, self.settings())
+        task = task_of(self.model or default_model(clients), clients, self.seed)
+        return Simulation(algorithm, task, clients, self.settings())
 
     def resolved(self, training: Training) -> RunConfig:
         """The same config with every default explicit: running it again gives the same model."""
@@ -161,10 +159,7 @@ def _validated(table: Table) -> RunConfig:
         for key in table.get(section, {}):
             if key not in model.model_fields:
                 raise unknown_name("key", key, model.model_fields, of=section)
-    try:
-        return RunConfig(**table)
-    except ValidationError as error:
-        raise ConfigError(explain(error)) from None
+    return validated(RunConfig, table)
 
 
 def _sections(layer: Mapping[str, Any]) -> Table:

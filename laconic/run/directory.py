@@ -21,8 +21,7 @@ import numpy as np
 from torch import Tensor
 
 from laconic.core.errors import ConfigError, DataError
-from laconic.core.part import section
-from laconic.core.state_dict import checksum
+from laconic.core.state_dict import checksum, section
 from laconic.data.federated import FederatedData
 from laconic.run.callbacks import Callback, Outcome, Run
 from laconic.run.checkpoints import Checkpoints
@@ -58,9 +57,23 @@ class RunDirectory(Callback):
         self, path: Path, *, resume: bool = False, every_round: bool = False, from_round: int | None = None
     ) -> None:
         self.path, self.every_round = path, every_round
+        self.config = path / "config.toml"
+        """The resolved config: running it again gives the same model."""
+        self.metrics = path / "metrics.jsonl"
+        """One line per round."""
+        self.model = path / "model.safetensors"
+        """The trained model."""
+        self.diverged = path / "diverged"
+        """An empty file that marks a run whose training diverged."""
+        self.label_counts = path / "label_counts.json"
+        """The number of examples per class of the first clients."""
+        self.client_values = path / "client_metrics.csv"
+        """The metrics of each client at the last evaluation, with `client_eval`."""
         self._resume, self._from_round = resume, from_round
         # A server that saves every round is started by Flower.
         self.checkpoints = Checkpoints(path, "from-round=" if every_round else "--resume --from-round ")
+        self.checkpoint = self.checkpoints.file
+        """The state to resume from, unless `store="disk"`."""
         self._last_save = self._save_seconds = 0.0
         self._lock: int | None = None
 
@@ -68,41 +81,6 @@ class RunDirectory(Callback):
     def saved(self) -> int:
         """The round of the last durable checkpoint."""
         return self.checkpoints.last or 0
-
-    @property
-    def config(self) -> Path:
-        """The resolved config: running it again gives the same model."""
-        return self.path / "config.toml"
-
-    @property
-    def metrics(self) -> Path:
-        """One line per round."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def model(self) -> Path:
-        """The trained model."""
-        return self.path / "model.safetensors"
-
-    @property
-    def diverged(self) -> Path:
-        """An empty file that marks a run whose training diverged."""
-        return self.path / "diverged"
-
-    @property
-    def label_counts(self) -> Path:
-        """The number of examples per class of the first clients."""
-        return self.path / "label_counts.json"
-
-    @property
-    def client_values(self) -> Path:
-        """The metrics of each client at the last evaluation, with `client_eval`."""
-        return self.path / "client_metrics.csv"
-
-    @property
-    def checkpoint(self) -> Path:
-        """The state to resume from, unless `store="disk"`."""
-        return self.checkpoints.file
 
     def exists(self) -> bool:
         """Whether a run was started here."""

@@ -105,14 +105,6 @@ def r2(outputs: Tensor, targets: Tensor) -> Tensor:
     return (1 - error / spread)[spread > 0].mean()
 
 
-def _function(function: Callable[[Tensor, Tensor], Any], torchmetrics: Any, classes: int | None) -> AnyMetric:
-    return function
-
-
-def _class_accuracy(balanced: bool, torchmetrics: Any, classes: int | None) -> AnyMetric:
-    return ClassAccuracy(balanced)
-
-
 def _multiclass(name: str, torchmetrics: Any, classes: int | None, **options: Any) -> Metric:
     return OfProbabilities(getattr(torchmetrics.classification, f"Multiclass{name}")(num_classes=classes, **options))
 
@@ -126,17 +118,17 @@ _CLASSIFICATION: dict[str, Make] = {
     "f1": partial(_multiclass, "F1Score", average="macro"),
     "precision": partial(_multiclass, "Precision", average="macro"),
     "recall": partial(_multiclass, "Recall", average="macro"),
-    "balanced_accuracy": partial(_class_accuracy, True),
+    "balanced_accuracy": lambda torchmetrics, classes: ClassAccuracy(balanced=True),
     "top5_accuracy": partial(_multiclass, "Accuracy", average="micro", top_k=5),
-    "auroc": partial(_function, auroc),
-    "average_precision": partial(_function, average_precision),
+    "auroc": lambda torchmetrics, classes: auroc,
+    "average_precision": lambda torchmetrics, classes: average_precision,
     "matthews": partial(_multiclass, "MatthewsCorrCoef"),
     "kappa": partial(_multiclass, "CohenKappa"),
     "calibration_error": partial(_multiclass, "CalibrationError"),
-    "class_accuracy": partial(_class_accuracy, False),
+    "class_accuracy": lambda torchmetrics, classes: ClassAccuracy(balanced=False),
 }
 _REGRESSION: dict[str, Make] = {
-    "r2": partial(_function, r2),
+    "r2": lambda torchmetrics, classes: r2,
     "mae": partial(_plain, "MeanAbsoluteError"),
     "rmse": partial(_plain, "MeanSquaredError", squared=False),
     "pearson": partial(_plain, "PearsonCorrCoef"),

@@ -8,22 +8,22 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
+from laconic import models
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
 from laconic.core.errors import ConfigError
 from laconic.core.layout import UNSHAPED, is_unshaped
-from laconic.core.part import section
 from laconic.core.randomness import Draw, Randomness
-from laconic.core.state_dict import StateDict, prefixed
+from laconic.core.state_dict import StateDict, joined, section
 from laconic.core.task import TASKS, Batch, Task, called_by_name
-from laconic.data.federated import ClientData, Indices, Kind, NamedInputs, fingerprint_of, sizes_of
-from laconic.data.held_out import hold_out
+from laconic.data.divide import hold_out
+from laconic.data.federated import ClientData, Described, Indices, NamedInputs, fingerprint_of, sizes_of
 from laconic.engine.choose import engine_for
 from laconic.engine.faults import FaultyEngine
 from laconic.engine.inline import ClientSpec
@@ -51,6 +51,8 @@ from laconic.run.settings import Settings
 from laconic.run.training import DIVERGENCE_HINT, Diverged, Training, weighting_of
 
 Built = TypeVar("Built", nn.Module, nn.Module | Task)
+Model = str | nn.Module | Task | Callable[[], nn.Module | Task]
+"""A model's name, the model itself, or a function that builds it."""
 
 
 class Simulation(Training):
@@ -103,11 +105,8 @@ class Simulation(Training):
         self.faulty: FaultyEngine | None = None
         self.network: NetworkEngine | None = None
         self._choose_engine(spec, settings)
-        self.diagnostics: Diagnostics | None = None
-        if settings.diagnostics:
-            self.diagnostics = Diagnostics(self.algorithm.uplink.effective)
+        self.diagnostics = Diagnostics(self.algorithm.uplink.effective) if settings.diagnostics else None
         self.full_gradient = FullGradient(self.local_engine, self.server.weighting) if settings.full_gradient else None
-
         if held_out is not None:
             steps = settings.personalize
             self.client_evaluation = ClientEvaluation(self.local_engine, self.task, whole, held_out, steps)
@@ -201,11 +200,9 @@ class Simulation(Training):
 
     def client_values(self) -> dict[str, list[float]]:
         measured = self.client_evaluation
-        return (
-            {}
-            if measured is None or not measured.values
-            else {"client": [*map(float, measured.clients)]} | measured.values
-        )
+        if measured is None or not measured.values:
+            return {}
+        return {"client": [*map(float, measured.clients)]} | measured.values
 
     def metric_names(self) -> set[str]:
         names = super().metric_names()
@@ -232,9 +229,9 @@ class Simulation(Training):
             self.workers.flush(self.server.round)
         state = super().state_dict() | {"blocklist": self.policy.blocklist.state_dict()}
         if isinstance(self.store, MemoryStore):
-            state |= prefixed("clients", self.store.state_dict())
+            state |= joined({"clients": self.store.state_dict()})
         if self.faulty is not None:
-            state |= prefixed("faults", self.faulty.state_dict())
+            state |= joined({"faults": self.faulty.state_dict()})
         if self.workers is not None:
             state["places"] = self.workers.addresses
         if self.network is not None:
@@ -299,17 +296,14 @@ def _with_shapes(task: Task, batch: Batch, seed: int) -> Task:
     return replace(task, module=initial_module(build, seed))
 
 
-class Described(Protocol):
-    """What a task depends on: data, or a description of it."""
-
-    @property
-    def kind(self) -> Kind:
-        """The kind of task."""
-
-
-def _no_module(given: object) -> ConfigError:
-    hint = "; load a state dict into a module first: module.load_state_dict(…)" if isinstance(given, Mapping) else ""
-    return ConfigError(f"model: a torch.nn.Module or a Task is needed, not {type(given).__name__}{hint}")
+def task_of(model: Model, data: Described, seed: int) -> Task:
+    """The task of a model. A model that is built here has initial weights that depend only on the seed."""
+    if isinstance(model, str):
+        name = model
+        return make_task(initial_module(lambda: models.build(name, data.input_shape, data.classes or 1), seed), data)
+    if callable(model) and not isinstance(model, nn.Module):
+        model = initial_module(model, seed)
+    return model if isinstance(model, Task) else make_task(model, data)
 
 
 def make_task(module: nn.Module, data: Described) -> Task:
@@ -318,3 +312,8 @@ def make_task(module: nn.Module, data: Described) -> Task:
         raise _no_module(module)
     names = data.input_names if isinstance(data, NamedInputs) else ()
     return TASKS[data.kind](called_by_name(module, names) if names else module)
+
+
+def _no_module(given: object) -> ConfigError:
+    hint = "; load a state dict into a module first: module.load_state_dict(…)" if isinstance(given, Mapping) else ""
+    return ConfigError(f"model: a torch.nn.Module or a Task is needed, not {type(given).__name__}{hint}")

@@ -19,9 +19,8 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.core.devices import all_finite
 from laconic.core.errors import ConfigError, LaconicError, PacketError
 from laconic.core.layout import Layout
-from laconic.core.part import section
 from laconic.core.randomness import Randomness
-from laconic.core.state_dict import StateDict, prefixed
+from laconic.core.state_dict import StateDict, joined, section
 from laconic.core.task import Task
 from laconic.data.arrays import Pair
 from laconic.data.federated import Array, ClientData, Examples
@@ -280,9 +279,8 @@ class Training:
     def state_dict(self) -> StateDict:
         """The state needed to resume."""
         return {
-            **prefixed("server", self.server.state_dict()),
-            **prefixed("ledger", self.ledger.state_dict()),
-            **prefixed("fingerprint", self.fingerprints()),
+            **joined({"server": self.server.state_dict(), "ledger": self.ledger.state_dict()}),
+            **joined({"fingerprint": self.fingerprints()}),
             "incarnation": self.server.incarnation,
             "seconds": self.seconds,
         }

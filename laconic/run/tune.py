@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 from laconic.core.errors import ConfigError
@@ -47,30 +48,29 @@ def tune(config: RunConfig, report: Callable[[Timing], None] = lambda timing: No
     data = config.load_data()
     cores = os.cpu_count() or 1
     base = config.numerics
-    candidates = [base.model_copy(update={"strategy": strategy}) for strategy in ("compiled", "loop", "stacked")]
-    candidates += [base.model_copy(update={"strategy": "vmap", "vmap_width": width}) for width in WIDTHS]
+    strategies = [base.model_copy(update={"strategy": strategy}) for strategy in ("compiled", "loop", "stacked")]
+    strategies += [base.model_copy(update={"strategy": "vmap", "vmap_width": width}) for width in WIDTHS]
     participants = min(config.participants or len(data), len(data), MAX_PARTICIPANTS)
     engine = "ray" if config.engine == "ray" else "inline"
     changes = {"participants": participants, "rounds": ROUNDS + 2, "eval_every": ROUNDS + 2, "engine": engine}
     timings: list[Timing] = []
-    for numerics in candidates:
-        for threads in sorted({1, cores}):
-            changes |= {"numerics": numerics, "threads": threads}
-            best = min((timing.seconds_per_round for timing in timings), default=float("inf"))
-            try:
-                seconds = _time(config.model_copy(update=changes), data, limit=2 * best)
-            except (RuntimeError, ConfigError):
-                continue
-            timings.append(Timing(numerics, threads, seconds))
-            report(timings[-1])
-    if timings and cores > 1 and config.engine != "ray" and hasattr(os, "memfd_create"):
+    for numerics, threads in product(strategies, sorted({1, cores})):
+        candidate = config.model_copy(update=changes | {"numerics": numerics, "threads": threads})
+        best = min((timing.seconds_per_round for timing in timings), default=float("inf"))
+        try:
+            seconds = _time(candidate, data, limit=2 * best)
+        except (RuntimeError, ConfigError):
+            continue
+        timings.append(Timing(numerics, threads, seconds))
+        report(timings[-1])
+    if not timings:
+        raise ConfigError("tune: no strategy supports this model; `laconic run` reports the reason")
+    if cores > 1 and config.engine != "ray" and hasattr(os, "memfd_create"):
         numerics = min(timings, key=lambda timing: timing.seconds_per_round).numerics
         changes |= {"numerics": numerics, "threads": cores, "engine": "processes"}
         seconds = _time(config.model_copy(update=changes), data, limit=float("inf"))
         timings.append(Timing(numerics, cores, seconds, "processes"))
         report(timings[-1])
-    if not timings:
-        raise ConfigError("tune: no strategy supports this model; `laconic run` reports the reason")
     return sorted(timings, key=lambda timing: timing.seconds_per_round)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from laconic.run import WINDOW, Reached, Record, RunRecords, Target, reached
+from laconic.run import WINDOW, Reached, Record, RunRecords, Target, over_seeds, reached
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ def mean_of(scores: Sequence[Score]) -> Score:
     all_reached = len(points) == len(costs) == len(scores)
     return Score(
         any(score.diverged for score in scores),
-        _mean([score.accuracy for score in scores]),
-        _mean([score.loss for score in scores]),
+        over_seeds([score.accuracy for score in scores]),
+        over_seeds([score.loss for score in scores]),
         _mean_point(points) if all_reached else None,
         fmean(costs) if all_reached else None,
     )
@@ -68,19 +68,13 @@ def _mean_point(points: Sequence[Reached]) -> Reached:
         round(fmean(point.rounds for point in points)),
         round(fmean(point.bytes for point in points)),
         fmean(point.seconds for point in points),
-        _mean([point.simulated_seconds for point in points]),
+        over_seeds([point.simulated_seconds for point in points]),
     )
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if len(known) == len(values) else None
 
 
 def spread(values: Sequence[float | None]) -> float | None:
     """Return the standard deviation over seeds; None for a single seed or if a value is missing."""
-    known = [value for value in values if value is not None]
-    return stdev(known) if len(known) == len(values) > 1 else None
+    return over_seeds(values, stdev, least=2)
 
 
 def final(records: Sequence[Record], metric: str) -> float | None:

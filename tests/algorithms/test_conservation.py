@@ -36,15 +36,15 @@ from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
 from laconic.algorithms.uplinks.shifted import Shifted
 from laconic.compression.packet import Flag, Packet
 from laconic.core.layout import Layout
-from laconic.core.part import State, part, section
+from laconic.core.part import State, part
 from laconic.core.randomness import Randomness
-from laconic.core.state_dict import split
+from laconic.core.state_dict import section, split
 from laconic.data import from_arrays
 from laconic.federation.client import ClientRuntime
 from laconic.federation.messages import Instruction, Reply
 from laconic.federation.replies import CodedVector
 from laconic.federation.server import Server
-from laconic.federation.store import MemoryStore, RecordStore
+from laconic.federation.store import ClientStore, MemoryStore
 from tests.federation.rounds import begin
 
 CLIENTS, SEED = 4, 7
@@ -149,7 +149,7 @@ class World:
         for books in (self.updates, self.used, self.thrown):
             books |= {client: torch.zeros(LAYOUT.size, dtype=torch.float64) for client in range(CLIENTS)}
 
-    def make_store(self, unseen: Callable[[], int]) -> RecordStore:
+    def make_store(self, unseen: Callable[[], int]) -> ClientStore:
         return MemoryStore(unseen)
 
     def make_server(self) -> Server:

@@ -12,7 +12,7 @@ from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.optimizers.adaptive import AMS
 from laconic.federation.database import Database
 from laconic.federation.disk_store import DiskStore
-from laconic.federation.store import RecordStore
+from laconic.federation.store import ClientStore
 from tests.algorithms.test_conservation import (
     CLIENTS,
     DOWNLINKS,
@@ -28,7 +28,7 @@ from tests.algorithms.test_conservation import (
 class DiskWorld(World):
     """Next to nothing is kept in memory, so that states are really read back."""
 
-    def make_store(self, unseen: Callable[[], int]) -> RecordStore:
+    def make_store(self, unseen: Callable[[], int]) -> ClientStore:
         return DiskStore(Database(cache=3000), unseen, at_once=True)
 
     def restart_clients(self) -> None:

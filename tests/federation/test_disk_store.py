@@ -20,7 +20,7 @@ from laconic.core.state_dict import split
 from laconic.federation.client_links import ClientLinkState, DiskClientLinkState
 from laconic.federation.database import CHECKPOINT, Database
 from laconic.federation.disk_store import DiskStore
-from laconic.federation.store import MemoryStore, Question, RecordStore, Settled
+from laconic.federation.store import ClientStore, MemoryStore, Question, Settled
 
 KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 SHAPES = [(), (0,), (3,), (2, 5)]
@@ -34,7 +34,7 @@ def same(one: State | None, other: State | None) -> bool:
     )
 
 
-def same_snapshots(one: RecordStore, other: RecordStore) -> bool:
+def same_snapshots(one: ClientStore, other: ClientStore) -> bool:
     (tensors, plain), (tensors_there, plain_there) = split(one.state_dict()), split(other.state_dict())
     return same(tensors, tensors_there) and plain == plain_there
 
@@ -63,14 +63,14 @@ ACTIONS = st.one_of(
 )
 
 
-def settle(store: RecordStore, client: int, question: Question) -> Settled | str:
+def settle(store: ClientStore, client: int, question: Question) -> Settled | str:
     try:
         return store.settle(client, question)
     except PacketError as error:
         return error.reason
 
 
-def agree(memory: RecordStore, disk: RecordStore, action: tuple, step: int) -> None:
+def agree(memory: ClientStore, disk: ClientStore, action: tuple, step: int) -> None:
     """Do the same to both, and compare what they say."""
     name, client, *rest = action
     if name == "forget":

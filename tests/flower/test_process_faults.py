@@ -38,6 +38,8 @@ LABEL = "fed_cams:compressor=sign"
 PATIENCE = 900.0
 DEADLINE = 600.0
 MAJORITY = 0.6
+ACTIVATED = "Activated node_id"
+"""What the SuperLink logs when it has accepted a node."""
 REFUSED = "Failed to activate SuperNode"
 """What Flower says to a node whose key is not registered."""
 
@@ -82,7 +84,20 @@ class Federation:
     def restart(self, node: int) -> None:
         """A node that will die, once it has."""
         self.wait(lambda: self.trial.processes[f"node-{node}"].poll() is not None)
-        self.trial.restart_node(node)
+        self.revive(node)
+
+    def revive(self, node: int) -> None:
+        """Start a dead node until Flower accepts it, which takes the old one for connected for about a minute."""
+        before = self.trial.log_of("superlink").count(ACTIVATED)
+        ends = time.monotonic() + PATIENCE
+        while time.monotonic() < ends:
+            self.trial.start_node(node)
+            while self.trial.processes[f"node-{node}"].poll() is None:
+                if self.trial.log_of("superlink").count(ACTIVATED) > before:
+                    return
+                time.sleep(0.1)
+            time.sleep(1)
+        raise AssertionError(self.trial.log_of(f"node-{node}")[-3000:])
 
     def memory(self, node: int, number: int) -> torch.Tensor:
         """A node's error memory, once it hears that the server has its update `number`."""
@@ -168,7 +183,7 @@ def test_a_node_killed_in_every_phase(tmp_path: Path, label: str) -> None:
         federation.finish()
         # Its answer is sent, and nothing is under way in its process.
         federation.trial.kill("node-1")
-        federation.trial.restart_node(1)
+        federation.revive(1)
         federation.start(9)
         federation.finish()
     heard = federation.check()
@@ -241,7 +256,7 @@ def test_a_node_whose_network_is_cut_for_two_rounds(tmp_path: Path) -> None:
             federation.finish()
             if federation.trial.processes["node-1"].poll() is not None:
                 # Flower's SuperNode may give up on a broken handshake; whoever supervises it starts it again.
-                federation.trial.restart_node(1)
+                federation.revive(1)
             federation.start(14)
             federation.finish()
     heard = federation.check()

@@ -16,7 +16,7 @@ from laconic.reproduce.claims import KINDS, Claim, Result, judge
 from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.options import options
 from laconic.reproduce.runner import Runner, collect, plan
-from laconic.reproduce.tables import about, command, grid, rows, verdicts
+from laconic.reproduce.tables import about, command, grid, results, verdicts
 from laconic.reproduce.targets import measures as measures_of
 from laconic.run.config import load_config
 
@@ -49,11 +49,12 @@ def test_every_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
 def test_the_quick_form_goes_the_whole_way(name: str, tmp_path: Path) -> None:
     for key, study in REPRODUCTIONS[name].studies.items():
         data = collect(key, study, "quick", tmp_path, LiveView(Console(quiet=True)))
-        numbers = rows(study, data)
+        numbers = results(study, data)
         if study.experiment is not None:
             assert set(numbers) == set(study.quick or [*study.experiment.runs][:4])
             assert all(len(run["curves"][0]["accuracy"]) == 3 or "diverged" in run for run in data["runs"].values())
-        for measures in numbers.values():
+        for result in (result for runs in numbers.values() for result in runs.values()):
+            measures = result.numbers
             assert [*measures] == [measure.name for measure in measures_of(study, data)]
             assert [*measures][: len(study.measures)] == [measure.name for measure in study.measures]
             assert (len(measures) > len(study.measures)) == bool(study.references)
@@ -80,7 +81,7 @@ def test_the_settings_of_the_whole_form_are_settings(name: str) -> None:
 def test_claims_and_numbers_are_about_runs_that_exist(name: str) -> None:
     study = STUDIES[name]
     known = (
-        set(study.experiment.runs) if study.experiment else {*rows(study, document.load(name, DOCS) or {"rows": {}})}
+        set(study.experiment.runs) if study.experiment else {*results(study, document.load(name, DOCS) or {"rows": {}})}
     )
     measured = {measure.name for measure in study.measures}
     for text, claim in study.claims.items():
@@ -116,7 +117,7 @@ def test_clients_of_fed_ef_have_at_most_two_classes() -> None:
 
 
 def test_bits_are_exact() -> None:
-    bits = bits_of_two_way_training("full")
+    bits = bits_of_two_way_training("full", 0)
     d, rounds = RESNET_18, 500
     assert bits["sign"]["one-way, bits"] == (32 + d) * rounds + 32 * d * rounds
     assert bits["sign"]["two-way, bits"] == (32 + d) * 2 * rounds

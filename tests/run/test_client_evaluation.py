@@ -11,8 +11,8 @@ from torch.utils.data import TensorDataset
 
 import laconic
 from laconic.core.errors import ConfigError
+from laconic.data.divide import hold_out
 from laconic.data.generated import GeneratedData
-from laconic.data.held_out import hold_out
 from laconic.run.client_evaluation import summarize
 from laconic.run.directory import read_metrics
 from tests.problems import CLASSES, SIZES, client_arrays, data, module

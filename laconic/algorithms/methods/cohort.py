@@ -163,17 +163,17 @@ class Cohort:
             chosen = generator.permutation(size)[:count] if drawn else np.arange(size)[:count]
             return iter(np.array_split(chosen, -(-len(chosen) // PIECE)))
 
-        return self._mean_gradients(models, purpose, plan, clip_norm, training)
+        return self.batch_gradients(models, plan, clip_norm, purpose, training)
 
     def batch_gradients(
-        self, models: Sequence[Tensor], plan: Plan, clip_norm: float | None = None, purpose: str = Draw.LARGE_BATCH
+        self,
+        models: Sequence[Tensor],
+        plan: Plan,
+        clip_norm: float | None = None,
+        purpose: str = Draw.LARGE_BATCH,
+        training: bool = True,
     ) -> list[Tensor]:
         """Each client's mean gradient over the batches of `plan(size, generator)`, at each of `models` [C, d]."""
-        return self._mean_gradients(models, purpose, plan, clip_norm)
-
-    def _mean_gradients(
-        self, models: Sequence[Tensor], purpose: str, plan: Plan, clip_norm: float | None, training: bool = True
-    ) -> list[Tensor]:
         totals = [torch.zeros_like(model) for model in models]
         examples = torch.zeros(len(self.clients), 1, dtype=self.models.dtype, device=self.models.device)
         buffers = self.buffers.clone()
