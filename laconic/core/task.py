@@ -197,6 +197,11 @@ def is_cross_entropy(task: Task) -> bool:
     return task.loss is _classification_loss and task.losses is _classification_losses
 
 
+def is_squared_error(task: Task) -> bool:
+    """Whether the loss is that of `regression`, which has specialized gradients."""
+    return task.loss is _regression_loss and task.losses is _regression_losses
+
+
 def predicts_classes(task: Task) -> bool:
     """Whether the loss is that of `classification` or `next_token`: outputs are logits of classes."""
     return task.loss in (_classification_loss, _token_loss)

@@ -33,7 +33,7 @@ from laconic.gradients.strategies import check_numerics, make_gradients
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 CACHE_BYTES = 3_500_000
-"""The total size of the models in one call of the strategy `stacked`, so that they fit in a core's cache."""
+"""The total size of the models in a chunk of the strategies `compiled` and `stacked`, so that they fit in a core's cache."""
 MOST_STACKED = 25
 """The maximum number of clients in one call of the strategy `stacked`. More clients are not faster."""
 SWITCH_SECONDS = 0.0005

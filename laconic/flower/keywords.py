@@ -32,7 +32,7 @@ class ServerKeywords(SettingsKeywords, DeploymentKeywords, Changes, total=False)
     augment: str | None
     skip_empty: bool
     dtype: Literal["float32", "float64"]
-    strategy: Literal["auto", "stacked", "vmap", "loop"]
+    strategy: Literal["auto", "compiled", "stacked", "vmap", "loop"]
     vmap_width: int
     aggregate: str
     clip_updates: float | str | None

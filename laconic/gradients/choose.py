@@ -9,13 +9,13 @@ from torch import Tensor
 
 from laconic.core.layout import Layout
 from laconic.core.task import Batch, Task
+from laconic.gradients.compiled import is_plain
 from laconic.gradients.named_rng import Stochastic
 from laconic.gradients.numerics import Numerics
-from laconic.gradients.perceptron import is_perceptron
 from laconic.gradients.stacked import can_be_stacked
 from laconic.gradients.strategies import make_gradients
 
-TOLERANCE = 1e-3
+TOLERANCE, CLOSE = 1e-3, 1e-5
 MOST_PARAMETERS = 2_000_000
 """Larger models are not faster in batches, and a matrix of many of them takes too much memory."""
 
@@ -23,8 +23,9 @@ MOST_PARAMETERS = 2_000_000
 def resolve_numerics(numerics: Numerics, task: Task, layout: Layout, stochastic: Stochastic, batch: Batch) -> Numerics:
     """Replace the strategy `auto`.
 
-    Small models whose parameters are all in linear layers are batched over clients, if a trial on `batch` agrees with the
-    strategy `loop`. All other models, and all models in bfloat16, use `loop`.
+    Each choice needs a trial on `batch` that agrees with the strategy `loop`. Plain networks use compiled kernels. Other
+    small models whose parameters are all in linear layers are batched over clients. All other models, and all models in
+    bfloat16, use `loop`.
     """
     if numerics.strategy != "auto":
         return numerics
@@ -32,14 +33,13 @@ def resolve_numerics(numerics: Numerics, task: Task, layout: Layout, stochastic:
     if numerics.dtype == "bfloat16":
         # The last bits of bfloat16 are too coarse for a comparison of strategies.
         return numerics.model_copy(update={"strategy": strategy})
+    if is_plain(task, layout, batch) and _Trial(task, layout, stochastic, batch).agrees("compiled", CLOSE):
+        return numerics.model_copy(update={"strategy": "compiled"})
     if can_be_stacked(task.module) and stochastic != "serial" and layout.size <= MOST_PARAMETERS:
         # A trial, since vmap fails on data-dependent control flow, and models may mix the examples of a batch.
         trial = _Trial(task, layout, stochastic, batch)
         simple = task.losses and stochastic == "no" and batch[0].device.type == "cpu"
-        # A plain perceptron does neither. Without a trial of vmap torch need not load its compiler, which takes seconds.
-        if simple and is_perceptron(task.module, task) and trial.agrees("stacked"):
-            strategy = "stacked"
-        elif trial.agrees("vmap"):
+        if trial.agrees("vmap"):
             strategy = "stacked" if simple and trial.agrees("stacked") else "vmap"
     return numerics.model_copy(update={"strategy": strategy})
 
@@ -55,19 +55,19 @@ class _Trial:
         self.models = torch.stack([model, 0.9 * model + 0.01])
         self.expected = self._gradients("loop", 2)
 
-    def _gradients(self, strategy: Literal["loop", "vmap", "stacked"], rows: int) -> tuple[Tensor, Tensor]:
+    def _gradients(self, strategy: Literal["loop", "compiled", "vmap", "stacked"], rows: int) -> tuple[Tensor, Tensor]:
         numerics = Numerics(strategy=strategy, vmap_width=2)
         function = make_gradients(self.task, self.layout, numerics, self.stochastic, frozen=False)
         buffers = self.models.new_empty(rows, 0)
         return function(self.models[:rows].clone(), buffers, self.batches[:rows], lambda row: row)
 
-    def agrees(self, strategy: Literal["vmap", "stacked"]) -> bool:
+    def agrees(self, strategy: Literal["compiled", "vmap", "stacked"], tolerance: float = TOLERANCE) -> bool:
         """Whether a strategy agrees with `loop`, and a client's gradient does not depend on the other, bit for bit."""
         try:
             (both, losses), (alone, _) = self._gradients(strategy, 2), self._gradients(strategy, 1)
         except RuntimeError:
             return False
         expected, expected_losses = self.expected
-        close = bool((expected - both).abs().amax() <= TOLERANCE * expected.abs().amax())
-        losses_close = torch.allclose(losses, expected_losses, TOLERANCE, TOLERANCE)
+        close = bool((expected - both).abs().amax() <= tolerance * expected.abs().amax())
+        losses_close = torch.allclose(losses, expected_losses, tolerance, tolerance)
         return close and losses_close and torch.equal(both[0], alone[0])

@@ -1,157 +1,258 @@
-"""Numba kernels of the pooled convolution. Numba takes long to load: import this module where a kernel is called.
-
-`_add_scaled` is handwritten LLVM. The compiler does not vectorize the loop that it replaces, `_add_scaled_loop`, since the
-two vectors might overlap. Measured by benchmarks/pooled_convolution.py on one core of an AMD EPYC with other load (LeNet-5,
-batches of 64; medians and ranges of four runs):
-
-|                           | by hand |    loop | ratio         |
-|---------------------------|---------|---------|---------------|
-| first layer, backwards    | 0.23 ms | 0.47 ms | 2.0 (2.0-2.1) |
-| second layer, backwards   | 0.31 ms | 2.70 ms | 8.7 (8.1-8.9) |
-| one gradient of the model | 3.10 ms | 5.25 ms | 1.7 (1.7-1.9) |
-
-Both give the same bits (tests/gradients/test_pooled_convolution.py).
-"""
+"""The compiled operations of plain networks. Numba takes long to load: import this module where a kernel is called."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from laconic.core.compiled import kernel
+from laconic.core.compiled import Function, kernel
+from laconic.core.task import IGNORED
+from laconic.gradients.vectors import (
+    COLUMNS,
+    ROWS,
+    TAPS,
+    correlate,
+    multiply_by,
+    pool,
+    pool_back,
+    product,
+    rectify,
+    rectify_back,
+    transpose,
+)
 
-NONE = 4
-"""The value of `chosen` where all four values of a pooling window are negative or zero."""
-_LANES = 16
+MODEL, RESULT, VALUES, GRADIENTS, TRANSPOSED, CONSTANTS = range(6)
+"""The arrays that operations work on."""
+SPREAD, MULTIPLY, CORRELATE, RELU, RELU_BACK, MASK, POOL, POOL_BACK, CLEAR, TRANSPOSE, LOSS = range(11)
+KEEP, ADD, MOVE = range(3)
+"""What happens to the former result: it is replaced; added to; or replaced by the gradient, or moved by it."""
+_FIELDS = """
+kind lanes blocks channels height width size last count taps offsets rows former left left_at left_block left_row left_tap
+right right_at right_block right_channel right_row right_step result result_at result_block result_channel result_row
+result_step base base_at base_stride window_height window_width mean
+"""
+OPERATION = np.dtype([(name, np.int64) for name in _FIELDS.split()])
+"""One operation: its kind, its sizes, and the arrays, positions and strides of its two operands and its result."""
+
+
+def _inlined(function: Function) -> Function:
+    """Decorator: compile as a part of the caller only. Compiling the function by itself as well takes seconds."""
+    return cast(Function, numba.njit(inline="always")(function))
+
+
+@_inlined
+def _block(remaining: int, most: int) -> int:
+    """The size of the next block: one of `ROWS` or `COLUMNS`."""
+    if remaining >= most:
+        return most
+    return remaining - remaining % 2 if remaining > 1 else 1
+
+
+@_inlined
+def _multiply(op: Any, arrays: Any, tables: Any, adds: int, scale: Any) -> None:
+    """A matrix product for every row of an image: a convolution, a linear layer, or their gradients."""
+    left, right, result, base = arrays[op.left], arrays[op.right], arrays[op.result], arrays[op.base]
+    for line in range(op.blocks * op.height):
+        block, y = divmod(line, op.height)
+        x = 0
+        while x < op.width:
+            columns = _block(op.width - x, COLUMNS[0])
+            last = op.last if x + columns == op.width else op.lanes
+            start = op.right_at + block * op.right_block + y * op.right_row + x * op.lanes
+            to = op.result_at + block * op.result_block + y * op.result_row + x * op.lanes
+            for tap in range(0, op.count, TAPS):
+                row, former = 0, 1 if tap else adds
+                while row < op.rows:
+                    rows = _block(op.rows - row, ROWS[0])
+                    at = op.left_at + tap * op.left_tap + row * op.left_row
+                    product(
+                        left,
+                        at,
+                        right,
+                        start,
+                        result,
+                        to,
+                        base,
+                        tables,
+                        op,
+                        tap,
+                        row,
+                        former,
+                        scale,
+                        rows,
+                        columns,
+                        last,
+                    )
+                    row += rows
+            x += columns
+
+
+@_inlined
+def _correlate(op: Any, arrays: Any, tables: Any, adds: int, scale: Any) -> None:
+    """The gradient of a convolution's weights."""
+    left, right, result = arrays[op.left], arrays[op.right], arrays[op.result]
+    row = 0
+    while row < op.rows:
+        rows, tap = _block(op.rows - row, ROWS[0]), 0
+        while tap < op.count:
+            columns = _block(op.count - tap, COLUMNS[0])
+            target = op.result_at + row * op.result_row + tap
+            correlate(left, right, result, target, tables, op, row, tap, adds, scale, rows, columns)
+            tap += columns
+        row += rows
+
+
+@_inlined
+def _pool(op: Any, values: Any, gradients: Any) -> None:
+    """All windows of all images, forward or backward."""
+    for block in range(op.blocks):
+        for channel in range(op.channels):
+            for y in range(op.height):
+                start = op.right_at + block * op.right_block + channel * op.right_channel
+                start += y * op.window_height * op.right_row
+                target = op.result_at + block * op.result_block + channel * op.result_channel + y * op.result_row
+                for _ in range(op.width):
+                    if op.kind == POOL:
+                        pool(values, start, values, target, op)
+                    else:
+                        pool_back(values, gradients, start, target, op)
+                    start += op.window_width * op.right_step
+                    target += op.result_step
+
+
+@_inlined
+def _transpose(
+    source: Any, at: int, stride: int, rows: int, columns: int, lanes: int, to: Any, begin: int, step: int
+) -> None:
+    """to[begin + c * step + r] = source[at + r * stride + c], in squares of vectors where that is possible."""
+    for row in range(0, rows, lanes):
+        full = 0
+        if row + lanes <= rows:
+            full = columns - columns % lanes
+            for column in range(0, full, lanes):
+                transpose(source, at + row * stride + column, stride, to, begin + column * step + row, step)
+        for column in range(full, columns):
+            for index in range(row, min(row + lanes, rows)):
+                to[begin + column * step + index] = source[at + index * stride + column]
+
+
+@_inlined
+def _spread(op: Any, source: Any, at: int, count: int, values: Any) -> None:
+    """Write examples [count, channels, height, width] where they are stored, with zeros in unused lanes."""
+    size = op.channels * op.height * op.width
+    for block in range(op.blocks):
+        full = min(op.lanes, count - block * op.lanes)
+        for channel in range(op.channels):
+            for y in range(op.height):
+                target = op.result_at + block * op.result_block + channel * op.result_channel + y * op.result_row
+                first = at + block * op.lanes * size + (channel * op.height + y) * op.width
+                _transpose(source, first, size, full, op.width, op.lanes, values, target, op.result_step)
+                for x in range(op.width if full < op.lanes else 0):
+                    values[target + x * op.result_step + full : target + x * op.result_step + op.lanes] = 0
+
+
+@_inlined
+def _cross_entropy(op: Any, values: Any, gradients: Any, targets: Any, count: int) -> float:
+    """The mean loss. Its gradient with respect to the logits goes to `gradients`."""
+    number = values.dtype.type
+    step, loss, counted = op.result_step, 0.0, 0
+    for example in range(count):
+        counted += targets[example] != IGNORED
+    gradients[op.result_at : op.result_at + op.channels * step] = 0
+    for example in range(count):
+        target, first = targets[example], op.result_at + example
+        if target == IGNORED:
+            continue
+        if target < 0 or target >= op.channels:
+            raise IndexError("Target is out of bounds.")
+        largest = values[first]
+        for at in range(first, first + op.channels * step, step):
+            largest = max(largest, values[at])
+        total = number(0)
+        for at in range(first, first + op.channels * step, step):
+            gradients[at] = np.exp(values[at] - largest)
+            total += gradients[at]
+        loss += np.log(total) + largest - values[first + target * step]
+        for at in range(first, first + op.channels * step, step):
+            gradients[at] /= total * number(counted)
+        gradients[first + target * step] -= number(1) / number(counted)
+    return loss / counted if counted else np.nan
+
+
+@_inlined
+def _squared_error(op: Any, values: Any, gradients: Any, targets: Any, count: int) -> float:
+    """The mean loss over examples and outputs. Its gradient goes to `gradients`."""
+    loss, size = 0.0, count * op.channels
+    gradients[op.result_at : op.result_at + op.channels * op.result_step] = 0
+    for channel in range(op.channels):
+        for example in range(count):
+            at = op.result_at + channel * op.result_step + example
+            difference = values[at] - targets[example * op.channels + channel]
+            loss += difference * difference
+            gradients[at] = 2 * difference / values.dtype.type(size)
+    return float(loss / size)
 
 
 @kernel
-def rectify_and_halve(images: NDArray[Any], result: NDArray[Any], chosen: NDArray[np.uint8]) -> None:
-    """ReLU and 2 x 2 max-pooling, channels last, and the index of the maximum (the first of equals, as in torch)."""
-    count, height, width, channels = result.shape
-    for image in range(count):
-        for row in range(height):
-            for column in range(width):
-                for channel in range(channels):
-                    best, which = images[image, 2 * row, 2 * column, channel], np.uint8(0)
-                    other = images[image, 2 * row, 2 * column + 1, channel]
-                    if other > best or other != other:  # propagate NaN, so that divergence is detected
-                        best, which = other, np.uint8(1)
-                    other = images[image, 2 * row + 1, 2 * column, channel]
-                    if other > best or other != other:
-                        best, which = other, np.uint8(2)
-                    other = images[image, 2 * row + 1, 2 * column + 1, channel]
-                    if other > best or other != other:
-                        best, which = other, np.uint8(3)
-                    if best <= 0:
-                        best, which = images.dtype.type(0), np.uint8(NONE)
-                    result[image, row, column, channel] = best
-                    chosen[image, row, column, channel] = which
+def run(
+    program: NDArray[Any],
+    tables: NDArray[np.int64],
+    arrays: tuple[NDArray[Any], ...],
+    inputs: NDArray[Any],
+    labels: NDArray[np.int64],
+    targets: NDArray[Any],
+    count: int,
+    adds: int,
+    scale: Any,
+) -> float:
+    """Run all operations for the first `count` examples of `inputs`, which has the dropout masks after them.
 
-
-def _add_scaled_code(context: Any, target: Any, to: Any, source: Any, start: Any, factor: Any, length: Any) -> Any:
-    if not isinstance(length, types.IntegerLiteral):
-        return None
-    signature = types.void(target, to, source, start, factor, length)
-    whole, rest = divmod(length.literal_value, _LANES)
-    widths = [_LANES] * whole + [width for width in (8, 4, 2, 1) if rest & width]
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        number = context.get_value_type(signature.args[4])
-        index = ir.IntType(32)
-        first = ir.Constant(ir.VectorType(number, 1), ir.Undefined)
-        factor = builder.insert_element(first, arguments[4], ir.Constant(index, 0))
-        pointers = [
-            builder.gep(
-                context.make_array(signature.args[at])(context, builder, arguments[at]).data, [arguments[at + 1]]
-            )
-            for at in (0, 2)
-        ]
-        sums, done = [], 0
-        for width in widths:
-            vector = ir.VectorType(number, width)
-            into, out = (
-                builder.bitcast(builder.gep(pointer, [ir.Constant(ir.IntType(64), done)]), vector.as_pointer())
-                for pointer in pointers
-            )
-            factors = builder.shuffle_vector(factor, first, ir.Constant(ir.VectorType(index, width), [0] * width))
-            product = builder.fmul(factors, builder.load(out, align=4), flags=["contract"])
-            sums.append((builder.fadd(product, builder.load(into, align=4), flags=["contract"]), into))
-            done += width
-        for total, into in sums:
-            builder.store(total, into, align=4)
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-_add_scaled: Any = intrinsic(_add_scaled_code)
-"""`_add_scaled_loop` as vector instructions, with the same rounding."""
-
-
-@numba.njit(fastmath={"contract"})
-def _add_scaled_loop(target: NDArray[Any], to: int, source: NDArray[Any], start: int, factor: Any, length: int) -> None:
-    """target[to : to + length] += factor * source[start : start + length], each product and sum rounded once."""
-    for index in range(length):
-        target[to + index] += factor * source[start + index]
-
-
-@cache
-def gradient_of_pooled(
-    height: int, line: int, channels: int, of_input: bool, *, by_hand: bool = True
-) -> Callable[..., None]:
-    """The compiled backward pass for one shape of the convolution's kernel.
-
-    Args:
-        height: rows of the convolution's kernel.
-        line: entries of one row of the kernel, over all channels.
-        channels: channels of the images.
-        of_input: whether to compute the gradient of the images.
-        by_hand: use `_add_scaled`, else the loop that it replaces.
+    Returns the loss: cross-entropy with `labels`, or without them the squared error. If `adds`, `scale` times the
+    gradient is added to the result, else it replaces the result.
     """
-
-    @kernel
-    def back(
-        gradient: NDArray[Any],
-        chosen: NDArray[np.uint8],
-        images: NDArray[Any],
-        weights: NDArray[Any],
-        of_weights: NDArray[Any],
-        of_bias: NDArray[Any],
-        of_images: NDArray[Any],
-    ) -> None:
-        count, rows, columns, filters = gradient.shape
-        image_line = images.shape[2] * channels
-        flat = images.reshape(-1)
-        for image in range(count):
-            for row in range(rows):
-                for column in range(columns):
-                    for filter in range(filters):
-                        which, value = chosen[image, row, column, filter], gradient[image, row, column, filter]
-                        if which == NONE or value == 0:
-                            continue
-                        position = (image * images.shape[1] + 2 * row + (which >> 1)) * image_line
-                        position += (2 * column + (which & 1)) * channels
-                        weight = filter * height * line
-                        of_bias[filter] += value
-                        for _ in range(height):
-                            if by_hand:
-                                _add_scaled(of_weights, weight, flat, position, value, line)
-                            else:
-                                _add_scaled_loop(of_weights, weight, flat, position, value, line)
-                            if of_input and by_hand:
-                                _add_scaled(of_images, position, weights, weight, value, line)
-                            elif of_input:
-                                _add_scaled_loop(of_images, position, weights, weight, value, line)
-                            weight += line
-                            position += image_line
-
-    return back
+    values, gradients, loss, used = arrays[VALUES], arrays[GRADIENTS], np.nan, 0
+    for index in range(len(program)):
+        op = program[index]
+        kind = op.kind
+        if kind in (MULTIPLY, CORRELATE):
+            own_adds, own_scale = (adds, scale) if op.former == MOVE else (op.former, values.dtype.type(1))
+            if kind == MULTIPLY:
+                _multiply(op, arrays, tables, own_adds, own_scale)
+            else:
+                _correlate(op, arrays, tables, own_adds, own_scale)
+        elif kind == SPREAD:
+            _spread(op, inputs, used, count, values)
+            used += count * op.channels * op.height * op.width
+        elif kind == RELU:
+            rectify(values, op.right_at, op.size // op.lanes)
+        elif kind == RELU_BACK:
+            rectify_back(values, gradients, op.right_at, op.size // op.lanes)
+        elif kind == MASK:
+            multiply_by(arrays[op.result], op.result_at, values, op.right_at, op.size // op.lanes)
+        elif kind in (POOL, POOL_BACK):
+            _pool(op, values, gradients)
+        elif kind == CLEAR:
+            gradients[op.result_at : op.result_at + op.size] = 0
+        elif kind == TRANSPOSE:
+            _transpose(
+                values,
+                op.right_at,
+                op.right_step,
+                op.rows,
+                op.blocks * op.lanes,
+                op.lanes,
+                arrays[TRANSPOSED],
+                0,
+                op.size,
+            )
+        else:
+            entropy = len(labels) > 0
+            loss = (
+                _cross_entropy(op, values, gradients, labels, count)
+                if entropy
+                else _squared_error(op, values, gradients, targets, count)
+            )
+    return loss

@@ -1,9 +1,9 @@
 """Gradients of a chunk of clients in one call: `G = gradients(W, batches)`.
 
-The strategies agree up to rounding. `LoopGradients` computes one row at a time by an ordinary backward pass with
-channels-last images; it is best for convolutions. `StackedGradients` batches the rows of models with linear layers only, and
-`PerceptronGradients` is its fast path for plain perceptrons. `VmapGradients` batches the rows of all models that torch.vmap
-supports. Each object owns a copy of the module, so each thread needs its own.
+The strategies agree up to rounding. `CompiledGradients` computes plain networks by compiled kernels. `LoopGradients`
+computes one row at a time by an ordinary backward pass with channels-last images. `StackedGradients` batches the rows of
+models with linear layers only. `VmapGradients` batches the rows of all models that torch.vmap supports. Each object owns a
+copy of the module, so each thread needs its own.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from laconic.core.randomness import GLOBAL_GENERATORS
 from laconic.core.subspace import Subspace
 from laconic.core.task import Batch, Task
 from laconic.gradients.base import Gradients, Seed, by_batch_size
+from laconic.gradients.compiled import CompiledGradients
 from laconic.gradients.named_rng import NamedDraws, Stochastic, forked
 from laconic.gradients.numerics import Numerics
-from laconic.gradients.perceptron import PerceptronGradients, is_perceptron
-from laconic.gradients.pooled_convolution import fuse
 from laconic.gradients.stacked import StackedGradients, can_be_stacked
 from laconic.gradients.subspace import SubspaceGradients
 
@@ -72,10 +71,11 @@ def make_gradients(task: Task, layout: Layout, numerics: Numerics, stochastic: S
         if child.track_running_stats:
             child.eval()
     if numerics.strategy == "stacked":
-        return (PerceptronGradients if is_perceptron(module, task) else StackedGradients)(module, task, layout)
+        return StackedGradients(module, task, layout)
     if numerics.strategy == "vmap":
         return VmapGradients(module, task, layout, numerics.vmap_width, stochastic)
-    return LoopGradients(fuse(module), task, layout, stochastic)
+    loop = LoopGradients(module, task, layout, stochastic)
+    return CompiledGradients(module, task, layout, loop) if numerics.strategy == "compiled" else loop
 
 
 class LoopGradients(Gradients):

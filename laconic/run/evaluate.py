@@ -76,9 +76,9 @@ def evaluate_counted(
     mapper: Mapper, task: Task, layout: Layout, model: Tensor, buffers: Tensor, examples: Measurable
 ) -> tuple[dict[str, float], float]:
     """The metrics as of `evaluate`, and the share of the targets that count."""
-    module = accelerate(copy.deepcopy(task.module).eval(), model.device)
+    module = copy.deepcopy(task.module).eval()
     layout.write(module, model, buffers)
-    return evaluate_module(mapper, task, module, examples, model.device, layout.dtype)
+    return evaluate_module(mapper, task, accelerate(module, model.device), examples, model.device, layout.dtype)
 
 
 def evaluate_module(

@@ -48,7 +48,7 @@ def tune(config: RunConfig, report: Callable[[Timing], None] = lambda timing: No
     data = config.load_data()
     cores = os.cpu_count() or 1
     base = config.numerics
-    strategies = [base.model_copy(update={"strategy": strategy}) for strategy in ("loop", "stacked")]
+    strategies = [base.model_copy(update={"strategy": strategy}) for strategy in ("compiled", "loop", "stacked")]
     strategies += [base.model_copy(update={"strategy": "vmap", "vmap_width": width}) for width in WIDTHS]
     participants = min(config.participants or len(data), len(data), MAX_PARTICIPANTS)
     engine = "ray" if config.engine == "ray" else "inline"

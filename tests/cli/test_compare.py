@@ -138,7 +138,7 @@ def test_tune_writes_a_config_that_runs(forked, small, tmp_path: Path) -> None:
     assert done.code == 0, done.stderr
     assert "laconic run tuned.toml" in done.stdout
     tuned = tomllib.loads((tmp_path / "tuned.toml").read_text())
-    assert tuned["numerics"]["strategy"] in ("loop", "stacked", "vmap")
+    assert tuned["numerics"]["strategy"] in ("compiled", "loop", "stacked", "vmap")
     assert (tuned["rounds"], tuned["seed"], tuned["participants"]) == (2, 4, 3)
     ran = forked("run", "tuned.toml", "--out", "run", "--json")
     assert ran.code == 0, ran.stderr

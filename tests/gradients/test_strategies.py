@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +15,6 @@ from laconic.core.task import Batch, Task
 from laconic.gradients.choose import resolve_numerics
 from laconic.gradients.named_rng import stochastic
 from laconic.gradients.numerics import Numerics
-from laconic.gradients.perceptron import is_perceptron
 from laconic.gradients.strategies import check_numerics, make_gradients
 
 
@@ -114,18 +111,6 @@ STACKED = {
     ),
     "tanh": lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)),
 }
-SHARED = nn.Linear(8, 8)
-PERCEPTRONS = [
-    (STACKED["mlp"], True),
-    (STACKED["no bias"], True),
-    (lambda: nn.Sequential(nn.Linear(8, 3)), True),
-    (STACKED["tanh"], False),
-    (Twice, False),
-    (lambda: nn.Sequential(nn.Flatten(2), nn.Linear(8, 3)), False),
-    (lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU()), False),
-    (lambda: nn.Sequential(SHARED, nn.ReLU(), SHARED), False),
-]
-
 BATCHED = [name for name in BUILDERS if name != "batch norm"]
 """What vmap takes: batch norm is refused there."""
 
@@ -165,7 +150,12 @@ def rows(task: Task, count: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("name", "strategy"), [*((name, "vmap") for name in BATCHED), *((name, "stacked") for name in STACKED)]
+    ("name", "strategy"),
+    [
+        *((name, "vmap") for name in BATCHED),
+        *((name, "stacked") for name in STACKED),
+        *((name, "compiled") for name in BUILDERS),
+    ],
 )
 def test_batched_and_loop_agree(name: str, strategy: str) -> None:
     task, batches = make_task(name), make_batches(7)
@@ -179,7 +169,7 @@ def test_batched_and_loop_agree(name: str, strategy: str) -> None:
 @pytest.mark.parametrize(
     ("name", "strategy"),
     [
-        *((name, "loop") for name in BUILDERS),
+        *((name, strategy) for name in BUILDERS for strategy in ("loop", "compiled")),
         *((name, "vmap") for name in BATCHED),
         *((name, "stacked") for name in STACKED),
     ],
@@ -227,22 +217,14 @@ def test_a_descent_in_parts_has_the_bits_of_a_step_down_the_whole_gradient(name:
     assert torch.equal(moved, start.clone().sub_(gradients, alpha=rate))
 
 
-@pytest.mark.parametrize(("make", "expected"), PERCEPTRONS)
-def test_what_is_written_out_is_a_plain_perceptron(make: Callable[[], nn.Module], expected: bool) -> None:
-    module = make()
-    assert is_perceptron(module, laconic.classification(module)) is expected
-    assert not is_perceptron(module, laconic.regression(module))
-    module.register_forward_hook(lambda module, inputs, outputs: outputs * 2)
-    assert not is_perceptron(module, laconic.classification(module)), "a hook wants to see the module's own calls"
-
-
 def test_a_perceptron_for_every_token_of_a_text() -> None:
     task, generator = make_task("mlp"), torch.Generator().manual_seed(1)
     batches: list[Batch | None] = [
         (torch.randn(5, 4, 8, generator=generator), torch.randint(3, (5, 4), generator=generator)) for _ in range(3)
     ]
-    loop, stacked = (call(task, each, batches, rows(task, 3)) for each in ("loop", "stacked"))
-    torch.testing.assert_close(loop[0], stacked[0], rtol=1e-5, atol=1e-6)
+    loop, *others = (call(task, each, batches, rows(task, 3)) for each in ("loop", "stacked", "compiled"))
+    for other in others:
+        torch.testing.assert_close(loop[0], other[0], rtol=1e-5, atol=1e-6)
 
 
 def test_a_language_model_with_dropout_in_vmap_and_loop() -> None:
@@ -262,7 +244,7 @@ def test_gradient_is_that_of_plain_autograd() -> None:
     task.loss(task.module, batches[0]).backward()
     expected = torch.cat([p.grad.reshape(-1) for p in task.module.parameters()])
     layout = Layout.of(task.module)
-    for strategy in ("loop", "vmap", "stacked"):
+    for strategy in ("loop", "compiled", "vmap", "stacked"):
         ours = call(task, strategy, batches, layout.flatten(task.module)[None])[0][0]
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-7)
 
@@ -302,7 +284,7 @@ def resolved(task: Task, batch: Batch, asked: str = "auto") -> str:
 
 @pytest.mark.parametrize(
     ("name", "shape", "expected"),
-    [("lenet5", (1, 28, 28), "loop"), ("mlp:20", (1, 8, 8), "stacked"), ("cnn_fashion", (1, 28, 28), "loop")],
+    [("lenet5", (1, 28, 28), "compiled"), ("mlp:20", (1, 8, 8), "compiled"), ("cnn_fashion", (1, 28, 28), "loop")],
 )
 def test_auto_is_a_fixed_rule_from_the_model(name: str, shape: tuple[int, ...], expected: str) -> None:
     task = laconic.classification(models.build(name, shape, 10))
@@ -318,7 +300,8 @@ def test_auto_is_a_fixed_rule_from_the_model(name: str, shape: tuple[int, ...], 
         (Centered, "vmap"),
         (Tied, "vmap"),
         (Asking, "loop"),
-        (lambda: nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.4), nn.Linear(16, 3)), "vmap"),
+        (lambda: nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.4), nn.Linear(16, 3)), "compiled"),
+        (lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.4), nn.Linear(16, 3)), "vmap"),
         (lambda: nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 3)), "loop"),
     ],
 )
