@@ -33,7 +33,14 @@ from laconic.run.simulation import Simulation, initial_module, make_task
 CLIENTS, PARTICIPANTS, ROUNDS = 30, 10, 100
 SEEDS = [0, 1, 2]
 PARTITION = "shards:2"
-ALGORITHMS = ("fed_avg", "fed_cams:compressor=sign", "scaffold")
+ALGORITHMS = (
+    "fed_avg",
+    "fed_cams:compressor=sign",
+    "scaffold",
+    "fed_ef_sgd",
+    "fed_adam:server_lr=0.1",
+    "fed_laconic",
+)
 DEFENSES: dict[str, dict[str, Any]] = {
     "mean": {},
     "deployment": {"aggregate": "auto", "clip": "auto", "refuse": "auto"},
@@ -168,7 +175,6 @@ def cases() -> Iterator[tuple[Any, ...]]:
         "ef21:server_lr=0.5",
         "diana:server_lr=0.5",
         "fed_aa:threshold=0.7",
-        "fed_ef_sgd",
     )
     for count in (0, 3, 6, 9):
         for seed in SEEDS:

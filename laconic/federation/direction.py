@@ -1,10 +1,14 @@
-"""Refuses clients whose updates push the model away from where it should go: flipped signs and wrong labels.
+"""Refuses clients whose updates push the model away from where it should go: flipped signs, constant pushes, wrong labels.
 
-The server keeps two averages of each client:
+The server keeps three averages of each client. Let u be its new update, u' its last one, and y how far the model has moved
+since.
 
-- Training pulls the model back when other clients have moved it. Let the model x have moved by y since a client's last
-  update u', and let u be its new one. Then u - u' points against y, since the loss curves upward, and u does not oppose y
-  for long: cos(u - u', y) - cos(u, y) is negative on average, whatever the client's data.
+- Training pulls the model back when others have moved it: u - u' points against y, since the loss curves upward, and u does
+  not oppose y for long. cos(u - u', y) - cos(u, y) is negative on average, whatever the client's data. Here y is without the
+  part that the client itself moved: u' is in that part and in u - u', so that the noise of its compression would look like a
+  pull.
+- A client that had its way wants less: where u points along y, u - u' points against it. cos(u, y) + cos(u - u', y) is small
+  on average. Of a client that pushes the same way for ever, whatever the model, it is large.
 - The weights of a classifier grow in training: a = cos(g, x) is positive, where g is the client's update or, if it keeps
   the mean of its gradients as a shared state (SCAFFOLD), minus that state. If the model is homogeneous in its weights, as
   with ReLU and no biases, <g, x> of one step is proportional to the sum over examples of the label's logit minus the mean
@@ -12,7 +16,7 @@ The server keeps two averages of each client:
   (|g| / M)^2 (1 - a / A) is large, with the medians M of |g| and A of a over all clients. A client with rare data has a
   small a, too, but its g becomes short once the model has learned its data.
 
-Not every task has such averages, so each counts only while the clients agree on its sign. Random projections stand for the
+Not every task has such averages, so each is compared with that of the other clients. Random projections stand for the
 vectors that the server must keep: 4 kB each instead of the size of the model.
 """
 
@@ -37,15 +41,22 @@ FEWEST = 2.5
 """The total weight of scores below which a client is not judged: three scores."""
 CLIENTS = 5
 """The number of clients with enough scores below which none is judged."""
-ERRORS = 2.0
+ERRORS = 3.0
 """A client is refused if its average of the first score is this many standard errors above 0, and the median client's is
 below 0. docs/defenses.md has the measurements."""
+PUSH = 0.15
+"""A client is refused if its average of the second score is this far above 0 and above the median client's, and ..."""
+PUSH_SPREADS = 5.0
+"""... this many robust standard deviations of all clients' above the median client's."""
 SPREADS = 1.5
-"""The second score counts if the median client's cosine is this many robust standard deviations of all clients' above 0."""
+"""The third score counts if the median client's cosine is so many robust standard deviations of all clients' above 0, ..."""
+ALIKE = 0.5
+"""... and that of log |g| is below this. Near the optimum of an adaptive optimizer the lengths of honest clients differ by
+orders of magnitude."""
 UNLIKE = 3.0
-"""Then a client is refused if its second score is above this."""
-MOMENTS = 5
-"""The weight of a client's scores, and the sums of the first score, of its square, of a and of |g|."""
+"""Then a client is refused if its third score is above this."""
+MOMENTS = 6
+"""The weight of a client's scores, and the sums of the first score, of its square, of a, of |g| and of the second score."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +70,19 @@ class _Record:
     """The projection of its last update."""
     start: Tensor
     """The projection of the model that the update was computed from."""
+    own: Tensor
+    """The projection of how far the update has moved the model."""
     state: Tensor
     """The projection of g if g is a shared state, otherwise empty."""
 
     def row(self) -> Tensor:
-        return torch.cat([self.moments, self.inner, self.update, self.start, self.state])
+        return torch.cat([self.moments, self.inner, self.update, self.start, self.own, self.state])
 
     @classmethod
     def of(cls, row: Tensor) -> _Record:
         moments, inner, vectors = row[:MOMENTS], row[MOMENTS : MOMENTS + 1], row[MOMENTS + 1 :]
-        return cls(moments, inner, vectors[:SIZE], vectors[SIZE : 2 * SIZE], vectors[2 * SIZE :])
+        update, start, own = vectors[: 3 * SIZE].view(3, SIZE)
+        return cls(moments, inner, update, start, own, vectors[3 * SIZE :])
 
 
 class DirectionFilter:
@@ -80,6 +94,25 @@ class DirectionFilter:
         self._records: dict[str, dict[int, _Record]] = {}
         """By phase and client."""
         self._signs: Tensor | None = None
+        self._start = torch.zeros(SIZE)
+        """The projection of the model that the current round begins with."""
+        self._used: dict[tuple[str, int], float] = {}
+        """The weights of the updates that passed in the current round, by phase and client."""
+
+    def begin(self, model: Tensor) -> None:
+        """Begin a round with this model."""
+        self._start, self._used = self.project(model), {}
+
+    def end(self, model: Tensor) -> None:
+        """End a round: note how far each update has moved the model. It is taken as a multiple of the mean update."""
+        if not self._used:
+            return
+        parts = {key: weight * self._records[key[0]][key[1]].update for key, weight in self._used.items()}
+        total = torch.stack([*parts.values()]).sum(0)
+        gain = (self.project(model) - self._start) @ total / (total @ total).clamp_min(1e-30)
+        for (phase, client), part in parts.items():
+            self._records[phase][client] = replace(self._records[phase][client], own=gain * part)
+        self._used = {}
 
     def project(self, vector: Tensor) -> Tensor:
         """Random signs times the vector, summed to `SIZE` entries."""
@@ -95,8 +128,8 @@ class DirectionFilter:
         client: int,
         update: Tensor,
         model: Tensor,
-        start: Tensor,
         *,
+        weight: float = 1.0,
         work: float = 1.0,
         difference: Tensor | None = None,
         started_over: bool = False,
@@ -104,19 +137,19 @@ class DirectionFilter:
         """Score an update; `PacketError` if a score of the client is too high.
 
         Args:
-            start: the projection of the model.
+            weight: the weight of the update in the mean.
             work: the client's local steps, as a multiple of the median client's.
             difference: by how much the client's shared state changes if the update is accepted.
             started_over: whether that state is 0 before this change: the client is new, or the state was lost or restarted.
         """
         records = self._records.setdefault(phase, {})
-        known = records.get(client)
+        known, start = records.get(client), self._start
         projected, moments = self.project(update), torch.zeros(MOMENTS)
         inner, state = torch.zeros(1), torch.zeros(0 if difference is None else SIZE)
         if known is not None and difference is not None and not started_over:
             # The model has turned a little since, so the error of a projection is small here.
             inner, state = known.inner + known.state @ (start - known.start), known.state
-        refused = accepted = _Record(moments, inner, projected, start, state)
+        refused = accepted = _Record(moments, inner, projected, start, torch.zeros(SIZE), state)
         # <u, x> is not from projections: its cosine is small, and the model hardly turns between rounds, so their error
         # would not average out.
         length, growth = update.norm().cpu().float() / max(1.0, work), _inner(update, model) / update.norm().cpu()
@@ -126,16 +159,18 @@ class DirectionFilter:
             growth = accepted.inner / length
         if known is not None:
             moments, moved = known.moments, start - known.start
-            pulled = cosine_similarity(projected - known.update, moved, dim=0)
-            reversal = pulled - cosine_similarity(projected, moved, dim=0)
+            change, others = projected - known.update, moved - known.own
+            reversal = cosine_similarity(change, others, dim=0) - cosine_similarity(projected, others, dim=0)
+            push = cosine_similarity(change, moved, dim=0) + cosine_similarity(projected, moved, dim=0)
             cosine = growth.squeeze() / model.norm().cpu()
-            scores = torch.stack([torch.ones(()), reversal, reversal**2, cosine, length])
+            scores = torch.stack([torch.ones(()), reversal, reversal**2, cosine, length, push])
             if moved.any() and scores.isfinite().all():
                 moments = KEPT * moments + scores
         # A client whose reply is refused rolls its shared state back.
         records[client] = replace(refused, moments=moments)
         self._judge(client, moments, [record.moments for record in records.values()])
         records[client] = replace(accepted, moments=moments)
+        self._used[phase, client] = weight
 
     def _judge(self, client: int, moments: Tensor, clients: Sequence[Tensor]) -> None:
         if moments[0] < FEWEST:
@@ -150,9 +185,15 @@ class DirectionFilter:
         if average[0] > ERRORS * error and typical[0] < 0:
             found = f"look reversed: average score {average[0]:.3g}; honest clients are below 0"
             raise PacketError("direction", f"the updates of client {client} {found}")
-        spread = 1.4826 * (averages[:, 2] - typical[2]).abs().median()
+        spreads = 1.4826 * (averages - typical).abs().median(0).values
+        if average[4] > max(PUSH + typical[4].clamp_min(0), typical[4] + PUSH_SPREADS * spreads[4]):
+            found = (
+                f"push the same way whatever the model: average score {average[4]:.3g}, the median is {typical[4]:.3g}"
+            )
+            raise PacketError("direction", f"the updates of client {client} {found}")
         unlike = (average[3] / typical[3]) ** 2 * (1 - average[2] / typical[2])
-        if unlike > UNLIKE and typical[2] > SPREADS * spread:
+        lengths = (averages[:, 3] / typical[3]).log().abs().median()
+        if unlike > UNLIKE and typical[2] > SPREADS * spreads[2] and 1.4826 * lengths < ALIKE:
             found = f"undo the training of the others: score {unlike:.3g}; honest clients are below {UNLIKE:g}"
             raise PacketError("direction", f"the updates of client {client} {found}")
 

@@ -88,8 +88,6 @@ class Round:
         """Clients that `costs.folded` includes."""
         self._refusals: list[Refusal] = []
         self._losses: list[tuple[float, float]] = []
-        self._start: Tensor | None = None
-        """The projection of the model that the round begins with, if `DirectionFilter` needs it."""
         self.received = Received(self.layout, server.model.device, server.new_aggregate)
         """The aggregated vectors by stream."""
         if server.defenses.noise:
@@ -320,7 +318,7 @@ class Round:
             reply, sent, valid = self._waiting.pop(client)
             try:
                 factor = limits.factor(valid.norms, client, work[client])
-                self._check_direction(client, sent, valid, work[client])
+                self._check_direction(client, sent, valid, work[client], factor)
             except PacketError as error:
                 self._refuse(reply, error)
             else:
@@ -356,12 +354,12 @@ class Round:
             work.setdefault(sent.phase.name, {})[client] = max(1, sent.phase.gradients(int(size)))
         return {client: each / median(of.values()) for of in work.values() for client, each in of.items()}
 
-    def _check_direction(self, client: int, sent: SentInstruction, valid: ValidReply, work: float) -> None:
+    def _check_direction(
+        self, client: int, sent: SentInstruction, valid: ValidReply, work: float, factor: float
+    ) -> None:
         server, vector = self.server, valid.vectors.get(MODEL)
         if server.defenses.refuse != "auto" or not isinstance(vector, CodedVector):
             return
-        if self._start is None:
-            self._start = server.directions.project(server.model)
         difference = None
         for shared in self.method.shared_states():
             if isinstance(change := valid.vectors.get(shared.name), CodedVector):
@@ -371,7 +369,7 @@ class Round:
             client,
             vector.decode().dense(),
             server.model,
-            self._start,
+            weight=factor * server.weight(client),
             work=work,
             difference=difference,
             started_over=valid.started_over or not server.clients.sequences[client],

@@ -175,6 +175,8 @@ class Server:
         """Acknowledge the previous rounds if they are durable."""
         if self.rounds_are_durable:
             self.acknowledge()
+        if self.defenses.refuse == "auto":
+            self.directions.begin(self.model)
         if self._blocked is None:
             self._blocked = self.blocklist.blocked_count()
 
@@ -196,6 +198,7 @@ class Server:
             self.model, self.downlink_state = algorithm.downlink.advance(self.model, step, self.downlink_state, context)
             if statistics is not None:
                 self.buffers = statistics
+        self.directions.end(self.model)
         self.method_state = algorithm.method.close(self.method_state, before)
         self._restart_shared_states()
         self.round += 1

@@ -30,6 +30,8 @@ BEST = {
     "fed_laconic": "--algorithm fed_laconic",
 }
 """Contenders on every task. `fed_laconic` has no rate to choose."""
+LONGER = {"fed_laconic, 740 rounds": "--algorithm fed_laconic --rounds 740"}
+"""Whether the first target of the first task is reached in three times the rounds of the reference, which needs 247."""
 OTHERS = {
     "fed_cams, sign": "--algorithm fed_cams --compressor sign --local-lr {rate}",
     "fed_cams, top_k:1/64": "--algorithm fed_cams --compressor top_k:1/64 --local-lr {rate}",
@@ -93,7 +95,7 @@ TASKS = {
 def _study(name: str) -> Study:
     title, common, rounds, chance = TASKS[name]
     first = name == "fashion-mnist"
-    local = {**REFERENCES, **(OTHERS if first else {}), **BEST}
+    local = {**REFERENCES, **BEST, **(LONGER | OTHERS if first else {})}
     runs = {label: f"{line} {LOCAL_STEPS}" for label, line in local.items()} | (GRADIENTS if first else {})
     experiment = Experiment(f"{common} {NETWORK}", runs, rounds=rounds, rates=RATES, trial=60, first_seed=1)
     return Study(
@@ -102,7 +104,7 @@ def _study(name: str) -> Study:
         measures=(LAST_FIVE, MEGABYTES),
         against="bytes",
         seeds=3,
-        short=Short(rounds=rounds // 2),
+        short=Short(rounds=rounds // 2, labels=tuple(label for label in runs if label not in LONGER)),
         quick=("fed_avg", "fed_laconic"),
         references=tuple(REFERENCES),
         goals=(0.764,) if first else (),

@@ -206,7 +206,9 @@ class Runner:
         """Run all seeds of one setting."""
         settings = options(f"{self.experiment.common} {self.experiment.runs[label].replace('{rate}', '0')}")
         if self.plan.rounds is not None:
-            settings["rounds"] = self.plan.rounds
+            # In full, a setting may have more rounds than the others.
+            longer = settings.get("rounds", 0) if self.plan.mode == "full" else 0
+            settings["rounds"] = max(self.plan.rounds, longer)
             # A shortened run still needs five evaluations for its mean.
             settings["eval_every"] = min(settings.get("eval_every", 1), max(1, self.plan.rounds // WINDOW))
         if self.plan.mode == "quick":

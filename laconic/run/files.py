@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from laconic.core.errors import ConfigError, DataError
 from laconic.core.state_dict import bytes_of, checksum
 
-FORMAT = 3
+FORMAT = 4
 """The version of the checkpoint format. Files of another version are refused."""
 SECRET = 0o600
 """The mode of files with client states or the secret of the noise: only their owner reads them."""

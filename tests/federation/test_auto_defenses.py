@@ -11,6 +11,8 @@ import laconic
 from laconic.algorithms.recipes import make
 from laconic.federation.defenses import resolve_auto
 from laconic.federation.settings import Defenses
+from laconic.federation.store import Question
+from laconic.run.simulation import Simulation, initial_module, make_task
 from laconic.run.training import weighting_of
 from tests.compression.test_compressors import layout_of
 
@@ -60,3 +62,48 @@ def test_auto_keeps_the_weighting_of_the_algorithm() -> None:
     fed_avg = make("fed_avg")
     weightings = [weighting_of(fed_avg, laconic.Settings(defense={"aggregate": each})) for each in ("auto", "median")]
     assert weightings == [fed_avg.weighting, "uniform"] == ["size", "uniform"]
+
+
+def test_where_nothing_is_clipped_or_refused_the_model_is_that_of_the_plain_mean() -> None:
+    data = laconic.data.load("digits", clients=10, partition="iid")
+    for algorithm in ("fed_avg", "fed_cams", "scaffold"):
+        plain, deployed = (
+            laconic.simulate(algorithm, "logistic", data, rounds=6, eval_every=6, defense=defense)
+            for defense in ({}, AUTO)
+        )
+        assert not any("clipped" in record or "refused" in record for record in deployed.history)
+        assert deployed.model_sha256 == plain.model_sha256
+
+
+LINKS = {
+    "compressed": laconic.Compressed("top_k:1/8", memory=False),
+    "error feedback": laconic.Compressed("top_k:1/8", memory=True),
+    "lazy": laconic.Lazy("sign", memory=True, alpha=0.01),
+    "accelerated": laconic.Accelerated("sign", memory=True, alpha=0.01),
+    "shifted": laconic.Shifted("top_k:1/8"),
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_clipping_bounds_the_whole_vector_and_leaves_both_sides_state_as_it_is(name: str) -> None:
+    """docs/defenses.md, Limits. The model does not move, so that updates are the same with and without clipping."""
+    data = laconic.data.load("digits", clients=1, partition="iid")
+    states, longest = [], []
+    for clip in (None, 1e-3):
+        algorithm = make("fed_avg").replace(uplink=LINKS[name])
+        settings = laconic.Settings(rounds=5, eval_every=5, defense={"clip": clip})
+        module = initial_module(lambda: laconic.models.build("logistic", data.input_shape, 10), 0)
+        found = Simulation(algorithm, make_task(module, data), data, settings)
+        start, steps = found.server.model.clone(), []
+        for _ in found.rounds():
+            steps.append(float((found.server.model - start).norm()))
+            found.server.model = start.clone()
+        question = Question(0, 10**6, 0, int(found.server.clients.sequences[0]))
+        client = found.store.settle(0, question).state or {}
+        states.append(client | {f"server/{key}": value for key, value in found.server.clients.uplink_state(0).items()})
+        longest.append(max(steps))
+        found.close()
+    assert longest[0] > 0.01 and longest[1] == pytest.approx(1e-3, rel=1e-3)
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
+    assert bool(states[0]) == (name != "compressed")

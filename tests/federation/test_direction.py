@@ -1,8 +1,9 @@
-"""Clients whose updates are reversed or undo training are refused; honest ones are not, however different their data is."""
+"""Clients whose updates are reversed, constant or undo training are refused; honest ones are not, whatever their data."""
 
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -46,11 +47,12 @@ def clients(directions: DirectionFilter, rounds: range, flipped: int) -> list[tu
     for round in rounds:
         noise = torch.randn(11, 2000, generator=torch.Generator().manual_seed(round + 1))
         model = 0.3 * noise[10]
+        directions.begin(model)
         for client, minimum in enumerate(minima):
             update = 0.1 * (minimum - model) + 0.02 * noise[client]
             signed = -update if client == flipped else update
             try:
-                directions.check("train", client, signed, model, directions.project(model))
+                directions.check("train", client, signed, model)
             except PacketError as error:
                 assert error.reason == "direction"
                 refused.append((round, client))
@@ -79,12 +81,12 @@ def judged(growth: list[float], last: float = 1.0, work: float = 1.0) -> set[int
     for round in range(8):
         draws = torch.randn(len(growth) + 1, 2000, generator=torch.Generator().manual_seed(round))
         model = torch.ones(2000) + 0.01 * draws[-1]
-        start = directions.project(model)
+        directions.begin(model)
         for client, cosine in enumerate(growth):
             across = draws[client] - draws[client].mean()
             update = cosine * model / model.norm() + (1 - cosine**2) ** 0.5 * across / across.norm()
             try:
-                directions.check("train", client, lengths[client] * update, model, start, work=works[client])
+                directions.check("train", client, lengths[client] * update, model, work=works[client])
             except PacketError as error:
                 assert "undo the training of the others" in str(error)
                 refused.add(client)
@@ -106,7 +108,7 @@ def test_a_long_update_that_shrinks_the_model_is_refused_if_nearly_all_others_le
 @pytest.mark.parametrize("score", [0, 1])
 def test_many_attackers_widen_the_spread_and_do_not_switch_off_the_first_score(score: int) -> None:
     averages = torch.tensor([-0.14, -0.12, -0.1, -0.08, -0.06, -0.04, 0.2, 0.2, 0.2])
-    rows = torch.zeros(9, MOMENTS + 1 + 2 * SIZE)
+    rows = torch.zeros(9, MOMENTS + 1 + 3 * SIZE)
     rows[:, 0], rows[:, 4] = 5, 5
     if score == 0:
         rows[:, 1], rows[:, 2] = 5 * averages, 5 * averages**2
@@ -117,9 +119,9 @@ def test_many_attackers_widen_the_spread_and_do_not_switch_off_the_first_score(s
     # The model has not moved, so the moments stay as they are.
     if score == 0:
         with pytest.raises(PacketError, match="client 8 look reversed"):
-            directions.check("train", 8, torch.ones(5), torch.ones(5), torch.zeros(SIZE))
+            directions.check("train", 8, torch.ones(5), torch.ones(5))
     else:
-        directions.check("train", 8, torch.ones(5), torch.ones(5), torch.zeros(SIZE))
+        directions.check("train", 8, torch.ones(5), torch.ones(5))
 
 
 @pytest.mark.parametrize("refused_at", [None, 3])
@@ -133,6 +135,7 @@ def test_a_shared_state_is_the_sum_of_its_accepted_differences(refused_at: int |
     for round in range(8):
         difference = torch.randn(3000, generator=draws)
         model = model + 0.05 * torch.randn(3000, generator=draws)
+        directions.begin(model)
         with monkeypatch.context() as patch:
             if round == refused_at:
                 patch.setattr(directions, "_judge", refuse)
@@ -140,13 +143,90 @@ def test_a_shared_state_is_the_sum_of_its_accepted_differences(refused_at: int |
                 total = difference if round == 5 else total + difference
             try:
                 given = {"difference": difference, "started_over": round == 5}
-                directions.check("train", 0, difference, model, directions.project(model), **given)
+                directions.check("train", 0, difference, model, **given)
             except PacketError:
                 assert round == refused_at
     record = directions._records["train"][0]
     assert torch.allclose(record.state, -directions.project(total), atol=1e-3)
     # The part from projections is the model's movement only.
     assert abs(record.inner + total @ model) < 0.01 * total.norm() * model.norm()
+
+
+def trained(directions: DirectionFilter, attack: str, kept: float) -> list[str]:
+    """The refusals if a share of the entries of each update, chosen at random, moves the model. Client 3 attacks."""
+    generator, refused = torch.Generator().manual_seed(0), []
+    minima, model = torch.randn(10, 2000, generator=generator), torch.zeros(2000)
+    for _ in range(40):
+        directions.begin(model)
+        updates = []
+        for client, minimum in enumerate(minima):
+            mask = torch.rand(2000, generator=generator) < kept
+            update = 0.2 * (minimum - model) * mask / kept
+            if client == 3 and attack == "constant":
+                update = torch.full_like(update, float(update.norm()) / 2000**0.5)
+            if client == 3 and attack == "flipped":
+                update = -update
+            try:
+                directions.check("train", client, update, model)
+                updates.append(update)
+            except PacketError as error:
+                refused.append(str(error))
+        model = model + torch.stack(updates).mean(0)
+        directions.end(model)
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("attack", "kept", "words"),
+    [("constant", 1.0, "push the same way"), ("constant", 0.1, "push the same way"), ("flipped", 1.0, "look reversed")],
+)
+def test_a_client_that_does_not_follow_the_model_is_refused(attack: str, kept: float, words: str) -> None:
+    assert trained(DirectionFilter(Randomness(0)), "none", kept) == []
+    refused = trained(DirectionFilter(Randomness(0)), attack, kept)
+    assert any(words in message for message in refused)
+    assert all("client 3 " in message for message in refused)
+
+
+def test_the_noise_of_sparse_updates_does_not_look_like_a_pull() -> None:
+    """The model contains the noise of a client's last update, which u - u' contains with the other sign."""
+    scores = []
+    for own in (True, False):
+        directions = DirectionFilter(Randomness(0))
+        if not own:
+            directions.end = lambda model: None  # type: ignore[method-assign]
+        assert trained(directions, "none", 0.1) == []
+        rows = directions.state_dict()["train/rows"]
+        scores.append(float((rows[:, 1] / rows[:, 0]).mean()))
+    assert abs(scores[0]) < 0.05 < 0.15 < -scores[1]
+
+
+def test_how_far_an_update_moved_the_model_is_known() -> None:
+    directions, model = DirectionFilter(Randomness(0)), torch.ones(3000)
+    updates, weights = torch.randn(3, 3000, generator=torch.Generator().manual_seed(0)), torch.tensor([1.0, 2.0, 1.0])
+    directions.begin(model)
+    for client in range(3):
+        directions.check("train", client, updates[client], model, weight=float(weights[client]))
+    directions.end(model + 0.5 * weights @ updates / 4)
+    for client in range(3):
+        expected = directions.project(0.5 * weights[client] * updates[client] / 4)
+        assert torch.allclose(directions._records["train"][client].own, expected, atol=1e-4)
+    # A new round in which nothing passes, or that is abandoned, changes nothing.
+    before = directions.state_dict()["train/rows"].clone()
+    directions.begin(model)
+    directions.end(2 * model)
+    assert torch.equal(directions.state_dict()["train/rows"], before)
+
+
+def test_lengths_that_differ_by_orders_mean_nothing() -> None:
+    """As near the optimum of an adaptive optimizer."""
+    rows = torch.zeros(9, MOMENTS + 1 + 3 * SIZE)
+    rows[:, 0], rows[:, 3] = 5, 5 * torch.tensor([0.1] * 8 + [-0.1])
+    for lengths, refused in ([1.0, 1.1, 0.9, 1.2, 0.8, 1.0, 1.1, 0.9], True), ([0.1, 10, 0.2, 5, 1, 3, 0.3, 1], False):
+        rows[:, 4] = 5 * torch.tensor([*lengths, 3.0])
+        directions = DirectionFilter(Randomness(0))
+        directions.load_state_dict({"train/clients": torch.arange(9), "train/rows": rows})
+        with pytest.raises(PacketError, match="undo the training") if refused else nullcontext():
+            directions.check("train", 8, torch.ones(5), torch.ones(5))
 
 
 def test_wrong_labels_are_found() -> None:
@@ -179,8 +259,8 @@ def test_projections_keep_cosines() -> None:
 def test_what_is_not_finite_or_does_not_move_gives_no_score() -> None:
     directions = DirectionFilter(Randomness(0))
     for value in (1.0, float("inf"), 1.0, 3e38, float("nan")):
-        directions.check("train", 0, torch.full((5,), value), torch.ones(5), torch.zeros(SIZE))
-    assert directions.state_dict()["train/rows"][0, :5].tolist() == [0] * 5
+        directions.check("train", 0, torch.full((5,), value), torch.ones(5))
+    assert directions.state_dict()["train/rows"][0, :MOMENTS].tolist() == [0] * MOMENTS
 
 
 def test_the_shared_state_of_a_blocked_client_is_dropped_on_both_sides() -> None:

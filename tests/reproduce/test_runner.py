@@ -105,3 +105,11 @@ def test_data_survive_the_way_to_disk(tmp_path: Path) -> None:
     assert {path.suffix for path in written} == {".json", ".svg", ".md"}
     assert "| [Laconic](reproductions/laconic.md) | 1 of 4 |" in (tmp_path / document.PAGE).read_text()
     assert "Not run yet: `laconic reproduce fedamd-links`." in (tmp_path / "reproductions/laconic.md").read_text()
+
+
+def test_a_setting_may_have_more_rounds_in_full(tmp_path: Path) -> None:
+    runs = {"fed_avg": "--algorithm fed_avg", "longer": "--algorithm fed_avg --rounds 6"}
+    study = Study("one is longer", Experiment(COMMON, runs, rounds=4), measures=(FINAL,), short=Short(rounds=2))
+    for mode, rounds in (("short", [2, 2]), ("full", [4, 6])):
+        data = run(study, mode, tmp_path / mode)["runs"]
+        assert [curves(data[label])[0][-1]["round"] for label in runs] == rounds

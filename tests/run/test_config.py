@@ -136,7 +136,7 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_line(tmp_path) -> None
     files.save_tensors(file, {"x": torch.zeros(2)}, {"round": 1})
     assert files.load_tensors(file)[1] == {"round": 1}
     content = file.read_bytes()
-    assert rb"\"format\": 3" in content
-    file.write_bytes(content.replace(rb"\"format\": 3", rb"\"format\": 4"))
-    with pytest.raises(DataError, match="has checkpoint format 4; this version of Laconic reads format 3"):
+    assert rb"\"format\": 4" in content
+    file.write_bytes(content.replace(rb"\"format\": 4", rb"\"format\": 3"))
+    with pytest.raises(DataError, match="has checkpoint format 3; this version of Laconic reads format 4"):
         files.load_tensors(file)
