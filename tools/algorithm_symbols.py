@@ -93,6 +93,7 @@ SYMBOLS = (
     ),
     Symbol("y", "what the server would decode", ("fed_nlaa", "fed_nlaca", "fed_bnlaca", "fed_laconic_1")),
     Symbol("y", "the mean over the participants"),
+    Symbol("ȳ", "the mean of y over the participants", ("stc", "fed_cams_two_way", "flasc")),
     Symbol("ȳ", "the mean of what was used, over the participants"),
     Symbol("r", "`method.momentum_rate`", ("scafcom", "ef21_sgdm")),
     Symbol("r", "the last vector that this client sent; the first update is never similar to it"),

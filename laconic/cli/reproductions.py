@@ -150,18 +150,22 @@ def _shortened(studies: Sequence[Study]) -> str:
     if not included:
         return "nothing: only --full runs it"
     words = [f"{len(included)} of {len(studies)} studies"] if len(included) < len(studies) else []
-    extents: dict[tuple[str, int], list[int]] = {}
+    extents: dict[str, dict[int, list[int]]] = {}
     for study in included:
         for what, shortened, total in _extents(study):
-            extents.setdefault((what, total), []).append(shortened)
-    for (what, total), counts in extents.items():
-        words.append(f"{' to '.join(map(str, sorted({min(counts), max(counts)})))} of {total} {what}")
-    return ", ".join(words) or ("everything, one seed" if any(study.seeds > 1 for study in studies) else "everything")
+            extents.setdefault(what, {}).setdefault(total, []).append(shortened)
+    for what, totals in extents.items():
+        counts = [f"{' to '.join(map(str, sorted({min(n), max(n)})))} of {total}" for total, n in totals.items()]
+        words.append(f"{' and '.join(counts)} {what}")
+    everything = "everything, one seed" if any(study.seeds > 1 for study in studies) else "everything"
+    return (", ".join(words) or everything) + ", on a GPU" * all(study.needs_gpu for study in included)
 
 
 def _extents(study: Study) -> Iterator[tuple[str, int, int]]:
     """What is shortened of a study, to how many, and of how many."""
     short, experiment = study.short, study.experiment
+    if study.trials and study.trials["short"] < study.trials["full"]:
+        yield "trials", study.trials["short"], study.trials["full"]
     if short is None or experiment is None:
         return
     if short.rounds is not None and short.rounds < experiment.rounds:

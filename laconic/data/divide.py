@@ -45,6 +45,12 @@ Data = TypeVar("Data", bound=Divisible)
 def divide(data: Data, clients: int, partition: str, seed: int = 0) -> Data:
     """Return the same examples with a new partition, as `load` partitions a named data set.
 
+    Args:
+        data: The data; its own clients are ignored.
+        clients: The number of clients.
+        partition: How examples are divided among clients, such as `iid` or `dirichlet:0.3`.
+        seed: The seed of the random partition.
+
     >>> from laconic.data import from_arrays
     >>> whole = from_arrays([(np.zeros((6, 2)), np.array([0, 1, 2, 0, 1, 2]))])
     >>> divide(whole, clients=3, partition="shards:1").label_counts().max(axis=1).tolist()

@@ -94,8 +94,9 @@ METHOD = """\
 A claim compares runs with the same seed. From three seeds on, the mean difference has a Student-t interval of 95 %. A
 claim **holds** if the interval lies where the claim says, for example above zero. It **fails** if the interval lies
 outside, and is **undecided** otherwise. A claim of several comparisons holds if all of them do, and fails if one fails
-(with Bonferroni's correction). **One seed** decides nothing, so such claims are counted separately. Exact arithmetic
-needs no seeds. A run that does not reach a target costs at least as much as the whole run."""
+(with Bonferroni's correction). **One seed** decides nothing, so such claims are counted separately. **Not judged** are
+claims whose runs have not been made or did not learn. Exact arithmetic needs no seeds. A run that does not reach a
+target costs at least as much as the whole run."""
 USAGE = """\
 `laconic reproduce NAME` runs the studies of one table or figure. It shortens runs that take more than an hour on two
 cores; `--full` runs them as the paper did, `--quick` checks in seconds that they work.
@@ -113,7 +114,8 @@ def _summary(docs: Path) -> str:
     lines = [
         "# Reproductions",
         "",
-        "Tables and figures of five papers, run with Laconic: their numbers beside ours, and which of their claims hold.",
+        "Tables and figures of five papers, run with Laconic: their numbers beside ours, and which of their claims hold. "
+        "The last line is about our own studies.",
         "",
         *_findings(docs),
         "| paper | studies run | " + " | ".join(KINDS) + " |",

@@ -113,7 +113,8 @@ def _table_2(participants: int, quick: tuple[str, ...], order: str = "", short: 
 
 TABLE_2 = Reproduction(
     "Table 2: costs to 75 % and final accuracy, six algorithms, 20, 40 and 100 of 100 clients",
-    PAPER,
+    f"{PAPER}. On this page A is the number of participants and K the number of local steps; x 32 Mbit is the "
+    "paper's unit of communication, a million values of 32 bits",
     {
         "fed-amd-table2-shuffled": _table_2(
             20, (CONSTANT, SEQUENTIAL, "fed_avg"), short=Short(rounds=150, rates=("0.03", "0.01"), trial=20)
@@ -295,7 +296,7 @@ def _emnist(dataset: str) -> Study:
 
 
 EMNIST = Reproduction(
-    "Figure 11: EMNIST digits, with MNIST beside it for those who have only that",
+    "Figure 11: EMNIST digits, and the same with MNIST",
     f"{PAPER}. Figures only. The rate is halved every 100 rounds; the published code halves it at T/2 and 3T/4",
     {"fedamd-emnist": _emnist("emnist-digits"), "fedamd-emnist-on-mnist": _emnist("mnist")},
 )

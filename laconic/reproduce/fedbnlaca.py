@@ -43,7 +43,9 @@ def _figures(partition: str, figures: str) -> Study:
         f"FedNLAA takes fewer bytes than the baselines (Figure {figures[0]})": Claim(
             MEGABYTES, "less", "fed_nlaa", _BASELINES
         ),
-        f"and is more accurate (Figure {figures[0]})": Claim(LAST_FIVE, "more", "fed_nlaa", _BASELINES),
+        f"FedNLAA is more accurate than the baselines (Figure {figures[0]})": Claim(
+            LAST_FIVE, "more", "fed_nlaa", _BASELINES
+        ),
         f"FedNLACA takes fewer still, FedBNLACA the fewest (Figure {figures[0]})": Claim(
             MEGABYTES, "less", "fed_bnlaca", ("fed_nlaca", "fed_nlaa", "fed_cams")
         ),
@@ -62,7 +64,9 @@ def _figures(partition: str, figures: str) -> Study:
     }
     if partition != "iid":
         others = (*_BASELINES[1:], "fed_cams", "fed_nlaa", "fed_nlaca", "fed_bnlaca", "fed_aa", *_ACCELERATED)
-        claims["FedAvg is worst where data are unlike (Figure 3)"] = Claim(LAST_FIVE, "less", "fed_avg", others)
+        claims["FedAvg is the worst with heterogeneous clients (Figure 3)"] = Claim(
+            LAST_FIVE, "less", "fed_avg", others
+        )
     return Study(
         f"Figures {figures[0]} and {figures[1]}: Fashion-MNIST, CNN, {partition}",
         Experiment(
@@ -97,15 +101,15 @@ _MLP = (
 
 def _sweep(name: str, title: str, options: str, link: str = "uplink") -> Study:
     claims: dict[str, Comparable] = {
-        "the larger they are, the larger the errors: 1 ends below 0 (section 5)": Claim(
+        "larger thresholds give larger errors: 1 ends below 0 (section 5)": Claim(
             LAST_FIVE, "less", "threshold 1", "threshold 0"
         ),
-        "in between, bytes are saved on the way: 0.5 needs fewer to 85 % than 0": Claim(
+        "a medium threshold saves bytes: 0.5 needs fewer to 85 % than 0": Claim(
             to_accuracy(0.85, "MB both ways"), "less", "threshold 0.5", "threshold 0"
         ),
     }
     if link == "uplink":  # the skip rate is that of the clients
-        text = "C and D that are too small do not help: at 0.1 hardly anything is skipped (section 5)"
+        text = "small thresholds do not help: at 0.1 hardly anything is skipped (section 5)"
         claims = {text: Claim(SKIP_RATE, "less", "threshold 0.1", 5.0), **claims}
     return Study(
         title,

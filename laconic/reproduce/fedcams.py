@@ -43,7 +43,9 @@ _COMPRESSED_CLAIMS = {
     "sign costs at most a tenth more bits than top_k:1/64": Claim(
         PAPER_BITS_UP, "less", "sign", "top_k:1/64", factor=1.1
     ),
-    "and top_k:1/64 at most a tenth more than sign": Claim(PAPER_BITS_UP, "less", "top_k:1/64", "sign", factor=1.1),
+    "top_k:1/64 costs at most a tenth more bits than sign": Claim(
+        PAPER_BITS_UP, "less", "top_k:1/64", "sign", factor=1.1
+    ),
 }
 
 

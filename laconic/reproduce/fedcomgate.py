@@ -60,7 +60,7 @@ FIGURE_7 = Reproduction(
                 "with two classes many are dissimilar: some are negative (Figure 7)": Claim(
                     _COSINES[1], "less", _CLASSES, 0.0
                 ),
-                "and a client is highly correlated (above 0.5) with at most a few, the paper says 4": Claim(
+                "and a client's cosine is above 0.5 with at most a few others, the paper says 4": Claim(
                     _COSINES[3], "less", _CLASSES, 8.0
                 ),
                 "writers are more similar than clients with two classes (Figure 7)": Claim(
@@ -142,9 +142,9 @@ def _tracking_claims(who: str) -> dict[str, Claim]:
         f"FedGATE sends half of what SCAFFOLD sends, {who} (section 4)": Claim(
             MEGABYTES_UP, "less", gate, scaffold, factor=0.51
         ),
-        f"and ends where it does, {who}": Claim(LAST_FIVE, "near", gate, scaffold, margin=0.5),
+        f"FedGATE ends at SCAFFOLD's accuracy, {who}": Claim(LAST_FIVE, "near", gate, scaffold, margin=0.5),
         f"FedCOMGATE ends where FedGATE does, {who}": Claim(LAST_FIVE, "near", comgate, gate, margin=0.5),
-        f"with at most a quarter of its uplink, {who} (8 bits of 32)": Claim(
+        f"FedCOMGATE needs at most a quarter of FedGATE's uplink, {who} (8 bits of 32)": Claim(
             MEGABYTES_UP, "less", comgate, gate, factor=0.25
         ),
     }

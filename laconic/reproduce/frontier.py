@@ -1,7 +1,7 @@
 """Contenders on the same tasks: bytes to the accuracy of the best dense method.
 
-The local rate of every contender comes from the same grid, by trials on seed 0. Seeds 1 to 3 judge. The number of local
-steps is the same for all, so that bytes are compared at equal work per round.
+The local rate of every contender comes from the same grid, by trials on seed 0. The tables have seeds 1 to 3. The
+number of local steps is the same for all, so that bytes are compared at equal work per round.
 """
 
 from __future__ import annotations
@@ -114,9 +114,10 @@ def _study(name: str) -> Study:
 
 FRONTIER = Reproduction(
     "Bytes of all contenders to the accuracy of the best dense method",
-    "Our own study. Rates come from a grid of 0.3, 0.1, 0.03 and 0.01, chosen on seed 0 in 60 rounds. Seeds 1 to 3 judge. "
-    "The two targets of a task are one point below the end of the best dense method, and nine tenths of its gain over "
-    "guessing. The dense method that needs the fewest bytes to a target is the reference for it. Simulated seconds are for "
+    "Our own study. Rates come from a grid of 0.3, 0.1, 0.03 and 0.01, chosen on seed 0 in 60 rounds. The tables have "
+    "seeds 1 to 3. Each task has two targets: one point below the final accuracy of the best dense method, and nine "
+    "tenths of its gain over guessing. Fashion-MNIST also has 76.4 %, the target of our first study. The dense method that "
+    "needs the fewest bytes to a target is the reference for it. Simulated seconds are for "
     "1 Mbit/s up, 10 Mbit/s down and 50 ms",
     {f"frontier-{name}": _study(name) for name in TASKS},
 )

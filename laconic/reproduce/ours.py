@@ -26,7 +26,9 @@ BYTES_TO_ACCURACY = Reproduction(
                 "fed_laconic_1 needs at most a fiftieth of fed_ams's 1422 MB at the usual rate": Claim(
                     _USUAL, "less", "fed_laconic_1", 28.4
                 ),
-                "and at most a fortieth where fed_ams has its best rate": Claim(_BEST, "less", "fed_laconic_1", 35.6),
+                "it needs at most a fortieth where fed_ams has its best rate": Claim(
+                    _BEST, "less", "fed_laconic_1", 35.6
+                ),
                 "two-way Fed-EF and FedBNLACA at the usual rates need more": Claim(
                     _USUAL, "more", ("fed_ef_ams-two-way", "fed_bnlaca-same-rates"), "fed_laconic_1"
                 ),

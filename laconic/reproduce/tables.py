@@ -173,7 +173,7 @@ def command(name: str, study: Study, data: Data) -> str:
     earlier = data["setting"].split() if "setting" in data else today
     if earlier != today:
         return f"Made by an earlier form of {line}. Today's has `{' '.join(w for w in today if w not in earlier)}`."
-    return f"Made by {line}." if _complete(study, data, seeds) else f"A part of {line}."
+    return f"Made by {line}." if _complete(study, data, seeds) else f"Some of the runs of {line}."
 
 
 def _complete(study: Study, data: Data, seeds: int) -> bool:

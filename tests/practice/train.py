@@ -50,7 +50,7 @@ def _weighting(do: Callable[..., Any], folder: Path) -> None:
 
 @thing(
     RIGHT,
-    "A run that collapses says so",
+    "A run that collapses prints a warning",
     'laconic.simulate("fed_avg", "mlp:16", "digits", rounds=14, local_lr=0.1, local_schedule="step:10:300")',
 )
 def _collapse(do: Callable[..., Any], folder: Path) -> None:
@@ -61,7 +61,7 @@ def _collapse(do: Callable[..., Any], folder: Path) -> None:
 
 @thing(
     RIGHT,
-    "A recipe with another part says so in its name",
+    "The title of a recipe shows that a part was replaced",
     "laconic.scaffold(method=laconic.OwnTraining(train)).title",
 )
 def _renamed(do: Callable[..., Any], folder: Path) -> None:

@@ -84,7 +84,7 @@ def _empty(do: Callable[..., Any], folder: Path) -> None:
         laconic.simulate("fed_avg", net, clients)
 
 
-@thing(DATA, "NaN in the data names the client", 'laconic.simulate("fed_avg", net, clients)')
+@thing(DATA, "NaN in a client's data: the error names the client", 'laconic.simulate("fed_avg", net, clients)')
 def _nan(do: Callable[..., Any], folder: Path) -> None:
     clients = arrays()
     clients[1][0][5, 2] = np.nan

@@ -169,7 +169,7 @@ def test_the_line_above_a_table_says_what_was_run() -> None:
     assert about(study, whole).startswith("3 seeds; 400 rounds; local rate chosen from 0.1, 0.03")
     fewer = {label: each for label, each in whole["runs"].items() if label != "scaffold"}
     for changed in ({"rounds": 100}, {"tried": rates | {"server_rates": []}}, {"runs": fewer}):
-        assert command(name, study, whole | changed).startswith("A part of"), changed
+        assert command(name, study, whole | changed).startswith("Some of the runs of"), changed
     assert "100 of 400 rounds: shortened" in about(study, whole | {"rounds": 100})
     assert "without `scaffold`" in about(study, whole | {"runs": fewer})
 

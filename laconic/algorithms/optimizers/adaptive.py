@@ -38,6 +38,7 @@ class Adaptive(Optimizer):
     server_schedule: Schedule = RateSchedule()
     """The factor on `server_lr` in each round."""
     average: Window = 1
+    """Evaluate and save an average of the model over this number of rounds; below 1, this share of the rounds so far."""
 
     def init(self, model: Tensor) -> State:
         state = {"m": zeros_like(model), "v": zeros_like(model)}

@@ -26,6 +26,7 @@ class SGD(Optimizer):
     server_schedule: Schedule = RateSchedule()
     """The factor on `server_lr` in each round."""
     average: Window = 1
+    """Evaluate and save an average of the model over this number of rounds; below 1, this share of the rounds so far."""
 
     @property
     def linear(self) -> bool:
