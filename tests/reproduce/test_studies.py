@@ -70,7 +70,8 @@ def test_the_settings_of_the_whole_form_are_settings(name: str) -> None:
     assert bool(experiment.rates) == any("{rate}" in line for line in experiment.runs.values()), "rates to try"
     for label, line in experiment.runs.items():
         said = options(f"{experiment.common} {line.replace('{rate}', '0.1')}")
-        assert (experiment.rounds > 0) != ("rounds" in said), f"{label}: the length is said once"
+        own = said.get("rounds")
+        assert experiment.rounds if own is None else own > experiment.rounds, f"{label}: the length is said once"
         assert {"algorithm", "dataset", "clients", "model"} <= said.keys(), f"{label}: left to defaults"
         config = load_config(None, said)
         assert (config.algorithm, config.model) == (said["algorithm"], said["model"])
