@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
@@ -87,13 +88,16 @@ class InlineEngine(ChunkedEngine):
         self.chunk = spec.chunk or widths.get(numerics.strategy, self._share(spec.participants))
         if method.one_at_a_time:
             self.chunk = 1
-        self._gradient_arguments = prepared.task, prepared.layout, numerics, prepared.stochastic, spec.frozen_buffers
+        gradient_arguments = prepared.task, prepared.layout, numerics, prepared.stochastic, spec.frozen_buffers
         self._local = threading.local()
         self._operator_threads = torch.get_num_threads()
         # A thread that returns from an operator waits up to this interval for the GIL.
         self._switch_interval = sys.getswitchinterval()
         sys.setswitchinterval(min(SWITCH_SECONDS, self._switch_interval))
-        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="laconic", initializer=self._start_thread)
+        # The pool must not refer to the engine: such a cycle would keep the states of all clients after the run.
+        operator_threads = self._operator_threads if method.one_at_a_time else 1
+        start = partial(_start_thread, self._local, operator_threads, gradient_arguments)
+        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="laconic", initializer=start)
 
     def _share(self, participants: int | None) -> int:
         """The size of a chunk: the largest that fits in the cache and gives every thread the same number of chunks."""
@@ -101,10 +105,6 @@ class InlineEngine(ChunkedEngine):
         most = min(max(1, CACHE_BYTES // model_bytes), MOST_STACKED)
         chunks_per_thread = -(-(participants or most) // (self.threads * most))
         return -(-(participants or most) // (self.threads * chunks_per_thread))
-
-    def _start_thread(self) -> None:
-        torch.set_num_threads(self._operator_threads if self.runtime.algorithm.method.one_at_a_time else 1)
-        self._local.gradients = make_gradients(*self._gradient_arguments)
 
     @property
     def gradients(self) -> Gradients:
@@ -141,3 +141,8 @@ class InlineEngine(ChunkedEngine):
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Apply a function, such as evaluation, on the engine's threads. Results are in order."""
         return self._pool.map(function, items)
+
+
+def _start_thread(local: threading.local, operator_threads: int, gradient_arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(operator_threads)
+    local.gradients = make_gradients(*gradient_arguments)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from laconic.engine.inline import InlineEngine
+from laconic.engine import inline
 
 DEVICE, HOST = torch.device("cuda"), torch.device("cpu")
 MIXED = {"copy_", "to", "type_as", "__getitem__", "__setitem__", "__set__"}
@@ -130,13 +130,13 @@ class FakeGenerator(torch.Generator):
 @contextmanager
 def fake_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
     """The device, in this thread and in those of engines."""
-    mode, start = FakeDevice(), InlineEngine._start_thread
+    mode, start = FakeDevice(), inline._start_thread
 
-    def start_thread(engine: InlineEngine) -> None:
+    def start_thread(*arguments: Any) -> None:
         mode.__enter__()
-        start(engine)
+        start(*arguments)
 
-    monkeypatch.setattr(InlineEngine, "_start_thread", start_thread)
+    monkeypatch.setattr(inline, "_start_thread", start_thread)
     monkeypatch.setattr(torch, "Generator", FakeGenerator)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: torch.get_rng_state())
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: None)
