@@ -13,8 +13,8 @@ class Numerics(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     strategy: Literal["auto", "compiled", "stacked", "vmap", "loop"] = "auto"
-    """How gradients are computed: for many clients in one call (stacked or vmap), or one client after the other, by compiled
-    kernels for plain networks (compiled) or by autograd (loop)."""
+    """How gradients are computed: compiled kernels for plain networks, autograd client by client (loop), or many clients in
+    one call (stacked, vmap)."""
     vmap_width: int = Field(default=25, ge=1)
     """Clients per call of vmap; smaller calls are padded, so that results do not depend on the number of clients."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
