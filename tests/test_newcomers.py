@@ -72,7 +72,7 @@ class NoState(laconic.SGD):
     ("algorithm", "message"),
     [
         (laconic.Algorithm(OneRow()), r"'train': 'model' has shape \[26\], but \[clients, parameters\] is \[3, 26\]"),
-        (laconic.Algorithm(NothingToSend()), "method 'nothing_to_send': no 'own' in the state to send; `init` must"),
+        (laconic.Algorithm(NothingToSend()), "method 'nothing_to_send': it sends 'own', so `init` must return it"),
         (laconic.fed_avg(optimizer=NoState()), "optimizer 'no_state': `step` must return the step and the new state"),
     ],
 )

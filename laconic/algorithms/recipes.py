@@ -52,7 +52,7 @@ def make(name: str, **parameters: Any) -> Algorithm:
     """The algorithm of that name; an unknown name is a `ConfigError` with a suggestion."""
     if name not in RECIPES:
         if all(part.strip() in RECIPES for part in name.split(",")):
-            raise ConfigError(f"algorithm '{name}': separate algorithms by spaces")
+            raise ConfigError(f"algorithm '{name}': `laconic compare` takes several, separated by spaces")
         raise unknown_name("algorithm", name, RECIPES)
     return RECIPES[name](**parameters)
 

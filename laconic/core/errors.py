@@ -62,7 +62,7 @@ class Interrupted(Exception):
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
-    """A suggestion for a misspelled name: its plural, names that contain it as a word, or else the closest one; "" without any.
+    """A suggestion for a wrong name: its plural, names that contain it as a word, or else the closest one; "" without any.
 
     >>> print(suggestion("learning_rate", ["local_lr", "rounds", "server_lr"]))
     did you mean 'local_lr' or 'server_lr'?

@@ -168,7 +168,7 @@ class Round:
     def _encode_stream(self, stream: Stream) -> Body:
         context, vector = self._context(), self.server.method_state.get(stream.name)
         if vector is None:
-            raise ConfigError(f"method '{self.method.name}': no '{stream.name}' in the state to send; `init` must return it")
+            raise ConfigError(f"method '{self.method.name}': it sends '{stream.name}', so `init` must return it")
         generator = context.generator(Draw.DOWNLINK_STREAM.format(stream.draw))
         return (stream.compressor or DENSE).encode(vector, self.layout, generator, context.invited)
 

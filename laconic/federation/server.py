@@ -192,7 +192,9 @@ class Server:
         if update is not None:
             stepped = algorithm.optimizer.step(update, self.optimizer_state)
             if not isinstance(stepped, tuple):
-                raise ConfigError(f"optimizer '{algorithm.optimizer.name}': `step` must return the step and the new state")
+                raise ConfigError(
+                    f"optimizer '{algorithm.optimizer.name}': `step` must return the step and the new state"
+                )
             step, self.optimizer_state = stepped
             del update, stepped
             step = algorithm.optimizer.scheduled(step, self.round)
