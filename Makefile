@@ -2,10 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# Torch comes first and pinned: a range with no torch installed makes pip fetch gigabytes of CUDA packages.
+# Torch comes first, with PyTorch's index of CPU builds: on Linux, PyPI's builds need gigabytes of CUDA packages. --no-deps asks that
+# index for nothing else. If it cannot be reached, pip warns and takes the build that it finds elsewhere.
+TORCH := --no-deps -c constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu torch
+
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet $(TORCH)
 	$(BIN)/pip install --quiet -c constraints.txt --editable .
 	@touch $@
 
@@ -61,7 +64,7 @@ package:
 	build/tools/bin/python -m build --quiet
 	build/tools/bin/twine check --strict dist/*
 	$(PYTHON) -m venv build/venv
-	build/venv/bin/pip install --quiet -c constraints.txt torch
+	build/venv/bin/pip install --quiet $(TORCH)
 	build/venv/bin/pip install --quiet -c constraints.txt dist/*.whl
 	cd build && venv/bin/laconic run --dataset digits --clients 10 --rounds 3 --out run
 
