@@ -37,3 +37,9 @@ def test_a_trials_certificate_always_names_this_machine(tmp_path) -> None:
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert set(names.get_values_for_type(x509.DNSName)) == {"superlink.example.org", "localhost"}
     assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+
+
+def test_the_name_of_arrays_says_why_it_cannot_be_loaded() -> None:
+    name = laconic.data.from_arrays(clients(), classes=2).name
+    with pytest.raises(laconic.ConfigError, match=rf"unknown data set '{name}'.* passed as an object cannot be loaded"):
+        laconic.data.load(name)
