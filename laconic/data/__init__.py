@@ -114,7 +114,9 @@ def _own_reader(name: str) -> Callable[..., ClientData]:
             "that file: --dataset clients.py; see docs/guides/own-data-and-model.md"
         )
     unknown = unknown_name("data set", name, SOURCES)
-    raise ConfigError(f"{unknown}; data that a program or a Flower app passed as an object cannot be loaded by its name")
+    raise ConfigError(
+        f"{unknown}; data that a program or a Flower app passed as an object cannot be loaded by its name"
+    )
 
 
 def _load_source(

@@ -169,7 +169,9 @@ def metrics_by_name(names: str, kind: Kind, classes: int | None) -> dict[str, An
     try:
         import torchmetrics  # an extra
     except ImportError:
-        raise ConfigError("metrics need torchmetrics: in the folder of the clone, pip install -e '.[metrics]'") from None
+        raise ConfigError(
+            "metrics need torchmetrics: in the folder of the clone, pip install -e '.[metrics]'"
+        ) from None
     return {name: NAMES[kind][name](torchmetrics, classes) for name in wanted}
 
 
