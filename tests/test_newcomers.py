@@ -79,3 +79,9 @@ class NoState(laconic.SGD):
 def test_a_mistake_in_a_part_of_ones_own_is_named(algorithm: laconic.Algorithm, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         laconic.simulate(algorithm, Net, clients(), rounds=1, threads=1)
+
+
+def test_the_name_of_arrays_says_why_it_cannot_be_loaded() -> None:
+    name = laconic.data.from_arrays(clients(), classes=2).name
+    with pytest.raises(laconic.ConfigError, match=rf"unknown data set '{name}'.* passed as an object cannot be loaded"):
+        laconic.data.load(name)
