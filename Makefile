@@ -3,9 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 # Torch comes first and pinned: a range with no torch installed makes pip fetch gigabytes of CUDA packages.
+# On Linux, PyPI's builds need CUDA packages. For a CPU build: make run TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH := -c constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
+
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet $(TORCH)
 	$(BIN)/pip install --quiet -c constraints.txt --editable .
 	@touch $@
 
@@ -61,7 +64,7 @@ package:
 	build/tools/bin/python -m build --quiet
 	build/tools/bin/twine check --strict dist/*
 	$(PYTHON) -m venv build/venv
-	build/venv/bin/pip install --quiet -c constraints.txt torch
+	build/venv/bin/pip install --quiet $(TORCH)
 	build/venv/bin/pip install --quiet -c constraints.txt dist/*.whl
 	cd build && venv/bin/laconic run --dataset digits --clients 10 --rounds 3 --out run
 
