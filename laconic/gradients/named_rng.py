@@ -122,7 +122,7 @@ def _attention(
     return _dropout(0)(mode, weights, dropout_p) @ value
 
 
-# Torch calls a mode for the whole function and not for the dropout inside. This copy of the function does not ask for a mode.
+# Torch calls a mode for the whole function, not for the dropout inside. This copy of the function does not ask for a mode.
 _multi_head_attention_body = FunctionType(
     F.multi_head_attention_forward.__code__,
     {**vars(F), "has_torch_function": lambda tensors: False},
