@@ -1,12 +1,14 @@
-"""What a newcomer tries first: arrays or a class given to `simulate`, keys for a trial."""
+"""What a newcomer tries first: arrays or a class given to `simulate`, parts with a mistake, keys for a trial."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import laconic
+from laconic.core.errors import ConfigError, DataError
 
 
 class Net(nn.Sequential):
@@ -37,3 +39,49 @@ def test_a_trials_certificate_always_names_this_machine(tmp_path) -> None:
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert set(names.get_values_for_type(x509.DNSName)) == {"superlink.example.org", "localhost"}
     assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+
+
+def test_a_pair_of_arrays_cannot_be_divided() -> None:
+    with pytest.raises(DataError, match=r"a tuple cannot be divided; pass laconic.data.from_arrays\(\[\("):
+        laconic.data.divide(clients()[0], clients=3, partition="iid")  # type: ignore[type-var]
+
+
+@laconic.method("one_row")
+class OneRow(laconic.LocalMethod):
+    def local(self, cohort):  # type: ignore[no-untyped-def]
+        return cohort.models[0]
+
+
+@laconic.method("nothing_to_send")
+class NothingToSend(laconic.LocalMethod):
+    def local(self, cohort):  # type: ignore[no-untyped-def]
+        return laconic.Answer(torch.zeros_like(cohort.models), own=cohort.models)
+
+    def phases(self, uplink):  # type: ignore[no-untyped-def]
+        own = laconic.Stream("own")
+        return (laconic.Phase("train", self.local, self.nominal_gradients, (laconic.UPDATE, own), down=(own,)),)
+
+
+@laconic.part("optimizer", "no_state")
+class NoState(laconic.SGD):
+    def step(self, mean, state):  # type: ignore[no-untyped-def]
+        return self.server_lr * mean
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (laconic.Algorithm(OneRow()), r"'train': 'model' has shape \[26\], but \[clients, parameters\] is \[3, 26\]"),
+        (laconic.Algorithm(NothingToSend()), "method 'nothing_to_send': it sends 'own', so `init` must return it"),
+        (laconic.fed_avg(optimizer=NoState()), "optimizer 'no_state': `step` must return the step and the new state"),
+    ],
+)
+def test_a_mistake_in_a_part_of_ones_own_is_named(algorithm: laconic.Algorithm, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        laconic.simulate(algorithm, Net, clients(), rounds=1, threads=1)
+
+
+def test_the_name_of_arrays_says_why_it_cannot_be_loaded() -> None:
+    name = laconic.data.from_arrays(clients(), classes=2).name
+    with pytest.raises(laconic.ConfigError, match=rf"unknown data set '{name}'.* passed as an object cannot be loaded"):
+        laconic.data.load(name)

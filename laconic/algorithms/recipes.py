@@ -33,7 +33,7 @@ from laconic.algorithms.uplinks.lag import LAG
 from laconic.algorithms.uplinks.lazy import Accelerated, Lazy
 from laconic.algorithms.uplinks.shifted import Shifted
 from laconic.compression import QSGD, Chain, DeadZone, HeavySign, Stochastic, TopK, Uniform
-from laconic.core.errors import unknown_name
+from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.schedules import InverseSqrt
 
 Recipe = Callable[..., Algorithm]
@@ -51,6 +51,8 @@ def _recipe(function: Named) -> Named:
 def make(name: str, **parameters: Any) -> Algorithm:
     """The algorithm of that name; an unknown name is a `ConfigError` with a suggestion."""
     if name not in RECIPES:
+        if all(part.strip() in RECIPES for part in name.split(",")):
+            raise ConfigError(f"algorithm '{name}': `laconic compare` takes several, separated by spaces")
         raise unknown_name("algorithm", name, RECIPES)
     return RECIPES[name](**parameters)
 

@@ -222,7 +222,7 @@ def _report(directory: Path, target: Target | None) -> Path:
 
 def and_report(page: Path | str | None) -> str:
     """The end of the sentence that names the run's directory."""
-    return "" if page is None else f", its report is {page}"
+    return "" if page is None else f", the report is {page}"
 
 
 def tune(config: Path | None, algorithm: str | None, out: Path, options: dict[str, Any]) -> None:

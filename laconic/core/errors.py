@@ -62,15 +62,15 @@ class Interrupted(Exception):
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
-    """A suggestion for a misspelled name: names that contain it as a word, or else the closest one; "" without any.
+    """A suggestion for a wrong name: its plural, names that contain it as a word, or else the closest one; "" without any.
 
-    >>> print(suggestion("lr", ["local_lr", "rounds", "server_lr"]))
+    >>> print(suggestion("learning_rate", ["local_lr", "rounds", "server_lr"]))
     did you mean 'local_lr' or 'server_lr'?
     """
     known = list(names)
-    word = name.strip("-")
+    word = re.sub("learning[-_]?rate", "lr", name.strip("-"))
     near = (
-        [other for other in known if word.lower() == other.lower()]
+        [other for other in known if other.strip("-").lower() in (word.lower(), f"{word.lower()}s")]
         or [other for other in known if word in re.split("[-_]+", other)]
         or difflib.get_close_matches(name, known, n=1)
     )

@@ -113,7 +113,10 @@ def _own_reader(name: str) -> Callable[..., ClientData]:
             "function clients() that reads it and returns clients (or examples for --partition to divide), and pass "
             "that file: --dataset clients.py; see docs/guides/own-data-and-model.md"
         )
-    raise unknown_name("data set", name, SOURCES)
+    unknown = unknown_name("data set", name, SOURCES)
+    raise ConfigError(
+        f"{unknown}; data that a program or a Flower app passed as an object cannot be loaded by its name"
+    )
 
 
 def _load_source(

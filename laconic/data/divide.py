@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 
-from laconic.core.errors import ConfigError
+from laconic.core.errors import ConfigError, DataError
 from laconic.core.randomness import Draw, Randomness
 from laconic.data.arrays import Pair
 from laconic.data.federated import ClientData, Indices, sizes_of
@@ -56,6 +56,9 @@ def divide(data: Data, clients: int, partition: str, seed: int = 0) -> Data:
     >>> divide(whole, clients=3, partition="shards:1").label_counts().max(axis=1).tolist()
     [2, 2, 2]
     """
+    if not hasattr(data, "divided"):
+        how = "pass laconic.data.from_arrays([(inputs, targets)])"
+        raise DataError(f"divide: a {type(data).__name__} cannot be divided; {how}")
     split = parse_partition(partition).split(data.targets(), clients, Randomness(seed).numpy(Draw.PARTITION))
     return data.divided(split)
 

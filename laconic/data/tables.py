@@ -145,7 +145,7 @@ def _pandas(what: str) -> Any:
     try:
         return import_module("pandas")  # an extra
     except ImportError:
-        raise ConfigError(f"{what} needs pandas: pip install 'laconic[tables]'") from None
+        raise ConfigError(f"{what} needs pandas: in the folder of the clone, pip install -e '.[tables]'") from None
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:

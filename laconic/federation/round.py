@@ -20,7 +20,7 @@ from laconic.algorithms.methods.exchange import BASE, BUFFERS, CONFIRM, MEAN, MO
 from laconic.algorithms.methods.received import Received
 from laconic.compression import DENSE, Codec, Payload, decode_body, encode_dense, encode_exactly
 from laconic.compression.packet import Body, Flag, Packet
-from laconic.core.errors import PacketError
+from laconic.core.errors import ConfigError, PacketError
 from laconic.core.randomness import GLOBAL, Draw
 from laconic.federation.aggregation import weighted_mean
 from laconic.federation.engine import Engine
@@ -166,7 +166,9 @@ class Round:
         return Instruction(server.round, client, context.invited, self._number, phase.name, continues, tuple(packets))
 
     def _encode_stream(self, stream: Stream) -> Body:
-        context, vector = self._context(), self.server.method_state[stream.name]
+        context, vector = self._context(), self.server.method_state.get(stream.name)
+        if vector is None:
+            raise ConfigError(f"method '{self.method.name}': it sends '{stream.name}', so `init` must return it")
         generator = context.generator(Draw.DOWNLINK_STREAM.format(stream.draw))
         return (stream.compressor or DENSE).encode(vector, self.layout, generator, context.invited)
 

@@ -190,8 +190,13 @@ class Server:
         update, statistics = algorithm.method.update(received, self.method_state), received.mean(BUFFERS)
         received.clear()
         if update is not None:
-            step, self.optimizer_state = algorithm.optimizer.step(update, self.optimizer_state)
-            del update
+            stepped = algorithm.optimizer.step(update, self.optimizer_state)
+            if not isinstance(stepped, tuple):
+                raise ConfigError(
+                    f"optimizer '{algorithm.optimizer.name}': `step` must return the step and the new state"
+                )
+            step, self.optimizer_state = stepped
+            del update, stepped
             step = algorithm.optimizer.scheduled(step, self.round)
             population = len(self.data)
             context = RoundContext(self.layout, self.randomness, self.round, invited=self.count, population=population)

@@ -14,8 +14,8 @@ class Deployment(BaseModel):
 
     out: str | None = None
     """The run directory. A server that is restarted with the same directory resumes the run."""
-    from_round: int | None = Field(None, ge=0)
-    """Go back to the checkpoint of this round, one of the last three, at this start of the server."""
+    from_round: int = Field(-1, ge=-1)
+    """Go back to the checkpoint of this round, one of the last three, at this start of the server; -1: the last one."""
     deadline: float = Field(600.0, gt=0)
     """The longest time, in seconds, after which an exchange closes with the replies that have arrived."""
     adaptive_deadline: bool = True

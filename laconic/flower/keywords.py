@@ -12,7 +12,7 @@ class DeploymentKeywords(TypedDict, total=False):
     """The settings that only a real federation has: see `laconic.flower.deployment.Deployment`."""
 
     out: str | None
-    from_round: int | None
+    from_round: int
     deadline: float
     adaptive_deadline: bool
     quorum: float

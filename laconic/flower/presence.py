@@ -58,7 +58,7 @@ class Presence:
                 logged = now
                 blocked = self.roster.blocklist.blocked_count()
                 suffix = f", {blocked} are blocked" if blocked else ""
-                LOG.warning("laconic: waiting for nodes: %d of %d are connected%s", connected, needed, suffix)
+                LOG.warning("laconic: waiting for nodes: %d of %d have joined%s", connected, needed, suffix)
             time.sleep(POLL_EVERY)
         self._started = True
 

@@ -98,8 +98,9 @@ def serve(
     )
     path = Path(deployment.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{algorithm.name}-flower")
     # Every round is saved before the next one starts, because the next instructions acknowledge its updates.
-    directory = RunDirectory(path, resume=True, every_round=True, from_round=deployment.from_round)
-    if deployment.from_round is not None and config.defense.noise:
+    from_round = None if deployment.from_round < 0 else deployment.from_round
+    directory = RunDirectory(path, resume=True, every_round=True, from_round=from_round)
+    if from_round is not None and config.defense.noise:
         # The later models were sent, so their rounds count for epsilon, and the same noise must not be added twice.
         raise ConfigError("from_round: not with defense.noise: the privacy of the discarded rounds is spent")
     training = FederatedTraining(grid, algorithm, model, loaded, config, deployment, directory.save_checkpoint)

@@ -256,7 +256,8 @@ def _change_recipe(file: Table, wanted: str | None) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise ConfigError(f"config '{path}': no such file")
+        hint = f"; for the algorithm, write --algorithm {path}" if str(path) in RECIPES else ""
+        raise ConfigError(f"config '{path}': no such file{hint}")
     try:
         return tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

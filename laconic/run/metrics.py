@@ -169,7 +169,13 @@ def metrics_by_name(names: str, kind: Kind, classes: int | None) -> dict[str, An
     try:
         import torchmetrics  # an extra
     except ImportError:
-        raise ConfigError("metrics: needs torchmetrics: pip install 'laconic[metrics]'") from None
+        raise ConfigError(
+<<<<<<< HEAD
+            "metrics needs torchmetrics: in the folder of the clone, pip install -e '.[metrics]'"
+=======
+            "metrics need torchmetrics: in the folder of the clone, pip install -e '.[metrics]'"
+>>>>>>> new2
+        ) from None
     return {name: NAMES[kind][name](torchmetrics, classes) for name in wanted}
 
 

@@ -345,7 +345,7 @@ def _with_metrics(task: Task, data: ClientData, settings: Settings) -> Task:
     return task.with_metrics(named)
 
 
-DIVERGENCE_HINT = "training has diverged; try a smaller local_lr or server_lr"
+DIVERGENCE_HINT = "training has diverged; try a smaller local_lr or server_lr, or scale large inputs and targets"
 
 
 class Diverged(LaconicError):

@@ -28,6 +28,13 @@ SETTINGS = {
         ["'lr'", "did you mean 'local_lr' or 'server_lr'?"],
     ),
     "a misspelled option": (["--ruonds", "3"], ["'--ruonds'", "did you mean '--rounds'?"]),
+    "an option in the singular": (["--round", "3"], ["'--round'", "did you mean '--rounds'?"]),
+    "a rate in full words": (
+        ["--learning-rate", "1"],
+        ["'--learning-rate'", "did you mean '--local-lr' or '--server-lr'?"],
+    ),
+    "an algorithm without its option": (["fed_avg"], ["config 'fed_avg'", "no such file", "--algorithm fed_avg"]),
+    "algorithms with a comma": (["--algorithm", "fed_avg,fed_ams"], ["'fed_avg,fed_ams'", "laconic compare", "spaces"]),
     "a decay of one": (
         ["--algorithm", "fed_adam", "--set", "optimizer.beta2=1"],
         ["optimizer.beta2 = 1", "less than 1"],

@@ -108,7 +108,7 @@ def test_without_json_a_table_is_printed_and_progress_goes_to_stderr(forked, sma
     assert "fed_avg" in done.stdout and "accuracy" in done.stdout and "bytes up" in done.stdout
     lines = done.stderr.splitlines()
     assert [line.split()[1] for line in lines if line.lstrip().startswith("round ")] == ["2/4", "4/4"]
-    assert done.stdout.rstrip().splitlines()[-1] == "The run is in run, its report is run/report.html"
+    assert done.stdout.rstrip().splitlines()[-1] == "The run is in run, the report is run/report.html"
     assert "\x1b" not in done.stdout + done.stderr
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -10,6 +11,7 @@ import pytest
 
 from laconic.cli.new_app import write_app
 from laconic.core.errors import ConfigError
+from tests.documentation.pages import ROOT
 
 
 def test_the_core_and_the_command_line_do_not_import_flower():
@@ -48,6 +50,15 @@ def test_the_readme_has_commands_that_can_be_copied(tmp_path):
         assert flag in text
     # A command that goes on in the next line says so.
     assert "superlink.sqlite \\\n    --ssl-ca-certfile" in text
+
+
+def test_flower_accepts_the_changes_of_settings_in_the_guide(tmp_path):
+    """Flower refuses a setting in `--run-config` that the app does not have, and a new setting in the app is a new hash."""
+    write_app(tmp_path / "app")
+    config = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    pages = (ROOT / "docs/deploy.md").read_text(), (tmp_path / "app" / "README.md").read_text()
+    changed = {key for page in pages for key in re.findall(r"""--run-config ["']([\w-]+)=""", page)}
+    assert {"rounds", "out", "from-round", "replace-nodes"} <= changed <= set(config)
 
 
 def test_flower_knows_the_variable_by_which_nothing_is_fetched(monkeypatch):

@@ -241,7 +241,7 @@ def test_too_few_nodes_are_waited_for(tmp_path, caplog, monkeypatch):
     grid.get_node_ids = look
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
         result = run(grid, tmp_path, first=1, minimum=2, deadline=0.05)
-    assert "waiting for nodes: 1 of 2 are connected" in caplog.text
+    assert "waiting for nodes: 1 of 2 have joined" in caplog.text
     assert [record["participants"] for record in result.history] == [2, 2, 2]
 
 

@@ -97,6 +97,12 @@ class Phase:
             raise ConfigError(
                 f"phase '{self.name}': the answer has streams {sorted(vectors)}, but the phase declares {expected}"
             )
+        for name, vector in vectors.items():
+            if vector.shape != cohort.models.shape:
+                given, needed = list(vector.shape), list(cohort.models.shape)
+                raise ConfigError(
+                    f"phase '{self.name}': '{name}' has shape {given}, but [clients, parameters] is {needed}"
+                )
         return {name: vectors[name] for name in expected}
 
     def stream(self, name: str) -> Stream:
