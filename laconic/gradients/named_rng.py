@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from types import FunctionType
 from typing import Any, Literal
 
 import torch
@@ -92,7 +93,49 @@ def _bernoulli(mode: NamedDraws, input: Tensor, **options: Any) -> Tensor:
     return (mode.draw(torch.rand, input.shape, input) < input).to(input.dtype)
 
 
-_HANDLERS: dict[Callable[..., Any], Callable[..., Tensor]] = {
+def _attention(
+    mode: NamedDraws,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: Any,
+) -> Tensor:
+    """Attention by its definition (Vaswani et al. 2017, equation 1), with dropout of its weights."""
+    if not dropout_p:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal, **options)
+    if options.get("enable_gqa"):
+        key, value = (part.repeat_interleave(query.shape[-3] // part.shape[-3], -3) for part in (key, value))
+    scale = options.get("scale")
+    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None and attn_mask.dtype != torch.bool:
+        scores, attn_mask = scores + attn_mask, ~attn_mask.isneginf()
+    if attn_mask is None:
+        weights = scores.softmax(-1)
+    else:
+        # A row without any allowed position is 0, as in torch, and its gradient is not NaN.
+        weights = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min).softmax(-1) * attn_mask
+    return _dropout(0)(mode, weights, dropout_p) @ value
+
+
+# Torch calls a mode for the whole function, not for the dropout inside. This copy of the function does not ask for a mode.
+_multi_head_attention_body = FunctionType(
+    F.multi_head_attention_forward.__code__,
+    {**vars(F), "has_torch_function": lambda tensors: False},
+    argdefs=F.multi_head_attention_forward.__defaults__,
+)
+
+
+def _multi_head_attention(mode: NamedDraws, *args: Any, **options: Any) -> Any:
+    with mode:
+        return _multi_head_attention_body(*args, **options)
+
+
+_HANDLERS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.dropout: _dropout(0),
     torch.dropout: lambda mode, input, p, train: _dropout(0)(mode, input, p, train),
     F.dropout1d: _dropout(1),
@@ -102,6 +145,8 @@ _HANDLERS: dict[Callable[..., Any], Callable[..., Tensor]] = {
     torch.rand_like: _like(torch.rand),
     torch.randn_like: _like(torch.randn),
     torch.bernoulli: _bernoulli,
+    F.scaled_dot_product_attention: _attention,
+    F.multi_head_attention_forward: _multi_head_attention,
 }
 
 

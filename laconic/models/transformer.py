@@ -26,7 +26,6 @@ class Attention(nn.Module):
         """States [B, T, width] to states of the same shape."""
         parts = self.input(states).unflatten(-1, (3, self.heads, -1)).transpose(-2, -4)  # [B, heads, 3, T, size]
         query, key, value = parts.unbind(-3)
-        # Without dropout on the attention weights, which torch would draw out of the reach of named randomness.
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
         result: Tensor = self.output(mixed.transpose(-2, -3).flatten(-2))
         return result

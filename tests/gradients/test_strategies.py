@@ -13,7 +13,7 @@ from laconic import models
 from laconic.core.layout import Layout
 from laconic.core.task import Batch, Task
 from laconic.gradients.choose import resolve_numerics
-from laconic.gradients.named_rng import stochastic
+from laconic.gradients.named_rng import NamedDraws, stochastic
 from laconic.gradients.numerics import Numerics
 from laconic.gradients.strategies import check_numerics, make_gradients
 
@@ -55,6 +55,10 @@ BUILDERS = {
 
 # The others' batches of 8 numbers, as one image.
 BUILDERS["transformer"] = lambda: nn.Sequential(nn.Unflatten(1, (1, 2, 4)), models.build("vit:1x8,2", (1, 2, 4), 3))
+# Dropout inside torch's attention.
+BUILDERS["encoder layer"] = lambda: nn.Sequential(
+    nn.Unflatten(1, (2, 4)), nn.TransformerEncoderLayer(4, 2, 8, 0.3, batch_first=True), nn.Flatten(), nn.Linear(8, 3)
+)
 
 
 class Twice(nn.Module):
@@ -261,6 +265,39 @@ def test_dropout_masks_follow_the_seed_and_keep_the_right_share() -> None:
     # At zero weights class 0's gradient is -2/3 of the mean input, whose expectation dropout leaves at 1.
     mean_input = first[0, :1000].mean() / (-2 / 3)
     assert abs(float(mean_input) - 1) < 0.01
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "boolean", "float"])
+def test_attention_with_named_dropout_is_torchs_attention(mask: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, heads, 5, 4, generator=generator) for heads in (4, 2, 2))
+    allowed = torch.rand(2, 1, 5, 5, generator=generator) < 0.5
+    allowed[0, 0, 3] = False
+    masks = {"boolean": allowed, "float": torch.zeros(2, 1, 5, 5).masked_fill(~allowed, -torch.inf)}
+    leaves = [part.requires_grad_() for part in (query, key, value)]
+
+    def attend(dropout: float) -> tuple[Tensor, ...]:
+        options = {"is_causal": mask == "causal", "scale": 0.3, "enable_gqa": True}
+        with NamedDraws([torch.Generator().manual_seed(1)]):
+            output = F.scaled_dot_product_attention(*leaves, masks.get(mask), dropout_p=dropout, **options)
+        return output, *torch.autograd.grad(output.square().sum(), leaves)
+
+    # At this probability nothing is dropped.
+    torch.testing.assert_close(attend(1e-12), attend(0.0), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(attend(0.5)[0], attend(0.0)[0])
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_dropout_in_multi_head_attention_is_named(weights: bool) -> None:
+    module, inputs = nn.MultiheadAttention(8, 2, dropout=0.5), torch.randn(3, 2, 8)
+    before = torch.get_rng_state()
+
+    def attend(seed: int) -> Tensor:
+        with NamedDraws([torch.Generator().manual_seed(seed)]):
+            return module(inputs, inputs, inputs, need_weights=weights)[0]
+
+    assert torch.equal(attend(1), attend(1)) and not torch.equal(attend(1), attend(2))
+    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_randomness_that_cannot_be_named_is_still_reproducible() -> None:
