@@ -34,9 +34,8 @@ check: .venv/installed-dev
 	$(BIN)/lint-imports
 	$(BIN)/python tools/package_picture.py --check
 
-# Three processes on two cores: a fifth of the time is spent waiting for servers and browsers.
 test: check
-	$(BIN)/pytest -n 3 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 test-long: .venv/installed-dev
 	$(BIN)/pytest -n 2 --dist loadgroup -m long
