@@ -303,7 +303,8 @@ class LargerGap:
         for seed in seeds:
             gap = self._gap(results, self.ones, seed) - self._gap(results, self.others, seed)
             differences[seed] = (gap, gap) if isfinite(gap) else (-inf, inf)
-        return [Comparison(" to ".join(self.ones), differences, float_info.min, inf, "difference of the decimal logarithms:")]
+        what = "difference of the decimal logarithms:"
+        return [Comparison(" to ".join(self.ones), differences, float_info.min, inf, what)]
 
     def _gap(self, results: Results, labels: tuple[str, str], seed: int) -> float:
         first, second = (results[label][seed].numbers.get(self.measure.name) for label in labels)

@@ -336,8 +336,8 @@ FIGURE_5 = Reproduction(
 _Q_A, _Q_C = (Measure(name, lambda curve: None, 3) for name in ("q_A squared", "q_C squared"))
 FIGURE_20 = Reproduction(
     "Figure 20: q_A of simulated gradients",
-    f"{PAPER}. Five clients, 1,100 dimensions. A client's gradient has strong coordinates, which are s times as large as the "
-    "others. The paper does not say which these are; here each client has 200 of its own",
+    f"{PAPER}. Five clients, 1,100 dimensions. A client's gradient has strong coordinates, which are s times as large as "
+    "the others. The paper does not say which these are; here each client has 200 of its own",
     {
         "fed-ef-figure20": Study(
             "TopK-0.1 and Sign, Gaussian and Laplace",
