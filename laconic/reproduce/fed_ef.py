@@ -322,7 +322,7 @@ FIGURE_5 = Reproduction(
             ),
             measures=(GRADIENT_NORM, OBJECTIVE, FINAL),
             claims={
-                "after round 50 the gradient's norm is smaller with restarting, at most evaluations (Figure 5)": MoreOften(
+                "after round 50 the gradient's norm is smaller with restarting in most evaluations (Figure 5)": MoreOften(
                     "gradient_norm_squared", "restarting", "standard", after=50
                 )
             },
