@@ -119,7 +119,7 @@ _LETTER = re.compile(r"[^\W\d_][ᵢ₁₂]?[\u0300-\u036f]?[⁺⁻]?")
 
 def symbols(recipe: str, formula: str) -> str:
     """Return the table of symbols for a page. A symbol without a meaning is an error."""
-    used = {word for word in _WORD.findall(formula.replace("Σ", " ")) if _LETTER.fullmatch(word)}
+    used = {word for word in _WORD.findall(formula.replace("Σ", " ").replace("'s", "")) if _LETTER.fullmatch(word)}
     known: dict[str, str] = {}
     for symbol in SYMBOLS:
         if symbol.spelled in used and (not symbol.recipes or recipe in symbol.recipes):

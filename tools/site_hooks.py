@@ -33,9 +33,10 @@ def commands() -> str:
     pieces: list[str] = []
     shared = _shared()
     for name, command in sorted(typer.main.get_command(app).commands.items()):  # type: ignore[attr-defined]
-        own = [each for each in command.params if not _is_shared(name, each, shared)]
-        pieces += [f"## laconic {name}", "", command.help or "", "", *_table(own)]
-        if len(own) < len(command.params):
+        own = [each for each in command.params if not _is_shared(each, shared)]
+        has_all = len(command.params) - len(own) == len(shared)
+        pieces += [f"## laconic {name}", "", command.help or "", "", *_table(own if has_all else command.params)]
+        if has_all:
             pieces += ["", "And the [options of a run](#options-of-a-run)."]
         pieces.append("")
     pieces += [
@@ -55,7 +56,7 @@ def _shared() -> dict[str, Any]:
     return {each.name: each for each in known["run"].params if each.name in both - own}
 
 
-def _is_shared(command: str, parameter: Any, shared: dict[str, Any]) -> bool:
+def _is_shared(parameter: Any, shared: dict[str, Any]) -> bool:
     """Whether a parameter is an option of a run. Options of the same name with another type are the command's own."""
     like = shared.get(parameter.name)
     return like is not None and (parameter.opts, parameter.type.name) == (like.opts, like.type.name)

@@ -373,10 +373,10 @@ def marina(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_laconic(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedAvg with sparse levels both ways: the fewest bytes to an accuracy in our experiments. No setting needs tuning.
+    """FedAvg with sparse levels both ways: the fewest bytes to an accuracy in our experiments.
 
     Updates are unbiased and without memory, with the budget max(64, d / (8 n)) for n participants. A client that was absent
-    for any number of rounds gets one packet, with the budget max(64, d / 40). Below 256 numbers, d / 4 replaces 64.
+    for any number of rounds gets one packet, with the budget max(64, d / 40). With d < 256, d / 4 replaces 64.
     Gradients are clipped to the norm 5, which bounds the update of a client whose local steps diverge. The local rate starts
     high and decays, and the average covers the last eighth of the rounds, so that neither depends on the length of the run.
     """

@@ -66,6 +66,8 @@ class Comparison:
     differences: Mapping[int, tuple[float, float]]
     low: float
     high: float
+    what: str = "difference"
+    """What the differences are, in words."""
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """Return the interval of the mean difference. A single difference is its own interval."""
@@ -162,7 +164,7 @@ def _described(claim: Comparable, comparison: Comparison, named: bool) -> str:
     mean = claim.difference(fmean(lows)) if lows == highs else "unknown"
     name = f"{comparison.name}: " if named else ""
     ends = [claim.difference(end) if isfinite(end) else "open" for end in (low, high)]
-    return f"{name}difference {mean}, 95 % interval [{', '.join(ends)}]"
+    return f"{name}{comparison.what} {mean}, 95 % interval [{', '.join(ends)}]"
 
 
 @dataclass(frozen=True)
@@ -193,10 +195,21 @@ class Claim:
         least = self.margin or float_info.min
         low, high = {"more": (least, inf), "less": (-inf, -least), "near": (-self.margin, self.margin)}[self.relation]
         return [
-            Comparison(f"{one} and {other}" if other else one, self._differences(results, seeds, one, other), low, high)
+            Comparison(
+                f"{one} and {other}" if other else one,
+                self._differences(results, seeds, one, other),
+                low,
+                high,
+                self._what(other),
+            )
             for one in labels_of(self.ones)
             for other in labels_of(self.others) or ("",)
         ]
+
+    def _what(self, other: str) -> str:
+        if isinstance(self.others, float):
+            return f"difference to {self.factor * self.others:g}:"
+        return "difference" if self.factor == 1 else f"difference to {self.factor:g} times {other}:"
 
     def _differences(
         self, results: Results, seeds: Sequence[int], one: str, other: str
@@ -215,7 +228,7 @@ class Claim:
         return differences
 
     def evidence(self, results: Results, seeds: Sequence[int]) -> str:
-        """Format the mean of each run, or the range of many that are compared with a constant."""
+        """Format the mean of each run, or the range of many that are compared with a constant, and the margin."""
         means = {
             label: over_seeds([results[label][seed].numbers.get(self.measure.name) for seed in seeds])
             for label in self.labels
@@ -223,7 +236,9 @@ class Claim:
         known = [value for value in means.values() if value is not None]
         if len(means) > MANY and len(known) == len(means) and isinstance(self.others, float):
             return f"from {self.measure.text(min(known))} to {self.measure.text(max(known))}"
-        return "; ".join(f"{label} {self.measure.text(value)}" for label, value in means.items())
+        texts = [f"{label} {self.measure.text(value)}" for label, value in means.items()]
+        margin = [f"margin {self.margin:g}"] if self.margin and labels_of(self.others) else []
+        return "; ".join([*texts, *margin])
 
     def difference(self, value: float) -> str:
         """Format a difference."""
@@ -248,7 +263,7 @@ class MoreOften:
         """Compare the share of evaluations, in %, with half of them."""
         shares = {seed: self._share(results[self.one][seed], results[self.other][seed]) for seed in seeds}
         differences = {seed: (share - 50, share - 50) for seed, share in shares.items()}
-        return [Comparison(self.one, differences, float_info.min, inf)]
+        return [Comparison(self.one, differences, float_info.min, inf, "difference to 50 %:")]
 
     def _share(self, one: Result, other: Result) -> float:
         theirs = {record["round"]: record[self.metric] for record in other.curve if self.metric in record}
@@ -288,7 +303,8 @@ class LargerGap:
         for seed in seeds:
             gap = self._gap(results, self.ones, seed) - self._gap(results, self.others, seed)
             differences[seed] = (gap, gap) if isfinite(gap) else (-inf, inf)
-        return [Comparison(" to ".join(self.ones), differences, float_info.min, inf)]
+        what = "difference of the decimal logarithms:"
+        return [Comparison(" to ".join(self.ones), differences, float_info.min, inf, what)]
 
     def _gap(self, results: Results, labels: tuple[str, str], seed: int) -> float:
         first, second = (results[label][seed].numbers.get(self.measure.name) for label in labels)

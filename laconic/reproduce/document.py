@@ -91,21 +91,23 @@ def _frontier(docs: Path) -> str:
 
 
 METHOD = """\
-A claim compares runs with the same seed. From three seeds on, the mean difference has a Student-t interval of 95 %. A
-claim **holds** if the interval lies where the claim says, for example above zero. It **fails** if the interval lies
-outside, and is **undecided** otherwise. A claim of several comparisons holds if all of them do, and fails if one fails
-(with Bonferroni's correction). **One seed** decides nothing, so such claims are counted separately. **Not judged** are
-claims whose runs have not been made or did not learn. Exact arithmetic needs no seeds. A run that does not reach a
-target costs at least as much as the whole run."""
+A claim compares runs with the same seed, or a run with a number. From three seeds on, the mean difference has a
+Student-t interval of 95 %. A claim **holds** if the interval lies where the claim says, for example above zero. A
+printed margin is the largest difference that counts as equal or, for "far below", the smallest that counts. If the
+claim is about a share, such as a tenth of another run's bytes, the difference is to that share. A claim **fails** if
+the interval lies outside of what it says, and is **undecided** otherwise. A claim of several comparisons holds if all
+of them do, and fails if one fails (with Bonferroni's correction). **One seed** decides nothing, so such claims are
+counted separately. **Not judged** are claims whose runs have not been made or did not learn. Exact arithmetic needs
+no seeds. A run that does not reach a target costs at least as much as the whole run."""
 USAGE = """\
 `laconic reproduce NAME` runs the studies of one table or figure. It shortens runs that take more than an hour on two
 cores; `--full` runs them as the paper did, `--quick` checks in seconds that they work.
 
-`laconic reproduce all --seeds 3 --hours 8` runs what is missing for eight hours, starting with the studies that decide
-the most claims per hour, and continues where it stopped; `progress.html` beside the runs shows how far it is. It keeps
-published seeds if today's code gives their first evaluation again. Otherwise it runs all seeds of that setting anew, and
-the page says so. In a clone, a run replaces the data and figures of these pages; `--docs FOLDER` writes them elsewhere.
-`laconic reproduce --render` writes pages and figures from existing data."""
+`laconic reproduce all --seeds 3 --hours 8` runs what is missing for eight hours, starting with the studies that
+decide the most claims per hour, and continues where it stopped; `progress.html` beside the runs shows how far it is.
+It keeps the published results of a seed if today's code gives the same first evaluation. Otherwise it runs all seeds
+of that setting anew, and the page says so. In a clone, a run replaces the data and figures of these pages;
+`--docs FOLDER` writes them elsewhere. `laconic reproduce --render` writes pages and figures from existing data."""
 
 
 def _summary(docs: Path) -> str:

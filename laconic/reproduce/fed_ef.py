@@ -89,7 +89,7 @@ def _claims(dataset: str, participants: int) -> dict[str, Comparable]:
         "with SGD and memory, sign, top_k and heavy_sign match full precision (5.1)": Claim(
             FINAL, "near", sgd, "sgd full", margin=3
         ),
-        "top_k and heavy_sign take a fiftieth of the bytes, and less (5.1: a hundredth of the bits)": Claim(
+        "top_k and heavy_sign take at most a fiftieth of the bytes (5.1: a hundredth of the bits)": Claim(
             MEGABYTES_UP, "less", sgd[1:], "sgd full", factor=0.02
         ),
     }
@@ -322,7 +322,7 @@ FIGURE_5 = Reproduction(
             ),
             measures=(GRADIENT_NORM, OBJECTIVE, FINAL),
             claims={
-                "after round 50 the gradient's norm is smaller with restarting, at most evaluations (Figure 5)": MoreOften(
+                "after round 50 the gradient's norm is smaller with restarting in most evaluations (Figure 5)": MoreOften(
                     "gradient_norm_squared", "restarting", "standard", after=50
                 )
             },
@@ -336,7 +336,8 @@ FIGURE_5 = Reproduction(
 _Q_A, _Q_C = (Measure(name, lambda curve: None, 3) for name in ("q_A squared", "q_C squared"))
 FIGURE_20 = Reproduction(
     "Figure 20: q_A of simulated gradients",
-    f"{PAPER}. Five clients, 1,100 dimensions; which coordinates are strong is not given: 200 of each client's own here",
+    f"{PAPER}. Five clients, 1,100 dimensions. A client's gradient has strong coordinates, which are s times as large as "
+    "the others. The paper does not say which these are; here each client has 200 of its own",
     {
         "fed-ef-figure20": Study(
             "TopK-0.1 and Sign, Gaussian and Laplace",

@@ -7,7 +7,7 @@ from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import FINAL, LAST_FIVE, MEGABYTES, SKIP_RATE, accuracy_at, to_accuracy
 from laconic.reproduce.study import Reproduction, Short, Study
 
-PAPER = "FedBNLACA's paper; figures only, and neither rates nor thresholds are given"
+PAPER = "FedBNLACA's paper; figures only, without their rates and thresholds"
 _AMS = "--server-lr 0.1"
 """The best of 0.03 (the default), 0.1 and 0.3 for FedAMS after six rounds of the first setting."""
 _THRESHOLD = "--set uplink.threshold=0.5"
@@ -127,7 +127,7 @@ def _sweep(name: str, title: str, options: str, link: str = "uplink") -> Study:
 
 
 THRESHOLDS = Reproduction(
-    "The thresholds of lazy clients and of a lazy server, which the paper leaves open",
+    "The thresholds of lazy clients and of a lazy server, which the paper does not state for its figures",
     PAPER,
     {
         "fedbnlaca-threshold-nlaa": _sweep("fed_nlaa", "FedNLAA: full updates, or none", ""),

@@ -47,7 +47,7 @@ _COSINES = tuple(
         ("mean cosine", 3),
         ("lowest cosine", 3),
         ("share of negative cosines, %", 0),
-        ("most clients alike to one", 0),
+        ("most others with a cosine above 0.5 to one client", 0),
     )
 )
 _WRITERS, _CLASSES = "one writer a client", "two classes a client"
@@ -66,7 +66,7 @@ FIGURE_7 = Reproduction(
                 "with two classes many are dissimilar: some are negative (Figure 7)": Claim(
                     _COSINES[1], "less", _CLASSES, 0.0
                 ),
-                "and a client's cosine is above 0.5 with at most a few others, the paper says 4": Claim(
+                "with two classes no client has a cosine above 0.5 with more than a few others (the paper: 4)": Claim(
                     _COSINES[3], "less", _CLASSES, 8.0
                 ),
                 "writers are more similar than clients with two classes (Figure 7)": Claim(

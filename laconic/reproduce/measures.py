@@ -42,6 +42,11 @@ class Measure:
             return f"{value:.2e}".replace("e+", "e")
         return f"{value:,.{self._decimals(value)}f}"
 
+    def printed(self, value: float) -> str:
+        """Format a number of a paper: with at least our digits, and all of its own."""
+        ours = self.text(value)
+        return ours if self.scientific else max(ours, f"{value:,g}", key=len)
+
     def bounds(self, numbers: Mapping[str, float | None], curve: Curve) -> tuple[float, float]:
         """Return bounds of a run's value. They are equal if it exists."""
         value = numbers.get(self.name)

@@ -65,7 +65,7 @@ def grid(study: Study, data: Data) -> Grid:
                 text += f" ± {measure.text(deviation)}"
             if theirs is not None:
                 gap = "" if value is None else f", {measure.difference(value - theirs)}"
-                text += f" ({measure.text(theirs)}{gap})"
+                text += f" ({measure.printed(theirs)}{gap})"
             line.append(text)
         lines.append(line)
     return Grid(["", *(measure.name for measure in columns)], lines)
