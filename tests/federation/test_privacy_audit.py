@@ -18,6 +18,7 @@ from scipy.stats import beta
 
 from laconic.core.randomness import Randomness
 from laconic.federation.settings import Defenses
+from laconic.federation.update_norms import UpdateNormFilter
 from laconic.run.simulation import Simulation
 from tests.federation.scripted import ACCEPTED, CANARY, CLIP, noisy_sums, private
 
@@ -84,7 +85,8 @@ def audited(name: str, participants: int, **broken: float) -> tuple[float, float
     simulation = private(ACCEPTED[name], clients=CLIENTS, rounds=ROUNDS, participants=participants, defense=defense)
     assert simulation.privacy is not None
     reported = simulation.privacy.epsilon(ROUNDS)
-    simulation.server.defenses = Defenses(**defense | broken)
+    simulation.server.defenses = defenses = Defenses(**defense | broken)
+    simulation.server.norms = UpdateNormFilter(defenses)
     try:
         return Audit(simulation).lower_bound(), reported
     finally:
