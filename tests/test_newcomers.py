@@ -28,6 +28,12 @@ def test_a_list_of_arrays_and_a_class_or_a_function_repeat_bit_for_bit() -> None
     assert len(shas) == 1
 
 
+def test_a_class_that_needs_arguments_is_no_model() -> None:
+    for model in (nn.Linear, laconic.Task, lambda inputs: nn.Linear(inputs, 2)):
+        with pytest.raises(ConfigError, match=r"^model: .* needs arguments \(missing .*\); pass a module, as in .*lambda: "):
+            laconic.simulate("fed_avg", model, clients(), rounds=1)  # type: ignore[arg-type]
+
+
 def test_a_trials_certificate_always_names_this_machine(tmp_path) -> None:
     pytest.importorskip("flwr", reason="the extra `flower` is not installed")
     from cryptography import x509
