@@ -197,7 +197,9 @@ def test_a_compressor_that_would_go_wrong_later_is_refused_where_it_is_written()
                 return x
 
     assert "unread" not in COMPRESSORS
-    with pytest.raises(laconic.ConfigError, match="^compressor 'ternary' .*: the class is already registered as 'ternary'"):
+    with pytest.raises(
+        laconic.ConfigError, match=r"^compressor 'ternary' .*: the class is already registered as 'ternary'"
+    ):
         laconic.compressor("ternary")(ternary())
 
 

@@ -45,9 +45,11 @@ def test_a_class_is_registered_once_and_not_under_a_name_of_ours() -> None:
     class Own(laconic.SGD):
         pass
 
-    with pytest.raises(laconic.ConfigError, match=r"^optimizer 'second_name' \(.*Own.*\): .* registered as 'first_name'"):
+    with pytest.raises(
+        laconic.ConfigError, match=r"^optimizer 'second_name' \(.*Own.*\): .* registered as 'first_name'"
+    ):
         part("optimizer", "second_name")(Own)
-    with pytest.raises(laconic.ConfigError, match="^method 'local_sgd' .*: Laconic uses this name"):
+    with pytest.raises(laconic.ConfigError, match=r"^method 'local_sgd' .*: Laconic uses this name"):
 
         @laconic.method("local_sgd")
         class Other(laconic.LocalMethod):
