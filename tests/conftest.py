@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import laconic.algorithms.recipes  # noqa: F401  (registers every built-in part before `registry` looks)
 from laconic.compression import COMPRESSORS
 from laconic.core.part import SLOTS
 from laconic.core.user_code import LOADED

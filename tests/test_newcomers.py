@@ -28,6 +28,14 @@ def test_a_list_of_arrays_and_a_class_or_a_function_repeat_bit_for_bit() -> None
     assert len(shas) == 1
 
 
+def test_a_class_that_needs_arguments_is_no_model() -> None:
+    for model in (nn.Linear, laconic.Task, lambda inputs: nn.Linear(inputs, 2)):
+        with pytest.raises(
+            ConfigError, match=r"^model: .* needs arguments \(missing .*\); pass a module, as in .*lambda: "
+        ):
+            laconic.simulate("fed_avg", model, clients(), rounds=1)  # type: ignore[arg-type]
+
+
 def test_a_trials_certificate_always_names_this_machine(tmp_path) -> None:
     pytest.importorskip("flwr", reason="the extra `flower` is not installed")
     from cryptography import x509
@@ -85,3 +93,42 @@ def test_the_name_of_arrays_says_why_it_cannot_be_loaded() -> None:
     name = laconic.data.from_arrays(clients(), classes=2).name
     with pytest.raises(laconic.ConfigError, match=rf"unknown data set '{name}'.* passed as an object cannot be loaded"):
         laconic.data.load(name)
+
+
+def test_one_is_singular() -> None:
+    data = laconic.data.from_arrays(clients()[:1], classes=2)
+    assert repr(data) == "<arrays: 1 client, 20 + 0 examples, classification, 2 classes>"
+    assert repr(laconic.simulate("fed_avg", Net, data, rounds=1)).startswith("<fed_avg: 1 round, ")
+    with pytest.raises(ConfigError, match=r"participants = 2: the data has only 1 client$"):
+        laconic.simulate("fed_avg", Net, data, rounds=1, participants=2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            ("fed_agv", "logistic"),
+            "unknown algorithm 'fed_agv': did you mean 'fed_avg'? `laconic algorithms` lists all",
+        ),
+        (("fed_avg", "logistics"), "unknown model 'logistics': did you mean 'logistic'? `laconic models` lists all"),
+        (("fed_cams:compressor=signs", "logistic"), "unknown compressor 'signs': did you mean 'sign'? docs/guides/"),
+    ],
+)
+def test_a_misspelled_name_has_a_suggestion_instead_of_the_list(wrong: tuple[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        laconic.simulate(*wrong, clients(), rounds=1)
+    assert str(caught.value).startswith(message) and "allowed" not in str(caught.value)
+
+
+def test_a_name_like_no_other_has_the_list() -> None:
+    with pytest.raises(ConfigError, match=r"^unknown algorithm 'xyz': allowed: bvr_l_sgd, diana, "):
+        laconic.simulate("xyz", Net, clients(), rounds=1)
+    with pytest.raises(
+        ConfigError, match=r"^unknown data set 'digts': did you mean 'digits'[?] `laconic datasets` lists"
+    ):
+        laconic.data.load("digts")
+
+
+def test_the_table_of_the_traffic_names_its_columns() -> None:
+    lines = str(laconic.simulate("fed_avg", Net, clients(), rounds=1).ledger).splitlines()
+    assert lines[0].endswith("headers  bits by paper formulas") and len({len(line) for line in lines}) == 1

@@ -54,7 +54,7 @@ class Algorithm:
     weighting: Literal["uniform", "size"] = "uniform"
     """The default weight of a client's update in the mean: equal for all, or its number of examples."""
     replaced: tuple[str, ...] = ()
-    """The slots whose part is of another kind than the recipe's."""
+    """The slots whose part is of another kind than the recipe's, or has another compressor."""
 
     def __post_init__(self) -> None:
         for slot, kind in (("method", Method), ("uplink", Uplink), ("optimizer", Optimizer), ("downlink", Downlink)):
@@ -63,13 +63,13 @@ class Algorithm:
 
     @property
     def title(self) -> str:
-        """The name, and the parts that have replaced the recipe's own.
+        """The name, and the parts and compressors that have replaced the recipe's own.
 
         >>> from laconic.algorithms.recipes import fed_avg
         >>> fed_avg(compressor="sign", server_lr=0.5).title
-        'fed_avg (uplink compressed)'
+        'fed_avg (uplink compressed sign)'
         """
-        parts = ", ".join(f"{slot} {getattr(self, slot).name}" for slot in self.replaced)
+        parts = ", ".join(f"{slot} {_described(getattr(self, slot))}" for slot in self.replaced)
         return f"{self.name} ({parts})" if parts else self.name
 
     def parts(self) -> dict[str, Part]:
@@ -105,7 +105,7 @@ class Algorithm:
         for slot in SLOTS:
             if slot in tables:
                 parts[slot] = _changed(slot, tables[slot], parts)
-        new = {slot for slot, part in parts.items() if type(part) is not type(getattr(self, slot))}
+        new = {slot for slot, old in self.parts().items() if not _alike(old, parts[slot])}
         changed: dict[str, Any] = dict(parts)
         return replace(self, **changed, replaced=tuple(slot for slot in SLOTS if slot in {*self.replaced, *new}))
 
@@ -141,6 +141,17 @@ class Algorithm:
                 f"{owners[0]}={{'{key}': …}}"
             )
         return owners[0]
+
+
+def _alike(one: Part, other: Part) -> bool:
+    """Whether two parts are of one kind and have the same compressor."""
+    return type(one) is type(other) and one.parameters().get("compressor") == other.parameters().get("compressor")
+
+
+def _described(part: Part) -> str:
+    """The name of a part, and its compressor if it has one."""
+    compressor = part.parameters().get("compressor")
+    return part.name if compressor is None else f"{part.name} {compressor}"
 
 
 def _table(slot: str, value: Any) -> Part | Table:

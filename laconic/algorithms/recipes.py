@@ -53,7 +53,7 @@ def make(name: str, **parameters: Any) -> Algorithm:
     if name not in RECIPES:
         if all(part.strip() in RECIPES for part in name.split(",")):
             raise ConfigError(f"algorithm '{name}': `laconic compare` takes several, separated by spaces")
-        raise unknown_name("algorithm", name, RECIPES)
+        raise unknown_name("algorithm", name, RECIPES, listed="`laconic algorithms`")
     return RECIPES[name](**parameters)
 
 

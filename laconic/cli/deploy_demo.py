@@ -12,6 +12,7 @@ from laconic.cli.console import say, stderr
 from laconic.cli.output import new_directory, print_json
 from laconic.cli.training import and_report
 from laconic.cli.view import LiveView
+from laconic.core.counts import counted
 from laconic.core.errors import ConfigError
 from laconic.report.units import size
 
@@ -41,7 +42,7 @@ def deploy_demo(
         return
     accuracy = "" if summary["accuracy"] is None else f"accuracy {100 * summary['accuracy']:.2f} %, "
     traffic = f"{size(summary['bytes_up'])} up and {size(summary['bytes_down'])} down"
-    say(f"{algorithm} on {nodes} nodes: {accuracy}{traffic} in {summary['rounds']} rounds")
+    say(f"{algorithm} on {counted(nodes, 'node')}: {accuracy}{traffic} in {counted(summary['rounds'], 'round')}")
     say(f"The run is in {summary['run_dir']}{and_report(summary['report'])}")
 
 

@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from laconic.cli.console import say, stderr, stdout
 from laconic.cli.view import LiveView
+from laconic.core.counts import counted
 from laconic.core.errors import ConfigError, Interrupted
 from laconic.report.tables import new_table
 from laconic.report.units import duration
@@ -88,7 +89,7 @@ def _run_queue(
         raise ConfigError("--quick and --hours: only one of the two is allowed")
     studies = {name: study for reproduction in found.values() for name, study in reproduction.studies.items()}
     queue = Queue(studies, mode, seeds, runs, docs)
-    say(f"{len(queue.jobs)} jobs; progress: {runs / PAGE}", stderr)
+    say(f"{counted(len(queue.jobs), 'job')}; progress: {runs / PAGE}", stderr)
     for name, reason in queue.skipped.items():
         say(f"skipped: {name}: {reason}", stderr)
     cores = 1 if torch.cuda.is_available() else os.cpu_count() or 1

@@ -14,6 +14,7 @@ from laconic.cli.app import CHOSEN_BY_ADVISE
 from laconic.cli.console import note, say, stderr, stdout
 from laconic.cli.output import check_same, new_directory, print_json, resume_command, stored
 from laconic.cli.view import LiveView, SearchView
+from laconic.core.counts import counted
 from laconic.core.errors import ConfigError, Interrupted
 from laconic.core.user_code import check_trusted
 from laconic.engine.settings import Network, Spread
@@ -310,8 +311,8 @@ def _advice_table(advice: Advice) -> object:
 
 def _explanation(advice: Advice) -> str:
     best, first = advice.ranked[0], advice.scores[0]
-    rungs = ", ".join(f"{count} for {rounds} rounds" for count, rounds in advice.rungs)
-    recommended = f"Recommended: {best.label}. Of {advice.rungs[0][0]} settings ({rungs}) "
+    rungs = ", ".join(f"{count} for {counted(rounds, 'round')}" for count, rounds in advice.rungs)
+    recommended = f"Recommended: {best.label}. Of {counted(advice.rungs[0][0], 'setting')} ({rungs}) "
     target = f"{100 * advice.target:.1f} %"
     if first.at is None:
         return f"{recommended}none reached {target}; this one came closest. Try more --rounds."

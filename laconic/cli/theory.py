@@ -9,6 +9,7 @@ from rich.table import Table
 
 from laconic.cli.console import say, stdout
 from laconic.cli.output import print_json
+from laconic.core.counts import counted
 from laconic.core.errors import ConfigError
 from laconic.report.tables import new_table
 from laconic.theory.catalog import covering
@@ -100,7 +101,7 @@ def _table(answer: dict[str, Any]) -> Table:
     rate = f"with local_lr = {after['local_lr']:.4g}: " if "local_lr" in after else ""
     factor = "" if answer["factor"] == "1" else f", each times {answer['factor']}"
     row(
-        f"bound after {after['rounds']:,} rounds" if rate else "bound after T rounds",
+        f"bound after {counted(after['rounds'], 'round')}" if rate else "bound after T rounds",
         after["bound"],
         f"{rate}the sum of these{factor}",
     )

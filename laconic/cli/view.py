@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from laconic.core.counts import counted
 from laconic.data.federated import described
 from laconic.report.units import size
 from laconic.run.callbacks import Callback, Outcome, Run
@@ -46,11 +47,11 @@ class LiveView(Callback):
         settings = training.settings
         where = f"{escape(short(config.dataset))} ({config.partition or 'its own clients'})"
         head = f"[bold]{escape(run.label)}[/bold] on {where}"
-        counts = f"{settings.participants} of {len(training.data)} clients per round"
+        counts = f"{settings.participants:,} of {counted(len(training.data), 'client')} per round"
         resumed = f", resuming after round {done}" if done else ""
         if done == settings.rounds:
             resumed = ", already complete"
-        model = f"{escape(short(config.model or ''))} with {training.layout.full.size:,} parameters"
+        model = f"{escape(short(config.model or ''))} with {counted(training.layout.full.size, 'parameter')}"
         if settings.subspace is not None:
             model += f" in a subspace of {training.layout.size:,}"
         kind = described(training.data)

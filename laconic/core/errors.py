@@ -77,16 +77,30 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
-def unknown_name(kind: str, name: str, allowed: Iterable[str], of: str = "", importable: bool = False) -> ConfigError:
-    """The error for an unknown name, with a suggestion. Users can register more names if it is `importable`.
+def unknown_name(
+    kind: str, name: str, allowed: Iterable[str], of: str = "", importable: bool = False, listed: str = ""
+) -> ConfigError:
+    """The error for an unknown name, with a suggestion and the allowed names.
 
-    >>> print(unknown_name("algorithm", "fed_agv", ["fed_avg", "fed_ams"]))
-    unknown algorithm 'fed_agv': did you mean 'fed_avg'? allowed: fed_ams, fed_avg
+    Args:
+        kind: What the name should name.
+        name: The unknown name.
+        allowed: The known names.
+        of: What the names belong to.
+        importable: Whether users can register more names.
+        listed: Where all names are listed. A suggestion then replaces the list.
+
+    >>> print(unknown_name("ranking", "byte", ["bytes", "time"]))
+    unknown ranking 'byte': did you mean 'bytes'? allowed: bytes, time
+    >>> print(unknown_name("algorithm", "fed_agv", ["fed_avg", "fed_ams"], listed="`laconic algorithms`"))
+    unknown algorithm 'fed_agv': did you mean 'fed_avg'? `laconic algorithms` lists all
     """
     names = sorted(allowed)
     near = suggestion(name, names)
     hint = f"{near} " if near else ""
     owner = f" of {of}" if of else ""
     known = f"allowed: {', '.join(names)}" if names else "none is allowed: it has none"
+    if near and listed:
+        known = f"{listed} lists all"
     own = "; import your own with --import FILE" if importable else ""
     return ConfigError(f"unknown {kind} '{name}'{owner}: {hint}{known}{own}")

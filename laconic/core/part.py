@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from torch import Tensor
 
 from laconic.core.errors import ConfigError, unknown_name
+from laconic.core.user_code import display_name
 from laconic.core.validation import explain
 
 State = dict[str, Tensor]
@@ -111,12 +112,26 @@ def part(slot: str, name: str) -> Callable[[type[P]], type[P]]:
     """Class decorator: `checked`, and registered in `SLOTS` under its name."""
 
     def register(cls: type[P]) -> type[P]:
+        refuse_taken(cls, slot, name, SLOTS[slot])
         cls.slot, cls.name = slot, name
         registered = checked(cls)
         SLOTS[slot] |= dict.fromkeys((name, *cls.__dict__.get("named", ())), registered)
         return registered
 
     return register
+
+
+def refuse_taken(cls: type[Part], slot: str, name: str, registered: Mapping[str, type[Part]]) -> None:
+    """Refuse a class that is registered already, and a name that both Laconic and the user have given."""
+    if "__dataclass_fields__" in vars(cls):
+        described = f"{slot} '{name}' ({display_name(cls)})"
+        raise ConfigError(f"{described}: the class is already registered as '{cls.name}'; decorate it only once")
+    # Laconic's own parts are imported when they are first used: before or after the user's.
+    taken = registered.get(name, cls)
+    own = [kind for kind in (cls, taken) if not kind.__module__.startswith("laconic.")]
+    if len(own) == 1:
+        described = f"{slot} '{name}' ({display_name(own[0])})"
+        raise ConfigError(f"{described}: Laconic uses this name; choose another")
 
 
 def stated_sensitivity(part: Part) -> str:

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from laconic.core.counts import counted
 from laconic.core.errors import ConfigError, LaconicError
 from laconic.core.user_code import blamed
 
@@ -334,7 +335,7 @@ def _predictions(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
             "the targets are floating-point, so this is regression; for classes pass integers, or kind='classification'"
         )
         if targets.ndim > 1:
-            hint = f"for {targets.shape[-1]} numbers per example the model needs as many outputs"
+            hint = f"for {counted(targets.shape[-1], 'number')} per example the model needs as many outputs"
         shapes = f"{tuple(outputs.shape)}, which does not fit targets of shape {tuple(targets.shape)}"
         raise ConfigError(f"model's output has shape {shapes}; {hint}")
     return outputs, targets

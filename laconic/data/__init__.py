@@ -113,7 +113,7 @@ def _own_reader(name: str) -> Callable[..., ClientData]:
             "function clients() that reads it and returns clients (or examples for --partition to divide), and pass "
             "that file: --dataset clients.py; see docs/guides/own-data-and-model.md"
         )
-    unknown = unknown_name("data set", name, SOURCES)
+    unknown = unknown_name("data set", name, SOURCES, listed="`laconic datasets`")
     raise ConfigError(
         f"{unknown}; data that a program or a Flower app passed as an object cannot be loaded by its name"
     )

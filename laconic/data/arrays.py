@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from laconic.core.counts import counted
 from laconic.core.errors import DataError
 from laconic.data.checks import check_finite
 from laconic.data.doubts import doubt_classes, doubt_kind, doubt_scale
@@ -224,7 +225,9 @@ def _check_shapes(name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
                 f"client 0 has {tuple(first_inputs.shape)} and {tuple(first_targets.shape)}"
             )
         if len(inputs) != len(targets):
-            raise DataError(f"{name}: client {client} has {len(inputs)} inputs but {len(targets)} targets")
+            raise DataError(
+                f"{name}: client {client} has {counted(len(inputs), 'input')} but {counted(len(targets), 'target')}"
+            )
         if torch.uint8 in (kinds := {inputs.dtype, first_inputs.dtype}) and any(
             kind.is_floating_point for kind in kinds
         ):

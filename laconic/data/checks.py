@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from laconic.core.counts import counted
 from laconic.core.errors import DataError
 
 KINDS = ("classification", "regression", "next_token", "per_position")
@@ -32,7 +33,7 @@ def check_examples(
         raise DataError(f"{where}: inputs and targets need a first dimension that counts the examples")
     numbers = range(len(inputs)) if numbers is None else numbers
     if len(inputs) != len(targets):
-        raise DataError(f"{where}: {len(inputs)} inputs but {len(targets)} targets")
+        raise DataError(f"{where}: {counted(len(inputs), 'input')} but {counted(len(targets), 'target')}")
     check_finite(where, "input", inputs, numbers)
     check_finite(where, "target", targets, numbers)
     if kind == "regression":

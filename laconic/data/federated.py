@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from laconic.core.counts import counted
 from laconic.core.errors import DataError
 from laconic.data.checks import check_examples, check_indices
 
@@ -53,7 +54,9 @@ class Examples:
     def __post_init__(self) -> None:
         for name, tensor in self.extra.items():
             if len(tensor) != len(self.inputs):
-                raise DataError(f"input '{name}' has {len(tensor)} examples, but '{self.input_name}' has {len(self)}")
+                raise DataError(
+                    f"input '{name}' has {counted(len(tensor), 'example')}, but '{self.input_name}' has {len(self)}"
+                )
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -195,7 +198,7 @@ class Fingerprinted(Protocol):
 
 def described(data: ClientData) -> str:
     """The kind of task and the number of classes, as in `classification, 10 classes`."""
-    return data.kind if data.classes is None else f"{data.kind}, {data.classes} classes"
+    return data.kind if data.classes is None else f"{data.kind}, {counted(data.classes, 'class')}"
 
 
 def sizes_of(data: ClientData) -> Indices:
@@ -259,7 +262,8 @@ class FederatedData:
     def __repr__(self) -> str:
         """A summary without the data."""
         test = 0 if self.test is None else len(self.test)
-        return f"<{self.name}: {len(self)} clients, {self.sizes().sum():,} + {test:,} examples, {described(self)}>"
+        examples = f"{self.sizes().sum():,} + {counted(test, 'example')}"
+        return f"<{self.name}: {counted(len(self), 'client')}, {examples}, {described(self)}>"
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from laconic.core.counts import counted
 from laconic.core.errors import ConfigError, DataError
 from laconic.core.lru import LRUCache
 from laconic.data.checks import check_examples
@@ -127,7 +128,9 @@ class GeneratedData:
             where = f"{self.name}, client {client}"
             check_examples(where, inputs, targets, self.kind, self.classes)
             if len(inputs) != self.size(client):
-                raise DataError(f"{where}: make returned {len(inputs)} examples, but size is {self.size(client)}")
+                raise DataError(
+                    f"{where}: make returned {counted(len(inputs), 'example')}, but size is {self.size(client)}"
+                )
             examples = Examples(inputs, targets, self.normalize)
             self._cache.put(client, examples)
         return examples

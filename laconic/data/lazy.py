@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
+from laconic.core.counts import counted
 from laconic.core.errors import DataError
 from laconic.core.randomness import seeded
 from laconic.core.user_code import blamed, one_line
@@ -65,7 +66,8 @@ class LazyData:
 
     def __repr__(self) -> str:
         """A summary without the data."""
-        return f"<{self.name}: {len(self)} clients, {self.sizes().sum():,} examples read lazily, {described(self)}>"
+        examples = counted(int(self.sizes().sum()), "example")
+        return f"<{self.name}: {counted(len(self), 'client')}, {examples} read lazily, {described(self)}>"
 
     def size(self, client: int) -> int:
         """Number of examples of a client."""

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass
 
-from laconic.core.errors import ConfigError
+from laconic.core.counts import counted
+from laconic.core.errors import ConfigError, warn
 from laconic.core.spelling import Choice, choose
 
 Indices = npt.NDArray[np.int64]
@@ -39,7 +40,7 @@ class Partition(Choice):
         if clients < 1:
             raise ConfigError(f"clients is {clients}; at least 1 is needed")
         if clients > len(labels):
-            raise ConfigError(f"clients is {clients}, but there are only {len(labels)} examples")
+            raise ConfigError(f"clients is {clients}, but the data has only {counted(len(labels), 'example')}")
         return self.divide(labels, clients, generator)
 
     @abstractmethod
@@ -77,8 +78,8 @@ class Shards(Partition):
         count = clients * self.per_client
         if count > len(labels):
             raise ConfigError(
-                f"partition '{self}' with {clients} clients needs {count} shards, "
-                f"but there are only {len(labels)} examples"
+                f"partition '{self}' with {counted(clients, 'client')} needs {counted(count, 'shard')}, "
+                f"but the data has only {counted(len(labels), 'example')}"
             )
         if self.labels == "single":
             shards = _single_label_shards(labels, count)
@@ -93,7 +94,8 @@ def _single_label_shards(labels: Labels, count: int) -> list[Indices]:
     present, sizes = np.unique(labels, return_counts=True)
     if count < len(present):
         raise ConfigError(
-            f"{count} shards of one label each: there are {len(present)} labels; use more clients or shards"
+            f"{counted(count, 'shard')} of one label each, but the data has {counted(len(present), 'label')}; "
+            "use more clients or shards"
         )
     # The largest-remainder method; every label has at least one shard, and no shard is empty.
     shares = count * sizes / len(labels)
@@ -132,8 +134,8 @@ class Pairs(Partition):
             indices = generator.permutation(np.flatnonzero(labels == label)).astype(np.int64)
             if len(indices) < clients_per_label:
                 raise ConfigError(
-                    f"partition 'pairs' with {clients} clients gives label {label} to {clients_per_label} of them, "
-                    f"but it has only {len(indices)} examples"
+                    f"partition 'pairs' with {counted(clients, 'client')} gives label {label} to "
+                    f"{clients_per_label} of them, but it has only {counted(len(indices), 'example')}"
                 )
             parts.append(np.array_split(indices, clients_per_label))
         split = [np.concatenate([parts[label].pop(0) for label in pair]) for pair in pairs]
@@ -148,7 +150,7 @@ def _check_pairs(labels: int, clients: int) -> None:
         lower, upper = clients // step * step, -(-clients // step) * step
         nearest = f"{lower} or {upper}" if lower else f"{upper}"
         raise ConfigError(
-            f"partition 'pairs' with {labels} labels needs a multiple of {step} clients, "
+            f"partition 'pairs' with {counted(labels, 'label')} needs a multiple of {counted(step, 'client')}, "
             f"so that every label is on equally many clients; {clients} is not: use {nearest}"
         )
 
@@ -208,13 +210,17 @@ class Natural(Partition):
 
 
 def natural(groups: Sequence[Indices] | None, clients: int, generator: np.random.Generator) -> list[Indices]:
-    """Return all groups, or a random subset in the original order."""
+    """Return all groups, or with a warning a random subset in the original order."""
     if groups is None:
         raise ConfigError("partition 'natural': this data set has no natural clients; use iid or another partition")
     if clients > len(groups):
-        raise ConfigError(f"clients is {clients}, but there are only {len(groups)} natural clients")
+        raise ConfigError(f"clients is {clients}, but the data has only {counted(len(groups), 'natural client')}")
     if clients == len(groups):
         return list(groups)
+    warn(
+        f"clients = {clients}: the data has {len(groups)} clients of its own, and a random choice of {clients} is used; "
+        "leave clients out to use all"
+    )
     chosen = np.sort(generator.choice(len(groups), clients, replace=False))
     return [groups[group] for group in chosen]
 

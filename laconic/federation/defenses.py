@@ -18,6 +18,7 @@ from torch import Tensor
 
 from laconic.algorithms.algorithm import Algorithm
 from laconic.compression import DensePayload, Payload, SumPayload
+from laconic.core.counts import counted
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.federation.aggregation import RunningMean
@@ -51,7 +52,7 @@ def check_defenses(
         _check_coordinates(defenses, algorithm, weighting)
         need = _bytes(participants, layout)
         if need > defenses.memory:
-            total = f"{participants} updates of {layout.size:,} parameters take {need / 1e9:.3g} GB"
+            total = f"{counted(participants, 'update')} of {counted(layout.size, 'parameter')} need {need / 1e9:.3g} GB"
             raise ConfigError(f"{_named(defenses)}: {total}; defense.memory allows {defenses.memory / 1e9:.3g} GB")
     if send_buffers and defenses.any() and defenses.aggregate == "mean":
         reason = "batch-norm statistics are sent with the update and would be undefended"

@@ -104,10 +104,10 @@ class RoundCosts:
         }
 
     def __str__(self) -> str:
-        """A table with one line per stream."""
-        lines = [f"{'stream':16}{'packets':>10}{'bytes':>16}{'headers':>12}{'papers, bits':>18}"]
+        """A table with one line per stream. The last column has the bits that papers' formulas count for the packets."""
+        lines = [f"{'stream':16}{'packets':>10}{'bytes':>16}{'headers':>12}{'bits by paper formulas':>24}"]
         lines += [
-            f"{key:16}{t.packets:>10,}{t.bytes:>16,}{t.header_bytes:>12,}{t.paper_bits:>18,}"
+            f"{key:16}{t.packets:>10,}{t.bytes:>16,}{t.header_bytes:>12,}{t.paper_bits:>24,}"
             for key, t in self.streams.items()
         ]
         return "\n".join(lines)

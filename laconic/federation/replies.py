@@ -10,6 +10,7 @@ from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MODEL, Exchang
 from laconic.algorithms.uplinks.base import Uplink
 from laconic.compression import Payload, SumPayload, body_norm, decode_body, decode_dense
 from laconic.compression.packet import Body, Flag, Packet
+from laconic.core.counts import counted
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import State
@@ -115,7 +116,9 @@ def check_counts(reply: Reply, phase: Phase, size: int) -> None:
         or reply.gradients > most
         or reply.samples > MOST_PASSES * max(reply.examples, most)
     ):
-        counts = f"{reply.gradients} gradients ({reply.samples} computed) on {reply.examples} examples"
+        counts = (
+            f"{counted(reply.gradients, 'gradient')} ({reply.samples} computed) on {counted(reply.examples, 'example')}"
+        )
         raise PacketError("count", f"client {reply.client} reports {counts}")
 
 

@@ -21,6 +21,7 @@ from laconic import data as data_sets
 from laconic.algorithms.algorithm import Algorithm
 from laconic.compression import decode_dense
 from laconic.compression.packet import CoreStream, Packet
+from laconic.core.counts import counted
 from laconic.core.errors import ConfigError, LaconicError, PacketError
 from laconic.core.layout import Layout
 from laconic.core.user_code import is_own
@@ -191,7 +192,7 @@ class Node:
             )
         if len(data) != 1:
             raise ConfigError(
-                f"data has {len(data)} clients; all {plan.clients} of the run, or 1 (this node) is allowed"
+                f"data has {counted(len(data), 'client')}; all {plan.clients} of the run, or 1 (this node) is allowed"
             )
         return OwnData(data, plan.clients, {client: 0})
 

@@ -20,6 +20,7 @@ from statistics import median_low
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from laconic.core.counts import counted
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.state_dict import StateDict
 from laconic.federation.blocklist import Blocklist
@@ -185,7 +186,7 @@ class Roster:
                     if node is not None:
                         unfit[client] = node
                     if client in self._nodes:
-                        self._reject(self._nodes.pop(client), f"examples: {size} examples: {error}")
+                        self._reject(self._nodes.pop(client), f"examples: {counted(size, 'example')}: {error}")
         for client, node in self._unfit.items():
             if client not in unfit:
                 self._rejected.pop(node, None)
@@ -230,9 +231,11 @@ class Roster:
     def _size(self, client: int, size: int) -> int:
         """Check the number of examples that a client reports. If it is the client's weight, it must not change."""
         if size > self._most_examples:
-            raise PacketError("examples", f"{size} examples; most-examples = {self._most_examples}")
+            raise PacketError("examples", f"{counted(size, 'example')}; most-examples = {self._most_examples}")
         if self._fixed_sizes and self.sizes.get(client, size) != size:
-            raise PacketError("examples", f"client {client} had {self.sizes[client]} examples, and now reports {size}")
+            raise PacketError(
+                "examples", f"client {client} had {counted(self.sizes[client], 'example')}, and now reports {size}"
+            )
         return size
 
     def invite_again(self, client: int) -> None:

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from pydantic import BaseModel
 
 from laconic.algorithms.algorithm import Algorithm
+from laconic.core.counts import counted
 from laconic.core.errors import ConfigError, LaconicError, unknown_name
 from laconic.core.part import SLOTS
 from laconic.core.validation import validated
@@ -212,7 +213,7 @@ def _assigned(algorithm: Algorithm, settings: dict[str, Any]) -> tuple[dict[str,
 
 
 def _line(record: Record) -> str:
-    items = [f"round {record['round']}", f"{record['participants']} clients"]
+    items = [f"round {record['round']}", counted(record["participants"], "client")]
     items += [f"{name} {record[name]:.4f}" for name in ("accuracy", "loss") if isinstance(record.get(name), float)]
     if record.get("epsilon") is not None:
         items.append(f"epsilon {record['epsilon']:.4g}")

@@ -151,7 +151,7 @@ def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         return build_own(name, tuple(input_shape), classes)
     if name.endswith(".py"):
         raise ConfigError(f"model '{name}': add the name of the function that builds it, as in {name}:build")
-    raise unknown_name("model", head if colon else name, [*_BY_NAME, "module:function"])
+    raise unknown_name("model", head if colon else name, [*_BY_NAME, "module:function"], listed="`laconic models`")
 
 
 def models() -> list[ModelInfo]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from laconic.core.counts import counted
 from laconic.core.errors import ConfigError
 from laconic.report.reading import Table
 
@@ -106,10 +107,10 @@ def set_title(axes: Any, what: str, runs: Sequence[Table]) -> None:
         return next(iter(values)) if len(values) == 1 else ""
 
     clients, per_round = common("clients"), common("participants")
-    taking_part = f"{per_round} of {clients} clients" if per_round and clients else clients and f"{clients} clients"
+    taking_part = clients and (f"{per_round} of " if per_round else "") + counted(clients, "client")
     counts = sorted(Counter(group for group, _ in {(run["group"], run["seed"]) for run in runs}).values())
     seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-    facts = [common("partition"), taking_part, common("model"), f"{seeds} seed{'' if seeds == '1' else 's'}"]
+    facts = [common("partition"), taking_part, common("model"), counted(seeds, "seed")]
     where = ": ".join(filter(None, [common("dataset"), ", ".join(filter(None, facts))]))
     axes.set_title(f"{what}\n{literal(where)}", loc="left")
 

@@ -14,6 +14,7 @@ from typing import Literal
 from rich import box, markup
 from rich.table import Table
 
+from laconic.core.counts import counted
 from laconic.report.units import duration, size
 from laconic.run.driver import Finished
 from laconic.run.records import OF_CLIENTS, TROUBLES, troubles
@@ -269,7 +270,7 @@ def _client_captions(runs: Sequence[Finished]) -> Iterator[str]:
     if any("clients_evaluated" in record for record in last):
         yield "client mean, worst tenth, spread: over clients, on the examples that each holds out"
     if left_out := max((record.get("clients_left_out", 0) for record in last), default=0):
-        yield f"{left_out} clients have too few examples to hold one out and are not evaluated"
+        yield f"not evaluated, with too few examples to hold one out: {counted(left_out, 'client')}"
 
 
 def _captions(runs: Sequence[Finished], target: Target | None, simulated: bool) -> Iterator[str]:

@@ -15,6 +15,7 @@ from statistics import fmean
 from sys import float_info
 from typing import Literal, Protocol
 
+from laconic.core import counted
 from laconic.reproduce.intervals import LEVEL, half_width
 from laconic.reproduce.measures import Curve, Measure
 from laconic.run import over_seeds
@@ -140,7 +141,7 @@ def judge(claim: Comparable, results: Results, *, exact: bool = False) -> Verdic
         return Verdict("holds" if worst.slack >= 0 else "fails", evidence)
     if len(seeds) == 1:
         return Verdict("one seed", evidence, worst.slack >= 0)
-    evidence += f"; {_described(claim, worst, len(comparisons) > 1)}, {len(seeds)} seeds"
+    evidence += f"; {_described(claim, worst, len(comparisons) > 1)}, {counted(len(seeds), 'seed')}"
     return Verdict(_decide(comparisons, worst, len(seeds)), evidence)
 
 

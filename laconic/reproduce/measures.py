@@ -8,6 +8,7 @@ from math import exp, floor, inf, isfinite, log, log10
 from statistics import fmean
 from typing import Any
 
+from laconic.core import counted
 from laconic.run import WINDOW, Target
 from laconic.run import reached as first_reached
 
@@ -132,7 +133,7 @@ def accuracy_at(round_: int) -> Measure:
     def value(curve: Curve) -> float | None:
         return next((100 * r["accuracy"] for r in curve if r["round"] == round_ and "accuracy" in r), None)
 
-    return Measure(f"after {round_} rounds, %", value, otherwise=0.0)
+    return Measure(f"after {counted(round_, 'round')}, %", value, otherwise=0.0)
 
 
 def largest_and_mean(metric: str, name: str) -> tuple[Measure, Measure]:

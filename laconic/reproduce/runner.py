@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from laconic import DataError, __version__
+from laconic.core import counted
 from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import Curve, mean_of_last
 from laconic.reproduce.options import options, quick
@@ -147,9 +148,7 @@ def by_seed(data: Data) -> dict[int, Numbers]:
 def _stamp(mode: Mode, day: date) -> Data:
     cores = torch.get_num_threads()
     hardware = (
-        torch.cuda.get_device_name()
-        if torch.cuda.is_available()
-        else f"{cores} core{'s' if cores > 1 else ''}, {platform.machine()}"
+        torch.cuda.get_device_name() if torch.cuda.is_available() else f"{counted(cores, 'core')}, {platform.machine()}"
     )
     software = f"laconic {__version__}, torch {torch.__version__.partition('+')[0]}"
     return {"mode": mode, "date": day.isoformat(), "hardware": hardware, "software": software}

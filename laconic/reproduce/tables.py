@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
 
+from laconic.core import counted
 from laconic.report import COLORS, COSTS, DASHES, beside, scale_costs
 from laconic.reproduce.claims import Comparable, Result, Results, Verdict, judge
 from laconic.reproduce.measures import LAST_FIVE, Curve, both
@@ -93,7 +95,9 @@ def verdicts(study: Study, data: Data, beside: Data | None = None) -> dict[str, 
 
     def judged(claim: Comparable) -> Verdict:
         if beside and beside["rounds"] != data["rounds"] and others.keys() & {*claim.labels}:
-            return Verdict("not judged", f"{study.beside} has {beside['rounds']} rounds, not {data['rounds']}")
+            return Verdict(
+                "not judged", f"{study.beside} has {counted(beside['rounds'], 'round')}, not {data['rounds']}"
+            )
         return _not_learned(study, claim, known) or judge(claim, known, exact=study.exact)
 
     return {text: judged(claim) for text, claim in study.claims.items()}
@@ -111,39 +115,44 @@ def about(study: Study, data: Data) -> str:
     """Describe the extent, date and environment of the runs, from the data alone."""
     if "rows" in data:
         seeds = len(data.get("seeds", [0]))
-        counts = [] if study.exact else [f"{seeds} seed{'s' if seeds > 1 else ''}"]
+        counts = [] if study.exact else [counted(seeds, "seed")]
         return f"{'; '.join([*counts, *_trials(study, data), data['date']])}, {data['software']}."
     counts = [_seeds(study, data), _rounds(study, data), _rates(study, data), _left_out(study, data)]
-    return f"{'; '.join(filter(None, counts))}. {data['date']}, {data['hardware']}, {data['software']}."
+    return f"{'; '.join(filter(None, counts))}. {data['date']}, {_hardware(data)}, {data['software']}."
+
+
+def _hardware(data: Data) -> str:
+    """The machine of the runs. Some stored data has `1 cores`."""
+    return re.sub(r"^(\d+) cores?\b", lambda found: counted(found[1], "core"), str(data["hardware"]))
 
 
 def _trials(study: Study, data: Data) -> list[str]:
     if not study.trials:
         return []
     done, whole = study.trials[data["mode"]], study.trials["full"]
-    return [f"{done:,} of {whole:,} trials: shortened" if done < whole else f"{done:,} trials"]
+    return [f"{done:,} of {counted(whole, 'trial')}: shortened" if done < whole else counted(done, "trial")]
 
 
 def _seeds(study: Study, data: Data) -> str:
     counts = sorted({len(run["seeds"]) for run in data["runs"].values()})
     seeds = " to ".join(map(str, counts[:-1] and [counts[0], counts[-1]])) or str(counts[0])
     paper = f" (the paper: {study.seeds})" if study.seeds > counts[-1] else ""
-    return f"{seeds} seed{'s' if counts[-1] > 1 else ''}{paper}"
+    return f"{counted(seeds, 'seed')}{paper}"
 
 
 def shortened(study: Study, data: Data) -> str:
     """Return how a study is shortened, as in "20 of 100 rounds"; empty if it is not."""
     rounds, whole = data.get("rounds"), study.experiment.rounds if study.experiment else 0
     if rounds and rounds < whole:
-        return f"{rounds} of {whole} rounds"
+        return f"{rounds:,} of {counted(whole, 'round')}"
     done, trials = (study.trials.get(mode, 0) for mode in (data["mode"], "full"))
-    return f"{done:,} of {trials:,} trials" if done < trials else ""
+    return f"{done:,} of {counted(trials, 'trial')}" if done < trials else ""
 
 
 def _rounds(study: Study, data: Data) -> str:
     if part := shortened(study, data):
         return f"{part}: shortened"
-    return f"{data['rounds']} rounds" if data.get("rounds") else ""
+    return counted(data["rounds"], "round") if data.get("rounds") else ""
 
 
 def _rates(study: Study, data: Data) -> str:

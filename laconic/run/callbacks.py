@@ -12,6 +12,7 @@ from typing import Literal
 
 from rich.progress import Progress
 
+from laconic.core.counts import counted
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.run.config import RunConfig
 from laconic.run.records import OF_CLIENTS, OTHER_KEYS, Record, metrics_of
@@ -239,7 +240,7 @@ class EarlyStopping(BestSoFar):
         super().on_round_end(run, record)
         if self._evaluations_without_gain >= self.patience:
             margin = f" by more than {self.minimum_change:g}" if self.minimum_change else ""
-            run.stop(f"{self.metric} has not improved{margin} in {self.patience} evaluations")
+            run.stop(f"{self.metric} has not improved{margin} in {counted(self.patience, 'evaluation')}")
 
     def update(self, record: Record) -> bool | None:
         better = super().update(record)

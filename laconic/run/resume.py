@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from laconic.compression import parse_compressor
+from laconic.core.counts import counted
 from laconic.core.errors import ConfigError
 from laconic.run.config import RunConfig
 from laconic.run.settings import flattened
@@ -67,7 +68,7 @@ def check_fingerprints(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Non
 def check_rounds(wanted: int, done: int, directory: Path) -> None:
     """Refuse to resume a run with fewer rounds than it already has."""
     if done > wanted:
-        raise ConfigError(f"resume: rounds = {wanted}, but '{directory}' already has {done} rounds")
+        raise ConfigError(f"resume: rounds = {wanted}, but '{directory}' already has {counted(done, 'round')}")
 
 
 def _without_auto(table: Mapping[str, Any]) -> dict[str, Any]:

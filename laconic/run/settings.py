@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, field_validator, model_validator
 
+from laconic.core.counts import counted
 from laconic.core.errors import ConfigError
 from laconic.engine.settings import Faults, Network, RaySettings
 from laconic.federation.settings import AnySampling, Defenses, Weighting
@@ -87,9 +88,8 @@ class Settings(BaseModel):
         if isinstance(self.sampling, str):
             return self.participants or clients
         if len(self.sampling) != clients:
-            raise ConfigError(
-                f"sampling: {len(self.sampling)} probabilities, {clients} clients: one for each is needed"
-            )
+            given = f"{counted(len(self.sampling), 'probability')}, {counted(clients, 'client')}"
+            raise ConfigError(f"sampling: {given}: one for each is needed")
         expected = max(1, round(sum(self.sampling)))
         if self.participants not in (None, expected):
             raise ConfigError(f"participants = {self.participants}: the probabilities of sampling add up to {expected}")

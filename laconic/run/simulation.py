@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
@@ -275,9 +276,20 @@ class SimulationPolicy(ReplyPolicy):
 
 def initial_module(build: Callable[[], Built], seed: int) -> Built:
     """Build a module, or a task with one. Its initial weights depend only on the seed: server and clients build the same."""
+    _refuse_required(build)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Randomness(seed).integer(Draw.INITIAL_MODEL))
         return build()
+
+
+def _refuse_required(build: Callable[[], object]) -> None:
+    """Refuse a class or function that needs arguments, such as `nn.Linear`."""
+    try:
+        inspect.signature(build).bind()
+    except TypeError as error:
+        name = getattr(build, "__name__", type(build).__name__)
+        how = f"pass a module, as in model={name}(…), or a function without arguments, as in model=lambda: {name}(…)"
+        raise ConfigError(f"model: {name} needs arguments ({error}); {how}") from None
 
 
 def _with_shapes(task: Task, batch: Batch, seed: int) -> Task:

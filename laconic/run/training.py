@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from laconic.algorithms.algorithm import Algorithm
+from laconic.core.counts import counted
 from laconic.core.devices import all_finite
 from laconic.core.errors import ConfigError, LaconicError, PacketError
 from laconic.core.layout import Layout
@@ -118,7 +119,7 @@ class Result:
         costs = self.ledger.totals()
         metrics = " ".join(f"{name}={value:.4f}" for name, value in self.metrics.items())
         traffic = f"up={costs['bytes_up']:,}B down={costs['bytes_down']:,}B"
-        return f"<{self.algorithm.title}: {len(self.history)} rounds, {metrics}, {traffic}, {self.seconds:.1f} s>"
+        return f"<{self.algorithm.title}: {counted(len(self.history), 'round')}, {metrics}, {traffic}, {self.seconds:.1f} s>"
 
 
 class Training:
@@ -147,7 +148,7 @@ class Training:
     ) -> None:
         participants = settings.expected_participants(len(data))
         if participants > len(data):
-            raise ConfigError(f"participants = {participants}: there are only {len(data)} clients")
+            raise ConfigError(f"participants = {participants}: the data has only {counted(len(data), 'client')}")
         self.algorithm, self.data = algorithm.resolve(), data
         self.task, self._first_layout = _with_metrics(prepared.task, data, settings), prepared.layout
         self._example = prepared.batch

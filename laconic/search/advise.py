@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from laconic import SGD
+from laconic.core import counted
 from laconic.data import ClientData
 from laconic.run import WINDOW, Callback, RunConfig, RunRecords, load_config, run_or_resume
 from laconic.search.score import Score, final, score
@@ -118,7 +119,7 @@ def advise(
     callback.on_search_start(sum(count * (rounds - before) for count, rounds, before in plan))
     ended = 0
     for rung, (count, rounds, before) in enumerate(plan, 1):
-        callback.on_message(f"rung {rung} of {len(plan)}: {count} settings, {rounds} rounds each")
+        callback.on_message(f"rung {rung} of {len(plan)}: {counted(count, 'setting')}, {counted(rounds, 'round')} each")
         trials = []
         for number, (setting, path) in enumerate(running, 1):
             callback.on_trial_start(f"{number}/{count} {label_of(setting)}", ended, before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import laconic
@@ -253,5 +254,22 @@ def test_a_name_stays_only_while_the_parts_are_its_own() -> None:
     own = laconic.scaffold(method={"name": "own_training", "function": "operator:add"})
     assert own.title == "scaffold (method own_training)"
     assert laconic.fed_avg().replace(optimizer="ams", downlink="broadcast", compressor="sign").title == (
-        "fed_avg (uplink compressed, optimizer ams, downlink broadcast)"
+        "fed_avg (uplink compressed sign, optimizer ams, downlink broadcast sign)"
     )
+    assert laconic.fed_cams(compressor=laconic.fed_cams().uplink.compressor).title == "fed_cams"
+
+
+def test_a_compressor_of_ones_own_is_in_the_labels_of_a_comparison() -> None:
+    @laconic.compressor("rounded", argument="step")
+    class Rounded(laconic.Compressor):
+        step: float = 0.1
+        shift: int = 0
+
+        def compress(self, x: np.ndarray, rng: np.random.Generator) -> laconic.Levels:
+            return laconic.Levels(np.round(x / self.step), scale=self.step)
+
+    algorithms = [laconic.fed_cams, *(laconic.fed_cams(compressor=own) for own in (Rounded(), Rounded(0.25, 2)))]
+    table = laconic.compare(algorithms, "logistic", "digits", rounds=1, participants=2).table()
+    assert {row[1] for row in table.rows} == {
+        *("fed_cams", "fed_cams (uplink compressed rounded:1/10)", "fed_cams (uplink compressed rounded:1/4,shift=2)")
+    }

@@ -51,9 +51,12 @@ SETTINGS = {
         ["--local-steps", "2", "--local-epochs", "2"],
         ["--local-steps", "--local-epochs", "only one"],
     ),
-    "a misspelled algorithm": (["--algorithm", "fed_agv"], ["'fed_agv'", "did you mean 'fed_avg'?", "fed_yogi"]),
-    "a misspelled data set": (["--dataset", "digit"], ["'digit'", "did you mean 'digits'?", "fashion-mnist"]),
-    "a misspelled model": (["--model", "logistik"], ["'logistik'", "did you mean 'logistic'?", "lenet5"]),
+    "a misspelled algorithm": (
+        ["--algorithm", "fed_agv"],
+        ["'fed_agv'", "did you mean 'fed_avg'?", "laconic algorithms"],
+    ),
+    "a misspelled data set": (["--dataset", "digit"], ["'digit'", "did you mean 'digits'?", "laconic datasets"]),
+    "a misspelled model": (["--model", "logistik"], ["'logistik'", "did you mean 'logistic'?", "laconic models"]),
     "a misspelled partition": (["--partition", "irichlet:0.3"], ["'irichlet'", "did you mean 'dirichlet'?"]),
     "a misspelled sampling": (
         ["--sampling", "weigted"],

@@ -231,7 +231,7 @@ def test_callbacks_are_options(forked, small, tmp_path: Path) -> None:
     done = forked("run", *small, "--rounds", 9, "--eval-every", 1, *options, "--out", tmp_path / "run", "--json")
     assert done.code == 0, done.stderr
     assert rounds_in(tmp_path / "run") == [1, 2] and done.json()["rounds"] == 2
-    assert "stopped after round 2: accuracy has not improved by more than 0.9 in 1 evaluations" in done.stderr
+    assert "stopped after round 2: accuracy has not improved by more than 0.9 in 1 evaluation" in done.stderr
     assert load_file(tmp_path / "run/best.safetensors").keys() == load_file(tmp_path / "run/model.safetensors").keys()
     wrong = forked("run", *small, "--early-stopping", "accuracy:patience=none", "--out", tmp_path / "other")
     assert wrong.code == 2 and "EarlyStopping: 'accuracy:patience=none'" in wrong.stderr

@@ -197,6 +197,18 @@ def test_a_compressor_that_would_go_wrong_later_is_refused_where_it_is_written()
                 return x
 
     assert "unread" not in COMPRESSORS
+    with pytest.raises(
+        laconic.ConfigError, match=r"^compressor 'ternary' .*: the class is already registered as 'ternary'"
+    ):
+        laconic.compressor("ternary")(ternary())
+
+
+def test_a_parameter_of_zero_has_a_spelling() -> None:
+    own = ternary()
+    assert [str(own(value)) for value in (0.0, 0.25, 0.3, 2.0, -0.5)] == [
+        *("ternary:0.0", "ternary:1/4", "ternary:0.3", "ternary:2", "ternary:-0.5")
+    ]
+    assert laconic.compression.parse_compressor("ternary:0.0") == own(0.0)
 
 
 def test_a_refused_class_is_named_by_its_file(tmp_path: Path) -> None:

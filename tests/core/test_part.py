@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -36,3 +38,25 @@ def test_a_part_made_in_python_is_refused_in_one_line(construct: Callable[[], ob
     with pytest.raises(laconic.ConfigError) as caught:
         construct()
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+
+
+def test_a_class_is_registered_once_and_not_under_a_name_of_ours() -> None:
+    @part("optimizer", "first_name")
+    class Own(laconic.SGD):
+        pass
+
+    with pytest.raises(
+        laconic.ConfigError, match=r"^optimizer 'second_name' \(.*Own.*\): .* registered as 'first_name'"
+    ):
+        part("optimizer", "second_name")(Own)
+    with pytest.raises(laconic.ConfigError, match=r"^method 'local_sgd' .*: Laconic uses this name"):
+
+        @laconic.method("local_sgd")
+        class Other(laconic.LocalMethod):
+            pass
+
+
+def test_a_name_of_ours_is_refused_even_if_our_part_is_imported_later() -> None:
+    code = "import laconic\nlaconic.part('optimizer', 'yogi')(type('Own', (laconic.Optimizer,), {}))\nlaconic.fed_avg()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "optimizer 'yogi' (__main__.Own): Laconic uses this name; choose another" in done.stderr

@@ -115,7 +115,7 @@ def test_the_kind_is_in_the_repr_and_in_the_header():
     assert "classification, 2 classes" in repr(data)
     shown = Console(file=io.StringIO(), width=200)
     laconic.simulate("fed_avg", "logistic", data, rounds=1, callbacks=[LiveView(shown)])
-    assert "on datasets (own): 1 of 1 clients per round, classification, 2 classes, logistic" in shown.file.getvalue()
+    assert "on datasets (own): 1 of 1 client per round, classification, 2 classes, logistic" in shown.file.getvalue()
 
 
 def frame() -> Any:

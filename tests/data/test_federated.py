@@ -126,7 +126,7 @@ def features(inputs, targets, kind="classification", classes=2, **rest):
         (lambda: features([[1.0]], [float("inf")], "regression", None), "target 0 contains inf"),
         (lambda: features([[1.0], [2.0]], [0, 2]), r"label 2 at index 1 is out of range; allowed: 0\.\.1"),
         (lambda: features([[1.0], [2.0]], [-1, 1]), r"label -1 at index 0 is out of range; allowed: 0\.\.1"),
-        (lambda: features([[1.0], [2.0]], [0]), "2 inputs but 1 targets"),
+        (lambda: features([[1.0], [2.0]], [0]), "2 inputs but 1 target"),
         (lambda: features([[1.0]], [0], clients=[]), "there are no clients"),
         (lambda: features([[1.0]], [0], clients=[np.array([0]), np.array([], int)]), "client 1 has no examples"),
         (lambda: features([[1.0]], [0], clients=[np.array([1])]), r"client 0 has index 1; allowed: 0\.\.0"),
@@ -224,7 +224,7 @@ def test_generated_images_are_normalized():
 def test_generated_data_is_checked_when_it_is_made():
     with pytest.raises(ConfigError, match="clients is 0"):
         GeneratedData(0, 1, made, kind="classification", classes=2)
-    with pytest.raises(DataError, match="client 0: make returned 1 examples, but size is 5"):
+    with pytest.raises(DataError, match="client 0: make returned 1 example, but size is 5"):
         GeneratedData(9, 5, made, kind="classification", classes=2)
     data = GeneratedData(9, lambda c: c % 3 + 1, made, kind="classification", classes=1)
     with pytest.raises(DataError, match="generated, client 1: label 1 at index 0"):

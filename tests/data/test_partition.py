@@ -198,10 +198,10 @@ def test_text_that_cannot_be_read(text, message):
 @pytest.mark.parametrize(
     ("text", "labels", "clients", "message"),
     [
-        ("iid", np.zeros(5, int), 6, "clients is 6, but there are only 5 examples"),
+        ("iid", np.zeros(5, int), 6, "clients is 6, but the data has only 5 examples"),
         ("iid", np.zeros(5, int), 0, "clients is 0; at least 1"),
         ("dirichlet:1", np.zeros(5, int), 6, "clients is 6"),
-        ("shards:3", np.zeros(5, int), 2, "needs 6 shards, but there are only 5"),
+        ("shards:3", np.zeros(5, int), 2, "needs 6 shards, but the data has only 5"),
         ("pairs", np.arange(100) % 10, 33, "multiple of 5 clients.*33 is not: use 30 or 35"),
         ("pairs", np.arange(100) % 10, 3, "use 5$"),
         ("pairs", np.arange(100) % 7, 8, "multiple of 7 clients.*use 7 or 14"),
@@ -220,7 +220,7 @@ def test_impossible_splits(text, labels, clients, message):
 
 
 def test_more_clients_than_natural_ones():
-    with pytest.raises(ConfigError, match="clients is 3, but there are only 2 natural clients"):
+    with pytest.raises(ConfigError, match="clients is 3, but the data has only 2 natural clients"):
         parse_partition("natural").split(np.zeros(2), 3, generator(), [np.array([0]), np.array([1])])
 
 

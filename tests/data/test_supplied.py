@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from laconic.core.errors import ConfigError, DataError, LaconicError
+from laconic.core.errors import ConfigError, DataError, LaconicError, LaconicWarning
 from laconic.data import FederatedData, divide, from_arrays, from_datasets, from_file, load
 
 
@@ -80,7 +80,7 @@ def test_uint8_images_with_normalization():
     [
         ([], "no clients"),
         ([(np.zeros((2, 3)), np.zeros(2, int)), (np.zeros((2, 4)), np.zeros(2, int))], "client 1 has shapes"),
-        ([(np.zeros((2, 3)), np.zeros(1, int))], "client 0 has 2 inputs but 1 targets"),
+        ([(np.zeros((2, 3)), np.zeros(1, int))], "client 0 has 2 inputs but 1 target"),
         ([(np.zeros((2, 3)), np.zeros(2, int)), (np.zeros((0, 3)), np.zeros(0, int))], "client 1 has no examples"),
         ([(np.array(["a"]), np.array([0]))], "client 0: not a pair of numeric arrays"),
         ([(np.zeros((1, 2)), np.zeros(1, int), 3)], "client 0: not a pair of numeric arrays"),
@@ -226,7 +226,10 @@ def test_a_missing_file():
 
 def test_fewer_clients_of_a_file_and_no_other_partition(tmp_path):
     name = write(tmp_path, f"def clients(): return {PAIRS}")
-    data = load(name, clients=2, seed=3)
+    with pytest.warns(
+        LaconicWarning, match="^clients = 2: the data has 5 clients of its own, and a random choice of 2 "
+    ):
+        data = load(name, clients=2, seed=3)
     assert isinstance(data, FederatedData) and len(data) == 2
     assert data.fingerprint() == load(name, clients=2, seed=3, partition="natural").fingerprint()
     with pytest.raises(ConfigError, match="only 5 natural clients"):

@@ -21,6 +21,11 @@ def test_there_are_notebooks_without_stored_output() -> None:
         assert not any(cell.get("outputs") for cell in notebook.cells), f"{path.name}: clear its output"
 
 
+def test_curves_have_the_colors_of_the_report() -> None:
+    plotting = {path.name: path.read_text() for path in NOTEBOOKS if "pyplot" in path.read_text()}
+    assert plotting and all("cycler(color=COLORS)" in text for text in plotting.values())
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,7 @@ MEDIAN, CLIP, NOISE = {"aggregate": "median"}, {"clip": 1.0}, {"clip": 1.0, "noi
         ("fed_page", {"defense": MEDIAN}, "fed_page': its stream 'gradient' is sent with the updates"),
         ("fed_cams", {"defense": MEDIAN}, "with 'top_k.*most entries of an update are zero"),
         ("fed_avg", {"defense": MEDIAN, "weighting": "size"}, "a median has no weights"),
-        ("fed_avg", {"defense": MEDIAN | {"memory": 20_000}}, "10 updates of 650 parameters take .* GB;"),
+        ("fed_avg", {"defense": MEDIAN | {"memory": 20_000}}, "10 updates of 650 parameters need .* GB;"),
         ("fed_avg", {"defense": {"noise": 1.0}}, "set clip"),
         ("fed_avg", {"defense": {"noise": 1.0, "clip": "median"}}, "set clip"),
         ("fed_avg", {"defense": NOISE | {"aggregate": "median"}}, "calibrated for the mean"),

@@ -173,6 +173,8 @@ def test_the_line_above_a_table_says_what_was_run() -> None:
         assert command(name, study, whole | changed).startswith("Some of the runs of"), changed
     assert "100 of 400 rounds: shortened" in about(study, whole | {"rounds": 100})
     assert "without `scaffold`" in about(study, whole | {"runs": fewer})
+    for stored, shown in (("1 cores, x86_64", ", 1 core, x86_64,"), ("2 cores, x86_64", ", 2 cores, x86_64,")):
+        assert shown in about(study, whole | {"hardware": stored})
 
 
 def test_runs_that_all_failed_are_not_judged() -> None:

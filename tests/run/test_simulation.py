@@ -265,7 +265,7 @@ def test_divergence_is_one_line_that_names_the_learning_rate() -> None:
 
 
 def test_more_participants_than_clients_are_refused() -> None:
-    with pytest.raises(ConfigError, match="participants = 6: there are only 5 clients"):
+    with pytest.raises(ConfigError, match="participants = 6: the data has only 5 clients"):
         train(plain(), images(), participants=6)
 
 

@@ -22,6 +22,7 @@ from laconic.algorithms.methods.received import Received
 from laconic.algorithms.methods.shared_state import SharedState
 from laconic.algorithms.uplinks.base import Uplink
 from laconic.compression import GroupedCompressor, Payload
+from laconic.core.counts import counted
 from laconic.core.errors import ConfigError
 from laconic.core.part import Part, State, checked, part
 from laconic.core.schedules import LARGEST, RateSchedule, Schedule, clipped
@@ -238,5 +239,5 @@ class LocalMethod(Method):
         if len(counts) > 1:
             raise ConfigError(
                 f"method.local_epochs = {self.local_epochs}: clients of different sizes would take {min(counts)} to "
-                f"{max(counts)} steps, and {self.name} needs the same number for all; use local_steps"
+                f"{counted(max(counts), 'step')}, and {self.name} needs the same number for all; use local_steps"
             )

@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 
 from laconic.algorithms.methods.base import Method, method
 from laconic.algorithms.methods.cohort import Cohort
+from laconic.core.counts import counted
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.part import BOUNDED
@@ -85,7 +86,9 @@ class OwnTraining(Method):
     def __post_init__(self) -> None:
         count = _argument_count(self.training)
         if count not in (2, 3):
-            raise ConfigError(f"method.function takes {count} arguments: (module, dataset[, visit]) is allowed")
+            raise ConfigError(
+                f"method.function takes {counted(count, 'argument')}: (module, dataset[, visit]) is allowed"
+            )
 
     @cached_property
     def training(self) -> Training:

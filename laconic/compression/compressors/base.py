@@ -18,7 +18,7 @@ from laconic.compression.groups import Bounds, group_bounds, spans
 from laconic.compression.packet import Body
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.layout import Layout
-from laconic.core.part import Part, checked, parameter_names
+from laconic.core.part import Part, checked, parameter_names, refuse_taken
 from laconic.core.user_code import display_name
 
 Kind = TypeVar("Kind", bound="Compressor")
@@ -159,6 +159,7 @@ def compressor(name: str, argument: str | None = None) -> Callable[[type[Kind]],
     """Class decorator: a frozen dataclass with validated parameters, registered under a name."""
 
     def register(cls: type[Kind]) -> type[Kind]:
+        refuse_taken(cls, "compressor", name, COMPRESSORS)
         cls.name, cls.argument = name, argument
         registered = checked(cls)
         _check(registered, name)
@@ -171,9 +172,6 @@ def compressor(name: str, argument: str | None = None) -> Callable[[type[Kind]],
 def _check(cls: type[Compressor], name: str) -> None:
     """Reject a class that could not work."""
     described = f"compressor '{name}' ({display_name(cls)})"
-    taken = COMPRESSORS.get(name)
-    if taken is not None and taken.__module__.startswith("laconic.") and taken.__module__ != cls.__module__:
-        raise ConfigError(f"{described}: Laconic has a compressor of that name; choose another")
     if cls.compress is Compressor.compress and cls.forms is Compressor.forms:
         raise ConfigError(f"{described}: it has no function `compress`")
     try:
@@ -208,7 +206,7 @@ def spell(compressor: Compressor, overrides: Mapping[str, Any] = {}) -> str:
 
 
 def _number(value: float) -> str:
-    if value > 1 and value == int(value):
+    if value > 1 and value.is_integer():
         return str(int(value))
-    whole = round(1 / value)
+    whole = round(1 / value) if 0 < value < 1 else 0
     return f"1/{whole}" if whole > 1 and 1 / whole == value else repr(value)

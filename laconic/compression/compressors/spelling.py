@@ -66,7 +66,8 @@ def _piece(text: str, chained: bool = False) -> Compressor:
     # Looked up on every call, since user files may register compressors.
     known = {key: cls for key, cls in COMPRESSORS.items() if cls is not Chain}
     if name not in known:
-        raise unknown_name("compressor", name, known, importable=True)
+        guide = "docs/guides/choose-a-compressor.md"
+        raise unknown_name("compressor", name, known, importable=True, listed=guide)
     cls = known[name]
     parameters = dict(cls.in_chain) if chained else {}
     if len(arguments) > (cls.argument is not None):

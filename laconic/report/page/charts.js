@@ -127,7 +127,7 @@ function drawPareto(groups, goal) {
     line: { shape: "hv", color: color("--text"), width: 1.5, dash: "dot" }, hoverinfo: "skip" });
   show("pareto", traces, {
     xaxis: { title: { text: COSTS.bytes }, type: "log" }, yaxis: { title: { text: "accuracy, %" } }, ...targetLine(goal, "accuracy"),
-  }, `Scatter chart: accuracy of every evaluation against bytes; ${front.length} evaluations are on the Pareto front`);
+  }, `Scatter chart: accuracy of every evaluation against bytes; ${plural(front.length, "evaluation")} on the Pareto front`);
 }
 
 // Wrap text into lines of at most `letters` characters, at word boundaries where possible.
@@ -209,7 +209,7 @@ function drawClients(groups, name) {
       .filter(({ value }) => value !== null).sort((a, b) => a.value - b.value);
     return { x: values.map((_, at) => (100 * (at + 1)) / values.length), y: values.map(({ value }) => (percent ? 100 * value : value)), name: literal(group.label), mode: "lines",
       text: values.map(({ client }) => literal(client)), line: { color: group.color, width: 2, dash: group.dash, shape: "vh" },
-      hovertemplate: `${literal(group.label)}<br>%{x:.3g} % of ${values.length} clients: at most %{y:.4g}${percent ? " %" : ""}<br>%{text}<extra></extra>` };
+      hovertemplate: `${literal(group.label)}<br>%{x:.3g} % of ${plural(values.length, "client")}: at most %{y:.4g}${percent ? " %" : ""}<br>%{text}<extra></extra>` };
   }).filter((trace) => trace.y.length);
   show("clients", traces, { xaxis: { title: { text: "clients, %" } }, yaxis: { title: { text: literal(words(name)) + (percent ? ", %" : "") } } },
     `Line chart: ${words(name)} of all clients, sorted`);
