@@ -52,7 +52,10 @@ def flower_simulation(folder: Path) -> Iterator[Callable[..., None]]:
     link = f'[superlink]\ndefault = "sim"\n\n[superlink.sim]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
     (home / "config.toml").write_text(link)
     programs = Path(sys.executable).parent
-    environment = os.environ | {
+    # A Ray cluster of another test in this process leaves variables behind, and Flower would join its cluster.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = inherited | {
+        "RAY_ADDRESS": "local",
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])),
         "FLWR_HOME": str(home),
