@@ -189,7 +189,7 @@ def _figure_1(participants: int) -> Study:
 
 FIGURE_1 = Reproduction(
     "Figure 1: the probability of being an anchor",
-    f"{PAPER}. The paper does not list its constants; these are around its optimum",
+    f"{PAPER}. The paper does not list the constant probabilities that it tried; ours are around its optimal p",
     {f"fedamd-figure1-{participants}": _figure_1(participants) for participants in (20, 40, 100)},
 )
 

@@ -87,7 +87,8 @@ _BITS = {
 """Table 2, ResNet-18, 500 rounds."""
 TABLES_1_2 = Reproduction(
     "Tables 1 and 2: bits of one client's traffic in 500 rounds, ResNet-18",
-    f"{PAPER}. Exact arithmetic with the counts that Laconic keeps beside its own bytes; the paper rounds to three digits",
+    f"{PAPER}. Exact arithmetic: beside the bytes of its packets, Laconic counts bits by the paper's formulas. The paper "
+    "rounds to three digits",
     {
         "fedcams-tables1-2": Study(
             f"d = {RESNET_18:,}, T = 500",
