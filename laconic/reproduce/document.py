@@ -99,7 +99,10 @@ the interval lies outside of what it says, and is **undecided** otherwise. A cla
 of them do, and fails if one fails (with Bonferroni's correction). **One seed** decides nothing, so such claims are
 counted separately. **Not judged** are claims whose runs have not been made or did not learn. Exact arithmetic needs
 no seeds. A run that does not reach a target costs at least as much as the whole run, so the interval of its difference
-has an end on one side only."""
+has an end on one side only.
+
+In the tables, ± is the standard deviation over seeds, *both ways* is up and down together, and *mean of the last five* is
+the mean accuracy of the last five evaluations."""
 USAGE = """\
 `laconic reproduce NAME` runs the studies of one table or figure. It shortens runs that take more than an hour on two
 cores; `--full` runs them as the paper did, `--quick` checks in seconds that they work.

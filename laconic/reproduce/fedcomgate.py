@@ -63,7 +63,7 @@ FIGURE_7 = Reproduction(
                 "writers' gradients are similar: no cosine is negative (Figure 7)": Claim(
                     _COSINES[1], "more", _WRITERS, 0.0
                 ),
-                "with two classes many are dissimilar: some are negative (Figure 7)": Claim(
+                "with two classes many gradients are dissimilar: some cosines are negative (Figure 7)": Claim(
                     _COSINES[1], "less", _CLASSES, 0.0
                 ),
                 "with two classes no client has a cosine above 0.5 with more than a few others (the paper: 4)": Claim(
@@ -127,7 +127,7 @@ FIGURE_9 = Reproduction(
             quick=("noise 0", "noise 128"),
         ),
         "fedcomgate-figure9b": Study(
-            "(b) more local steps with the same noise, 64",
+            "(b) more local steps tau with the same noise, 64",
             Experiment(
                 f"--algorithm fed_comgate --dataset mnist {_README} --eval-every 5 "
                 "--compressor uniform:8,zero_point_noise=64@layer",
