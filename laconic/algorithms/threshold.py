@@ -22,7 +22,7 @@ class RelativeThreshold(Part):
     threshold: Annotated[float, Field(ge=0)] | None = None
     """The threshold itself, instead of `constant` and `alpha`."""
     constant: Annotated[float, Field(ge=0)] | Literal["suggested"] | None = None
-    """C, or D of accelerated aggregation."""
+    """C; the paper calls it D in accelerated aggregation."""
     alpha: Annotated[float, Field(gt=0)] = 1.0
     """alpha of C / (alpha n)."""
 

@@ -208,7 +208,8 @@ def reproduce(
         typer.Option(
             "--hours",
             min=0,
-            help="Run only what the data miss, the studies that decide the most claims per hour first, for this time.",
+            help="Run what has no data yet, for this many hours, beginning with the studies that decide the most claims per "
+            "hour.",
         ),
     ] = None,
     workers: Annotated[

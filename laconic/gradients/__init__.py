@@ -1,1 +1,1 @@
-"""The gradient of a cohort: loop, vmap, stacked, fused layers, and the choice between them."""
+"""The gradient of a cohort: loop, vmap, stacked, compiled kernels, and the choice between them."""

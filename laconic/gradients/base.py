@@ -52,5 +52,5 @@ def by_batch_size(batches: Sequence[Batch | None]) -> Iterable[list[tuple[int, B
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether the module or one of its submodules has hooks, which fused layers would not call."""
+    """Whether the module or one of its submodules has hooks, which compiled kernels would not call."""
     return any(getattr(child, kind) for child in module.modules() for kind in _HOOKS)

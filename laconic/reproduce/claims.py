@@ -164,8 +164,9 @@ def _described(claim: Comparable, comparison: Comparison, named: bool) -> str:
     lows, highs = zip(*comparison.differences.values(), strict=True)
     mean = claim.difference(fmean(lows)) if lows == highs else "unknown"
     name = f"{comparison.name}: " if named else ""
-    ends = [claim.difference(end) if isfinite(end) else "open" for end in (low, high)]
-    return f"{name}{comparison.what} {mean}, 95 % interval [{', '.join(ends)}]"
+    start = f"[{claim.difference(low)}" if isfinite(low) else "(-∞"
+    end = f"{claim.difference(high)}]" if isfinite(high) else "∞)"
+    return f"{name}{comparison.what} {mean}, 95 % interval {start}, {end}"
 
 
 @dataclass(frozen=True)

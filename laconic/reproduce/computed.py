@@ -106,7 +106,9 @@ def gradient_similarity(mode: Mode, seed: int) -> Numbers:
             "mean cosine": float(others.mean()),
             "lowest cosine": float(others.min()),
             "share of negative cosines, %": 100 * float((others < 0).mean()),
-            "most others with a cosine above 0.5 to one client": float((others > ALIKE).sum(axis=1).max()),
+            "largest number of other clients with a cosine above 0.5 to one client": float(
+                (others > ALIKE).sum(axis=1).max()
+            ),
         }
     return rows
 

@@ -98,15 +98,19 @@ claim is about a share, such as a tenth of another run's bytes, the difference i
 the interval lies outside of what it says, and is **undecided** otherwise. A claim of several comparisons holds if all
 of them do, and fails if one fails (with Bonferroni's correction). **One seed** decides nothing, so such claims are
 counted separately. **Not judged** are claims whose runs have not been made or did not learn. Exact arithmetic needs
-no seeds. A run that does not reach a target costs at least as much as the whole run."""
+no seeds. A run that does not reach a target costs at least as much as the whole run, so the interval of its difference
+has an end on one side only.
+
+In the tables, ± is the standard deviation over seeds, *both ways* is up and down together, and *mean of the last five* is
+the mean accuracy of the last five evaluations."""
 USAGE = """\
 `laconic reproduce NAME` runs the studies of one table or figure. It shortens runs that take more than an hour on two
 cores; `--full` runs them as the paper did, `--quick` checks in seconds that they work.
 
 `laconic reproduce all --seeds 3 --hours 8` runs what is missing for eight hours, starting with the studies that
 decide the most claims per hour, and continues where it stopped; `progress.html` beside the runs shows how far it is.
-It keeps the published results of a seed if today's code gives the same first evaluation. Otherwise it runs all seeds
-of that setting anew, and the page says so. In a clone, a run replaces the data and figures of these pages;
+It keeps the published results of a seed if today's code gives the same first evaluation within 1 %. Otherwise it runs
+all seeds of that setting anew, and the page says so. In a clone, a run replaces the data and figures of these pages;
 `--docs FOLDER` writes them elsewhere. `laconic reproduce --render` writes pages and figures from existing data."""
 
 

@@ -176,7 +176,7 @@ def _every_rate(dataset: str, participants: int, folder: str) -> Study:
 
 FIGURES_2_3 = Reproduction(
     "Figures 2 and 3: accuracy against bits, every k and b",
-    PAPER,
+    f"{PAPER}. k is the share of entries that top_k and heavy_sign keep, b the number of bits of qsgd",
     {
         "fed-ef-figures2-3-fashion": _every_rate("fashion-mnist", 20, "fed-ef-tables"),
         "fed-ef-figures2-3-fashion-half": _every_rate("fashion-mnist", 100, "fed-ef-tables-fashion-half"),
@@ -235,7 +235,9 @@ FIGURE_1 = Reproduction(
                 "sign without memory is far below full precision (Figure 1)": Claim(
                     LAST_FIVE, "less", _NO_MEMORY, "full precision", margin=5
                 ),
-                "error feedback corrects it (section 3)": Claim(LAST_FIVE, "near", "sign", "full precision", margin=2),
+                "error feedback corrects sign (section 3)": Claim(
+                    LAST_FIVE, "near", "sign", "full precision", margin=2
+                ),
             },
         )
     },

@@ -114,7 +114,8 @@ def _table_2(participants: int, quick: tuple[str, ...], order: str = "", short: 
 TABLE_2 = Reproduction(
     "Table 2: costs to 75 % and final accuracy, six algorithms, 20, 40 and 100 of 100 clients",
     f"{PAPER}. On this page A is the number of participants and K the number of local steps; x 32 Mbit is the "
-    "paper's unit of communication, a million values of 32 bits",
+    "paper's unit of communication, a million values of 32 bits. In FedAMD's constant form each participant is an anchor "
+    "with probability p; in the sequential form all are anchors in one round and miners in the next",
     {
         "fed-amd-table2-shuffled": _table_2(
             20, (CONSTANT, SEQUENTIAL, "fed_avg"), short=Short(rounds=150, rates=("0.03", "0.01"), trial=20)
@@ -171,7 +172,7 @@ _SHORT_PATTERNS = Short(rounds=400, rates=("0.01",), trial=1)
 def _figure_1(participants: int) -> Study:
     claims = _SEQUENCES | _optimal("p = 0.5", "p = 0.7")
     if participants == 20:
-        text = "at A = 20 both forms are best, and about equal (Figure 1a)"
+        text = "at A = 20 the optimal p and {0,1} are best, and about equal (Figure 1a)"
         claims[text] = Claim(LAST_FIVE, "near", "p optimal", "{0,1}", margin=2)
     else:
         text = f"at A = {participants} constant p is above sequential (Figure 1b, 1c)"
@@ -189,7 +190,8 @@ def _figure_1(participants: int) -> Study:
 
 FIGURE_1 = Reproduction(
     "Figure 1: the probability of being an anchor",
-    f"{PAPER}. The paper does not list its constants; these are around its optimum",
+    f"{PAPER}. The paper does not list the constant probabilities that it tried; ours are around its optimal p. In a "
+    "pattern such as {0,1}, 1 is a round of anchors and 0 one of miners",
     {f"fedamd-figure1-{participants}": _figure_1(participants) for participants in (20, 40, 100)},
 )
 

@@ -26,14 +26,14 @@ _RUNS = {
     "fed_aa": f"--algorithm fed_aa {_AMS} {_THRESHOLD}",
     "fed_aca": f"--algorithm fed_aca {_AMS} {_TOP} {_THRESHOLD}",
     "fed_baca": f"--algorithm fed_baca {_AMS} {_TOP} {_DOWN} {_THRESHOLD}",
-    "fed_bnlaca, D = 0.1": f"--algorithm fed_bnlaca {_AMS} {_TOP} {_DOWN} {_THRESHOLD} {_LAZY_DOWN}",
+    "fed_bnlaca, downlink 0.1": f"--algorithm fed_bnlaca {_AMS} {_TOP} {_DOWN} {_THRESHOLD} {_LAZY_DOWN}",
     "fed_cams, 1/128": f"--algorithm fed_cams {_AMS} {_FEW}",
     "fed_nlaca, 1/128": f"--algorithm fed_nlaca {_AMS} {_FEW} {_THRESHOLD}",
-    "fed_bnlaca, 1/128, D = 0.1": f"--algorithm fed_bnlaca {_AMS} {_FEW} {_FEW_DOWN} {_THRESHOLD} {_LAZY_DOWN}",
+    "fed_bnlaca, 1/128, downlink 0.1": f"--algorithm fed_bnlaca {_AMS} {_FEW} {_FEW_DOWN} {_THRESHOLD} {_LAZY_DOWN}",
     "fed_aca, 1/128": f"--algorithm fed_aca {_AMS} {_FEW} {_THRESHOLD}",
-    "fed_baca, 1/128, D = 0.1": f"--algorithm fed_baca {_AMS} {_FEW} {_FEW_DOWN} {_THRESHOLD} {_LAZY_DOWN}",
+    "fed_baca, 1/128, downlink 0.1": f"--algorithm fed_baca {_AMS} {_FEW} {_FEW_DOWN} {_THRESHOLD} {_LAZY_DOWN}",
 }
-"""The paper's rates of top-k are 1/8 and 1/128. The downlink has no threshold (D = 0) unless the label says so."""
+"""The paper's rates of top-k are 1/8 and 1/128. The downlink has the threshold 0 unless the label says otherwise."""
 _BASELINES = ("fed_avg", "fed_adam", "fed_ams")
 _ACCELERATED = ("fed_aca", "fed_baca")
 
@@ -56,10 +56,10 @@ def _figures(partition: str, figures: str) -> Study:
             LAST_FIVE, "more", _ACCELERATED, _BASELINES
         ),
         f"the same order of bytes with top-k 1/128 and a threshold on the downlink (Figure {figures[0]})": Claim(
-            MEGABYTES, "less", "fed_bnlaca, 1/128, D = 0.1", ("fed_nlaca, 1/128", "fed_nlaa", "fed_cams, 1/128")
+            MEGABYTES, "less", "fed_bnlaca, 1/128, downlink 0.1", ("fed_nlaca, 1/128", "fed_nlaa", "fed_cams, 1/128")
         ),
         f"FedACA and FedBACA end more accurate than the baselines with top-k 1/128 (Figure {figures[1]})": Claim(
-            LAST_FIVE, "more", ("fed_aca, 1/128", "fed_baca, 1/128, D = 0.1"), _BASELINES
+            LAST_FIVE, "more", ("fed_aca, 1/128", "fed_baca, 1/128, downlink 0.1"), _BASELINES
         ),
     }
     if partition != "iid":
@@ -79,7 +79,7 @@ def _figures(partition: str, figures: str) -> Study:
         claims=claims,
         against="bytes",
         short=Short(rounds=20),
-        quick=("fed_ams", "fed_nlaa", "fed_bnlaca", "fed_baca, 1/128, D = 0.1")
+        quick=("fed_ams", "fed_nlaa", "fed_bnlaca", "fed_baca, 1/128, downlink 0.1")
         if partition == "iid"
         else ("fed_nlaca",),
     )
@@ -87,8 +87,7 @@ def _figures(partition: str, figures: str) -> Study:
 
 FIGURES_1_4 = Reproduction(
     "Figures 1 to 4: accuracy against bytes, lazy (NLA) and accelerated (AA)",
-    f"{PAPER}. The CNN is LeNet-5; the threshold of the clients, C, is 0.5, that of the server, D, is 0 or 0.1; top-k "
-    "1/8 and 1/128",
+    f"{PAPER}. The CNN is LeNet-5; the threshold is 0.5 on the uplink and 0 or 0.1 on the downlink; top-k 1/8 and 1/128",
     {"fedbnlaca-figures1-2": _figures("iid", "12"), "fedbnlaca-figures3-4": _figures("shards:2", "34")},
 )
 
@@ -133,7 +132,7 @@ THRESHOLDS = Reproduction(
         "fedbnlaca-threshold-nlaa": _sweep("fed_nlaa", "FedNLAA: full updates, or none", ""),
         "fedbnlaca-threshold-nlaca": _sweep("fed_nlaca", "FedNLACA: top-k 1/8 with memory", _TOP),
         "fedbnlaca-threshold-downlink": _sweep(
-            "fed_bnlaca", "FedBNLACA: the server's threshold D, top-k 1/8 both ways", f"{_TOP} {_DOWN}", "downlink"
+            "fed_bnlaca", "FedBNLACA: the threshold of the downlink, top-k 1/8 both ways", f"{_TOP} {_DOWN}", "downlink"
         ),
     },
 )

@@ -87,7 +87,8 @@ _BITS = {
 """Table 2, ResNet-18, 500 rounds."""
 TABLES_1_2 = Reproduction(
     "Tables 1 and 2: bits of one client's traffic in 500 rounds, ResNet-18",
-    f"{PAPER}. Exact arithmetic with the counts that Laconic keeps beside its own bytes; the paper rounds to three digits",
+    f"{PAPER}. Exact arithmetic: beside the bytes of its packets, Laconic counts bits by the paper's formulas. The paper "
+    "rounds to three digits. One-way: only updates are compressed; two-way: the model, too",
     {
         "fedcams-tables1-2": Study(
             f"d = {RESNET_18:,}, T = 500",
@@ -222,7 +223,7 @@ def _figure_1(setting: str, title: str, short: Short, quick: tuple[str, ...]) ->
             "FedAdam and FedAMSGrad have the same accuracy": Claim(
                 LAST_FIVE, "near", "fed_adam", "fed_amsgrad", margin=1
             ),
-            "FedAvg is above both": Claim(LAST_FIVE, "more", "fed_avg", ("fed_adam", "fed_amsgrad")),
+            "FedAvg is above FedAdam and FedAMSGrad": Claim(LAST_FIVE, "more", "fed_avg", ("fed_adam", "fed_amsgrad")),
         },
         short=short,
         quick=quick,

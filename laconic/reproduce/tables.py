@@ -181,7 +181,8 @@ def command(name: str, study: Study, data: Data) -> str:
     today = study.experiment.common.split() if study.experiment else []
     earlier = data["setting"].split() if "setting" in data else today
     if earlier != today:
-        return f"Made by an earlier form of {line}. Today's has `{' '.join(w for w in today if w not in earlier)}`."
+        added = " ".join(word for word in today if word not in earlier)
+        return f"Made by an earlier version of {line}. Today's version has `{added}`."
     return f"Made by {line}." if _complete(study, data, seeds) else f"Some of the runs of {line}."
 
 

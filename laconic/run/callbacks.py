@@ -209,8 +209,8 @@ class EarlyStopping(BestSoFar):
         metric: A key of the records, such as "accuracy" or "loss". Rounds without this metric are ignored.
         patience: The number of consecutive evaluations without an improvement after which the run stops.
         minimum_change: A value counts as an improvement if it is better than the best so far by more than this.
-        mode: "max" if larger is better, "min" if smaller is better. Default: "min" for losses and errors, by the metric's
-            name, otherwise "max".
+        mode: "max" if larger is better, "min" if smaller is better. Default: by `higher_is_better` of a torchmetrics object;
+            for other metrics "min" if the name is that of a loss or an error, otherwise "max".
 
     >>> import laconic
     >>> patient = laconic.EarlyStopping("accuracy", patience=2, minimum_change=0.5)
@@ -257,8 +257,8 @@ class SaveBest(BestSoFar):
     Args:
         metric: A key of the records, such as "accuracy" or "loss".
         path: The file. Default: best.safetensors in the run directory.
-        mode: "max" if larger is better, "min" if smaller is better. Default: "min" for losses and errors, by the metric's
-            name, otherwise "max".
+        mode: "max" if larger is better, "min" if smaller is better. Default: by `higher_is_better` of a torchmetrics object;
+            for other metrics "min" if the name is that of a loss or an error, otherwise "max".
     """
 
     def __init__(

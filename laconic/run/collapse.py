@@ -32,7 +32,7 @@ def _accuracy_fell(history: Sequence[Record]) -> str | None:
 
 
 def _loss_rose(history: Sequence[Record]) -> str | None:
-    """The mean training loss is above twice its best and has lost half of what it had gained."""
+    """The mean training loss is above twice its lowest value, and has risen by more than half of its decrease."""
     losses = [record["training_loss"] for record in history if record.get("training_loss") is not None]
     if history[-1].get("training_loss") is None or len(losses) <= WINDOW:
         return None

@@ -183,7 +183,7 @@ class LocalMethod(Method):
     clip_norm: ClipNorm = None
     """Gradients with a larger norm are scaled to this norm."""
     weight_decay: Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)] = 0.0
-    """phi of f + phi / 2 ||w||^2, which all gradients then belong to (FedCOMGATE's paper, Theorems D.9 and E.9)."""
+    """phi: all gradients are those of f + phi / 2 ||w||^2 (FedCOMGATE's paper, Theorems D.9 and E.9)."""
 
     def __post_init__(self) -> None:
         if self.local_steps is not None and self.local_epochs is not None:

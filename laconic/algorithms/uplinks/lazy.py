@@ -85,7 +85,7 @@ class ThresholdUplink(RelativeThreshold, ReferenceUplink):
     """The base of lazy and accelerated uplinks: y is similar to r if ||y - r|| <= threshold ||r|| [B, (3) and (4)]."""
 
     constant: Annotated[float, Field(ge=0)] | Literal["suggested"] = "suggested"
-    """C of `lazy`, D of `accelerated`."""
+    """C of `lazy`, D of `accelerated` [B, (3) and (4)]."""
 
     def is_similar(self, payload: Payload, state: State, context: RoundContext) -> bool:
         reference = self.reference(state, context.layout)
