@@ -54,8 +54,8 @@ class CompiledNetwork:
 
     def program(self, inputs: Tensor) -> Program:
         """The program for inputs that are supported."""
+        from laconic.gradients.emitter import VECTOR_BYTES
         from laconic.gradients.program import Program
-        from laconic.gradients.vectors import VECTOR_BYTES
 
         shape = tuple(inputs.shape[1:])
         blocks = -(-len(inputs) * inputs.element_size() // VECTOR_BYTES)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from laconic.core.compiled import Function, kernel
+from laconic.core.compiled import kernel
 from laconic.core.task import IGNORED
+from laconic.gradients.emitter import COLUMNS, ROWS
+from laconic.gradients.loops import block_size, inlined, transpose_matrix
+from laconic.gradients.sparse import pooled_convolution_back
 from laconic.gradients.vectors import (
-    COLUMNS,
-    ROWS,
     TAPS,
     correlate,
     multiply_by,
@@ -21,37 +21,24 @@ from laconic.gradients.vectors import (
     product,
     rectify,
     rectify_back,
-    transpose,
 )
 
-MODEL, RESULT, VALUES, GRADIENTS, TRANSPOSED, CONSTANTS = range(6)
+MODEL, RESULT, VALUES, GRADIENTS, SCRATCH, CONSTANTS = range(6)
 """The arrays that operations work on."""
-SPREAD, MULTIPLY, CORRELATE, RELU, RELU_BACK, MASK, POOL, POOL_BACK, CLEAR, TRANSPOSE, LOSS = range(11)
+SPREAD, MULTIPLY, CORRELATE, RELU, RELU_BACK, MASK, POOL, POOL_BACK, CLEAR, TRANSPOSE, SPARSE_BACK, LOSS = range(12)
 KEEP, ADD, MOVE = range(3)
 """What happens to the former result: it is replaced; added to; or replaced by the gradient, or moved by it."""
 _FIELDS = """
 kind lanes blocks channels height width size last count taps offsets rows former left left_at left_block left_row left_tap
 right right_at right_block right_channel right_row right_step result result_at result_block result_channel result_row
-result_step base base_at base_stride window_height window_width mean
+result_step base base_at base_stride base_block base_channel window_height window_width mean inner input_height
+input_width kernel_height kernel_width depth image cells band images slopes by_output by_cell weights sums
 """
 OPERATION = np.dtype([(name, np.int64) for name in _FIELDS.split()])
 """One operation: its kind, its sizes, and the arrays, positions and strides of its two operands and its result."""
 
 
-def _inlined(function: Function) -> Function:
-    """Decorator: compile as a part of the caller only. Compiling the function by itself as well takes seconds."""
-    return cast(Function, numba.njit(inline="always")(function))
-
-
-@_inlined
-def _block(remaining: int, most: int) -> int:
-    """The size of the next block: one of `ROWS` or `COLUMNS`."""
-    if remaining >= most:
-        return most
-    return remaining - remaining % 2 if remaining > 1 else 1
-
-
-@_inlined
+@inlined
 def _multiply(op: Any, arrays: Any, tables: Any, adds: int, scale: Any) -> None:
     """A matrix product for every row of an image: a convolution, a linear layer, or their gradients."""
     left, right, result, base = arrays[op.left], arrays[op.right], arrays[op.result], arrays[op.base]
@@ -59,14 +46,14 @@ def _multiply(op: Any, arrays: Any, tables: Any, adds: int, scale: Any) -> None:
         block, y = divmod(line, op.height)
         x = 0
         while x < op.width:
-            columns = _block(op.width - x, COLUMNS[0])
+            columns = block_size(op.width - x, COLUMNS[0])
             last = op.last if x + columns == op.width else op.lanes
             start = op.right_at + block * op.right_block + y * op.right_row + x * op.lanes
             to = op.result_at + block * op.result_block + y * op.result_row + x * op.lanes
             for tap in range(0, op.count, TAPS):
                 row, former = 0, 1 if tap else adds
                 while row < op.rows:
-                    rows = _block(op.rows - row, ROWS[0])
+                    rows = block_size(op.rows - row, ROWS[0])
                     at = op.left_at + tap * op.left_tap + row * op.left_row
                     product(
                         left,
@@ -90,22 +77,22 @@ def _multiply(op: Any, arrays: Any, tables: Any, adds: int, scale: Any) -> None:
             x += columns
 
 
-@_inlined
+@inlined
 def _correlate(op: Any, arrays: Any, tables: Any, adds: int, scale: Any) -> None:
     """The gradient of a convolution's weights."""
     left, right, result = arrays[op.left], arrays[op.right], arrays[op.result]
     row = 0
     while row < op.rows:
-        rows, tap = _block(op.rows - row, ROWS[0]), 0
+        rows, tap = block_size(op.rows - row, ROWS[0]), 0
         while tap < op.count:
-            columns = _block(op.count - tap, COLUMNS[0])
+            columns = block_size(op.count - tap, COLUMNS[0])
             target = op.result_at + row * op.result_row + tap
             correlate(left, right, result, target, tables, op, row, tap, adds, scale, rows, columns)
             tap += columns
         row += rows
 
 
-@_inlined
+@inlined
 def _pool(op: Any, values: Any, gradients: Any) -> None:
     """All windows of all images, forward or backward."""
     for block in range(op.blocks):
@@ -123,23 +110,7 @@ def _pool(op: Any, values: Any, gradients: Any) -> None:
                     target += op.result_step
 
 
-@_inlined
-def _transpose(
-    source: Any, at: int, stride: int, rows: int, columns: int, lanes: int, to: Any, begin: int, step: int
-) -> None:
-    """to[begin + c * step + r] = source[at + r * stride + c], in squares of vectors where that is possible."""
-    for row in range(0, rows, lanes):
-        full = 0
-        if row + lanes <= rows:
-            full = columns - columns % lanes
-            for column in range(0, full, lanes):
-                transpose(source, at + row * stride + column, stride, to, begin + column * step + row, step)
-        for column in range(full, columns):
-            for index in range(row, min(row + lanes, rows)):
-                to[begin + column * step + index] = source[at + index * stride + column]
-
-
-@_inlined
+@inlined
 def _spread(op: Any, source: Any, at: int, count: int, values: Any) -> None:
     """Write examples [count, channels, height, width] where they are stored, with zeros in unused lanes."""
     size = op.channels * op.height * op.width
@@ -149,12 +120,12 @@ def _spread(op: Any, source: Any, at: int, count: int, values: Any) -> None:
             for y in range(op.height):
                 target = op.result_at + block * op.result_block + channel * op.result_channel + y * op.result_row
                 first = at + block * op.lanes * size + (channel * op.height + y) * op.width
-                _transpose(source, first, size, full, op.width, op.lanes, values, target, op.result_step)
+                transpose_matrix(source, first, size, full, op.width, op.lanes, values, target, op.result_step)
                 for x in range(op.width if full < op.lanes else 0):
                     values[target + x * op.result_step + full : target + x * op.result_step + op.lanes] = 0
 
 
-@_inlined
+@inlined
 def _cross_entropy(op: Any, values: Any, gradients: Any, targets: Any, count: int) -> float:
     """The mean loss. Its gradient with respect to the logits goes to `gradients`."""
     number = values.dtype.type
@@ -182,7 +153,7 @@ def _cross_entropy(op: Any, values: Any, gradients: Any, targets: Any, count: in
     return loss / counted if counted else np.nan
 
 
-@_inlined
+@inlined
 def _squared_error(op: Any, values: Any, gradients: Any, targets: Any, count: int) -> float:
     """The mean loss over examples and outputs. Its gradient goes to `gradients`."""
     loss, size = 0.0, count * op.channels
@@ -234,17 +205,21 @@ def run(
             multiply_by(arrays[op.result], op.result_at, values, op.right_at, op.size // op.lanes)
         elif kind in (POOL, POOL_BACK):
             _pool(op, values, gradients)
+        elif kind == SPARSE_BACK:
+            pooled_convolution_back(
+                op, arrays[MODEL], arrays[RESULT], values, gradients, arrays[SCRATCH], tables, count, adds, scale
+            )
         elif kind == CLEAR:
             gradients[op.result_at : op.result_at + op.size] = 0
         elif kind == TRANSPOSE:
-            _transpose(
+            transpose_matrix(
                 values,
                 op.right_at,
                 op.right_step,
                 op.rows,
                 op.blocks * op.lanes,
                 op.lanes,
-                arrays[TRANSPOSED],
+                arrays[SCRATCH],
                 0,
                 op.size,
             )
