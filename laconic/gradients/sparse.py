@@ -35,7 +35,9 @@ def pooled_convolution_back(
 ) -> None:
     """The gradients of the weights and, if `op.inner`, of the inputs, from those of the pooled outputs."""
     area = op.kernel_height * op.kernel_width
-    memory[: op.size] = 0
+    memory[op.weights : op.size] = 0
+    if op.depth > op.count:
+        memory[op.images : op.slopes] = 0
     for output in range(op.channels):
         for channel in range(op.count):
             for tap in range(area):
@@ -64,7 +66,8 @@ def pooled_convolution_back(
 @inlined
 def _pack(op: Any, block: int, values: Any, gradients: Any, memory: Any) -> None:
     """Transpose the inputs, and the gradients and winners of all cells: once by cell, once by output."""
-    memory[op.slopes : op.slopes + op.lanes * op.image] = 0
+    if op.inner:
+        memory[op.slopes : op.slopes + op.lanes * op.image] = 0
     start = op.base_at + block * op.base_block
     for pixel in range(op.input_height * op.input_width):
         at, to = start + pixel * op.lanes, op.images + pixel * op.depth
