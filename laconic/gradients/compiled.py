@@ -45,7 +45,7 @@ class CompiledNetwork:
 
     def supports(self, inputs: Tensor) -> bool:
         """Whether the kernels support the network for these inputs."""
-        if inputs.dtype != self.layout.dtype or inputs.device.type != "cpu" or inputs.ndim < 2 or not len(inputs):
+        if inputs.dtype != self.layout.dtype or inputs.device.type != "cpu" or inputs.ndim < 2 or not inputs.shape[0]:
             return False
         shape = tuple(inputs.shape[1:])
         if shape not in self.layers:
@@ -58,7 +58,7 @@ class CompiledNetwork:
         from laconic.gradients.program import Program
 
         shape = tuple(inputs.shape[1:])
-        blocks = -(-len(inputs) * inputs.element_size() // VECTOR_BYTES)
+        blocks = -(-inputs.shape[0] * inputs.element_size() // VECTOR_BYTES)
         if (shape, blocks) not in self.programs:
             self.programs[shape, blocks] = Program(self.layers[shape] or [], self.layout, blocks)
         return self.programs[shape, blocks]
@@ -70,60 +70,73 @@ class CompiledGradients(Gradients):
     Batches that the kernels do not support use `other`.
     """
 
+    joins_steps = True
+
     def __init__(self, module: nn.Module, task: Task, layout: Layout, other: Gradients) -> None:
         self.network, self.task, self.other = CompiledNetwork(module, layout), task, other
 
     def __call__(
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
     ) -> tuple[Tensor, Tensor]:
-        result = torch.zeros_like(models) if None in batches else torch.empty_like(models)
-        return result, self._compute(models, buffers, batches, seed, result, None)
+        result, losses = torch.empty_like(models), [torch.nan] * len(models)
+        for row, batch in enumerate(batches):
+            if batch is None:
+                result[row] = 0
+            else:
+                losses[row] = self._compute(models, buffers, row, batch, seed, result, None)
+        return result, torch.tensor(losses, dtype=models.dtype)
 
     def descend(
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed, rate: float
     ) -> Tensor:
         """Moves the models without storing the gradients."""
-        return self._compute(models, buffers, batches, seed, models, rate)
+        return self.descend_steps(models, buffers, [batches], [seed], [rate])[0]
 
-    def _compute(
+    def descend_steps(
         self,
         models: Tensor,
         buffers: Tensor,
-        batches: Sequence[Batch | None],
-        seed: Seed,
-        result: Tensor,
-        rate: float | None,
-    ) -> Tensor:
-        losses = [torch.nan] * len(models)
-        for row, batch in enumerate(batches):
-            if batch is None:
-                continue
-            if _fits(self.task, batch) and self.network.supports(batch[0]):
-                losses[row] = self._train(models[row], batch, lambda row=row: seed(row), result[row], rate)
-                continue
-            alone = models[row : row + 1], buffers[row : row + 1], [batch], lambda _, row=row: seed(row)
-            if rate is None:
-                result[row : row + 1], loss = self.other(*alone)
-            else:
-                loss = self.other.descend(*alone, rate)
-            losses[row] = float(loss)
-        return torch.tensor(losses, dtype=models.dtype, device=models.device)
+        steps: Sequence[Sequence[Batch | None]],
+        seeds: Sequence[Seed],
+        rates: Sequence[float],
+    ) -> list[Tensor]:
+        """All steps of one row before those of the next, so that its model stays in the cache."""
+        losses = [[torch.nan] * len(models) for _ in steps]
+        for row in range(len(models)):
+            for batches, seed, rate, own in zip(steps, seeds, rates, losses, strict=True):
+                batch = batches[row]
+                if batch is not None:
+                    own[row] = self._compute(models, buffers, row, batch, seed, models, rate)
+        return list(torch.tensor(losses, dtype=models.dtype))
+
+    def _compute(
+        self, models: Tensor, buffers: Tensor, row: int, batch: Batch, seed: Seed, result: Tensor, rate: float | None
+    ) -> float:
+        """Write the gradient of a row to `result`, or move its model by it. Returns the loss."""
+        if _fits(self.task, batch) and self.network.supports(batch[0]):
+            return self._train(models[row], batch, lambda: seed(row), result[row], rate)
+        alone = models[row : row + 1], buffers[row : row + 1], [batch], lambda _: seed(row)
+        if rate is not None:
+            return float(self.other.descend(*alone, rate))
+        result[row : row + 1], loss = self.other(*alone)
+        return float(loss)
 
     def _train(self, model: Tensor, batch: Batch, seed: Any, result: Tensor, rate: float | None) -> float:
         """Write the gradient to `result`, or move the model by it. Returns the loss."""
         inputs, targets = batch
-        if rate is not None and len(inputs) > SLICE:  # all slices need the same model
+        count = inputs.shape[0]
+        if rate is not None and count > SLICE:  # all slices need the same model
             gradient = torch.empty_like(model)
             loss = self._train(model, batch, seed, gradient, None)
             model.sub_(gradient, alpha=rate)
             return loss
-        program = self.network.program(inputs[:SLICE])
+        program = self.network.program(inputs if count <= SLICE else inputs[:SLICE])
         masks = list(_masks(program.masks, inputs, seed())) if program.masks else []
-        if len(inputs) <= SLICE:
+        if count <= SLICE:
             scale = 1.0 if rate is None else -rate
             return program.train(model, _joined(inputs, masks), targets, result, rate is not None, scale)
         total, loss = max(1, _counted(targets)), 0.0
-        for start in range(0, len(inputs), SLICE):
+        for start in range(0, count, SLICE):
             part = slice(start, start + SLICE)
             program, share = self.network.program(inputs[part]), _counted(targets[part]) / total
             given = _joined(inputs[part], [mask[part] for mask in masks])

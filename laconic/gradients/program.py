@@ -101,7 +101,7 @@ class Program:
         else:
             labels = targets.numpy()
         scale = self.dtype.type(scale)
-        return self._run(self.whole, model, inputs, result, labels, wanted, len(targets), int(adds), scale)
+        return self._run(self.whole, model, inputs, result, labels, wanted, targets.shape[0], int(adds), scale)
 
     def outputs(self, model: Tensor, inputs: Tensor, count: int) -> Tensor:
         """The outputs [count, n] of the network."""
