@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -82,8 +85,12 @@ class CompiledGradients(Gradients):
         for row, batch in enumerate(batches):
             if batch is None:
                 result[row] = 0
+            elif self._fits(batch):
+                losses[row] = self._gradient(models[row], batch, partial(seed, row), result[row])
             else:
-                losses[row] = self._compute(models, buffers, row, batch, seed, result, None)
+                alone = models[row : row + 1], buffers[row : row + 1], [batch], lambda _, row=row: seed(row)
+                result[row : row + 1], loss = self.other(*alone)
+                losses[row] = float(loss)
         return result, torch.tensor(losses, dtype=models.dtype)
 
     def descend(
@@ -100,53 +107,80 @@ class CompiledGradients(Gradients):
         seeds: Sequence[Seed],
         rates: Sequence[float],
     ) -> list[Tensor]:
-        """All steps of one row before those of the next, so that its model stays in the cache."""
-        losses = [[torch.nan] * len(models) for _ in steps]
+        """All steps of one row before those of the next, in one call where the batches have the same size."""
+        losses = np.full((len(steps), len(models)), np.nan)
         for row in range(len(models)):
-            for batches, seed, rate, own in zip(steps, seeds, rates, losses, strict=True):
-                batch = batches[row]
-                if batch is not None:
-                    own[row] = self._compute(models, buffers, row, batch, seed, models, rate)
-        return list(torch.tensor(losses, dtype=models.dtype))
+            taken = [(number, step[row]) for number, step in enumerate(steps) if step[row] is not None]
+            for program, group in itertools.groupby(taken, lambda one: self._program(one[1])):
+                numbers, batches = zip(*group, strict=True)
+                own = [partial(seeds[number], row) for number in numbers], [rates[number] for number in numbers]
+                if program is None:
+                    found = [self._step(models, buffers, row, *step) for step in zip(batches, *own, strict=True)]
+                else:
+                    found = _move(program, models[row], batches, *own)
+                losses[numbers, row] = found
+        return list(torch.from_numpy(losses).to(models.dtype))
 
-    def _compute(
-        self, models: Tensor, buffers: Tensor, row: int, batch: Batch, seed: Seed, result: Tensor, rate: float | None
+    def _fits(self, batch: Batch) -> bool:
+        return _fits(self.task, batch) and self.network.supports(batch[0])
+
+    def _program(self, batch: Batch) -> Program | None:
+        """The program for a batch that passes through the network in one slice."""
+        small = batch[0].shape[0] <= SLICE and self._fits(batch)
+        return self.network.program(batch[0]) if small else None
+
+    def _step(
+        self, models: Tensor, buffers: Tensor, row: int, batch: Batch, seed: Callable[[], int], rate: float
     ) -> float:
-        """Write the gradient of a row to `result`, or move its model by it. Returns the loss."""
-        if _fits(self.task, batch) and self.network.supports(batch[0]):
-            return self._train(models[row], batch, lambda: seed(row), result[row], rate)
-        alone = models[row : row + 1], buffers[row : row + 1], [batch], lambda _: seed(row)
-        if rate is not None:
-            return float(self.other.descend(*alone, rate))
-        result[row : row + 1], loss = self.other(*alone)
-        return float(loss)
-
-    def _train(self, model: Tensor, batch: Batch, seed: Any, result: Tensor, rate: float | None) -> float:
-        """Write the gradient to `result`, or move the model by it. Returns the loss."""
-        inputs, targets = batch
-        count = inputs.shape[0]
-        if rate is not None and count > SLICE:  # all slices need the same model
-            gradient = torch.empty_like(model)
-            loss = self._train(model, batch, seed, gradient, None)
-            model.sub_(gradient, alpha=rate)
+        """A step of one row by its whole gradient, or by `other`. Returns the loss."""
+        if self._fits(batch):
+            gradient = torch.empty_like(models[row])
+            loss = self._gradient(models[row], batch, seed, gradient)
+            models[row].sub_(gradient, alpha=rate)
             return loss
-        program = self.network.program(inputs if count <= SLICE else inputs[:SLICE])
-        masks = list(_masks(program.masks, inputs, seed())) if program.masks else []
-        if count <= SLICE:
-            scale = 1.0 if rate is None else -rate
-            return program.train(model, _joined(inputs, masks), targets, result, rate is not None, scale)
+        alone = models[row : row + 1], buffers[row : row + 1], [batch], lambda _: seed()
+        return float(self.other.descend(*alone, rate))
+
+    def _gradient(self, model: Tensor, batch: Batch, seed: Callable[[], int], result: Tensor) -> float:
+        """Write the gradient to `result`, slice by slice. Returns the loss."""
+        inputs, targets = batch
+        layers = self.network.program(inputs[:SLICE]).masks
+        masks = list(_masks(layers, inputs, seed())) if layers else []
         total, loss = max(1, _counted(targets)), 0.0
-        for start in range(0, count, SLICE):
+        for start in range(0, len(inputs), SLICE):
             part = slice(start, start + SLICE)
-            program, share = self.network.program(inputs[part]), _counted(targets[part]) / total
-            given = _joined(inputs[part], [mask[part] for mask in masks])
-            own = program.train(model, given, targets[part], result, start > 0, share)
+            share = _counted(targets[part]) / total
+            given = _joined([tensor[part] for tensor in (inputs, *masks)])
+            sizes = [len(targets[part])], [share]
+            (own,) = self.network.program(inputs[part]).train(model, given, targets[part], result, start > 0, *sizes)
             loss += share * own if share else 0.0  # the loss of no targets is NaN
         return loss
 
 
-def _joined(inputs: Tensor, masks: list[Tensor]) -> Tensor:
-    return torch.cat([part.reshape(-1) for part in (inputs, *masks)]) if masks else inputs.reshape(-1)
+def _move(
+    program: Program, model: Tensor, batches: Sequence[Batch], seeds: list[Callable[[], int]], rates: list[float]
+) -> list[float]:
+    """One step on each batch. Returns the losses."""
+    parts: list[Tensor] = []
+    for (inputs, _), seed in zip(batches, seeds, strict=True):
+        parts += [inputs, *(_masks(program.masks, inputs, seed()) if program.masks else ())]
+    targets = [batch[1] for batch in batches]
+    sizes = [target.shape[0] for target in targets], [-rate for rate in rates]
+    return program.train(model, _joined(parts), _joined(targets), model, True, *sizes)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """The entries of all tensors in one vector, without a copy if they are adjacent parts of one tensor."""
+    first, size = parts[0], sum(part.numel() for part in parts)
+    end = first.data_ptr()
+    for part in parts:
+        if part.data_ptr() != end or not part.is_contiguous():
+            return torch.cat([part.reshape(-1) for part in parts])
+        end += part.numel() * part.element_size()
+    storage = first.untyped_storage()
+    if end > storage.data_ptr() + storage.nbytes():
+        return torch.cat([part.reshape(-1) for part in parts])
+    return first.as_strided((size,), (1,))
 
 
 def _counted(targets: Tensor) -> int:

@@ -167,6 +167,43 @@ def _squared_error(op: Any, values: Any, gradients: Any, targets: Any, count: in
     return float(loss / size)
 
 
+@inlined
+def _loss(op: Any, arrays: Any, labels: Any, targets: Any, count: int) -> float:
+    """The mean loss, whose gradient goes to the gradients of the outputs."""
+    if len(labels) > 0:
+        return _cross_entropy(op, arrays[VALUES], arrays[GRADIENTS], labels, count)
+    return _squared_error(op, arrays[VALUES], arrays[GRADIENTS], targets, count)
+
+
+@inlined
+def _operate(op: Any, arrays: Any, tables: Any, count: int, adds: int, scale: Any) -> None:
+    """One operation on activations or parameters."""
+    values, gradients, scratch, kind = arrays[VALUES], arrays[GRADIENTS], arrays[SCRATCH], op.kind
+    if kind in (MULTIPLY, CORRELATE):
+        own_adds, own_scale = (adds, scale) if op.former == MOVE else (op.former, values.dtype.type(1))
+        if kind == MULTIPLY:
+            _multiply(op, arrays, tables, own_adds, own_scale)
+        else:
+            _correlate(op, arrays, tables, own_adds, own_scale)
+    elif kind == RELU:
+        rectify(values, op.right_at, op.size // op.lanes)
+    elif kind == RELU_BACK:
+        rectify_back(values, gradients, op.right_at, op.size // op.lanes)
+    elif kind == MASK:
+        multiply_by(arrays[op.result], op.result_at, values, op.right_at, op.size // op.lanes)
+    elif kind in (POOL, POOL_BACK):
+        _pool(op, values, gradients)
+    elif kind == SPARSE_BACK:
+        pooled_convolution_back(
+            op, arrays[MODEL], arrays[RESULT], values, gradients, scratch, tables, count, adds, scale
+        )
+    elif kind == CLEAR:
+        gradients[op.result_at : op.result_at + op.size] = 0
+    else:
+        columns = op.blocks * op.lanes
+        transpose_matrix(values, op.right_at, op.right_step, op.rows, columns, op.lanes, scratch, 0, op.size)
+
+
 @kernel
 def run(
     program: NDArray[Any],
@@ -175,59 +212,26 @@ def run(
     inputs: NDArray[Any],
     labels: NDArray[np.int64],
     targets: NDArray[Any],
-    count: int,
+    counts: NDArray[np.int64],
     adds: int,
-    scale: Any,
-) -> float:
-    """Run all operations for the first `count` examples of `inputs`, which has the dropout masks after them.
+    scales: NDArray[Any],
+    losses: NDArray[np.float64],
+) -> None:
+    """Run all operations for every batch: the next `count` examples of `inputs`, and their dropout masks after them.
 
-    Returns the loss: cross-entropy with `labels`, or without them the squared error. If `adds`, `scale` times the
-    gradient is added to the result, else it replaces the result.
+    The losses are cross-entropy with `labels`, or without them squared errors. If `adds`, `scale` times the gradient is
+    added to the result, else it replaces the result.
     """
-    values, gradients, loss, used = arrays[VALUES], arrays[GRADIENTS], np.nan, 0
-    for index in range(len(program)):
-        op = program[index]
-        kind = op.kind
-        if kind in (MULTIPLY, CORRELATE):
-            own_adds, own_scale = (adds, scale) if op.former == MOVE else (op.former, values.dtype.type(1))
-            if kind == MULTIPLY:
-                _multiply(op, arrays, tables, own_adds, own_scale)
+    used = seen = 0
+    for step in range(len(counts)):
+        count, scale = counts[step], scales[step]
+        for index in range(len(program)):
+            op = program[index]
+            if op.kind == SPREAD:
+                _spread(op, inputs, used, count, arrays[VALUES])
+                used += count * op.channels * op.height * op.width
+            elif op.kind == LOSS:
+                losses[step] = _loss(op, arrays, labels[seen:], targets[seen * op.channels :], count)
             else:
-                _correlate(op, arrays, tables, own_adds, own_scale)
-        elif kind == SPREAD:
-            _spread(op, inputs, used, count, values)
-            used += count * op.channels * op.height * op.width
-        elif kind == RELU:
-            rectify(values, op.right_at, op.size // op.lanes)
-        elif kind == RELU_BACK:
-            rectify_back(values, gradients, op.right_at, op.size // op.lanes)
-        elif kind == MASK:
-            multiply_by(arrays[op.result], op.result_at, values, op.right_at, op.size // op.lanes)
-        elif kind in (POOL, POOL_BACK):
-            _pool(op, values, gradients)
-        elif kind == SPARSE_BACK:
-            pooled_convolution_back(
-                op, arrays[MODEL], arrays[RESULT], values, gradients, arrays[SCRATCH], tables, count, adds, scale
-            )
-        elif kind == CLEAR:
-            gradients[op.result_at : op.result_at + op.size] = 0
-        elif kind == TRANSPOSE:
-            transpose_matrix(
-                values,
-                op.right_at,
-                op.right_step,
-                op.rows,
-                op.blocks * op.lanes,
-                op.lanes,
-                arrays[SCRATCH],
-                0,
-                op.size,
-            )
-        else:
-            entropy = len(labels) > 0
-            loss = (
-                _cross_entropy(op, values, gradients, labels, count)
-                if entropy
-                else _squared_error(op, values, gradients, targets, count)
-            )
-    return loss
+                _operate(op, arrays, tables, count, adds, scale)
+        seen += count

@@ -93,27 +93,49 @@ class Program:
         self.constants[self.lanes :] = 1
         self._no_labels, self._no_targets = np.empty(0, np.int64), np.empty(0, self.dtype)
 
-    def train(self, model: Tensor, inputs: Tensor, targets: Tensor, result: Tensor, adds: bool, scale: float) -> float:
-        """Write `scale` times the gradient to `result`, or add it there. Returns the loss."""
-        labels, wanted = self._no_labels, self._no_targets
+    def train(
+        self,
+        model: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        result: Tensor,
+        adds: bool,
+        counts: Sequence[int],
+        scales: Sequence[float],
+    ) -> list[float]:
+        """For batches of `counts` examples in turn: write `scale` times the gradient to `result`, or add it there.
+
+        Returns the losses.
+        """
         if targets.is_floating_point():
-            wanted = targets.reshape(-1).numpy()
+            wanted = self._no_labels, targets.reshape(-1).numpy()
         else:
-            labels = targets.numpy()
-        scale = self.dtype.type(scale)
-        return self._run(self.whole, model, inputs, result, labels, wanted, targets.shape[0], int(adds), scale)
+            wanted = targets.numpy(), self._no_targets
+        return self._run(self.whole, model, inputs, result, *wanted, counts, adds, scales)
 
     def outputs(self, model: Tensor, inputs: Tensor, count: int) -> Tensor:
         """The outputs [count, n] of the network."""
-        one = self.dtype.type(1)
-        self._run(self.forward, model, inputs, model, self._no_labels, self._no_targets, count, 0, one)
+        self._run(self.forward, model, inputs, model, self._no_labels, self._no_targets, [count], False, [1.0])
         place = self.output
         rows = self.values[place.start : place.start + place.size].reshape(prod(place.shape), -1)
         return torch.from_numpy(rows[:, :count].T.copy())
 
-    def _run(self, operations: Any, model: Tensor, inputs: Tensor, result: Tensor, *rest: Any) -> float:
+    def _run(
+        self,
+        operations: NDArray[Any],
+        model: Tensor,
+        inputs: Tensor,
+        result: Tensor,
+        labels: NDArray[Any],
+        targets: NDArray[Any],
+        counts: Sequence[int],
+        adds: bool,
+        scales: Sequence[float],
+    ) -> list[float]:
         arrays = model.numpy(), result.numpy(), self.values, self.gradients, self.scratch, self.constants
-        return kernels.run(operations, self.tables, arrays, inputs.numpy(), *rest)
+        sizes, factors, losses = np.array(counts), np.array(scales, self.dtype), np.empty(len(counts))
+        kernels.run(operations, self.tables, arrays, inputs.numpy(), labels, targets, sizes, int(adds), factors, losses)
+        return losses.tolist()
 
     def _zeros(self, count: int) -> NDArray[Any]:
         """Aligned to vectors."""
