@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,24 +11,8 @@ from typing import Any, TypeVar, cast
 
 import numba
 from numba.core.caching import FunctionCache
-from numba.np import linalg
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def _load_array_functions() -> None:
-    """Load Numba's array functions without SciPy's linear algebra, which takes half a second.
-
-    Numba only looks whether it is there, and looks again when it compiles a function that needs it.
-    """
-    look, linalg.ensure_blas = linalg.ensure_blas, lambda: None
-    try:
-        importlib.import_module("numba.np.arraymath")
-    finally:
-        linalg.ensure_blas = look
-
-
-_load_array_functions()
 
 
 def kernel(function: Function) -> Function:
