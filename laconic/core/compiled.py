@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 from numba.core.caching import FunctionCache
+from numba.core.runtime import rtsys
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -30,8 +31,10 @@ class _LockedCache(FunctionCache):
     """
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        with self._lock(fcntl.LOCK_SH):
-            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        """Load machine code. Numba's own method also loads what it needs to compile, which takes half a second."""
+        rtsys.initialize(target_context)  # type: ignore[no-untyped-call]
+        with self._lock(fcntl.LOCK_SH), self._guard_against_spurious_io_errors():  # type: ignore[no-untyped-call]
+            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
 
     def save_overload(self, sig: Any, data: Any) -> None:
         with self._lock(fcntl.LOCK_EX):
