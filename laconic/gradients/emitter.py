@@ -10,10 +10,18 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import cgutils, config, types
 from numba.extending import intrinsic
 
-WIDE = bool(llvm.get_host_cpu_features().get("avx512f"))
+
+def _has_wide_vectors() -> bool:
+    """Whether Numba compiles for AVX-512: by NUMBA_CPU_FEATURES, or for this CPU."""
+    if config.CPU_FEATURES is not None:
+        return "+avx512f" in config.CPU_FEATURES
+    return config.CPU_NAME != "generic" and bool(llvm.get_host_cpu_features().get("avx512f"))
+
+
+WIDE = _has_wide_vectors()
 VECTOR_BYTES = 64 if WIDE else 32
 ROWS, COLUMNS = ((6, 4, 2, 1), (4, 2, 1)) if WIDE else ((4, 2, 1), (3, 2, 1))
 """Sizes of the blocks of sums that are kept in registers: 24 of 32 registers, or 12 of 16."""
