@@ -375,11 +375,10 @@ def marina(**parameters: Unpack[Changes]) -> Algorithm:
 def fed_laconic(**parameters: Unpack[Changes]) -> Algorithm:
     """FedAvg with sparse levels both ways: the fewest bytes to an accuracy in our experiments. No setting needs tuning.
 
-    Updates are unbiased and without memory, with the budget max(64, d / (8 n)) for n participants, and more if most entries
-    have about the same magnitude, as after local Adam. A client that was absent for any number of rounds gets one packet,
-    with the budget max(64, d / 40). Below 256 numbers, d / 4 replaces 64. Gradients are clipped to the norm 5, which bounds
-    the update of a client whose local steps diverge. The local rate starts high and decays, and the average covers the last
-    eighth of the rounds, so that neither depends on the length of the run.
+    Updates are unbiased and without memory, with the budget max(64, d / (8 n)) for n participants. A client that was absent
+    for any number of rounds gets one packet, with the budget max(64, d / 40). Below 256 numbers, d / 4 replaces 64.
+    Gradients are clipped to the norm 5, which bounds the update of a client whose local steps diverge. The local rate starts
+    high and decays, and the average covers the last eighth of the rounds, so that neither depends on the length of the run.
     """
     method = LocalSGD(local_lr=0.2, clip_norm=5.0, local_schedule=InverseSqrt(100))
     uplink, downlink = Compressed(Stochastic(), memory="auto"), Mirrored(DeadZone())

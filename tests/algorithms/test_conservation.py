@@ -321,9 +321,9 @@ def test_nothing_is_lost_or_doubled(uplink: str, downlink: str, history: list[tu
 
 
 @pytest.mark.long
-@settings(max_examples=10_000, **NO_LIMIT)
+@settings(max_examples=3000, **NO_LIMIT)
 @given(st.sampled_from(list(UPLINKS)), st.sampled_from(list(DOWNLINKS)), HISTORY)
-def test_nothing_is_lost_or_doubled_in_ten_thousand_histories(
+def test_nothing_is_lost_or_doubled_in_three_thousand_histories(
     uplink: str, downlink: str, history: list[tuple[list[str], bool]]
 ) -> None:
     live_through(uplink, downlink, history)

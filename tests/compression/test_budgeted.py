@@ -39,27 +39,19 @@ def test_the_step_gives_the_expected_number_of_entries(x: np.ndarray, budget: fl
 
 @SHORT
 @given(VECTORS, st.integers(1, 30))
-def test_auto_is_the_largest_of_three_budgets(x: np.ndarray, n: int) -> None:
-    """The least budget, d / (8 n), and s^2 / (2 d n) with the spread s = (|x|_1 / |x|_2)^2."""
-    compressor, d, scaled = Stochastic(participants=n), len(x), np.abs(x) / (np.abs(x).max() or 1)
+def test_auto_is_the_larger_of_two_budgets(x: np.ndarray, n: int) -> None:
+    """The least budget and d / (8 n)."""
+    compressor, d = Stochastic(participants=n), len(x)
     if not x.any():
         return
     step = compressor._step(x)
-    spread = scaled.sum() ** 2 / np.square(scaled).sum()
-    k = max(min(64, d / 4), d // (8 * n), spread**2 / (2 * d * n))
+    k = max(min(64, d / 4), d // (8 * n))
     expected = np.minimum(1, np.abs(x) / step).sum()
     assert expected <= k + 1 + 1e-9
     assert expected >= k * (1 - 1e-9) or step <= np.abs(x).max() * FINEST * (1 + 1e-9)
     share = np.abs(x) / step % 1
     variance = (share * (1 - share)).sum() * step**2
     assert variance <= (compressor.omega(d) + d * FINEST**2) * np.square(x).sum() * (1 + 1e-9)
-
-
-def test_auto_sends_more_of_entries_of_one_magnitude() -> None:
-    """After local Adam most entries have about the same magnitude: few of them would say little."""
-    heavy, flat = np.arange(1.0, 6001.0) ** -1.0, np.ones(6000)
-    counts = [np.minimum(1, x / Stochastic(participants=5)._step(x)).sum() for x in (heavy, flat)]
-    np.testing.assert_allclose(counts, [150, 600])
 
 
 @SHORT

@@ -85,10 +85,9 @@ class Stochastic(Budgeted):
 
     The step solves sum(min(1, |x| / step)) = k. While all |x| are below the step, this is the least variance for that number
     (Wangni et al., 2018); larger entries have levels above 1 instead of exact values. omega = max(d/k - 1, 1/2). `auto` is
-    max(64, d / (8 n), s^2 / (2 d n)) for n participants and the spread s = (|x|_1 / |x|_2)^2; below 256 entries d / 4
-    replaces 64. The last term is the largest if most entries have about the same magnitude, as after local Adam. The
-    variance of the mean of n packets is then at most about 4 |x|^2. With error feedback and in mirrors, `dead_zone` with the
-    same budget, or with its own `auto`, takes its place.
+    max(64, d / (8 n)) for n participants: the mean of n packets then has a relative variance of at most about 8. Below 256
+    entries d / 4 replaces 64. With error feedback and in mirrors, `dead_zone` with the same budget, or with its own `auto`,
+    takes its place.
     """
 
     budget: Budget | Literal["auto"] = "auto"
@@ -112,13 +111,10 @@ class Stochastic(Budgeted):
         highest = peak(x)
         if highest == 0:
             return 0.0
-        total, squares = _sums(x, highest)
         k = self.kept(len(x))
-        if self.budget == "auto":
-            k = max(k, math.ceil((total**2 / squares) ** 2 / (2 * len(x) * self.participants)))
         # With the s largest entries above the step, 1 / step = (k - s) / (the sum of the others). s is at most k.
         top = np.sort(np.abs(x[largest(x, k)]).astype(np.float64) / highest)[::-1]
-        others = total - np.append(0.0, np.cumsum(top)[:-1])
+        others = _total(x, highest) - np.append(0.0, np.cumsum(top)[:-1])
         below = np.flatnonzero(top * (k - np.arange(k)) < others)
         step = others[below[0]] / (k - below[0]) if len(below) else 0.0
         return highest * float(max(step, 1 / _MOST_LEVELS))
@@ -132,19 +128,16 @@ class Stochastic(Budgeted):
         return DeadZone(self.budget)
 
 
-def _sums(x: Floats, highest: float) -> tuple[float, float]:
-    """The sums of |x| / highest and of its squares, in the order in which NumPy sums a whole vector: float32 in pieces."""
+def _total(x: Floats, highest: float) -> float:
+    """The sum of |x| / highest, in the order in which NumPy sums a whole vector: float32 in pieces, float64 at once."""
     if x.dtype == np.float64:
-        relative = np.abs(x) / highest
-        return float(relative.sum()), float((relative**2).sum())
-    total, squares, buffer = np.float64(0), np.float64(0), np.empty(min(BLOCK, len(x)), dtype=x.dtype)
+        return float((np.abs(x) / highest).sum())
+    total, buffer = np.float64(0), np.empty(min(BLOCK, len(x)), dtype=x.dtype)
     for start, end in blocks(len(x)):
         block = np.abs(x[start:end], out=buffer[: end - start])
         block /= highest
         total = np.add.reduce(block, dtype=np.float64, initial=total)
-        block *= block
-        squares = np.add.reduce(block, dtype=np.float64, initial=squares)
-    return float(total), float(squares)
+    return float(total)
 
 
 @compressor("dead_zone", argument="budget")
