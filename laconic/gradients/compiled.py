@@ -110,10 +110,11 @@ class CompiledGradients(Gradients):
         """All steps of one row before those of the next, in one call where the batches have the same size."""
         losses = np.full((len(steps), len(models)), np.nan)
         for row in range(len(models)):
-            taken = [(number, step[row]) for number, step in enumerate(steps) if step[row] is not None]
+            taken = [(number, batch) for number, step in enumerate(steps) if (batch := step[row]) is not None]
             for program, group in itertools.groupby(taken, lambda one: self._program(one[1])):
                 numbers, batches = zip(*group, strict=True)
-                own = [partial(seeds[number], row) for number in numbers], [rates[number] for number in numbers]
+                own_seeds: list[Callable[[], int]] = [partial(seeds[number], row) for number in numbers]
+                own = own_seeds, [rates[number] for number in numbers]
                 if program is None:
                     found = [self._step(models, buffers, row, *step) for step in zip(batches, *own, strict=True)]
                 else:

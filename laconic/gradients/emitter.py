@@ -16,9 +16,10 @@ from numba.extending import intrinsic
 
 def _has_wide_vectors() -> bool:
     """Whether Numba compiles for AVX-512: by NUMBA_CPU_FEATURES, or for this CPU."""
-    if config.CPU_FEATURES is not None:
-        return "+avx512f" in config.CPU_FEATURES
-    return config.CPU_NAME != "generic" and bool(llvm.get_host_cpu_features().get("avx512f"))
+    chosen: Any = config  # its settings have no types
+    if chosen.CPU_FEATURES is not None:
+        return "+avx512f" in chosen.CPU_FEATURES
+    return chosen.CPU_NAME != "generic" and bool(llvm.get_host_cpu_features().get("avx512f"))
 
 
 WIDE = _has_wide_vectors()
