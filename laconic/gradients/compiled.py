@@ -162,12 +162,13 @@ def _move(
     program: Program, model: Tensor, batches: Sequence[Batch], seeds: list[Callable[[], int]], rates: list[float]
 ) -> list[float]:
     """One step on each batch. Returns the losses."""
-    parts: list[Tensor] = []
-    for (inputs, _), seed in zip(batches, seeds, strict=True):
-        parts += [inputs, *(_masks(program.masks, inputs, seed()) if program.masks else ())]
-    targets = [batch[1] for batch in batches]
+    if program.masks and len(batches) > 1:  # the masks of all batches would take much memory
+        steps = zip(batches, seeds, rates, strict=True)
+        return [loss for batch, seed, rate in steps for loss in _move(program, model, [batch], [seed], [rate])]
+    inputs, targets = ([batch[index] for batch in batches] for index in (0, 1))
+    masks = _masks(program.masks, inputs[0], seeds[0]()) if program.masks else ()
     sizes = [target.shape[0] for target in targets], [-rate for rate in rates]
-    return program.train(model, _joined(parts), _joined(targets), model, True, *sizes)
+    return program.train(model, _joined([*inputs, *masks]), _joined(targets), model, True, *sizes)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
