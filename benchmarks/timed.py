@@ -20,7 +20,9 @@ class Timed:
 
     def __init__(self, inner: Gradients) -> None:
         self.inner = inner
+        self.joins_steps = inner.joins_steps
         self.descend = partial(self._timed, inner.descend)
+        self.descend_steps = partial(self._timed, inner.descend_steps)
 
     def __call__(self, *arguments: Any) -> Any:
         return self._timed(self.inner, *arguments)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 from numba.core.caching import FunctionCache
+from numba.core.runtime.nrt import rtsys
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -30,12 +31,21 @@ class _LockedCache(FunctionCache):
     """
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        with self._lock(fcntl.LOCK_SH):
-            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        """Load machine code. Numba's own method also loads what it needs to compile, which takes half a second."""
+        rtsys.initialize(target_context)
+        with self._lock(fcntl.LOCK_SH), self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
 
     def save_overload(self, sig: Any, data: Any) -> None:
         with self._lock(fcntl.LOCK_EX):
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        """Also the times and sizes of all files in the kernel's folder: a kernel may have code from several."""
+        folder = Path(self._py_func.__code__.co_filename).parent
+        found = sorted((path.name, path.stat()) for path in folder.glob("*.py"))
+        stamps = tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in found)
+        return *super()._index_key(sig, codegen), stamps  # type: ignore[no-untyped-call]
 
     @contextmanager
     def _lock(self, kind: int) -> Iterator[None]:

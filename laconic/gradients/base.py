@@ -23,6 +23,9 @@ class Gradients(ABC):
     row's dropout masks.
     """
 
+    joins_steps: bool = False
+    """Whether `descend_steps` is faster than single steps."""
+
     @abstractmethod
     def __call__(
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
@@ -40,6 +43,17 @@ class Gradients(ABC):
         gradients, losses = self(models, buffers, batches, seed)
         models.sub_(gradients, alpha=rate)
         return losses
+
+    def descend_steps(
+        self,
+        models: Tensor,
+        buffers: Tensor,
+        steps: Sequence[Sequence[Batch | None]],
+        seeds: Sequence[Seed],
+        rates: Sequence[float],
+    ) -> list[Tensor]:
+        """Several steps of `descend`, in place; returns the losses [C] of each."""
+        return [self.descend(models, buffers, *step) for step in zip(steps, seeds, rates, strict=True)]
 
 
 def by_batch_size(batches: Sequence[Batch | None]) -> Iterable[list[tuple[int, Batch]]]:

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.task import Batch, Task
 from laconic.gradients.compiled import is_plain
@@ -21,12 +22,17 @@ MOST_PARAMETERS = 2_000_000
 
 
 def resolve_numerics(numerics: Numerics, task: Task, layout: Layout, stochastic: Stochastic, batch: Batch) -> Numerics:
-    """Replace the strategy `auto`.
+    """Replace the strategy `auto`, and refuse `compiled` for networks that are not plain.
 
     Each choice needs a trial on `batch` that agrees with the strategy `loop`. Plain networks use compiled kernels. Other
     small models whose parameters are all in linear layers are batched over clients. All other models, and all models in
     bfloat16, use `loop`.
     """
+    if numerics.strategy == "compiled" and not is_plain(task, layout, batch):
+        raise ConfigError(
+            "numerics.strategy = 'compiled': only for sequences of Conv2d, Linear, ReLU, pooling and dropout with "
+            "cross-entropy or squared error; try 'auto' or 'loop'"
+        )
     if numerics.strategy != "auto":
         return numerics
     strategy = "loop"

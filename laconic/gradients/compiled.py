@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -45,7 +48,7 @@ class CompiledNetwork:
 
     def supports(self, inputs: Tensor) -> bool:
         """Whether the kernels support the network for these inputs."""
-        if inputs.dtype != self.layout.dtype or inputs.device.type != "cpu" or inputs.ndim < 2 or not len(inputs):
+        if inputs.dtype != self.layout.dtype or inputs.device.type != "cpu" or inputs.ndim < 2 or not inputs.shape[0]:
             return False
         shape = tuple(inputs.shape[1:])
         if shape not in self.layers:
@@ -54,11 +57,11 @@ class CompiledNetwork:
 
     def program(self, inputs: Tensor) -> Program:
         """The program for inputs that are supported."""
+        from laconic.gradients.emitter import VECTOR_BYTES
         from laconic.gradients.program import Program
-        from laconic.gradients.vectors import VECTOR_BYTES
 
         shape = tuple(inputs.shape[1:])
-        blocks = -(-len(inputs) * inputs.element_size() // VECTOR_BYTES)
+        blocks = -(-inputs.shape[0] * inputs.element_size() // VECTOR_BYTES)
         if (shape, blocks) not in self.programs:
             self.programs[shape, blocks] = Program(self.layers[shape] or [], self.layout, blocks)
         return self.programs[shape, blocks]
@@ -70,70 +73,116 @@ class CompiledGradients(Gradients):
     Batches that the kernels do not support use `other`.
     """
 
+    joins_steps = True
+
     def __init__(self, module: nn.Module, task: Task, layout: Layout, other: Gradients) -> None:
         self.network, self.task, self.other = CompiledNetwork(module, layout), task, other
 
     def __call__(
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed
     ) -> tuple[Tensor, Tensor]:
-        result = torch.zeros_like(models) if None in batches else torch.empty_like(models)
-        return result, self._compute(models, buffers, batches, seed, result, None)
+        result, losses = torch.empty_like(models), [torch.nan] * len(models)
+        for row, batch in enumerate(batches):
+            if batch is None:
+                result[row] = 0
+            elif self._fits(batch):
+                losses[row] = self._gradient(models[row], batch, partial(seed, row), result[row])
+            else:
+                alone = models[row : row + 1], buffers[row : row + 1], [batch], lambda _, row=row: seed(row)
+                result[row : row + 1], loss = self.other(*alone)
+                losses[row] = float(loss)
+        return result, torch.tensor(losses, dtype=models.dtype)
 
     def descend(
         self, models: Tensor, buffers: Tensor, batches: Sequence[Batch | None], seed: Seed, rate: float
     ) -> Tensor:
         """Moves the models without storing the gradients."""
-        return self._compute(models, buffers, batches, seed, models, rate)
+        return self.descend_steps(models, buffers, [batches], [seed], [rate])[0]
 
-    def _compute(
+    def descend_steps(
         self,
         models: Tensor,
         buffers: Tensor,
-        batches: Sequence[Batch | None],
-        seed: Seed,
-        result: Tensor,
-        rate: float | None,
-    ) -> Tensor:
-        losses = [torch.nan] * len(models)
-        for row, batch in enumerate(batches):
-            if batch is None:
-                continue
-            if _fits(self.task, batch) and self.network.supports(batch[0]):
-                losses[row] = self._train(models[row], batch, lambda row=row: seed(row), result[row], rate)
-                continue
-            alone = models[row : row + 1], buffers[row : row + 1], [batch], lambda _, row=row: seed(row)
-            if rate is None:
-                result[row : row + 1], loss = self.other(*alone)
-            else:
-                loss = self.other.descend(*alone, rate)
-            losses[row] = float(loss)
-        return torch.tensor(losses, dtype=models.dtype, device=models.device)
+        steps: Sequence[Sequence[Batch | None]],
+        seeds: Sequence[Seed],
+        rates: Sequence[float],
+    ) -> list[Tensor]:
+        """All steps of one row before those of the next, in one call where the batches have the same size."""
+        losses = np.full((len(steps), len(models)), np.nan)
+        for row in range(len(models)):
+            taken = [(number, batch) for number, step in enumerate(steps) if (batch := step[row]) is not None]
+            for program, group in itertools.groupby(taken, lambda one: self._program(one[1])):
+                numbers, batches = zip(*group, strict=True)
+                own_seeds: list[Callable[[], int]] = [partial(seeds[number], row) for number in numbers]
+                own = own_seeds, [rates[number] for number in numbers]
+                if program is None:
+                    found = [self._step(models, buffers, row, *step) for step in zip(batches, *own, strict=True)]
+                else:
+                    found = _move(program, models[row], batches, *own)
+                losses[numbers, row] = found
+        return list(torch.from_numpy(losses).to(models.dtype))
 
-    def _train(self, model: Tensor, batch: Batch, seed: Any, result: Tensor, rate: float | None) -> float:
-        """Write the gradient to `result`, or move the model by it. Returns the loss."""
-        inputs, targets = batch
-        if rate is not None and len(inputs) > SLICE:  # all slices need the same model
-            gradient = torch.empty_like(model)
-            loss = self._train(model, batch, seed, gradient, None)
-            model.sub_(gradient, alpha=rate)
+    def _fits(self, batch: Batch) -> bool:
+        return _fits(self.task, batch) and self.network.supports(batch[0])
+
+    def _program(self, batch: Batch) -> Program | None:
+        """The program for a batch that passes through the network in one slice."""
+        small = batch[0].shape[0] <= SLICE and self._fits(batch)
+        return self.network.program(batch[0]) if small else None
+
+    def _step(
+        self, models: Tensor, buffers: Tensor, row: int, batch: Batch, seed: Callable[[], int], rate: float
+    ) -> float:
+        """A step of one row by its whole gradient, or by `other`. Returns the loss."""
+        if self._fits(batch):
+            gradient = torch.empty_like(models[row])
+            loss = self._gradient(models[row], batch, seed, gradient)
+            models[row].sub_(gradient, alpha=rate)
             return loss
-        program = self.network.program(inputs[:SLICE])
-        masks = list(_masks(program.masks, inputs, seed())) if program.masks else []
-        if len(inputs) <= SLICE:
-            scale = 1.0 if rate is None else -rate
-            return program.train(model, _joined(inputs, masks), targets, result, rate is not None, scale)
+        alone = models[row : row + 1], buffers[row : row + 1], [batch], lambda _: seed()
+        return float(self.other.descend(*alone, rate))
+
+    def _gradient(self, model: Tensor, batch: Batch, seed: Callable[[], int], result: Tensor) -> float:
+        """Write the gradient to `result`, slice by slice. Returns the loss."""
+        inputs, targets = batch
+        layers = self.network.program(inputs[:SLICE]).masks
+        masks = list(_masks(layers, inputs, seed())) if layers else []
         total, loss = max(1, _counted(targets)), 0.0
         for start in range(0, len(inputs), SLICE):
             part = slice(start, start + SLICE)
-            program, share = self.network.program(inputs[part]), _counted(targets[part]) / total
-            given = _joined(inputs[part], [mask[part] for mask in masks])
-            own = program.train(model, given, targets[part], result, start > 0, share)
+            share = _counted(targets[part]) / total
+            given = _joined([tensor[part] for tensor in (inputs, *masks)])
+            sizes = [len(targets[part])], [share]
+            (own,) = self.network.program(inputs[part]).train(model, given, targets[part], result, start > 0, *sizes)
             loss += share * own if share else 0.0  # the loss of no targets is NaN
         return loss
 
 
-def _joined(inputs: Tensor, masks: list[Tensor]) -> Tensor:
-    return torch.cat([part.reshape(-1) for part in (inputs, *masks)]) if masks else inputs.reshape(-1)
+def _move(
+    program: Program, model: Tensor, batches: Sequence[Batch], seeds: list[Callable[[], int]], rates: list[float]
+) -> list[float]:
+    """One step on each batch. Returns the losses."""
+    if program.masks and len(batches) > 1:  # the masks of all batches would take much memory
+        steps = zip(batches, seeds, rates, strict=True)
+        return [loss for batch, seed, rate in steps for loss in _move(program, model, [batch], [seed], [rate])]
+    inputs, targets = ([batch[index] for batch in batches] for index in (0, 1))
+    masks = _masks(program.masks, inputs[0], seeds[0]()) if program.masks else ()
+    sizes = [target.shape[0] for target in targets], [-rate for rate in rates]
+    return program.train(model, _joined([*inputs, *masks]), _joined(targets), model, True, *sizes)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """The entries of all tensors in one vector, without a copy if they are adjacent parts of one tensor."""
+    first, size = parts[0], sum(part.numel() for part in parts)
+    end = first.data_ptr()
+    for part in parts:
+        if part.data_ptr() != end or not part.is_contiguous():
+            return torch.cat([part.reshape(-1) for part in parts])
+        end += part.numel() * part.element_size()
+    storage = first.untyped_storage()
+    if end > storage.data_ptr() + storage.nbytes():
+        return torch.cat([part.reshape(-1) for part in parts])
+    return first.as_strided((size,), (1,))
 
 
 def _counted(targets: Tensor) -> int:

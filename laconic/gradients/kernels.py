@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from laconic.core.compiled import Function, kernel
+from laconic.core.compiled import kernel
 from laconic.core.task import IGNORED
+from laconic.gradients.emitter import COLUMNS, ROWS
+from laconic.gradients.loops import block_size, inlined, transpose_matrix
+from laconic.gradients.sparse import pooled_convolution_back
 from laconic.gradients.vectors import (
-    COLUMNS,
-    ROWS,
     TAPS,
     correlate,
     multiply_by,
@@ -21,37 +21,24 @@ from laconic.gradients.vectors import (
     product,
     rectify,
     rectify_back,
-    transpose,
 )
 
-MODEL, RESULT, VALUES, GRADIENTS, TRANSPOSED, CONSTANTS = range(6)
+MODEL, RESULT, VALUES, GRADIENTS, SCRATCH, CONSTANTS = range(6)
 """The arrays that operations work on."""
-SPREAD, MULTIPLY, CORRELATE, RELU, RELU_BACK, MASK, POOL, POOL_BACK, CLEAR, TRANSPOSE, LOSS = range(11)
+SPREAD, MULTIPLY, CORRELATE, RELU, RELU_BACK, MASK, POOL, POOL_BACK, CLEAR, TRANSPOSE, SPARSE_BACK, LOSS = range(12)
 KEEP, ADD, MOVE = range(3)
 """What happens to the former result: it is replaced; added to; or replaced by the gradient, or moved by it."""
 _FIELDS = """
 kind lanes blocks channels height width size last count taps offsets rows former left left_at left_block left_row left_tap
 right right_at right_block right_channel right_row right_step result result_at result_block result_channel result_row
-result_step base base_at base_stride window_height window_width mean
+result_step base base_at base_stride base_block base_channel window_height window_width mean inner input_height
+input_width kernel_height kernel_width depth image cells band images slopes by_output by_cell weights sums
 """
 OPERATION = np.dtype([(name, np.int64) for name in _FIELDS.split()])
 """One operation: its kind, its sizes, and the arrays, positions and strides of its two operands and its result."""
 
 
-def _inlined(function: Function) -> Function:
-    """Decorator: compile as a part of the caller only. Compiling the function by itself as well takes seconds."""
-    return cast(Function, numba.njit(inline="always")(function))
-
-
-@_inlined
-def _block(remaining: int, most: int) -> int:
-    """The size of the next block: one of `ROWS` or `COLUMNS`."""
-    if remaining >= most:
-        return most
-    return remaining - remaining % 2 if remaining > 1 else 1
-
-
-@_inlined
+@inlined
 def _multiply(op: Any, arrays: Any, tables: Any, adds: int, scale: Any) -> None:
     """A matrix product for every row of an image: a convolution, a linear layer, or their gradients."""
     left, right, result, base = arrays[op.left], arrays[op.right], arrays[op.result], arrays[op.base]
@@ -59,14 +46,14 @@ def _multiply(op: Any, arrays: Any, tables: Any, adds: int, scale: Any) -> None:
         block, y = divmod(line, op.height)
         x = 0
         while x < op.width:
-            columns = _block(op.width - x, COLUMNS[0])
+            columns = block_size(op.width - x, COLUMNS[0])
             last = op.last if x + columns == op.width else op.lanes
             start = op.right_at + block * op.right_block + y * op.right_row + x * op.lanes
             to = op.result_at + block * op.result_block + y * op.result_row + x * op.lanes
             for tap in range(0, op.count, TAPS):
                 row, former = 0, 1 if tap else adds
                 while row < op.rows:
-                    rows = _block(op.rows - row, ROWS[0])
+                    rows = block_size(op.rows - row, ROWS[0])
                     at = op.left_at + tap * op.left_tap + row * op.left_row
                     product(
                         left,
@@ -90,22 +77,22 @@ def _multiply(op: Any, arrays: Any, tables: Any, adds: int, scale: Any) -> None:
             x += columns
 
 
-@_inlined
+@inlined
 def _correlate(op: Any, arrays: Any, tables: Any, adds: int, scale: Any) -> None:
     """The gradient of a convolution's weights."""
     left, right, result = arrays[op.left], arrays[op.right], arrays[op.result]
     row = 0
     while row < op.rows:
-        rows, tap = _block(op.rows - row, ROWS[0]), 0
+        rows, tap = block_size(op.rows - row, ROWS[0]), 0
         while tap < op.count:
-            columns = _block(op.count - tap, COLUMNS[0])
+            columns = block_size(op.count - tap, COLUMNS[0])
             target = op.result_at + row * op.result_row + tap
             correlate(left, right, result, target, tables, op, row, tap, adds, scale, rows, columns)
             tap += columns
         row += rows
 
 
-@_inlined
+@inlined
 def _pool(op: Any, values: Any, gradients: Any) -> None:
     """All windows of all images, forward or backward."""
     for block in range(op.blocks):
@@ -123,23 +110,7 @@ def _pool(op: Any, values: Any, gradients: Any) -> None:
                     target += op.result_step
 
 
-@_inlined
-def _transpose(
-    source: Any, at: int, stride: int, rows: int, columns: int, lanes: int, to: Any, begin: int, step: int
-) -> None:
-    """to[begin + c * step + r] = source[at + r * stride + c], in squares of vectors where that is possible."""
-    for row in range(0, rows, lanes):
-        full = 0
-        if row + lanes <= rows:
-            full = columns - columns % lanes
-            for column in range(0, full, lanes):
-                transpose(source, at + row * stride + column, stride, to, begin + column * step + row, step)
-        for column in range(full, columns):
-            for index in range(row, min(row + lanes, rows)):
-                to[begin + column * step + index] = source[at + index * stride + column]
-
-
-@_inlined
+@inlined
 def _spread(op: Any, source: Any, at: int, count: int, values: Any) -> None:
     """Write examples [count, channels, height, width] where they are stored, with zeros in unused lanes."""
     size = op.channels * op.height * op.width
@@ -149,12 +120,12 @@ def _spread(op: Any, source: Any, at: int, count: int, values: Any) -> None:
             for y in range(op.height):
                 target = op.result_at + block * op.result_block + channel * op.result_channel + y * op.result_row
                 first = at + block * op.lanes * size + (channel * op.height + y) * op.width
-                _transpose(source, first, size, full, op.width, op.lanes, values, target, op.result_step)
+                transpose_matrix(source, first, size, full, op.width, op.lanes, values, target, op.result_step)
                 for x in range(op.width if full < op.lanes else 0):
                     values[target + x * op.result_step + full : target + x * op.result_step + op.lanes] = 0
 
 
-@_inlined
+@inlined
 def _cross_entropy(op: Any, values: Any, gradients: Any, targets: Any, count: int) -> float:
     """The mean loss. Its gradient with respect to the logits goes to `gradients`."""
     number = values.dtype.type
@@ -182,7 +153,7 @@ def _cross_entropy(op: Any, values: Any, gradients: Any, targets: Any, count: in
     return loss / counted if counted else np.nan
 
 
-@_inlined
+@inlined
 def _squared_error(op: Any, values: Any, gradients: Any, targets: Any, count: int) -> float:
     """The mean loss over examples and outputs. Its gradient goes to `gradients`."""
     loss, size = 0.0, count * op.channels
@@ -196,6 +167,43 @@ def _squared_error(op: Any, values: Any, gradients: Any, targets: Any, count: in
     return float(loss / size)
 
 
+@inlined
+def _loss(op: Any, arrays: Any, labels: Any, targets: Any, count: int) -> float:
+    """The mean loss, whose gradient goes to the gradients of the outputs."""
+    if len(labels) > 0:
+        return _cross_entropy(op, arrays[VALUES], arrays[GRADIENTS], labels, count)
+    return _squared_error(op, arrays[VALUES], arrays[GRADIENTS], targets, count)
+
+
+@inlined
+def _operate(op: Any, arrays: Any, tables: Any, count: int, adds: int, scale: Any) -> None:
+    """One operation on activations or parameters."""
+    values, gradients, scratch, kind = arrays[VALUES], arrays[GRADIENTS], arrays[SCRATCH], op.kind
+    if kind in (MULTIPLY, CORRELATE):
+        own_adds, own_scale = (adds, scale) if op.former == MOVE else (op.former, values.dtype.type(1))
+        if kind == MULTIPLY:
+            _multiply(op, arrays, tables, own_adds, own_scale)
+        else:
+            _correlate(op, arrays, tables, own_adds, own_scale)
+    elif kind == RELU:
+        rectify(values, op.right_at, op.size // op.lanes)
+    elif kind == RELU_BACK:
+        rectify_back(values, gradients, op.right_at, op.size // op.lanes)
+    elif kind == MASK:
+        multiply_by(arrays[op.result], op.result_at, values, op.right_at, op.size // op.lanes)
+    elif kind in (POOL, POOL_BACK):
+        _pool(op, values, gradients)
+    elif kind == SPARSE_BACK:
+        pooled_convolution_back(
+            op, arrays[MODEL], arrays[RESULT], values, gradients, scratch, tables, count, adds, scale
+        )
+    elif kind == CLEAR:
+        gradients[op.result_at : op.result_at + op.size] = 0
+    else:
+        columns = op.blocks * op.lanes
+        transpose_matrix(values, op.right_at, op.right_step, op.rows, columns, op.lanes, scratch, 0, op.size)
+
+
 @kernel
 def run(
     program: NDArray[Any],
@@ -204,55 +212,26 @@ def run(
     inputs: NDArray[Any],
     labels: NDArray[np.int64],
     targets: NDArray[Any],
-    count: int,
+    counts: NDArray[np.int64],
     adds: int,
-    scale: Any,
-) -> float:
-    """Run all operations for the first `count` examples of `inputs`, which has the dropout masks after them.
+    scales: NDArray[Any],
+    losses: NDArray[np.float64],
+) -> None:
+    """Run all operations for every batch: the next `count` examples of `inputs`, and their dropout masks after them.
 
-    Returns the loss: cross-entropy with `labels`, or without them the squared error. If `adds`, `scale` times the
-    gradient is added to the result, else it replaces the result.
+    The losses are cross-entropy with `labels`, or without them squared errors. If `adds`, `scale` times the gradient is
+    added to the result, else it replaces the result.
     """
-    values, gradients, loss, used = arrays[VALUES], arrays[GRADIENTS], np.nan, 0
-    for index in range(len(program)):
-        op = program[index]
-        kind = op.kind
-        if kind in (MULTIPLY, CORRELATE):
-            own_adds, own_scale = (adds, scale) if op.former == MOVE else (op.former, values.dtype.type(1))
-            if kind == MULTIPLY:
-                _multiply(op, arrays, tables, own_adds, own_scale)
+    used = seen = 0
+    for step in range(len(counts)):
+        count, scale = counts[step], scales[step]
+        for index in range(len(program)):
+            op = program[index]
+            if op.kind == SPREAD:
+                _spread(op, inputs, used, count, arrays[VALUES])
+                used += count * op.channels * op.height * op.width
+            elif op.kind == LOSS:
+                losses[step] = _loss(op, arrays, labels[seen:], targets[seen * op.channels :], count)
             else:
-                _correlate(op, arrays, tables, own_adds, own_scale)
-        elif kind == SPREAD:
-            _spread(op, inputs, used, count, values)
-            used += count * op.channels * op.height * op.width
-        elif kind == RELU:
-            rectify(values, op.right_at, op.size // op.lanes)
-        elif kind == RELU_BACK:
-            rectify_back(values, gradients, op.right_at, op.size // op.lanes)
-        elif kind == MASK:
-            multiply_by(arrays[op.result], op.result_at, values, op.right_at, op.size // op.lanes)
-        elif kind in (POOL, POOL_BACK):
-            _pool(op, values, gradients)
-        elif kind == CLEAR:
-            gradients[op.result_at : op.result_at + op.size] = 0
-        elif kind == TRANSPOSE:
-            _transpose(
-                values,
-                op.right_at,
-                op.right_step,
-                op.rows,
-                op.blocks * op.lanes,
-                op.lanes,
-                arrays[TRANSPOSED],
-                0,
-                op.size,
-            )
-        else:
-            entropy = len(labels) > 0
-            loss = (
-                _cross_entropy(op, values, gradients, labels, count)
-                if entropy
-                else _squared_error(op, values, gradients, targets, count)
-            )
-    return loss
+                _operate(op, arrays, tables, count, adds, scale)
+        seen += count

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from laconic.core.layout import Layout
 from laconic.gradients import kernels
+from laconic.gradients.emitter import VECTOR_BYTES
 from laconic.gradients.network import DROPOUTS, POOLS, Layer, Shape, pair
-from laconic.gradients.vectors import VECTOR_BYTES
+from laconic.gradients.sparse import WORD
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Place:
         return self.start + self.padding[0] * row + self.padding[1] * step
 
 
+BAND_BYTES = 20_000
+"""The size of the part of an image whose gradients are computed together, to stay in the first-level cache."""
 Operation = dict[str, int]
 _NO_BASE = {"base": kernels.CONSTANTS, "base_at": 0, "base_stride": 0}
 
@@ -76,7 +79,7 @@ class Program:
         self.slots = {slot.name: slot.offset for slot in layout.parameters}
         self.masks: list[tuple[Any, Shape]] = []
         """Dropout layers, and the shape of one example there."""
-        self._used, self._longest, self._widest = 0, 0, blocks
+        self._used, self._most, self._widest = 0, 0, blocks
         self._tables: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
         self._forward: list[Operation] = []
         self._backward: list[list[Operation]] = []
@@ -85,32 +88,54 @@ class Program:
         self.forward = self.whole[: len(self._forward)]
         self.tables = np.concatenate(self._tables)
         self.values, self.gradients = self._zeros(self._used), self._zeros(self._used)
-        self.transposed = self._zeros(self._longest * blocks * self.lanes)
+        self.scratch = self._zeros(self._most)
         self.constants = self._zeros((self._widest + 1) * self.lanes)
         self.constants[self.lanes :] = 1
         self._no_labels, self._no_targets = np.empty(0, np.int64), np.empty(0, self.dtype)
 
-    def train(self, model: Tensor, inputs: Tensor, targets: Tensor, result: Tensor, adds: bool, scale: float) -> float:
-        """Write `scale` times the gradient to `result`, or add it there. Returns the loss."""
-        labels, wanted = self._no_labels, self._no_targets
+    def train(
+        self,
+        model: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        result: Tensor,
+        adds: bool,
+        counts: Sequence[int],
+        scales: Sequence[float],
+    ) -> list[float]:
+        """For batches of `counts` examples in turn: write `scale` times the gradient to `result`, or add it there.
+
+        Returns the losses.
+        """
         if targets.is_floating_point():
-            wanted = targets.reshape(-1).numpy()
+            wanted = self._no_labels, targets.reshape(-1).numpy()
         else:
-            labels = targets.numpy()
-        scale = self.dtype.type(scale)
-        return self._run(self.whole, model, inputs, result, labels, wanted, len(targets), int(adds), scale)
+            wanted = targets.numpy(), self._no_targets
+        return self._run(self.whole, model, inputs, result, *wanted, counts, adds, scales)
 
     def outputs(self, model: Tensor, inputs: Tensor, count: int) -> Tensor:
         """The outputs [count, n] of the network."""
-        one = self.dtype.type(1)
-        self._run(self.forward, model, inputs, model, self._no_labels, self._no_targets, count, 0, one)
+        self._run(self.forward, model, inputs, model, self._no_labels, self._no_targets, [count], False, [1.0])
         place = self.output
         rows = self.values[place.start : place.start + place.size].reshape(prod(place.shape), -1)
         return torch.from_numpy(rows[:, :count].T.copy())
 
-    def _run(self, operations: Any, model: Tensor, inputs: Tensor, result: Tensor, *rest: Any) -> float:
-        arrays = model.numpy(), result.numpy(), self.values, self.gradients, self.transposed, self.constants
-        return kernels.run(operations, self.tables, arrays, inputs.numpy(), *rest)
+    def _run(
+        self,
+        operations: NDArray[Any],
+        model: Tensor,
+        inputs: Tensor,
+        result: Tensor,
+        labels: NDArray[Any],
+        targets: NDArray[Any],
+        counts: Sequence[int],
+        adds: bool,
+        scales: Sequence[float],
+    ) -> list[float]:
+        arrays = model.numpy(), result.numpy(), self.values, self.gradients, self.scratch, self.constants
+        sizes, factors, losses = np.array(counts), np.array(scales, self.dtype), np.empty(len(counts))
+        kernels.run(operations, self.tables, arrays, inputs.numpy(), labels, targets, sizes, int(adds), factors, losses)
+        return losses.tolist()
 
     def _zeros(self, count: int) -> NDArray[Any]:
         """Aligned to vectors."""
@@ -138,16 +163,20 @@ class Program:
     def _translate(self, layers: Sequence[Layer]) -> Place:
         place = self._place(layers[0].shape, layers)
         self._forward.append(self._operation(kernels.SPREAD, place, result=place))
-        for index, layer in enumerate(layers):
-            module, following = layer.module, layers[index + 1 :]
+        following = list(layers)
+        while following:
+            layer = following.pop(0)
+            module = layer.module
             if type(module) is nn.ReLU:
                 whole = {"right_at": place.start, "size": place.size}
                 self._forward.append(self._operation(kernels.RELU, place, **whole))
                 self._add_backward(self._operation(kernels.RELU_BACK, place, **whole))
             elif type(module) in DROPOUTS:
-                self._dropout(place, layer, layers[index:])
+                self._dropout(place, layer, following)
             elif type(module) in POOLS:
                 place = self._pool(place, self._place(layer.result, following), module)
+            elif self._is_mostly_zero(layer, following):
+                place = self._pooled_convolution(place, layer, following.pop(0), following)
             else:
                 place = self._product(place, layer, following)
         self._backward.append([self._operation(kernels.LOSS, place, result=place)])
@@ -167,11 +196,14 @@ class Program:
         self.masks.append((layer.module, layer.shape))
 
     def _pool(self, source: Place, target: Place, module: Any) -> Place:
+        self._forward.append(self._pooling(kernels.POOL, source, target, module))
+        self._add_backward(self._pooling(kernels.POOL_BACK, source, target, module))
+        return target
+
+    def _pooling(self, kind: int, source: Place, target: Place, module: Any) -> Operation:
         window = pair(module.kernel_size)
         more = {"window_height": window[0], "window_width": window[1], "mean": int(type(module) is nn.AvgPool2d)}
-        for kind, add in ((kernels.POOL, self._forward.append), (kernels.POOL_BACK, self._add_backward)):
-            add(self._operation(kind, target, right=source, result=target, **more))
-        return target
+        return self._operation(kind, target, right=source, result=target, **more)
 
     def _product(self, source: Place, layer: Layer, following: Sequence[Layer]) -> Place:
         """A linear layer, or a convolution, which always writes images."""
@@ -186,46 +218,125 @@ class Program:
             self._multiply(source, target, layer)
         return target
 
+    def _is_mostly_zero(self, layer: Layer, following: Sequence[Layer]) -> bool:
+        """Whether to skip the zeros in the gradient of a layer's outputs: a convolution before max-pooling."""
+        if type(layer.module) is not nn.Conv2d or not following or type(following[0].module) is not nn.MaxPool2d:
+            return False
+        padded = -(-layer.shape[0] // self.lanes) * self.lanes
+        return padded <= layer.shape[0] * prod(pair(following[0].module.kernel_size)) // 2
+
+    def _pooled_convolution(self, source: Place, layer: Layer, pool: Layer, following: Sequence[Layer]) -> Place:
+        image = self._place(layer.result, (), image=True)
+        target = self._place(pool.result, following)
+        self._multiply_forward(source, image, layer)
+        self._forward.append(self._pooling(kernels.POOL, image, target, pool.module))
+        operation = self._pooling(kernels.SPARSE_BACK, image, target, pool.module)
+        operation |= self._channels_last(source, target, layer.module.kernel_size, pair(pool.module.kernel_size))
+        operation |= {"left_at": self._parameters(layer)[0], "inner": int(bool(self._backward))}
+        self._backward.append([operation, *self._bias_back(target, layer)])
+        return target
+
+    def _channels_last(self, source: Place, target: Place, kernel: Any, window: tuple[int, int]) -> Operation:
+        """Sizes, tables and memory for the backward pass of a convolution before max-pooling."""
+        inputs, height, width = source.sizes
+        height, width = height + 2 * source.padding[0], width + 2 * source.padding[1]
+        outputs, rows, columns = target.sizes
+        cells, depth = rows * columns, -(-inputs // self.lanes) * self.lanes
+        weight = prod(kernel) * depth
+        memory = {
+            "images": self.lanes * height * width * depth,
+            "slopes": self.lanes * height * width * depth,
+            "by_output": self.lanes * outputs * 2 * cells,
+            "by_cell": self.lanes * outputs * 2 * cells,
+            "weights": outputs * weight,
+            "sums": outputs * weight,
+            "size": WORD,  # vectors are read beyond the end of what is used
+        }
+        ends = list(itertools.accumulate(memory.values()))
+        self._most = max(self._most, ends[-1])
+        first = np.arange(rows)[:, None] * window[0] * width + np.arange(columns) * window[1]
+        lines = max(1, BAND_BYTES // (window[0] * width * depth * self.dtype.itemsize))
+        return {
+            "taps": self._table(first * depth),
+            "offsets": self._table(np.arange(outputs) * weight),
+            "base_at": source.start,
+            "base_block": source.strides[0],
+            "base_channel": source.strides[1],
+            "count": inputs,
+            "input_height": height,
+            "input_width": width,
+            "kernel_height": kernel[0],
+            "kernel_width": kernel[1],
+            "depth": depth,
+            "image": height * width * depth,
+            "cells": cells,
+            "band": min(WORD, lines * columns),
+        } | dict(zip(memory, [0, *ends], strict=False))
+
+    def _parameters(self, layer: Layer) -> tuple[int, int | None]:
+        """The positions of a layer's weights and of its bias."""
+        prefix = f"{layer.name}." if layer.name else ""
+        return self.slots[f"{prefix}weight"], self.slots.get(f"{prefix}bias")
+
+    def _multiply_forward(self, source: Place, target: Place, layer: Layer) -> tuple[int, int]:
+        """Add the product of a layer to the forward pass. Returns the tables of its inputs and outputs."""
+        weight, bias = self._parameters(layer)
+        taps = _taps(source, None if type(layer.module) is nn.Linear else layer.module.kernel_size)
+        of_inputs, of_outputs = self._table(taps), self._table(np.arange(layer.result[0]) * target.strides[1])
+        base = {"base": kernels.MODEL, "base_at": bias, "base_stride": 1} if bias is not None else _NO_BASE
+        sizes = {"taps": of_inputs, "count": len(taps), "left_row": len(taps), "left_tap": 1, "right_at": source.start}
+        sizes |= {"left": kernels.MODEL, "left_at": weight, "offsets": of_outputs, "rows": layer.result[0], **base}
+        sizes |= self._line(layer)
+        self._forward.append(self._operation(kernels.MULTIPLY, target, right=source, result=target, **sizes))
+        return of_inputs, of_outputs
+
+    def _line(self, layer: Layer) -> Operation:
+        """The sizes of a linear layer, whose blocks are the columns of one line."""
+        return {"blocks": 1, "height": 1, "width": self.blocks} if type(layer.module) is nn.Linear else {}
+
     def _multiply(self, source: Place, target: Place, layer: Layer) -> None:
         linear, outputs = type(layer.module) is nn.Linear, layer.result[0]
-        prefix = f"{layer.name}." if layer.name else ""
-        weight, bias = self.slots[f"{prefix}weight"], self.slots.get(f"{prefix}bias")
-        taps = _taps(source, None if linear else layer.module.kernel_size)
-        inputs = len(taps)
-        of_inputs, of_outputs = self._table(taps), self._table(np.arange(outputs) * target.strides[1])
-        shape = {"blocks": 1, "height": 1, "width": self.blocks} if linear else {}
-        model, begin = {"left": kernels.MODEL, "left_at": weight}, {"right_at": source.start}
-        base = {"base": kernels.MODEL, "base_at": bias, "base_stride": 1} if bias is not None else _NO_BASE
-        sizes = {"taps": of_inputs, "count": inputs, "left_row": inputs, "left_tap": 1}
-        sizes |= {"offsets": of_outputs, "rows": outputs, **shape, **model, **begin, **base}
-        self._forward.append(self._operation(kernels.MULTIPLY, target, right=source, result=target, **sizes))
+        of_inputs, of_outputs = self._multiply_forward(source, target, layer)
+        weight, _ = self._parameters(layer)
+        inputs = prod(layer.module.weight.shape[1:])
         backward: list[Operation] = []
         if self._backward:
             whole = {"result_at": source.start, "size": source.size}
             backward += [] if linear else [self._operation(kernels.CLEAR, source, **whole)]
             sizes = {"taps": of_outputs, "count": outputs, "left_row": 1, "left_tap": inputs, "offsets": of_inputs}
-            sizes |= {"rows": inputs, "former": kernels.KEEP if linear else kernels.ADD, **shape, **model, **_NO_BASE}
+            sizes |= {"rows": inputs, "former": kernels.KEEP if linear else kernels.ADD, **self._line(layer)}
+            sizes |= {"left": kernels.MODEL, "left_at": weight, **_NO_BASE}
             gradient = self._operation(kernels.MULTIPLY, target, right=target, result=source, **sizes, **whole)
             backward.append(gradient | {"right": kernels.GRADIENTS, "result": kernels.GRADIENTS})
         sizes = {"left": kernels.GRADIENTS, "left_at": target.inside, "rows": outputs}
         sizes |= {"result": kernels.RESULT, "result_at": weight, "result_row": inputs, "former": kernels.MOVE}
-        images = sizes | {"offsets": of_outputs, "left_block": target.strides[0], "left_row": target.strides[2]}
         if linear:
             backward += self._outer_product(source, target, inputs, sizes)
         else:
-            self._widest = max(self._widest, target.sizes[2])
-            more = images | {"taps": of_inputs, "count": inputs, **begin}
-            backward.append(self._operation(kernels.CORRELATE, target, right=source, **more))
-        if bias is not None:  # its gradient is the sum of those of the outputs: their products with 1
-            ones = {"right": kernels.CONSTANTS, "right_at": self.lanes, "count": 1, "result_at": bias, "result_row": 1}
-            backward.append(self._operation(kernels.CORRELATE, target, **images | ones | shape))
-        self._backward.append(backward)
+            sizes |= {"offsets": of_outputs, "left_block": target.strides[0], "left_row": target.strides[2]}
+            sizes |= {"taps": of_inputs, "count": inputs, "right_at": source.start}
+            backward.append(self._operation(kernels.CORRELATE, target, right=source, **sizes))
+        self._backward.append([*backward, *self._bias_back(target, layer)])
+
+    def _bias_back(self, target: Place, layer: Layer) -> list[Operation]:
+        """The gradient of a bias is the sum of those of the outputs: their products with 1."""
+        _, bias = self._parameters(layer)
+        if bias is None:
+            return []
+        outputs, height, width = target.sizes
+        line = {"blocks": 1, "height": 1, "width": height * width * self.blocks} if target.flat else {}
+        self._widest = max(self._widest, line.get("width", width))
+        sizes = {"left": kernels.GRADIENTS, "left_at": target.inside, "rows": outputs, "former": kernels.MOVE}
+        sizes |= {"offsets": self._table(np.arange(outputs) * target.strides[1]), "left_block": target.strides[0]}
+        sizes |= {"left_row": target.strides[2], "right": kernels.CONSTANTS, "right_at": self.lanes, "count": 1}
+        sizes |= {"result": kernels.RESULT, "result_at": bias, "result_row": 1, **line}
+        return [self._operation(kernels.CORRELATE, target, **sizes)]
 
     def _outer_product(self, source: Place, target: Place, inputs: int, sizes: Operation) -> list[Operation]:
         """The gradient of a linear layer's weights: columns are inputs, so the inputs are transposed first."""
         padded, examples = -(-inputs // self.lanes) * self.lanes, self.blocks * self.lanes
-        self._longest = max(self._longest, padded)
-        more = {"taps": self._table(np.arange(examples) * padded), "count": examples, "right": kernels.TRANSPOSED}
+        self._most = max(self._most, padded * examples)
+        more = {"taps": self._table(np.arange(examples) * padded), "count": examples, "right": kernels.SCRATCH}
         more |= {
             "offsets": self._table(np.arange(sizes["rows"]) * inputs),
             "left_row": target.strides[3],

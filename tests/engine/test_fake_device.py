@@ -81,12 +81,12 @@ def test_a_forgotten_copy_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_step_that_waits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    descend = Cohort.descend
+    record = Cohort._record
 
-    def waiting(cohort: Cohort, models: Tensor, *arguments: Any) -> None:
-        descend(cohort, models, *arguments)
-        models[0, 0].item()
+    def waiting(cohort: Cohort, losses: Tensor, *arguments: Any) -> None:
+        losses[0].item()
+        record(cohort, losses, *arguments)
 
-    monkeypatch.setattr(Cohort, "descend", waiting)
+    monkeypatch.setattr(Cohort, "_record", waiting)
     few, many = (on_device("vmap", monkeypatch, local_steps=steps)[0] for steps in (2, 5))
     assert few.waits["item"] < many.waits["item"]

@@ -90,11 +90,50 @@ def test_random_networks(network: tuple[nn.Module, tuple[int, ...]], counts: lis
     assert_equal(laconic.classification(network[0]), [examples(count, network[1], 5) for count in counts])
 
 
-@pytest.mark.parametrize("name", ["lenet5", "cnn_mnist", "mlp:200,30", "logistic"])
+@pytest.mark.parametrize("name", ["lenet5", "cnn", "cnn_mnist", "mlp:200,30", "logistic"])
 def test_known_models(name: str) -> None:
     torch.manual_seed(0)
     task = laconic.classification(models.build(name, (1, 28, 28), 10))
     assert_equal(task, [examples(count, (1, 28, 28), 10) for count in (20, 7)], torch.float32)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_pooled_convolutions_with_many_outputs_and_long_lines(bias: bool) -> None:
+    """More than the 64 gradients that fit in a word, both for an output and for a cell; a band is less than a line."""
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(2, 20, 1),
+        nn.ReLU(),
+        nn.Conv2d(20, 70, (2, 4), padding=(1, 0), bias=bias),
+        nn.ReLU(),
+        nn.MaxPool2d((1, 2)),
+        nn.Conv2d(70, 3, (3, 1), padding=1),
+        nn.AvgPool2d((3, 35)),
+        nn.Flatten(),
+        nn.Linear(3 * 2, 5),
+    )
+    assert_equal(laconic.classification(module), [examples(count, (2, 2, 150), 5) for count in (10, 3)])
+
+
+def test_several_steps_in_one_call() -> None:
+    """As single steps, to the bit: clients with batches of other sizes, of more than a slice, or with fewer steps."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(7, 20), nn.ReLU(), nn.Dropout(0.3), nn.Linear(20, 3))
+    task, layout = laconic.classification(module), Layout.of(module)
+    function = make_gradients(task, layout, Numerics(strategy="compiled"), "named", frozen=False)
+    inputs, labels = examples(100, (7,), 3)
+    adjacent = list(zip(inputs.split([30, 30, 30, 10]), labels.split([30, 30, 30, 10]), strict=True))
+    others: list[Batch | None] = [examples(count, (7,), 3) for count in (5, SLICE + 9, 5)]
+    steps = list(zip(adjacent, [*others, None], strict=True))
+    seeds = [lambda row, number=number: 10 * number + row for number in range(4)]
+    rates = [0.1, 0.2, 0.3, 0.4]
+    start = layout.flatten(module).repeat(2, 1)
+    buffers, one, joined = start.new_empty(2, 0), start.clone(), start.clone()
+    losses = [function.descend(one, buffers, *step) for step in zip(steps, seeds, rates, strict=True)]
+    found = function.descend_steps(joined, buffers, steps, seeds, rates)
+    assert torch.equal(one, joined) and not torch.equal(one, start)
+    assert torch.equal(torch.stack(losses).nan_to_num(-1), torch.stack(found).nan_to_num(-1))
+    assert torch.stack(found).isnan().tolist() == [[False, False]] * 3 + [[False, True]]
 
 
 def test_regression() -> None:

@@ -330,6 +330,15 @@ def test_auto_is_a_fixed_rule_from_the_model(name: str, shape: tuple[int, ...], 
     assert resolved(task, batch, "vmap") == "vmap"
 
 
+def test_compiled_is_refused_for_other_networks() -> None:
+    """So `laconic tune` does not measure torch under the name of the compiled kernels."""
+    batch = (torch.randn(2, 8), torch.tensor([0, 1]))
+    plain, other = nn.Linear(8, 3), nn.Sequential(nn.Linear(8, 3), nn.Tanh())
+    assert resolved(laconic.classification(plain), batch, "compiled") == "compiled"
+    with pytest.raises(laconic.ConfigError, match="strategy = 'compiled'"):
+        resolved(laconic.classification(other), batch, "compiled")
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [

@@ -6,6 +6,7 @@ that sends other vectors, or that has several exchanges per round, defines `phas
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform
 
@@ -98,6 +99,7 @@ class Method(Part):
         return (Phase(TRAIN, self.local, self.nominal_gradients, up, down),)
 
     @classmethod
+    @functools.cache
     def shared_states(cls) -> tuple[SharedState, ...]:
         """The shared states that the class and its bases declare."""
         declared = {name: value for kind in reversed(cls.__mro__) for name, value in vars(kind).items()}

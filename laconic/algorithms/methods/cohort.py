@@ -199,12 +199,21 @@ class Cohort:
             result = result.add(models * step.working(models), alpha=self.regularization)
         return result
 
-    def descend(self, models: Tensor, step: Step, rate: float) -> None:
-        """models -= rate * gradients, in place; some strategies do it without storing the gradients."""
+    def descend(self, models: Tensor, steps: Iterable[Step], rate: Callable[[Step], float]) -> None:
+        """models -= rate * gradients in every step, in place; some strategies do it without storing the gradients."""
         if self.regularization:
-            models.sub_(self.gradients(models, step), alpha=rate)
+            for step in steps:
+                models.sub_(self.gradients(models, step), alpha=rate(step))
             return
-        self._record(self._gradients.descend(models, self.buffers, step.batches, self._seed(step), rate), step)
+        remaining = iter(steps)
+        for first in remaining:
+            # As many steps at once as `_batches` gathers.
+            more = GATHERED // max(1, *self._lengths(first)) - 1 if self._gradients.joins_steps else 0
+            group = [first, *itertools.islice(remaining, max(0, more))]
+            batches, seeds, rates = [step.batches for step in group], map(self._seed, group), map(rate, group)
+            losses = self._gradients.descend_steps(models, self.buffers, batches, list(seeds), list(rates))
+            for step, own in zip(group, losses, strict=True):
+                self._record(own, step)
 
     def _seed(self, step: Step) -> Seed:
         purpose = f"{step.purpose}/{step.number}"
@@ -215,7 +224,7 @@ class Cohort:
         self._training.append(training)
 
     def _lengths(self, step: Step) -> list[int]:
-        return [0 if batch is None else len(batch[0]) for batch in step.batches]
+        return [0 if batch is None else batch[0].shape[0] for batch in step.batches]
 
     def _shares(self, step: Step) -> Tensor:
         """[C]: the share of the targets of each client's batch that count."""

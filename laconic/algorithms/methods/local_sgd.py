@@ -14,7 +14,7 @@ from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.methods.base import LocalMethod, method
-from laconic.algorithms.methods.cohort import Cohort
+from laconic.algorithms.methods.cohort import Cohort, Step
 from laconic.algorithms.methods.exchange import TRAIN, UPDATE, Answer, Exchange, Phase, Stream
 from laconic.algorithms.methods.local_optimizers import COUNT, AnyLocalOptimizer, LocalOptimizer
 from laconic.algorithms.methods.received import Received
@@ -66,36 +66,42 @@ class LocalSGD(LocalMethod):
 
     def local(self, cohort: Cohort) -> Tensor | Answer:
         models, state = cohort.start(), self._state(cohort)
-        for step in self.steps(cohort):
-            rate = self.rate(cohort.round) * self.step_schedule.factor(step.number)
-            if self.local_optimizer.plain and not self.proximal and self.clip_norm is None:
-                cohort.descend(models, step, rate)
-                continue
-            gradients, working = self.gradients(cohort, models, step), step.working(models)
-            if self.proximal:
-                # A client that has finished must not move.
-                gradients.add_((models - cohort.models) * working, alpha=self.proximal)
-            if self.local_optimizer.plain:
-                models.sub_(gradients, alpha=rate)
-            else:
-                self.local_optimizer.step(models, gradients, rate, state, working)
+
+        def rate(step: Step) -> float:
+            return self.rate(cohort.round) * self.step_schedule.factor(step.number)
+
+        if self.local_optimizer.plain and not self.proximal and self.clip_norm is None:
+            cohort.descend(models, self.steps(cohort), rate)
+        else:
+            for step in self.steps(cohort):
+                self._step(cohort, models, step, rate(step), state)
         updates = models.sub_(cohort.models)
         if self._kept:
             cohort.kept = state
         return Answer(updates, **{name: state[name] for name in self._averaged}) if self._averaged else updates
 
+    def _step(self, cohort: Cohort, models: Tensor, step: Step, rate: float, state: State) -> None:
+        gradients, working = self.gradients(cohort, models, step), step.working(models)
+        if self.proximal:
+            # A client that has finished must not move.
+            gradients.add_((models - cohort.models) * working, alpha=self.proximal)
+        if self.local_optimizer.plain:
+            models.sub_(gradients, alpha=rate)
+        else:
+            self.local_optimizer.step(models, gradients, rate, state, working)
+
     def _state(self, cohort: Cohort) -> State:
         """The state of the local optimizer at the start of the round."""
-        zeros = torch.zeros_like(cohort.models)
-        state: State = dict.fromkeys(self.local_optimizer.vectors, zeros)
-        count = zeros.new_zeros(len(cohort.clients), 1)
+        names = self.local_optimizer.vectors
+        state: State = dict.fromkeys(names, torch.zeros_like(cohort.models)) if names else {}
+        count = cohort.models.new_zeros(len(cohort.clients), 1)
         if self._averaged:
             state |= {name: getattr(cohort.received, name) for name in self._averaged}
             # The mean is that of clients that have taken part since round 0.
             count = count.new_tensor([[cohort.round * self.step_count(size)] for size in cohort.sizes])
         if self._kept:
             state |= {name: cohort.stacked(name) for name in self.local_optimizer.vectors}
-            count = torch.stack([known.get(COUNT, torch.zeros(1)) for known in cohort.states]).to(zeros)
+            count = torch.stack([known.get(COUNT, torch.zeros(1)) for known in cohort.states]).to(count)
         return state | {COUNT: count}
 
     def phases(self, uplink: Uplink) -> tuple[Phase, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from laconic.compression.compressors.base import Compressor
 from laconic.compression.compressors.dense import Dense
 from laconic.compression.compressors.spelling import parse_compressor, split_granularity
-from laconic.compression.groups import group_bounds
+from laconic.compression.groups import group_bounds, spans
 from laconic.compression.packet import Body
 from laconic.core.layout import Layout
 
@@ -63,8 +63,7 @@ class GroupedCompressor:
         return positions + self.compressor.value_bits(count, len(sizes))
 
     def _sizes(self, layout: Layout) -> list[int]:
-        sizes: list[int] = np.diff(group_bounds(layout, self.granularity)).tolist()
-        return sizes
+        return [stop - start for start, stop in spans(group_bounds(layout, self.granularity))]
 
     def __str__(self) -> str:
         return f"{self.compressor}@{self.granularity}"
