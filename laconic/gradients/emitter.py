@@ -63,26 +63,33 @@ class Emitter:
         return array
 
     def times(self, one: Any, other: Any) -> Any:
+        """The product of two indices."""
         return self.builder.mul(constant(one), constant(other))
 
     def plus(self, one: Any, other: Any) -> Any:
+        """The sum of two indices."""
         return self.builder.add(constant(one), constant(other))
 
     def load(self, address: Any) -> Any:
+        """A vector in memory."""
         return self.builder.load(self.builder.bitcast(address, self.vector.as_pointer()), align=4)
 
     def store(self, value: Any, address: Any) -> None:
+        """Write a vector to memory."""
         self.builder.store(value, self.builder.bitcast(address, self.vector.as_pointer()), align=4)
 
     def splat(self, scalar: Any) -> Any:
+        """A vector whose lanes all hold the scalar."""
         vector = ir.Constant(ir.VectorType(scalar.type, self.lanes), ir.Undefined)
         one = self.builder.insert_element(vector, scalar, ir.Constant(LANE, 0))
         return self.shuffle(one, one, [0] * self.lanes)
 
     def shuffle(self, one: Any, other: Any, order: list[int]) -> Any:
+        """Lanes of two vectors, counted through both, in this order."""
         return self.builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(LANE, len(order)), order))
 
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
+        """a b + c, rounded once."""
         return self._call("llvm.fma", self.vector, [a, b, c])
 
     def masked_load(self, address: Any, mask: Any, other: Any) -> Any:
@@ -91,6 +98,7 @@ class Emitter:
         return self._call("llvm.masked.load", self.vector, [pointer, ir.Constant(LANE, 4), mask, other], ".p0")
 
     def masked_store(self, value: Any, address: Any, mask: Any) -> None:
+        """Write the lanes where the mask is 1."""
         pointer = self.builder.bitcast(address, self.vector.as_pointer())
         self._call("llvm.masked.store", ir.VoidType(), [value, pointer, ir.Constant(LANE, 4), mask], ".p0")
 
@@ -122,6 +130,7 @@ class Emitter:
 
     @contextmanager
     def loop(self, count: Any) -> Iterator[Any]:
+        """A loop over 0, 1, …, count - 1."""
         with _cgutils.for_range(self.builder, count, intp=INDEX) as found:
             yield found.index
 

@@ -314,7 +314,7 @@ def live_through(uplink: str, downlink: str, history: list[tuple[list[str], bool
 NO_LIMIT = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
-@settings(max_examples=150, **NO_LIMIT)
+@settings(max_examples=100, **NO_LIMIT)
 @given(st.sampled_from(list(UPLINKS)), st.sampled_from(list(DOWNLINKS)), HISTORY)
 def test_nothing_is_lost_or_doubled(uplink: str, downlink: str, history: list[tuple[list[str], bool]]) -> None:
     live_through(uplink, downlink, history)

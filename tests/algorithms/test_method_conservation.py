@@ -244,7 +244,7 @@ def live_through(method: str, uplink: str, downlink: str, history: list[tuple[li
     return world
 
 
-@settings(max_examples=150, **NO_LIMIT)
+@settings(max_examples=100, **NO_LIMIT)
 @given(*COMBINATIONS, HISTORY)
 def test_both_sides_agree(method: str, uplink: str, downlink: str, history: list) -> None:
     live_through(method, uplink, downlink, history)

@@ -242,7 +242,10 @@ def test_a_ranking_needs_what_it_ranks_by(forked) -> None:
 
 
 BAD = {
-    "a misspelled compressor": (["--compressor", "topk:1/64"], ["'topk'", "did you mean 'top_k'?", "heavy_sign"]),
+    "a misspelled compressor": (
+        ["--compressor", "topk:1/64"],
+        ["'topk'", "did you mean 'top_k'?", "choose-a-compressor"],
+    ),
     "a ratio above one": (["--compressor", "top_k:2"], ["ratio = 2", "less than or equal to 1"]),
     "a ratio of zero": (["--compressor", "top_k:0"], ["ratio = 0", "greater than 0"]),
     "a ratio that is no number": (["--compressor", "top_k:few"], ["'few'", "1/64"]),

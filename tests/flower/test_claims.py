@@ -89,7 +89,9 @@ def test_the_number_of_examples_has_a_limit(tmp_path, caplog):
     grid = federation(tmp_path)
     saying(grid, 101, ("query",), examples=2**52)
     result = run(grid, tmp_path, "fed_avg", rounds=1, first=2)
-    assert "node 101 cannot take part: examples: 4503599627370496 examples; most-examples = 4294967296" in caplog.text
+    assert (
+        "node 101 cannot take part: examples: 4,503,599,627,370,496 examples; most-examples = 4294967296" in caplog.text
+    )
     assert result.history[-1]["participants"] == 2
 
 

@@ -263,7 +263,7 @@ def test_a_node_that_says_it_has_far_too_much_is_turned_away(tmp_path, caplog):
     grid.add(102, partial(client_app, "logistic", own), partition_id=2, state=str(tmp_path / "nodes"))
     with caplog.at_level(logging.INFO, logger="flwr.laconic"):
         result = run(grid, tmp_path, "fed_avg", weighting="size", first=2, most_examples=900)
-    assert "node 102 cannot take part: examples: 1000 examples; most-examples = 900" in caplog.text
+    assert "node 102 cannot take part: examples: 1,000 examples; most-examples = 900" in caplog.text
     assert [record["participants"] for record in result.history] == [2] * 3
 
 

@@ -14,8 +14,10 @@ AVX2 = "+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2,+lzcnt"
 
 @pytest.mark.parametrize(
     ("name", "features", "folder", "expected"),
-    [("haswell", AVX2, "cache", 32), (None, None, "file/cache", None)],
-    ids=["AVX2", "no cache"],
+    [
+        pytest.param("haswell", AVX2, "cache", 32, id="AVX2", marks=pytest.mark.long),
+        pytest.param(None, None, "file/cache", None, id="no cache"),
+    ],
 )
 def test_the_kernels_agree_with_torch(
     tmp_path: Path, name: str | None, features: str | None, folder: str, expected: int | None

@@ -238,7 +238,7 @@ def test_early_stopping(metric: str, settings: dict, values: list, rounds: int) 
     assert len(result.history) == rounds
     if rounds < len(values):
         assert result.stopped is not None and result.stopped.startswith(f"{metric} has not improved")
-        assert f"in {settings['patience']} evaluations" in result.stopped
+        assert f"in {settings['patience']} evaluation" in result.stopped
 
 
 def test_early_stopping_goes_on_counting_when_a_run_is_resumed(tmp_path: Path) -> None:
