@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {"local_optimizer": "adamw", "local_lr": 0.003, "loca
 
 
 def gpt() -> tuple[Any, Any]:
-    """A transformer of two layers on the ten largest roles of Shakespeare."""
+    """A transformer of two layers on ten roles of Shakespeare."""
     return "gpt:2x64", laconic.data.load("tinyshakespeare", partition="natural", clients=10)
 
 
