@@ -124,7 +124,7 @@ def test_a_name_like_no_other_has_the_list() -> None:
     with pytest.raises(ConfigError, match=r"^unknown algorithm 'xyz': allowed: bvr_l_sgd, diana, "):
         laconic.simulate("xyz", Net, clients(), rounds=1)
     with pytest.raises(
-        ConfigError, match=r"^unknown data set 'digts': did you mean 'digits'[?] `laconic datasets` lists"
+        ConfigError, match=r"^unknown data set 'digts': did you mean 'digits'[?] `laconic datasets` lists all$"
     ):
         laconic.data.load("digts")
 

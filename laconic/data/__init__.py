@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from laconic.core.errors import ConfigError, unknown_name
+from laconic.core.errors import ConfigError, suggestion, unknown_name
 from laconic.core.randomness import Draw, Randomness
 from laconic.data.arrays import from_arrays
 from laconic.data.augmentation import Augmentation, RandomCrop, RandomFlip, augment, parse_augmentation
@@ -114,6 +114,8 @@ def _own_reader(name: str) -> Callable[..., ClientData]:
             "that file: --dataset clients.py; see docs/guides/own-data-and-model.md"
         )
     unknown = unknown_name("data set", name, SOURCES, listed="`laconic datasets`")
+    if suggestion(name, SOURCES):
+        raise unknown
     raise ConfigError(
         f"{unknown}; data that a program or a Flower app passed as an object cannot be loaded by its name"
     )
