@@ -43,10 +43,12 @@ def complaints() -> dict[str, set[int]]:
     return found
 
 
+@pytest.mark.xdist_group("mypy")
 def test_mypy_accepts_correct_calls(complaints: dict[str, set[int]]) -> None:
     assert complaints["correct_calls.py"] == set()
 
 
+@pytest.mark.xdist_group("mypy")
 def test_mypy_reports_every_wrong_line(complaints: dict[str, set[int]]) -> None:
     lines = (HERE / "wrong_calls.py").read_text().splitlines()
     calls = {number for number, line in enumerate(lines, 1) if line.startswith(("    laconic.", "    server_app("))}
