@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.methods.exchange import BUFFERS, CONFIRM, MODEL, Exchange, Phase, PhaseTable
@@ -37,14 +38,18 @@ class SentInstruction:
 
 @dataclass(frozen=True)
 class CodedVector:
-    """A vector as it was sent: the sum of some bodies. It takes as much memory as on the network."""
+    """A vector as it was sent: the sum of some bodies. Until it is decoded, it takes as much memory as on the network."""
 
     bodies: tuple[Body, ...]
     stream: str
     layout: Layout
 
-    def decode(self) -> Payload:
-        """The vector; `PacketError` if a body is invalid."""
+    @cached_property
+    def payload(self) -> Payload:
+        """The vector, decoded once; `PacketError` if a body is invalid."""
+        return self._decode()
+
+    def _decode(self) -> Payload:
         if self.stream == BUFFERS:
             return decode_dense(self.bodies[0], self.layout.buffer_size, self.layout.dtype)
         payload: Payload = decode_body(self.bodies[0], self.layout)
@@ -54,8 +59,11 @@ class CodedVector:
 
     def norm(self) -> float:
         """The 2-norm, from the coded form where possible; `PacketError` if a body is invalid."""
+        if "payload" in vars(self):
+            return self.payload.norm()
         if self.stream == BUFFERS or len(self.bodies) > 1:
-            return self.decode().norm()
+            # Not kept: the replies of a whole round may wait.
+            return self._decode().norm()
         return body_norm(self.bodies[0], self.layout)
 
 
@@ -64,8 +72,8 @@ class ValidReply:
     """A reply that passed every check and may be used."""
 
     packets: dict[str, Packet]
-    vectors: Mapping[str, CodedVector | Payload]
-    """Its vectors by stream: coded while the reply waits, decoded if it is used at once."""
+    vectors: Mapping[str, CodedVector]
+    """Its vectors by stream."""
     uplink_state: State
     """The server's new uplink state for the client."""
     norms: Mapping[str, float]

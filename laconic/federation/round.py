@@ -7,7 +7,7 @@ engine delivers the messages.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from statistics import median
 
@@ -18,7 +18,7 @@ from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import BroadcastModel
 from laconic.algorithms.methods.exchange import BASE, BUFFERS, CONFIRM, MEAN, MODEL, UPDATE, Exchange, Phase, Stream
 from laconic.algorithms.methods.received import Received
-from laconic.compression import DENSE, Codec, Payload, decode_body, encode_dense, encode_exactly
+from laconic.compression import DENSE, Codec, decode_body, encode_dense, encode_exactly
 from laconic.compression.packet import Body, Flag, Packet
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.randomness import GLOBAL, Draw
@@ -28,7 +28,6 @@ from laconic.federation.ledger import RoundCosts
 from laconic.federation.messages import Instruction, MalformedReply, Probe, Reply
 from laconic.federation.policy import ExchangeReport, Outcome, Refusal
 from laconic.federation.replies import (
-    CodedVector,
     SentInstruction,
     ValidReply,
     check_counts,
@@ -220,15 +219,15 @@ class Round:
         if self.server.weighting == "size" and reply.examples != size:
             raise PacketError("examples", f"client {reply.client} has {size} examples, but reports {reply.examples}")
         check_counts(reply, phase, size)
-        # Either branch reads the vectors to the end, so invalid ones are refused here.
-        vectors: Mapping[str, CodedVector | Payload] = coded
+        # Decoding, or else the norm, reads the vectors to the end, so invalid ones are refused here.
         if not self._waits:
-            vectors = {name: vector.decode() for name, vector in coded.items()}
+            for vector in coded.values():
+                _ = vector.payload
         norms: dict[str, float] = {}
         if self._waits or self.server.defenses.needs_norms():
             first = not self.server.clients.sequences[reply.client] or Flag.RESET in flags
-            norms = {kind_of(phase.name, name, first=first): vector.norm() for name, vector in vectors.items()}
-        return ValidReply(packets, vectors, uplink_state, norms)
+            norms = {kind_of(phase.name, name, first=first): vector.norm() for name, vector in coded.items()}
+        return ValidReply(packets, coded, uplink_state, norms)
 
     def _expected(self, phase: Phase) -> set[str]:
         """The streams of a reply."""
@@ -245,8 +244,7 @@ class Round:
         """Aggregate a valid reply, with its update scaled by `factor`."""
         weight = self.server.weight(reply.client)
         for stream, vector in valid.vectors.items():
-            payload = vector.decode() if isinstance(vector, CodedVector) else vector
-            self.received.add(stream, payload, weight, factor if stream == MODEL else 1.0)
+            self.received.add(stream, vector.payload, weight, factor if stream == MODEL else 1.0)
         self.costs.clipped += factor < 1
         # A client that claims again and again to have lost its state must not raise the limit for first vectors.
         self.server.norms.add({} if valid.started_over else valid.norms)
@@ -360,16 +358,16 @@ class Round:
         self, client: int, sent: SentInstruction, valid: ValidReply, work: float, factor: float
     ) -> None:
         server, vector = self.server, valid.vectors.get(MODEL)
-        if server.defenses.refuse != "auto" or not isinstance(vector, CodedVector):
+        if server.defenses.refuse != "auto" or vector is None:
             return
         difference = None
         for shared in self.method.shared_states():
-            if isinstance(change := valid.vectors.get(shared.name), CodedVector):
-                difference = shared.rate(self.method, self.layout) * change.decode().dense()
+            if (change := valid.vectors.get(shared.name)) is not None:
+                difference = shared.rate(self.method, self.layout) * change.payload.dense()
         server.directions.check(
             sent.phase.name,
             client,
-            vector.decode().dense(),
+            vector.payload.dense(),
             server.model,
             weight=factor * server.weight(client),
             work=work,

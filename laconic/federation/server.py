@@ -81,6 +81,8 @@ class Server:
         """The largest weight of a client, as a multiple of the median client's. None: nodes are trusted with their sizes."""
         self.secret = randomness
         """Draws the participants and the privacy noise. With differential privacy clients must not know its seed."""
+        self.direction_secret = randomness
+        """Draws the signs of the direction filter. Clients that know them can deceive the filter."""
         self.incarnation = 0
         """The number of restarts of a deployed server. It identifies replies to rounds that a crash rolled back."""
         self.rounds_are_durable = True
@@ -107,7 +109,13 @@ class Server:
         self.optimizer_state = algorithm.optimizer.init(model)
         self.downlink_state = algorithm.downlink.init(model)
         self.norms = UpdateNormFilter(self.defenses)
-        self.directions = DirectionFilter(self.randomness)
+        self.directions = DirectionFilter(self.direction_secret)
+
+    def hide(self, secret: Randomness, *, participants_and_noise: bool) -> None:
+        """Draw from a secret what clients must not know: the direction filter's signs, and with privacy more."""
+        self.direction_secret, self.directions.randomness = secret, secret
+        if participants_and_noise:
+            self.secret = secret
 
     def _redraw(self) -> None:
         """Draw another subspace around the current model. Memories, mirrors, moments and control variates start anew."""

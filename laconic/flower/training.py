@@ -128,9 +128,7 @@ class FederatedTraining(Training):
 
     def _set_secret(self, secret: int) -> None:
         self._secret = secret
-        self.server.directions.randomness = Randomness(secret)
-        if self.privacy is not None:
-            self.server.secret = Randomness(secret)
+        self.server.hide(Randomness(secret), participants_and_noise=self.privacy is not None)
 
     def _round(self) -> Round:
         """Run a round. Without a valid reply it is drawn anew, with exponential backoff, until there is one."""

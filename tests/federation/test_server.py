@@ -24,6 +24,7 @@ from laconic.federation.messages import Instruction, MalformedReply, Reply
 from laconic.federation.policy import Outcome
 from laconic.federation.round import Round
 from laconic.federation.server import Server
+from laconic.federation.settings import Defenses
 from tests.federation.rounds import NoEngine, begin, refusal
 
 SIZES = (3, 1, 4, 2)
@@ -223,13 +224,16 @@ class Unordered(NoEngine):
     in_order = False
 
 
-def test_replies_in_any_order_give_the_same_sum_and_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("refuse", [None, "auto"])
+def test_replies_in_any_order_give_the_same_sum_and_are_decoded_once(
+    monkeypatch: pytest.MonkeyPatch, refuse: str | None
+) -> None:
     decoded = []
     once = replies.decode_body
     monkeypatch.setattr(replies, "decode_body", lambda *each: decoded.append(1) or once(*each))
     servers = []
     for order in (1, -1):
-        server = make_server(quorum=0.5)
+        server = make_server(quorum=0.5, defenses=Defenses(refuse=refuse))
         round, instructions = begin(server, Unordered())
         updates = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)) * 1e3
         for instruction in instructions[::order]:

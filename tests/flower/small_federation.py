@@ -23,24 +23,24 @@ class PowerCut(Exception):
     """The server stops here."""
 
 
-def federation(folder: Path, nodes=range(CLIENTS)) -> LoopbackGrid:
+def federation(folder: Path, nodes=range(CLIENTS), model="logistic") -> LoopbackGrid:
     grid = LoopbackGrid()
     for client in nodes:
-        add(grid, folder, client)
+        add(grid, folder, client, model)
     return grid
 
 
-def add(grid: LoopbackGrid, folder: Path, client: int) -> None:
-    grid.add(100 + client, partial(client_app, "logistic", "digits"), partition_id=client, state=str(folder / "nodes"))
+def add(grid: LoopbackGrid, folder: Path, client: int, model="logistic") -> None:
+    grid.add(100 + client, partial(client_app, model, "digits"), partition_id=client, state=str(folder / "nodes"))
 
 
 def data():
     return laconic.data.load("digits", clients=CLIENTS, seed=SETTINGS["seed"])
 
 
-def run(grid: LoopbackGrid, folder: Path, algorithm="fed_cams", **settings):
+def run(grid: LoopbackGrid, folder: Path, algorithm="fed_cams", model="logistic", **settings):
     own = {"clients": CLIENTS, "out": str(folder / "run"), "deadline": 0.5, "strategy": "loop"}
-    return serve(grid, algorithm, "logistic", "digits", own | SETTINGS | settings)
+    return serve(grid, algorithm, model, "digits", own | SETTINGS | settings)
 
 
 def simulated(label: str, dtype="float32", **settings):

@@ -50,21 +50,27 @@ def test_noise_and_participants_are_a_secret_of_the_server(tmp_path):
     assert third.model_sha256 == fourth.model_sha256
 
 
-def test_the_signs_of_the_direction_filter_are_a_secret_of_the_server(tmp_path):
+@pytest.mark.parametrize(
+    ("model", "space", "rounds"),
+    [("logistic", {}, 2), ("mlp:64", {"subspace": 0.25, "subspace_every": 3}, 4)],
+    ids=["whole", "in the second of two subspaces"],
+)
+def test_the_signs_of_the_direction_filter_are_a_secret_of_the_server(tmp_path, model, space, rounds):
     """A client that knows them can deceive the filter. They outlive the server, since it keeps projections."""
 
     def kept(folder: str, rounds: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The projections of each client's last update and its model, and the weights of the run."""
-        result = run(federation(tmp_path / folder), tmp_path / folder, "fed_avg", rounds=rounds)
+        grid = federation(tmp_path / folder, model=model)
+        result = run(grid, tmp_path / folder, "fed_avg", model, rounds=rounds, **space)
         tensors, _ = load_tensors(tmp_path / folder / "run" / "checkpoint.safetensors")
         (rows,) = [value for name, value in tensors.items() if name.endswith("directions/train/rows")]
         return rows[:, -SIZE:], laconic.Layout.of(result.model).flatten(result.model)
 
-    (one, first), (two, second) = kept("one", 2), kept("two", 2)
+    (one, first), (two, second) = kept("one", rounds), kept("two", rounds)
     assert torch.equal(first, second)
     assert not torch.equal(one, two)
     shutil.copytree(tmp_path / "one", tmp_path / "three")
-    (one, first), (three, _), (two, second) = kept("one", 3), kept("three", 3), kept("two", 3)
+    (one, first), (three, _), (two, second) = (kept(folder, rounds + 1) for folder in ("one", "three", "two"))
     assert torch.equal(first, second)
     assert torch.equal(one, three), "a restarted server has the same signs"
     assert not torch.equal(one, two)
