@@ -56,6 +56,8 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "lazy": {"uplink": laconic.Lazy(constant=1.0)},
     "lazy with memory": {"uplink": laconic.Lazy("sign", constant=1.0, memory=True)},
     "shifted": {"uplink": laconic.Shifted("sign")},
+    "lag": {"uplink": laconic.LAG(weight=100.0)},
+    "lag with memory": {"uplink": laconic.LAG("sign", weight=100.0, memory=True)},
     "accelerated": {"uplink": laconic.Accelerated(constant=1.0)},
     "accelerated with memory": {"uplink": laconic.Accelerated("top_k:1/8", constant=1.0, memory=True)},
 }

@@ -13,6 +13,7 @@ from laconic.core.part import BOUNDED, SLOTS, STATEFUL, UNSTATED, stated_sensiti
 from laconic.federation.defenses import NoisyMean
 from laconic.federation.update_norms import NormLimits
 from tests.federation.rounds import begin
+from laconic.core.part import SLOTS
 from tests.federation.scripted import ACCEPTED, CANARY, CLIENTS, CLIP, Scripted, noisy_sums, private, pulled, steady
 
 OTHERS = [client for client in range(CLIENTS) if client != CANARY]
@@ -41,6 +42,12 @@ def test_one_client_moves_a_sum_by_at_most_the_clip(name: str, script) -> None:
     """With the drawn number of participants in the threshold, ten others changed with the canary: several times the clip."""
     for samples in ([OTHERS], [[CANARY, *OTHERS], OTHERS[::2]]):
         assert change(ACCEPTED[name], script, samples) <= 1 + 1e-4
+
+
+def test_every_uplink_that_states_its_sensitivity_is_audited() -> None:
+    ours = {uplink for uplink in SLOTS["uplink"].values() if uplink.__module__.startswith("laconic.")}
+    audited = {type(parts.get("uplink", laconic.DenseUplink())) for parts in ACCEPTED.values()}
+    assert {uplink for uplink in ours if uplink.sensitivity is not None} == audited
 
 
 @pytest.mark.parametrize("name", DOWNLINKS)
