@@ -13,7 +13,6 @@ from laconic.core.part import BOUNDED, SLOTS, STATEFUL, UNSTATED, stated_sensiti
 from laconic.federation.defenses import NoisyMean
 from laconic.federation.update_norms import NormLimits
 from tests.federation.rounds import begin
-from laconic.core.part import SLOTS
 from tests.federation.scripted import ACCEPTED, CANARY, CLIENTS, CLIP, Scripted, noisy_sums, private, pulled, steady
 
 OTHERS = [client for client in range(CLIENTS) if client != CANARY]
