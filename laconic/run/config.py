@@ -115,7 +115,8 @@ def load_config(path: Path | None, *layers: Mapping[str, Any]) -> RunConfig:
     """Read a config file and override it with layers of options, "key" or "slot.parameter". The last layer wins.
 
     Code that the layers name is trusted. Code that only the file names raises `UntrustedCode`, unless it was allowed by
-    `trust`. Values are validated before any code runs. User files run before parts are resolved: they register parts.
+    `trust`. Values are validated before any code runs. User files run before parts are resolved, since they register parts;
+    an unknown key may be a parameter of such a part, so it is refused only afterward.
     """
     file = _read(path) if path else {}
     if "local_steps" in file and "local_epochs" in file:
