@@ -133,7 +133,7 @@ class FederatedTraining(Training):
             self.server.secret = Randomness(secret)
 
     def _round(self) -> Round:
-        """Run a round. Without a valid reply it is drawn anew, with exponential backoff, until there is one."""
+        """Run a round. Without a valid reply it is drawn again, with exponential backoff, until there is one."""
         wasted, rest = Ledger(), SHORTEST_REST
         while True:
             self.presence.wait_for_nodes()
