@@ -28,7 +28,7 @@ class RoundContext:
 
     @property
     def starts(self) -> bool:
-        """Whether all states start anew in this round."""
+        """Whether all states are reset in this round."""
         return self.layout.starts(self.round)
 
     def generator(self, purpose: str) -> np.random.Generator:

@@ -346,7 +346,7 @@ def ef21_bc(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def diana(**parameters: Unpack[Changes]) -> Algorithm:
-    """Quantized differences to a shift: of gradients, unbiased, with a shift that both sides know.
+    """Quantized differences from a shift: of gradients, unbiased, with a shift that both sides know.
 
     Mishchenko et al., 2019, Algorithm 1.
     """

@@ -201,7 +201,7 @@ def _write_numbers(numbers: Sequence[float], writer: BodyWriter) -> None:
 
 
 def _write_levels(levels: NDArray[Any], bits: int | None, writer: BodyWriter) -> None:
-    """Write levels as symbols, their differences to the lowest level."""
+    """Write levels as symbols, their differences from the lowest level."""
     if not len(levels):
         return
     if not np.isfinite([levels.min(), levels.max()]).all():

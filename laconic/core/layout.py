@@ -100,11 +100,11 @@ class Layout:
 
     @property
     def period(self) -> int:
-        """The number of the current subspace; 0 unless subspaces are drawn anew."""
+        """The number of the current subspace; 0 unless subspaces are redrawn."""
         return 0
 
     def starts(self, round: int) -> bool:
-        """Whether all states start anew in this round: in the first one, and where a subspace is drawn."""
+        """Whether all states are reset in this round: in the first one, and where a subspace is drawn."""
         return round == 0
 
     def for_round(self, round: int) -> Layout:

@@ -3,7 +3,7 @@
 P follows from the seed, so no one sends it. Its columns are orthonormal: a step of z moves w by the projection of the step
 that full training would make. Li et al., "Measuring the intrinsic dimension of objective landscapes", ICLR 2018.
 
-With `every` P is drawn anew every so many rounds: base becomes the current w, and z starts at 0 again. So training searches
+With `every` P is redrawn every so many rounds: base becomes the current w, and z starts at 0 again. So training searches
 the whole space in the long run. Both sides compute the new base from the last z of the period before.
 """
 
@@ -39,7 +39,7 @@ class Subspace(Layout):
     """The layout of w."""
     seed: int = field(kw_only=True)
     every: int | None = field(kw_only=True)
-    """The number of rounds after which P is drawn anew; None: never."""
+    """The number of rounds after which P is redrawn; None: never."""
     number: int = field(kw_only=True, default=0)
     """The number of the period."""
     weights: Tensor = field(kw_only=True, compare=False, repr=False)

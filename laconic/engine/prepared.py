@@ -75,7 +75,7 @@ def prepare(
 
     Args:
         subspace: The share of the numbers that are trained, in a random subspace that follows from `seed`. None: all.
-        every: The number of rounds after which the subspace is drawn anew. None: never.
+        every: The number of rounds after which the subspace is redrawn. None: never.
     """
     dtype: torch.dtype = getattr(torch, numerics.state_dtype)
     task = task.to(device, dtype)

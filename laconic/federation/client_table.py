@@ -75,7 +75,7 @@ class ClientTable:
         self.pending.confirm(client)
 
     def renew(self) -> None:
-        """Start anew in another subspace: the states of the links are empty, and every client has the first model."""
+        """Start over in another subspace: the states of the links are empty, and every client has the first model."""
         self.versions[:] = 0
         self.pending = PendingBroadcasts()
         for client in range(len(self.sequences)):

@@ -11,7 +11,7 @@ from laconic.federation.settings import AnySampling
 
 
 def of_attempt(purpose: str, attempt: int) -> str:
-    """The name of a round's draw. A round that is repeated is drawn anew: every attempt but the first has its own name.
+    """The name of a round's draw. A round that is repeated is drawn again: every attempt but the first has its own name.
 
     >>> of_attempt("participants", 0), of_attempt("participants", 2)
     ('participants', 'participants/attempt 2')

@@ -118,7 +118,7 @@ class Server:
             self.secret = secret
 
     def _redraw(self) -> None:
-        """Draw another subspace around the current model. Memories, mirrors, moments and control variates start anew."""
+        """Draw another subspace around the current model. Memories, mirrors, moments and control variates are reset."""
         assert isinstance(self.layout, Subspace)
         most = (self.layout.full.size - 1) // self.layout.size
         self._last_models = [*self._last_models, self.model][-most:]

@@ -24,7 +24,7 @@ OUTLIER = 5.0
 CLIPPED_OUTLIER = 10.0
 """The same where updates are clipped, which bounds attackers too, once the norms of earlier updates are known."""
 OTHER_OUTLIER = 20.0
-"""The same for other vectors. Most are differences to a shared state, which are large if a client was away for long."""
+"""The same for other vectors. Most are differences from a shared state, which are large if a client was away for long."""
 EXPLODING = 100.0
 """Above this multiple, of the round's median or that of recent norms, an update is no mere outlier."""
 ENOUGH = 5
@@ -148,7 +148,7 @@ class UpdateNormFilter:
 
 
 def kind_of(phase: str, stream: str, *, first: bool) -> str:
-    """The kind of a vector. A client's first difference to a shared state is the whole state, so it is another kind."""
+    """The kind of a vector. A client's first difference from a shared state is the whole state, so it is another kind."""
     return f"{'first' if first and stream not in (MODEL, BUFFERS) else phase}/{stream}"
 
 

@@ -170,7 +170,7 @@ class Node:
             )
         algorithm = plan.algorithm() if self._algorithm is None else self._algorithm.resolve()
         spec = ClientSpec(algorithm, prepared, data, plan.seed, frozen_buffers=plan.buffers == "frozen", chunk=1)
-        # Where subspaces are drawn anew, models to evaluate arrive whole.
+        # Where subspaces are redrawn, models to evaluate arrive whole.
         evaluated = layout if plan.subspace_every is None else layout.full
         return Trainer(spec.engine(store, threads=1), data, client, evaluated, buffers)
 

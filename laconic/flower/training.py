@@ -131,7 +131,7 @@ class FederatedTraining(Training):
         self.server.hide(Randomness(secret), participants_and_noise=self.privacy is not None)
 
     def _round(self) -> Round:
-        """Run a round. Without a valid reply it is drawn anew, with exponential backoff, until there is one."""
+        """Run a round. Without a valid reply it is drawn again, with exponential backoff, until there is one."""
         wasted, rest = Ledger(), SHORTEST_REST
         while True:
             self.presence.wait_for_nodes()

@@ -33,7 +33,7 @@ class Gradients(ABC):
         """The gradients [C, d] and the losses [C]."""
 
     def at(self, layout: Layout) -> Gradients:
-        """The same gradients for the layout of a round, which differs where subspaces are drawn anew."""
+        """The same gradients for the layout of a round, which differs where subspaces are redrawn."""
         return self
 
     def descend(

@@ -210,8 +210,8 @@ class Claim:
 
     def _what(self, other: str) -> str:
         if isinstance(self.others, float):
-            return f"difference to {self.factor * self.others:g}:"
-        return "difference" if self.factor == 1 else f"difference to {self.factor:g} times {other}:"
+            return f"difference from {self.factor * self.others:g}:"
+        return "difference" if self.factor == 1 else f"difference from {self.factor:g} times {other}:"
 
     def _differences(
         self, results: Results, seeds: Sequence[int], one: str, other: str
@@ -265,7 +265,7 @@ class MoreOften:
         """Compare the share of evaluations, in %, with half of them."""
         shares = {seed: self._share(results[self.one][seed], results[self.other][seed]) for seed in seeds}
         differences = {seed: (share - 50, share - 50) for seed, share in shares.items()}
-        return [Comparison(self.one, differences, float_info.min, inf, "difference to 50 %:")]
+        return [Comparison(self.one, differences, float_info.min, inf, "difference from 50 %:")]
 
     def _share(self, one: Result, other: Result) -> float:
         theirs = {record["round"]: record[self.metric] for record in other.curve if self.metric in record}

@@ -110,7 +110,7 @@ cores; `--full` runs them as the paper did, `--quick` checks in seconds that the
 `laconic reproduce all --seeds 3 --hours 8` runs what is missing for eight hours, starting with the studies that
 decide the most claims per hour, and continues where it stopped; `progress.html` beside the runs shows how far it is.
 It keeps the published results of a seed if today's code gives the same first evaluation within 1 %. Otherwise it runs
-all seeds of that setting anew, and the page says so. In a clone, a run replaces the data and figures of these pages;
+all seeds of that setting again, and the page says so. In a clone, a run replaces the data and figures of these pages;
 `--docs FOLDER` writes them elsewhere. `laconic reproduce --render` writes pages and figures from existing data."""
 
 

@@ -141,5 +141,5 @@ LANGUAGE_MODEL = Experiment(
     },
     rounds=300,
 )
-"""A small transformer, one client per role, weighted by size. A local AdamW starts anew in every round. Of the SGD rates 0.3
+"""A small transformer, one client per role, weighted by size. A local AdamW is reset in every round. Of the SGD rates 0.3
 and 1, the second did not learn in a trial of 40 rounds."""

@@ -100,7 +100,7 @@ def _table_2(participants: int, quick: tuple[str, ...], order: str = "", short: 
     experiment = FED_AMD_FIXED if order else FED_AMD_SHUFFLED
     common = experiment.common.replace("--participants 20", f"--participants {participants}")
     return Study(
-        f"A = {participants}, {order or 'batches shuffled anew every round'}",
+        f"A = {participants}, {order or 'batches reshuffled every round'}",
         replace(experiment, common=common),
         measures=MEASURES,
         paper=_paper(_PAPER_TABLES[participants]),

@@ -59,7 +59,7 @@ def test_the_fixed_order_is_that_of_the_data_and_starts_again_after_the_small_la
     assert batches(size, batch, steps, None, "fixed", seed=1) == expected
 
 
-def test_every_pass_is_shuffled_anew() -> None:
+def test_every_pass_is_shuffled_again() -> None:
     first, second = batches(30, 30, 2, None, "shuffled")
     assert first != second
     first, second = batches(30, 30, None, 2, "shuffled")

@@ -141,8 +141,8 @@ class World:
         round = Round(self.server, NoEngine())
         for number, exchange in enumerate(round.exchanges()):
             for reply in self.deliver(round.instructions(exchange), waiting):
-                started_anew = any(Flag.RESET in Packet.parse(packet, LAYOUT).flags for packet in reply.packets)
-                if round.receive(reply) and started_anew:
+                started_over = any(Flag.RESET in Packet.parse(packet, LAYOUT).flags for packet in reply.packets)
+                if round.receive(reply) and started_over:
                     self.emptied.discard(reply.client)
             if death == number:
                 # Nothing of this round was durable; but what a client has lost meanwhile is lost.

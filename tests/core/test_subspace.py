@@ -94,7 +94,7 @@ def test_it_equals_its_oracle(strategy: str) -> None:
         assert max(np.abs(a - b).max() for a, b in zip(models, oracle.models, strict=True)) < 1e-8
 
 
-def test_subspaces_that_are_drawn_anew_equal_their_oracle() -> None:
+def test_subspaces_that_are_redrawn_equal_their_oracle() -> None:
     """Each period is a run of its own from the model of the one before: memories and momentum start at 0."""
     setting, every, numbers = Setting(rounds=7), 3, round(LARGE / 3)
     top = compressors.fixed(lambda x: compressors.top_k(x, 0.25))

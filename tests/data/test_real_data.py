@@ -113,7 +113,7 @@ def test_fashion_mnist_with_the_partition_of_fed_amd(real_data):
 
 
 def test_a_debian_package_is_found(real_data, monkeypatch, tmp_path):
-    """Debian compresses anew, so that only the uncompressed bytes are the published ones."""
+    """Debian recompresses files, so only the uncompressed bytes are the published ones."""
     place = tmp_path / "fashion-mnist"
     place.mkdir()
     for path in (real_data("fashion-mnist") / "fashion-mnist").glob("*.gz"):

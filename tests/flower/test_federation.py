@@ -150,7 +150,7 @@ def test_a_node_without_its_file_is_brought_back(tmp_path, label, injected):
 
     grid.before_push = meddle
     result = run(grid, tmp_path, label, rounds=8)
-    # The server has noticed, once; told about the run anew where that was lost, the node takes part again.
+    # The server has noticed, once; told about the run again where that was lost, the node takes part again.
     assert grid.sent.count(("query", 101)) == (2 if injected == "lost" else 1)
     assert [record["participants"] for record in result.history[-2:]] == [3, 3]
     assert sum(record.get("lost", 0) for record in result.history) == 1

@@ -159,7 +159,7 @@ def test_a_round_in_which_everybody_fails_is_asked_again(tmp_path, caplog, label
     assert [record["participants"] for record in result.history] == [3] * 4
     expected = simulated(label, rounds=4)
     assert result.model_sha256 == expected.model_sha256
-    # What was said in vain has crossed all the same.
+    # What was sent but not used has crossed the network all the same.
     assert result.ledger.bytes("down") > expected.ledger.bytes("down")
     assert result.ledger.invited == expected.ledger.invited
 

@@ -136,7 +136,7 @@ def test_runs_that_nobody_speaks_of_any_more_are_forgotten(tmp_path, monkeypatch
     with closing(sqlite3.connect(file.path)) as connection:
         rows = connection.execute("SELECT run, owner FROM entries").fetchall()
         assert {run for run, owner in rows if owner in ("client", "record")} == {"busy"}
-    # Had it gone on after all, the node would have started anew.
+    # Had it gone on after all, the node would have started over.
     assert file.store("old").settle(0, Question(0, 5, 0, 3)).lost
 
 

@@ -103,7 +103,7 @@ def _by_client(do: Callable[..., Any], folder: Path) -> None:
 
 @thing(
     TRAIN,
-    "Local optimizers",
+    "Local optimizers: `name` is sgd, momentum, nesterov, adam or adamw",
     'laconic.simulate("fed_avg", net, clients, rounds=4, local_lr=0.05, local_optimizer=name)',
 )
 def _optimizers(do: Callable[..., Any], folder: Path) -> None:

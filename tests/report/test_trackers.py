@@ -92,7 +92,7 @@ def test_mlflow_is_told_how_a_run_ended_in_the_store_that_the_environment_names(
         run(tmp_path / "diverged", 9, mlflow=True, local_lr=1e38, server_lr=1e30)
     assert status("diverged") == "FAILED"
     assert not (tmp_path / "mlflow.db").exists()
-    # What the store does not have is entered anew, not refused.
+    # What the store does not have is entered again, not refused.
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     run(tmp_path / "stopped", 4, resume=True, mlflow=True)
     assert (tmp_path / "mlflow.db").exists()

@@ -45,7 +45,7 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
     mirror_start: Literal["model", "zero"] = "model"
     """The first v_i: the initial model, or 0 as [B, Algorithm 2] prints it."""
     literal: bool = False
-    """Compress the model itself, as the paper prints it, instead of the difference to the mirror."""
+    """Compress the model itself, as the paper prints it, instead of the difference from the mirror."""
     sensitivity = STATEFUL
 
     def __post_init__(self) -> None:
