@@ -32,7 +32,9 @@ SYMBOLS = (
     Symbol("W", "a client's model during local training"),
     Symbol("W⁻", "the same, one step earlier"),
     Symbol("N", "the number of clients"),
-    Symbol("K", "the number of local steps: `local_steps`, or the steps in `local_epochs` passes over the client's data"),
+    Symbol(
+        "K", "the number of local steps: `local_steps`, or the steps in `local_epochs` passes over the client's data"
+    ),
     Symbol("t", "the number of the round, from 0"),
     Symbol("a", "the local learning rate (`local_lr`)"),
     Symbol("b", "the server's learning rate (`server_lr`)"),
@@ -64,7 +66,7 @@ SYMBOLS = (
     Symbol(
         "α",
         "the rate of the shifts (`method.alpha`); if it is unset, 1/(1 + ω), with ω the relative variance of the "
-        " compressor: E‖Q(x) − x‖² ≤ ω ‖x‖²",
+        "compressor: E‖Q(x) − x‖² ≤ ω ‖x‖²",
         ("diana", "vr_diana"),
     ),
     Symbol("α", "`method.alpha`, the share of a new gradient", ("scallion",)),
@@ -72,7 +74,11 @@ SYMBOLS = (
     Symbol("J", "the number of local steps in this round, the same for all clients"),
     Symbol("Tᵢ", "client i's tracker, 0 at first"),
     Symbol("β", "`uplink.memory_decay`", ("sparse_loco",)),
-    Symbol("β", "`method.tracker_rate`; if it is unset, 1 without an error memory, and with one k/d for `top_k`, 0.1 for others"),
+    Symbol(
+        "β",
+        "`method.tracker_rate`; if it is unset: 1 without an error memory; with one, k/d for `top_k` and 0.1 for other "
+        "compressors",
+    ),
     Symbol("u", "a client's update, end minus start"),
     Symbol("e", "the client's error memory, 0 at first"),
     Symbol("x", "the exact model, without compression errors of the downlink", ("ef21_p",)),
@@ -97,13 +103,19 @@ SYMBOLS = (
     Symbol("ȳ", "the mean of y over the participants", ("stc", "fed_cams_two_way", "flasc")),
     Symbol("ȳ", "the mean of what was used, over the participants"),
     Symbol("r", "`method.momentum_rate`", ("scafcom", "ef21_sgdm")),
-    Symbol("r", "the last vector that this client sent; before the first one there is none, and the condition is false"),
+    Symbol(
+        "r", "the last vector that this client sent; before the first one there is none, and the condition is false"
+    ),
     Symbol("m", "the first moment, 0 at first"),
     Symbol("v", "the anchor's new gradient", ("fed_amd",)),
     Symbol("v", "the second moment, 0 at first; squares, roots and quotients are entry by entry"),
     Symbol("v̂", "the largest v so far"),
     Symbol("vᵢ", "the gradient that client i keeps", ("fed_amd",)),
-    Symbol("vᵢ", "client i's moving average of its gradients; it starts as the client's first gradient", ("scafcom", "ef21_sgdm")),
+    Symbol(
+        "vᵢ",
+        "client i's moving average of its gradients; it starts as the client's first gradient",
+        ("scafcom", "ef21_sgdm"),
+    ),
     Symbol("v̄", "the mean of vᵢ over all clients"),
     Symbol("vᵢ", "the model that client i has; the server keeps a copy of each"),
     Symbol("β₁", "`optimizer.beta1`"),
