@@ -3,7 +3,7 @@
     python benchmarks/cost.py [--json] [--figure docs/figures/cost.svg] [--largest 1e8]
 
 fed_cams with sign on MLPs 784-h-10, with generated client data. The limits are measured in the same run: the same gradients
-in plain PyTorch with as many operator threads, and one copy in memory of a vector of the model's length per client. `slope`
+in plain PyTorch with as many intra-op threads, and one copy in memory of a vector of the model's length per client. `slope`
 is that of the line fitted in log-log scale: 1 is proportional, 0 is constant.
 """
 

@@ -3,7 +3,7 @@
     python benchmarks/peers.py flower W1 --rounds 8
     torchrun --nproc-per-node 2 benchmarks/peers.py pfl W1 --rounds 8
 
-The other frameworks use the local steps of the plain loop, in two processes with one operator thread each. On two cores
+The other frameworks use the local steps of the plain loop, in two processes with one intra-op thread each. On two cores
 this is the fastest configuration of both.
 """
 
@@ -34,7 +34,7 @@ WORK = "LACONIC_BENCHMARK_WORK"
 
 
 def laconic(work: Work, rounds: int) -> list[float]:
-    """Laconic's inline engine: two threads with one operator thread each."""
+    """Laconic's inline engine: two threads with one intra-op thread each."""
     simulation = make_simulation(work, load_data(work), rounds + 1)
     times = [time.perf_counter()]
     for _ in zip(range(rounds), simulation.rounds(), strict=False):

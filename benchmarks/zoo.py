@@ -2,8 +2,8 @@
 
     python benchmarks/zoo.py [--json] [--rounds 5] [--threads 2] [--models char_gru gpt vit resnet18 …]
 
-fed_avg, dense. Laconic has `threads` threads with one operator thread each, the plain loop `threads` operator threads. On a
-busy machine use one: operator threads that wait for each other lose much more time than they should. Inputs are random
+fed_avg, dense. Laconic has `threads` threads with one intra-op thread each, the plain loop `threads` intra-op threads. On a
+busy machine use one: intra-op threads that wait for each other lose much more time than they should. Inputs are random
 numbers of the right shape, since the computation is the same. Bert is made from a config, with LoRA on queries and values;
 both implementations train and average only the adapter and the classifier. `outside gradients` is the share of a round's CPU
 time that is not spent in gradient calls: what there is to gain without another way to compute gradients.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 THRESHOLD = (
     "`uplink.threshold`; if it is unset, √(α ln N)/(α n N) for n of N clients and α = `uplink.alpha`, which is so small "
-    "that hardly any update is similar to the last one"
+    "that the condition is hardly ever true"
 )
 
 
@@ -28,11 +28,13 @@ RECURSIVE = ("fed_amd", "bvr_l_sgd", "fed_page")
 SYMBOLS = (
     Symbol("w", "the model of the clients; the server has a copy", ("ef21_p",)),
     Symbol("w", "the server's model"),
-    Symbol("w⁻", "the model that g belongs to: that of the last round in which clients answered"),
+    Symbol("w⁻", "the model at which g was estimated, from the last round in which clients answered"),
     Symbol("W", "a client's model during local training"),
     Symbol("W⁻", "the same, one step earlier"),
     Symbol("N", "the number of clients"),
-    Symbol("K", "the number of local steps (`local_steps`, or that of `local_epochs` passes)"),
+    Symbol(
+        "K", "the number of local steps: `local_steps`, or the steps in `local_epochs` passes over the client's data"
+    ),
     Symbol("t", "the number of the round, from 0"),
     Symbol("a", "the local learning rate (`local_lr`)"),
     Symbol("b", "the server's learning rate (`server_lr`)"),
@@ -58,12 +60,13 @@ SYMBOLS = (
     Symbol("c", "the mean of cᵢ over all clients", ("scaffold", *CONTROLLED)),
     Symbol("c", THRESHOLD),
     Symbol("h", "the mean of hᵢ over all clients"),
-    Symbol("hᵢ", "client i's linear term, 0 at first; it converges to the client's gradient", ("fed_dyn",)),
+    Symbol("hᵢ", "the linear term of client i's loss, 0 at first; it converges to the client's gradient", ("fed_dyn",)),
     Symbol("hᵢ", "client i's shift, which both sides have, 0 at first"),
     Symbol("Δᵢ", "what client i sends"),
     Symbol(
         "α",
-        "the rate of the shifts (`method.alpha`); if it is unset, 1/(1 + ω) of the compressor",
+        "the rate of the shifts (`method.alpha`); if it is unset, 1/(1 + ω), with ω the relative variance of the "
+        "compressor: E‖Q(x) − x‖² ≤ ω ‖x‖²",
         ("diana", "vr_diana"),
     ),
     Symbol("α", "`method.alpha`, the share of a new gradient", ("scallion",)),
@@ -71,13 +74,17 @@ SYMBOLS = (
     Symbol("J", "the number of local steps in this round, the same for all clients"),
     Symbol("Tᵢ", "client i's tracker, 0 at first"),
     Symbol("β", "`uplink.memory_decay`", ("sparse_loco",)),
-    Symbol("β", "`method.tracker_rate`; if it is unset, 1 without an error memory"),
+    Symbol(
+        "β",
+        "`method.tracker_rate`; if it is unset: 1 without an error memory; with one, k/d for `top_k` and 0.1 for other "
+        "compressors",
+    ),
     Symbol("u", "a client's update, end minus start"),
     Symbol("e", "the client's error memory, 0 at first"),
     Symbol("x", "the exact model, without compression errors of the downlink", ("ef21_p",)),
-    Symbol("x", "what should be sent"),
+    Symbol("x", "what the client would send without compression"),
     Symbol("φ", "the server's error memory, 0 at first"),
-    Symbol("s", "what the server should send"),
+    Symbol("s", "what the server would send without compression"),
     Symbol("H", "what the server sends"),
     Symbol("C", "the downlink's compressor; C(x) is also what the client decodes", ("fed_laconic",)),
     Symbol("Q", "the uplink's compressor; Q(x) is also what the server decodes", ("fed_laconic",)),
@@ -92,17 +99,23 @@ SYMBOLS = (
         ("fed_aa", "fed_aca", "fed_baca", "stc", "qsparse_local_sgd", "sparse_loco", "fed_cams_two_way", "flasc"),
     ),
     Symbol("y", "what the server would decode", ("fed_nlaa", "fed_nlaca", "fed_bnlaca", "fed_laconic_1")),
-    Symbol("y", "the mean over the participants"),
+    Symbol("y", "the mean of what the participants send"),
     Symbol("ȳ", "the mean of y over the participants", ("stc", "fed_cams_two_way", "flasc")),
     Symbol("ȳ", "the mean of what was used, over the participants"),
     Symbol("r", "`method.momentum_rate`", ("scafcom", "ef21_sgdm")),
-    Symbol("r", "the last vector that this client sent; the first update is never similar to it"),
+    Symbol(
+        "r", "the last vector that this client sent; before the first one there is none, and the condition is false"
+    ),
     Symbol("m", "the first moment, 0 at first"),
     Symbol("v", "the anchor's new gradient", ("fed_amd",)),
     Symbol("v", "the second moment, 0 at first; squares, roots and quotients are entry by entry"),
     Symbol("v̂", "the largest v so far"),
     Symbol("vᵢ", "the gradient that client i keeps", ("fed_amd",)),
-    Symbol("vᵢ", "client i's moving average of gradients; the first is the gradient", ("scafcom", "ef21_sgdm")),
+    Symbol(
+        "vᵢ",
+        "client i's moving average of its gradients; it starts as the client's first gradient",
+        ("scafcom", "ef21_sgdm"),
+    ),
     Symbol("v̄", "the mean of vᵢ over all clients"),
     Symbol("vᵢ", "the model that client i has; the server keeps a copy of each"),
     Symbol("β₁", "`optimizer.beta1`"),

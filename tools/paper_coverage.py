@@ -30,7 +30,7 @@ HEAD = """# Coverage of the papers
 
 The algorithms, options, settings, measures, theorems, tables and figures of the five papers that Laconic is built on: where
 each lives in the code, and which test or study checks it. A test fails if a name in this list does not exist, or if an entry
-has no check. A study counts as a check once it is defined, also where it has not been run: the
+has no check. A study counts as a check once it is defined, even if it has not been run: the
 [reproductions](reproductions.md) say which have been run, and how far. `python tools/paper_coverage.py` prints this list and
 names the studies without data.
 

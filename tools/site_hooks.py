@@ -71,5 +71,6 @@ def _table(parameters: list[Any]) -> list[str]:
         spelled = (
             "`, `".join([*each.opts, *each.secondary_opts]) if each.param_type_name == "option" else each.name.upper()
         )
-        rows.append(f"| `{spelled}` | {(getattr(each, 'help', None) or '').replace('|', chr(92) + '|')} |")
+        text = " ".join((getattr(each, "help", None) or "").split())
+        rows.append(f"| `{spelled}` | {text.replace('|', chr(92) + '|')} |")
     return rows

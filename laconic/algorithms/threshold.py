@@ -13,18 +13,18 @@ from laconic.core.part import Part, checked
 
 @checked
 class RelativeThreshold(Part):
-    """A threshold on a relative change: a number, or C / (alpha n) [B, equations (3) and (4)] with n participants.
+    """A threshold on a relative change: a number, or `constant` / (alpha n) for n participants [B, (3) and (4)].
 
-    `constant="suggested"` is C = sqrt(alpha ln N) / N [B, section 5]. With privacy noise, n is the expected number of
-    participants.
+    `constant="suggested"` is sqrt(alpha ln N) / N for N clients [B, section 5]. With privacy noise, n is the expected
+    number of participants.
     """
 
     threshold: Annotated[float, Field(ge=0)] | None = None
     """The threshold itself, instead of `constant` and `alpha`."""
     constant: Annotated[float, Field(ge=0)] | Literal["suggested"] | None = None
-    """C; the paper calls it D in accelerated aggregation."""
+    """The paper calls it C, and D in accelerated aggregation."""
     alpha: Annotated[float, Field(gt=0)] = 1.0
-    """alpha of C / (alpha n)."""
+    """alpha of `constant` / (alpha n)."""
 
     def limit(self, context: RoundContext) -> float | None:
         """The threshold in this round; None if neither `threshold` nor `constant` is set."""

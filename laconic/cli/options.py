@@ -181,7 +181,8 @@ FromRound = Annotated[
 Json = Annotated[bool, _output("--json", help="Print one JSON object as the last line of stdout.")]
 Report = Annotated[bool, _output("--report/--no-report", help="Write report.html at the end.")]
 _STOPPING_HELP = (
-    "Stop when METRIC has not improved for 5 evaluations, or for `patience` many. Also: minimum_change, mode."
+    "Stop when METRIC has not improved for 5 evaluations. METRIC:patience=3 sets another number; other settings are "
+    "minimum_change and mode."
 )
 CALLBACKS: dict[str, Any] = {
     "early_stopping": Annotated[

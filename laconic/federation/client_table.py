@@ -1,6 +1,7 @@
 """The server's per-client state.
 
-Each client takes 16 bytes (the sequence number of its last update and the version of its model) plus its link state.
+Each client takes 16 bytes (the sequence number of its last update and the version of its model) plus its link state. Once
+another subspace has been drawn, it takes 8 more, for the last subspace that it knows.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ class ClientTable:
         """The sequence number of each client's last update that was used."""
         self.versions = np.zeros(count, dtype=np.int64)
         """The version of each client's model; `LOST` for a client that has lost its state."""
-        self.periods = np.zeros(count, dtype=np.int64)
-        """The last subspace that each client knows, by number; `LOST` for a client that has lost its state."""
+        self._periods: np.ndarray | None = None
+        """The last subspace that each client knows, by number; `LOST` for a client that has lost its state. None while there
+        is only the first subspace."""
         self.links = ClientLinkState(layout) if links is None else links
         self.pending = PendingBroadcasts()
         self._durable: dict[int, int] = {}
@@ -51,6 +53,10 @@ class ClientTable:
         """The server's uplink state for the client."""
         return section(self.links.get(client), "uplink")
 
+    def period(self, client: int) -> int:
+        """The number of the last subspace that the client knows, or `LOST`."""
+        return 0 if self._periods is None else int(self._periods[client])
+
     def has_lost_state(self, client: int) -> bool:
         """Whether the client must receive the whole model."""
         return bool(self.versions[client] == LOST)
@@ -63,19 +69,24 @@ class ClientTable:
             self.links[client] = joined({"uplink": uplink, "downlink": downlink})
         if version is not None:
             self.versions[client] = version
-        self.periods[client] = period
+        if self._periods is not None:
+            self._periods[client] = period
         self._durable.setdefault(client, int(self.sequences[client]))
         self.sequences[client] = sequence
         self.pending.confirm(client)
 
     def forget(self, client: int) -> None:
         """Record that the client has lost its state, so that it receives the whole model next."""
-        self.versions[client] = self.periods[client] = LOST
+        self.versions[client] = LOST
+        if self._periods is not None:
+            self._periods[client] = LOST
         self.links.forget(client)
         self.pending.confirm(client)
 
     def renew(self) -> None:
-        """Start over in another subspace: the states of the links are empty, and every client has the first model."""
+        """Start again in another subspace: the states of the links are empty, and every client has the first model."""
+        if self._periods is None:
+            self._periods = np.where(self.versions == LOST, LOST, 0)
         self.versions[:] = 0
         self.pending = PendingBroadcasts()
         for client in range(len(self.sequences)):
@@ -91,15 +102,15 @@ class ClientTable:
     def state_dict(self) -> State:
         """The whole table as tensors."""
         state: State = {"sequences": torch.from_numpy(self.sequences), "versions": torch.from_numpy(self.versions)}
-        if (self.periods > 0).any():
-            state["periods"] = torch.from_numpy(self.periods)
+        if self._periods is not None:
+            state["periods"] = torch.from_numpy(self._periods)
         return state | joined({"pending": self.pending.state_dict(), "links": self.links.state_dict()})
 
     def load_state_dict(self, state: State) -> None:
         """Restore a `state_dict`."""
         self.sequences = state["sequences"].cpu().numpy().copy()
         self.versions = state["versions"].cpu().numpy().copy()
-        self.periods = state["periods"].cpu().numpy().copy() if "periods" in state else np.zeros_like(self.versions)
+        self._periods = state["periods"].cpu().numpy().copy() if "periods" in state else None
         self.pending.load_state_dict(section(state, "pending"))
         self.links.load_state_dict(section(state, "links"))
         self._durable = {}

@@ -128,7 +128,7 @@ class Server:
 
     def base_for(self, client: int) -> dict[str, Body]:
         """What a client does not know of the model at which the current subspace was drawn."""
-        known = int(self.clients.periods[client])
+        known = self.clients.period(client)
         missed = self.layout.period - known
         if not self._last_models or not missed:
             return {}

@@ -88,7 +88,9 @@ FEDBNLACA_FIGURES_5_20 = Reproduction(
 _LAZY = {name: _FAMILY[name] for name in ("fed_nlaca", "fed_aca", "fed_bnlaca", "fed_baca")}
 FEDBNLACA_FIGURE_21 = Reproduction(
     "Figure 21: the constants of Assumption C.1 while training",
-    fedbnlaca.FIGURES_1_4.paper,
+    f"{fedbnlaca.FIGURES_1_4.paper}. gamma is the distance of the compressed mean update from the mean of the compressed "
+    "updates, and lambda how far updates that are skipped or accelerated are from the last ones sent, both divided by the "
+    "norm of the mean update",
     {
         "fedbnlaca-figure21": Study(
             "gamma and lambda, Fashion-MNIST, half of the clients",

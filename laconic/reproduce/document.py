@@ -91,15 +91,17 @@ def _frontier(docs: Path) -> str:
 
 
 METHOD = """\
-A claim compares runs with the same seed, or a run with a number. From three seeds on, the mean difference has a
-Student-t interval of 95 %. A claim **holds** if the interval lies where the claim says, for example above zero. A
-printed margin is the largest difference that counts as equal or, for "far below", the smallest that counts. If the
-claim is about a share, such as a tenth of another run's bytes, the difference is to that share. A claim **fails** if
-the interval lies outside of what it says, and is **undecided** otherwise. A claim of several comparisons holds if all
-of them do, and fails if one fails (with Bonferroni's correction). **One seed** decides nothing, so such claims are
-counted separately. **Not judged** are claims whose runs have not been made or did not learn. Exact arithmetic needs
-no seeds. A run that does not reach a target costs at least as much as the whole run, so the interval of its difference
-has an end on one side only.
+A claim compares runs with the same seed, or a run with a number. From two seeds on, the mean difference has a
+Student-t interval of 95 %. With two seeds a claim is undecided, whatever the interval is. A claim **holds** if the
+interval lies where the claim says, for example above zero. If a claim says that two numbers are equal, the margin in
+brackets is the largest difference that counts as equal. If it says "far below", the margin is the smallest difference
+that counts as far. If the claim is about a share, such as a tenth of another run's bytes, the run is compared with that
+share of the other run's number. A claim **fails** if the interval lies outside of what it says, and is **undecided**
+otherwise. A claim of several comparisons holds if all of them do, and fails if one fails (with
+Bonferroni's correction). **One seed** decides nothing, so such claims are
+counted separately. **Not judged** are claims whose runs have not been made or did not learn. Claims
+about numbers that are computed exactly, such as bits, need no seeds. If a run does not reach a target, we know only that
+the target costs more than the whole run. The interval of its difference is then open on one side.
 
 In the tables, ± is the standard deviation over seeds, *both ways* is up and down together, and *mean of the last five* is
 the mean accuracy of the last five evaluations."""

@@ -247,7 +247,7 @@ _LARGEST_Q_A, _MEAN_Q_A = largest_and_mean("q_a", "q_A")
 _COMPRESSORS = ("sign", "top_k:0.01", "top_k:0.1")
 FIGURE_21 = Reproduction(
     "Figure 21: q_A while training",
-    PAPER,
+    f"{PAPER}. q_A is the relative error of the mean of the compressed updates, ‖mean C(x) - mean x‖ / ‖mean x‖",
     {
         f"fed-ef-figure21-{dataset}": Study(
             dataset,
@@ -338,8 +338,10 @@ FIGURE_5 = Reproduction(
 _Q_A, _Q_C = (Measure(name, lambda curve: None, 3) for name in ("q_A squared", "q_C squared"))
 FIGURE_20 = Reproduction(
     "Figure 20: q_A of simulated gradients",
-    f"{PAPER}. Five clients, 1,100 dimensions. A client's gradient has strong coordinates, which are s times as large as "
-    "the others. The paper does not say which these are; here each client has 200 of its own",
+    f"{PAPER}. q_A is the relative error of the mean of the compressed gradients, ‖mean C(x) - mean x‖ / ‖mean x‖, and "
+    "q_C that of the compressed mean, ‖C(mean x) - mean x‖ / ‖mean x‖. Five clients, 1,100 dimensions. A client's "
+    "gradient has strong coordinates, which are s times as large as the others. The "
+    "paper does not say which these are; here each client has 200 of its own",
     {
         "fed-ef-figure20": Study(
             "TopK-0.1 and Sign, Gaussian and Laplace",

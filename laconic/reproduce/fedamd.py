@@ -114,8 +114,9 @@ def _table_2(participants: int, quick: tuple[str, ...], order: str = "", short: 
 TABLE_2 = Reproduction(
     "Table 2: costs to 75 % and final accuracy, six algorithms, 20, 40 and 100 of 100 clients",
     f"{PAPER}. On this page A is the number of participants and K the number of local steps; x 32 Mbit is the "
-    "paper's unit of communication, a million values of 32 bits. In FedAMD's constant form each participant is an anchor "
-    "with probability p; in the sequential form all are anchors in one round and miners in the next",
+    "paper's unit of communication, a million values of 32 bits; 1e5 gradients are 100,000 gradients of single "
+    "examples. In FedAMD's constant form each participant is an anchor with probability p; in "
+    "the sequential form all are anchors in one round and miners in the next",
     {
         "fed-amd-table2-shuffled": _table_2(
             20, (CONSTANT, SEQUENTIAL, "fed_avg"), short=Short(rounds=150, rates=("0.03", "0.01"), trial=20)
@@ -123,7 +124,8 @@ TABLE_2 = Reproduction(
         "fed-amd-table2-fixed": _table_2(
             20,
             (CONSTANT,),
-            "the same batches every round, label by label, as the published loader would read unshuffled data",
+            "the same batches in every round, sorted by label (the published code shuffles the data once; this is its "
+            "loader without that)",
         ),
         "fed-amd-table2-as-counted": Study(
             "A = 20, BVR-L-SGD and FedPAGE in the forms whose costs the paper counts",
@@ -299,6 +301,7 @@ def _emnist(dataset: str) -> Study:
 
 EMNIST = Reproduction(
     "Figure 11: EMNIST digits, and the same with MNIST",
-    f"{PAPER}. Figures only. The rate is halved every 100 rounds; the published code halves it at T/2 and 3T/4",
+    f"{PAPER}. The paper has only figures of these runs, no numbers. The rate is halved every 100 rounds; the published "
+    "code halves it after one half and three quarters of the rounds",
     {"fedamd-emnist": _emnist("emnist-digits"), "fedamd-emnist-on-mnist": _emnist("mnist")},
 )

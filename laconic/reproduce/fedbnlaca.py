@@ -7,7 +7,7 @@ from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import FINAL, LAST_FIVE, MEGABYTES, SKIP_RATE, accuracy_at, to_accuracy
 from laconic.reproduce.study import Reproduction, Short, Study
 
-PAPER = "FedBNLACA's paper; figures only, without their rates and thresholds"
+PAPER = "FedBNLACA's paper, which has only figures and does not give their rates and thresholds"
 _AMS = "--server-lr 0.1"
 """The best of 0.03 (the default), 0.1 and 0.3 for FedAMS after six rounds of the first setting."""
 _THRESHOLD = "--set uplink.threshold=0.5"
@@ -87,7 +87,9 @@ def _figures(partition: str, figures: str) -> Study:
 
 FIGURES_1_4 = Reproduction(
     "Figures 1 to 4: accuracy against bytes, lazy (NLA) and accelerated (AA)",
-    f"{PAPER}. The CNN is LeNet-5; the threshold is 0.5 on the uplink and 0 or 0.1 on the downlink; top-k 1/8 and 1/128",
+    f"{PAPER}. Lazy: a client skips an update that is close to its last one, and the server uses the last one again. "
+    "Accelerated: the server adds the last one to such an update. Our choices: LeNet-5 as the CNN, a threshold of 0.5 on "
+    "the uplink and of 0 or 0.1 on the downlink. The shares of top-k, 1/8 and 1/128, are the paper's",
     {"fedbnlaca-figures1-2": _figures("iid", "12"), "fedbnlaca-figures3-4": _figures("shards:2", "34")},
 )
 

@@ -149,8 +149,8 @@ def _two_way(clients: str, title: str, quick: tuple[str, ...]) -> Study:
 
 TWO_WAY = Reproduction(
     "Appendix D: compression from the server to the clients, too",
-    f"{PAPER}. It counts the bits of two-way compression and leaves training with few participants open. {IN_PLACE}; one "
-    "local epoch, and the rates that fed_ams has by default",
+    f"{PAPER}. The paper counts the bits of two-way compression, and does not say how to train with it if few clients "
+    f"take part. {IN_PLACE}; one local epoch, and the rates that fed_ams has by default",
     {
         "fedcams-two-way": _two_way(
             "--clients 20 --participants 20", "full participation, 20 clients", ("uncompressed", "sign, two-way")

@@ -182,8 +182,13 @@ def command(name: str, study: Study, data: Data) -> str:
     earlier = data["setting"].split() if "setting" in data else today
     if earlier != today:
         added = " ".join(word for word in today if word not in earlier)
-        return f"Made by an earlier version of {line}. Today's version has `{added}`."
+        return f"Made by an earlier version of {line}. The current version uses `{added}` instead.{_explained(added)}"
     return f"Made by {line}." if _complete(study, data, seeds) else f"Some of the runs of {line}."
+
+
+def _explained(options: str) -> str:
+    """Return a sentence about an option that readers may not know."""
+    return " With `single`, every shard has one label only." if ":single" in options else ""
 
 
 def _complete(study: Study, data: Data, seeds: int) -> bool:

@@ -51,7 +51,8 @@ class Settings(BaseModel):
     buffers: Literal["mean", "frozen"] = "mean"
     """Batch-norm statistics: sent with every update and averaged (mean), or kept at their initial values (frozen)."""
     diagnostics: bool = False
-    """Measure the compressor's q_C, q_A, gamma and lambda and the norm of error memories; record who took part."""
+    """Measure the compression errors that the papers call q_C, q_A, gamma and lambda, and the norm of error memories; record
+    who took part."""
     full_gradient: bool = False
     """Measure loss and gradient over all clients, and how similar their gradients are."""
     client_eval: float | None = Field(None, gt=0, lt=1)

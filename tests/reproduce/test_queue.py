@@ -93,7 +93,8 @@ def test_a_study_with_another_setting_is_run_again_and_its_page_says_so(tmp_path
     assert [(job.seeds, job.label) for job in queue({"short": changed}, tmp_path, seeds=1).jobs] == [(1, "a"), (1, "b")]
     data = document.load("short", tmp_path / "docs")
     assert data is not None and data["setting"] == COMMON
-    earlier = "Made by an earlier version of `laconic reproduce short --seeds 1`. Today's version has `--batch-size 8`."
+    earlier = "Made by an earlier version of `laconic reproduce short --seeds 1`."
+    earlier += " The current version uses `--batch-size 8` instead."
     assert document.command("short", changed, data) == earlier
     assert document.command("short", SHORT, data) == "Made by `laconic reproduce short --seeds 1`."
 

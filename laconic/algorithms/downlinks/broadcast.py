@@ -26,7 +26,10 @@ from laconic.core.randomness import Draw
 
 @part("downlink", "broadcast")
 class Broadcast(CompressedLink, Downlink):
-    """H = C(s + phi); phi += s - H; server and clients add H [E, Algorithm 3]."""
+    """With s the optimizer's step and phi the server's error memory: H = C(s + phi); phi += s - H; all add H.
+
+    This is [E, Algorithm 3]. Server and clients add H to their models.
+    """
 
     sensitivity = BOUNDED
 

@@ -23,10 +23,10 @@ from laconic.core.randomness import Draw
 
 @part("downlink", "estimated")
 class Estimated(Broadcast):
-    """b = C(s - g); g += b; server and clients add g [W, Algorithm 5].
+    """With s the optimizer's step and g its estimate, which both sides have: y = C(s - g); g += y; all add g.
 
-    The model moves by the whole of g in every round, though only the change b is sent. A client that was absent gets every
-    missed b, or the whole model and g.
+    This is [W, Algorithm 5]. The models of server and clients move by the whole of g in every round, though only the change
+    y is sent. A client that was absent gets every missed y, or the whole model and g.
     """
 
     sensitivity = BOUNDED

@@ -31,12 +31,16 @@ FIRST_ANCHOR, ANCHOR, MINER = "first anchor", "anchor", "miner"
 
 @method("anchor_sampling")
 class AnchorSampling(LocalMethod):
-    """An anchor caches v_i, its large-batch gradient at w; a miner takes K steps of the recursion from vbar = mean(v_i).
+    """Anchors cache v_i, their large-batch gradients at w; miners take K steps that start from vbar = mean(v_i).
+
+    A miner starts from g = vbar and W = W_before = w, and K times takes a step of the recursion: g += grad(W, batch) -
+    grad(W_before, batch); W_before = W; W -= a g.
 
     A participant is an anchor with probability p. With `period`, all participants are anchors in every round t with
     t mod period = 0, and miners in the others. Before round 0 all clients are anchors.
 
-    On failure: v_i and vbar are a `SharedState`.
+    On failure: a lost difference changes neither vbar nor v_i. A client that loses its state restarts with v_i = 0; its
+    earlier v_i remains in vbar.
     """
 
     anchor = SharedState()

@@ -58,7 +58,7 @@ class Method(Part):
     """
 
     one_at_a_time: ClassVar[bool] = False
-    """True if clients must run one by one; each then uses all operator threads."""
+    """True if clients must run one by one; each then uses all intra-op threads."""
     equal_weights: ClassVar[bool] = False
     """True if all clients must have the same weight."""
     equal_clients: ClassVar[bool] = False

@@ -22,7 +22,8 @@ FIRST = "first gradient"
 class ControlVariates(LocalMethod):
     """K times W -= a (g(W, batch) - c_i + c); c_i_new = c_i - c - u_i / (K a); the server: c += sum(c_i_new - c_i) / N.
 
-    On failure: c and c_i are a `SharedState`.
+    On failure: a lost difference changes neither c nor c_i. A client that loses its state restarts with c_i = 0; its earlier
+    c_i remains in c.
     """
 
     control = SharedState(down=True)

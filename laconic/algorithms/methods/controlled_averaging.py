@@ -32,7 +32,8 @@ class ControlledAveraging(ControlVariates):
 
     The server: w -= b a K (mean d_i + c), then c += sum(d_i) / N. Without compression both methods are SCAFFOLD.
 
-    On failure: c and c_i are a `SharedState`.
+    On failure: a lost difference changes neither c nor c_i. A client that loses its state restarts with c_i = 0; its earlier
+    c_i remains in c.
     """
 
     sensitivity = "its stream 'control' has neither clip nor noise"

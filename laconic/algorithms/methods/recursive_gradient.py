@@ -138,14 +138,17 @@ class UpdatedGradient(EstimatedGradient):
 
 @method("bvr_l_sgd")
 class BVRLSGD(UpdatedGradient, TwoExchanges):
-    """Participants send large-batch gradients at w, receive their mean g, and take the steps of the recursion from g.
+    """Participants send large-batch gradients at w, receive their mean g, and take steps from g.
+
+    The steps are those of the recursion (see AnchorSampling).
 
     With `period` T and `trainers="one"` it is the algorithm of Murata and Suzuki (2021, Algorithms 1 and 2), with sampled
     clients: large batches in every T-th round only, and one client that takes the steps.
     """
 
     period: Count = 1
-    """T: in rounds t with t mod T > 0, g is updated by differences, each the mean of K batches of b' examples."""
+    """T: in rounds t with t mod T > 0, g is updated by differences, each the mean of K batches of `batch_size`
+    examples."""
     trainers: Literal["all", "one"] = "all"
     """Who takes the steps: all participants, or one that is drawn."""
 
@@ -184,7 +187,10 @@ class RenewedGradient(UpdatedGradient):
 
 @method("fed_page")
 class FedPAGE(RenewedGradient, TwoExchanges):
-    """The estimate g of `RenewedGradient`; participants take the steps of the recursion from g.
+    """The server keeps an estimate g of the mean gradient; participants take steps that start from g.
+
+    With probability p all N clients renew g. Otherwise participants send the change of their gradients since the last model,
+    and g changes by the mean. Then participants take the steps of the recursion (see AnchorSampling) from g.
 
     With `steps_from="own"` a round has one exchange, as FedAMD's paper counts it. In a renewal the server takes a step along
     -g, and there are no local steps. Otherwise a participant starts from g plus its own difference of large-batch gradients:
@@ -230,7 +236,11 @@ class FedPAGE(RenewedGradient, TwoExchanges):
 
 @method("marina")
 class MARINA(RenewedGradient):
-    """w -= b g. The uplink's compressor, which must be unbiased, compresses the differences without memory."""
+    """w -= b g, with g an estimate of the mean gradient.
+
+    With probability p all clients send their gradients. Otherwise participants send the differences of their gradients at
+    the new and the last model, compressed without memory. The uplink's compressor must be unbiased.
+    """
 
     probability: Annotated[float, Field(ge=0, le=1)] = 0.1
     """p, the probability that a round renews g."""

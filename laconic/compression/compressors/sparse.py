@@ -27,7 +27,8 @@ Ratio = Annotated[float, Field(gt=0, le=1)]
 class TopK(Compressor):
     """The k = max(1, floor(ratio d)) largest magnitudes of each group. Ties go to the lower position.
 
-    q^2 = 1 - k/d. FedCAMS, Section 4.2, over the whole model with 64 bits per entry; Fed-EF, Section 3.1, by layer with 32.
+    q^2 = 1 - k/d. FedCAMS (Section 4.2) uses it over the whole model and counts 64 bits per kept entry; Fed-EF (Section 3.1)
+    uses it by layer and counts 32.
     """
 
     ratio: Ratio = 1 / 64
