@@ -128,7 +128,7 @@ class SignReader(ScaledReader):
         """A group, and the eight values of each byte in it."""
 
     def _values(self, piece: Floats, at: int, group: int) -> None:
-        from laconic.compression import kernels
+        from laconic.compression import kernels  # late: Numba is slow to load
 
         if self._table is None or self._table[0] != group:
             self._table = group, _SIGNS.astype(piece.dtype) * piece.dtype.type(self._scales[group])

@@ -36,7 +36,7 @@ def connect(settings: RaySettings, threads: int) -> RaySettings:
     """Connect to Ray or start it, once per process. Returns the settings with the number of workers resolved."""
     if find_spec("ray") is None:
         raise ConfigError("engine = 'ray': Ray is not installed; in the folder of the clone, pip install -e '.[ray]'")
-    import ray
+    import ray  # late: an extra
 
     # Silences Ray's warning that actors without GPUs keep CUDA_VISIBLE_DEVICES: the run's `device` decides about GPUs.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
