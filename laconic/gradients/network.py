@@ -79,10 +79,11 @@ def _result_shape(module: Any, shape: Shape) -> Shape | None:
 
 def _image_shape(module: Any, shape: Shape) -> Shape | None:
     """The shape of one image after a pooling layer or a convolution; None if the layer is not supported."""
-    if type(module) in POOLS and _is_plain_pool(module):
+    kind = type(module)
+    if kind in POOLS and _is_plain_pool(module):
         result = tuple(size // window for size, window in zip(shape[1:], pair(module.kernel_size), strict=True))
         return (shape[0], *result) if min(result) else None
-    if type(module) is nn.Conv2d and _is_plain_convolution(module) and shape[0] == module.in_channels:
+    if kind is nn.Conv2d and _is_plain_convolution(module) and shape[0] == module.in_channels:
         sizes = zip(shape[1:], module.padding, module.kernel_size, strict=True)
         result = tuple(size + 2 * padding - kernel + 1 for size, padding, kernel in sizes)
         return (module.out_channels, *result) if min(result) > 0 else None
