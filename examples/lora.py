@@ -74,8 +74,8 @@ def tokens(clients: int) -> FederatedData:
         return (inputs * 16 / inputs.max()).round().long(), examples.targets
 
     inputs, targets = pair(digits.examples)
-    held = [(inputs[indices], targets[indices]) for indices in digits.clients]
-    return laconic.data.from_arrays(held, test=pair(digits.test), classes=10, kind="classification")
+    clients = [(inputs[indices], targets[indices]) for indices in digits.clients]
+    return laconic.data.from_arrays(clients, test=pair(digits.test), classes=10, kind="classification")
 
 
 def show(record: dict[str, Any]) -> None:

@@ -75,9 +75,9 @@ def slots(name: str) -> str:
 def settings(part: Part) -> str:
     """A part's parameters: those that have a value, then those that have none unless they are given one."""
     values = part.parameters()
-    said = ", ".join(f"`{key}={value}`" for key, value in values.items() if value is not None)
+    given = ", ".join(f"`{key}={value}`" for key, value in values.items() if value is not None)
     unset = ", ".join(f"`{key}`" for key, value in values.items() if value is None)
-    return "; ".join([said] * bool(said) + [f"unset: {unset}"] * bool(unset)) or "nothing to set"
+    return "; ".join([given] * bool(given) + [f"unset: {unset}"] * bool(unset)) or "nothing to set"
 
 
 def curve(name: str) -> str:

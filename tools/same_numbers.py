@@ -6,7 +6,8 @@
 
 Exit 0 if nothing differs, else 1. The outcomes of BASE are cached in the user's cache folder. The work tree is always
 measured, from a copy, so that it can be edited meanwhile. Cases with data sets other than digits need LACONIC_DATA and are
-skipped if the data set's folder is missing. same_numbers_cases.py defines the cases and how each side spells them.
+skipped if the data set's folder is missing, and cases with a recipe or compressor that BASE does not have.
+same_numbers_cases.py defines the cases and how each side spells them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
-from same_numbers_cases import CASES, COMMON, FILES, Case, renamed
+from same_numbers_cases import CASES, COMMON, FILES, Case, Words, base_words, registered, renamed, uses
 
 ROOT = Path(__file__).resolve().parents[1]
 NUMBERS = (
@@ -57,7 +58,7 @@ Outcome = dict[str, Any]
 """Of a case: its numbers, or its `error`; and its `seconds`."""
 
 
-# ---- One side's process: it answers each line on stdin, a name and a spelling, with a line.
+# ---- One side's process: it answers each line on stdin, a name, common options and a spelling, with a line.
 
 
 def flower_base(folder: Path, label: str) -> Outcome:
@@ -101,17 +102,16 @@ def _too_long(*_: object) -> None:
     raise TimeoutError(f"not done after {LONGEST} s")
 
 
-def _outcome(side: str, name: str, spelling: str) -> Outcome:
-    said, complaints = io.StringIO(), io.StringIO()
+def _outcome(side: str, name: str, common: str, spelling: str) -> Outcome:
+    output, complaints = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(complaints):
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(complaints):
             if name.startswith("flower/"):
                 found = (flower_base if side == "base" else flower_now)(Path.cwd(), spelling)
             else:
-                common = COMMON if side == "base" else renamed(COMMON)
                 for arguments in spelling.split("&&"):
                     _command_line("run", *shlex.split(f"{common} {arguments}"))
-                found = json.loads(said.getvalue().splitlines()[-1])
+                found = json.loads(output.getvalue().splitlines()[-1])
     except SystemExit:
         text = complaints.getvalue()
         return {"error": " ".join(text[max(text.rfind("error:"), 0) :].split())}
@@ -150,8 +150,9 @@ def _leaves(value: Any) -> list[Any]:
 class Side:
     """A copy of the code, and processes that run cases in it."""
 
-    def __init__(self, name: str, root: Path, verbose: bool) -> None:
+    def __init__(self, name: str, root: Path, words: Words, verbose: bool) -> None:
         self.name, self.root, self.verbose = name, root, verbose
+        self.common, self.spelling = words
         self.outcomes: dict[str, Outcome] = {}
         self.broken = False
         """Whether its processes do not even start."""
@@ -179,7 +180,7 @@ class Side:
                 case = (own or shared).popleft()
             except IndexError:
                 break
-            if (outcome := _ask(process, case.name, case.spelling(self.name))) is None:
+            if (outcome := _ask(process, case.name, self.common, self.spelling(case))) is None:
                 outcome, process = {"error": f"{DIED} {process.wait()}", "seconds": 0.0}, None
             self.outcomes[case.name] = outcome
             if self.verbose:
@@ -203,10 +204,10 @@ class Side:
         return process
 
 
-def _ask(process: subprocess.Popen[str], name: str, spelling: str) -> Outcome | None:
+def _ask(process: subprocess.Popen[str], *question: str) -> Outcome | None:
     """The outcome; None if the process has died."""
     with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(json.dumps([name, spelling]) + "\n")
+        process.stdin.write(json.dumps(question) + "\n")
         process.stdin.flush()
     line = process.stdout.readline()
     return json.loads(line) if line else None
@@ -234,12 +235,13 @@ def copy_work_tree(folder: Path) -> None:
 class Cache:
     """Outcomes in one commit, kept in a file that has those of others, too."""
 
-    def __init__(self, path: Path, commit: str) -> None:
+    def __init__(self, path: Path, commit: str, base: Side) -> None:
         present = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
         versions = [platform.python_version(), platform.machine(), *(present.get(name) for name in PACKAGES)]
-        means = json.dumps([COMMON, FILES, NUMBERS, versions, inspect.getsource(flower_base)])
+        means = json.dumps([base.common, FILES, NUMBERS, versions, inspect.getsource(flower_base)])
         # One table for each commit, and for whatever else the numbers depend on.
-        self.path, self.key = path, f"{commit} {hashlib.sha256(means.encode()).hexdigest()[:12]}"
+        self.path, self.base = path, base
+        self.key = f"{commit} {hashlib.sha256(means.encode()).hexdigest()[:12]}"
 
     def _read(self) -> dict[str, dict[str, Outcome]]:
         return json.loads(self.path.read_text()) if self.path.exists() else {}
@@ -247,25 +249,28 @@ class Cache:
     def get(self, cases: list[Case]) -> dict[str, Outcome]:
         """What is known, by the cases' names."""
         known = self._read().get(self.key, {})
-        return {case.name: known[_place(case)] for case in cases if _place(case) in known}
+        return {case.name: known[self._key(case)] for case in cases if self._key(case) in known}
 
     def put(self, cases: list[Case], outcomes: dict[str, Outcome]) -> None:
         """Keep outcomes, but not of what may go better another time."""
         table = self._read()
         sure = [c for c in cases if c.name in outcomes and not outcomes[c.name].get("error", "").startswith(UNSURE)]
-        table[self.key] = table.get(self.key, {}) | {_place(case): outcomes[case.name] for case in sure}
+        table[self.key] = table.get(self.key, {}) | {self._key(case): outcomes[case.name] for case in sure}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_suffix(f".{os.getpid()}")
         new.write_text(json.dumps(table, indent=0))
         new.replace(self.path)
 
+    def _key(self, case: Case) -> str:
+        return f"{case.name}: {self.base.spelling(case)}"
 
-def _place(case: Case) -> str:
-    return f"{case.name}: {case.arguments}"
 
-
-def lacks(case: Case) -> str | None:
-    """Why a case cannot be run here."""
+def lacks(case: Case, base: Side) -> str | None:
+    """Why a case cannot be run here, or in BASE."""
+    kinds = zip(("recipe", "compressor"), uses(base.spelling(case)), registered(base.root), strict=True)
+    for kind, used, known in kinds:
+        if known and (missing := sorted(used - set(known))):
+            return f"BASE has no {kind} {missing[0]}"
     words = shlex.split(case.arguments)
     if "--dataset" not in words:
         return None
@@ -299,8 +304,14 @@ def main() -> int:
     if given.base is None or not cases:
         parser.error("BASE is missing" if given.base is None else "no case has such a name")
     commit = git("rev-parse", "--verify", f"{given.base}^{{commit}}").decode().strip()
-    skipped = {case.name: reason for case in cases if (reason := lacks(case))}
-    before, after = _measure(commit, [case for case in cases if case.name not in skipped], given)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        root = Path(folder).resolve()
+        copy_commit(commit, root / "base")
+        copy_work_tree(root / "now")
+        base = Side("base", root / "base", base_words(root / "base"), given.verbose)
+        now = Side("now", root / "now", (renamed(COMMON), lambda case: case.spelling("now")), given.verbose)
+        skipped = {case.name: reason for case in cases if (reason := lacks(case, base))}
+        before, after = _measure(commit, base, now, [case for case in cases if case.name not in skipped], given)
     return tell(commit, before, after, skipped, given.json)
 
 
@@ -327,22 +338,18 @@ def _list(cases: list[Case]) -> None:
 
 
 def _measure(
-    commit: str, cases: list[Case], given: argparse.Namespace
+    commit: str, base: Side, now: Side, cases: list[Case], given: argparse.Namespace
 ) -> tuple[dict[str, Outcome], dict[str, Outcome]]:
     """The outcomes of the commit, as far as possible from the cache, and those of the work tree."""
-    cache = Cache(given.cache, commit)
+    cache = Cache(given.cache, commit, base)
     known = {} if given.fresh else cache.get(cases)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        base, now = (Side(name, Path(folder).resolve() / name, given.verbose) for name in ("base", "now"))
-        copy_work_tree(now.root)
-        missing = [case for case in cases if case.name not in known]
-        if missing:
-            copy_commit(commit, base.root)
-            try:
-                base.measure(missing, given.jobs)
-            finally:
-                cache.put(missing, base.outcomes)
-        now.measure(cases, given.jobs)
+    missing = [case for case in cases if case.name not in known]
+    if missing:
+        try:
+            base.measure(missing, given.jobs)
+        finally:
+            cache.put(missing, base.outcomes)
+    now.measure(cases, given.jobs)
     before = known | base.outcomes
     for where, side, outcomes in ((f"commit {commit[:8]}", base, before), ("the work tree", now, now.outcomes)):
         if side.broken or len(outcomes) < len(cases):

@@ -1,12 +1,17 @@
 """The cases of same_numbers.py: what is run on both sides, and how each side spells it.
 
 When a change renames something that the command line takes, add a line to RENAMED; when the same words mean something else
-from now on, give that case its own `now`, or a line in NOW.
+from now on, give that case its own `now`, or a line in NOW. A commit that has this file is asked in the words of its own
+copy (`base_words`), so these lines matter for commits before them only.
 """
 
 from __future__ import annotations
 
+import re
+import runpy
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 RENAMED: dict[str, str] = {
     "--set defence.": "--set defense.",
@@ -14,7 +19,7 @@ RENAMED: dict[str, str] = {
     "quantiser": "quantizer",
     "coding=range": "coding=ans",
 }
-"""Text in the spelling of BASE -> text in that of the work tree, for all cases: {"--set defence.": "--set defense."}."""
+"""Former text -> text in the spelling of the work tree, for all cases: {"--set defence.": "--set defense."}."""
 BY_LAYER = (
     *("heavy_sign:1/16", "heavy_sign:1/16,coding=rice", "heavy_sign:1/16,scale=printed", "uniform:4,rounding=authors"),
     *("uniform:4,rounding=nearest", "uniform:6,zero_point_noise=2", "uniform:8"),
@@ -34,23 +39,63 @@ class Case:
 
     name: str
     arguments: str
-    """As BASE spells them."""
+    """As the first commit with this case spelled them."""
     now: str | None = None
-    """As the work tree spells them; when not given, like BASE but for RENAMED."""
+    """As the work tree spells them; when not given, `arguments` but for RENAMED."""
+    engine: str = ""
+    """Options that only the work tree gets: BASE runs the clients inline, and the engines have the same numbers."""
 
     def spelling(self, side: str) -> str:
-        """What that side, `base` or `now`, is asked."""
+        """What the work tree is asked: `now`. Or `base`: what a commit without this file is asked."""
         if side == "base":
             return self.arguments
         now = NOW.get(self.name, self.now)
-        return renamed(self.arguments) if now is None else now
+        return f"{renamed(self.arguments) if now is None else now} {self.engine}".strip()
 
 
 def renamed(arguments: str) -> str:
-    """Arguments of BASE as the work tree spells them."""
+    """Former arguments as the work tree spells them."""
     for before, after in RENAMED.items():
         arguments = arguments.replace(before, after)
     return arguments
+
+
+Words = tuple[str, Callable[[Case], str]]
+"""COMMON and the cases, as one side spells them."""
+
+
+def base_words(root: Path) -> Words:
+    """The words of the commit whose files are in `root`: by its own copy of this file, if any."""
+    path = root / "tools" / Path(__file__).name
+    if not path.exists():
+        return COMMON, lambda case: case.arguments
+    theirs = runpy.run_path(str(path))
+    known = {case.name: case.spelling("now") for case in theirs["CASES"]}
+
+    def spelling(case: Case) -> str:
+        asked: str = known.get(case.name) or theirs["renamed"](case.arguments)
+        return asked.removesuffix(case.engine).strip() if case.engine else asked
+
+    return theirs["renamed"](theirs["COMMON"]), spelling
+
+
+def registered(root: Path) -> tuple[list[str], list[str]]:
+    """The recipes and compressors of a tree, from its source, since only one tree can be imported. A test compares them
+    with the registries. Both are empty if the tree has its files elsewhere."""
+    recipes = root / "laconic/algorithms/recipes.py"
+    compressors = sorted((root / "laconic/compression/compressors").glob("*.py"))
+    return (
+        re.findall(r"^@_recipe\ndef (\w+)", recipes.read_text() if recipes.exists() else "", re.M),
+        [name for path in compressors for name in re.findall(r'^@compressor\("(\w+)"', path.read_text(), re.M)],
+    )
+
+
+def uses(arguments: str) -> tuple[set[str], set[str]]:
+    """The recipes and the compressors that arguments name."""
+    spelled = [part for name in re.findall(r"compressor[ =](\S+)", arguments) for part in name.split("+")]
+    flower = re.match(r"\w+", arguments)  # a case of Flower is the spelling of an algorithm
+    recipes = {*re.findall(r"--algorithm (\w+)", arguments), *([flower[0]] if flower else [])}
+    return recipes, {re.split("[:,@]", part)[0] for part in spelled} | ({"chain"} if "+" in arguments else set())
 
 
 COMMON = (
@@ -72,18 +117,16 @@ def train(module, dataset):
     "trace.csv": "client,round,up,down,latency\na,0,1Mbit,8Mbit,20ms\nb,0,200kbit,1Mbit,0.3s\nb,3,2Mbit,9Mbit,10ms\n",
 }
 """What is in the folder of every case."""
-RECIPES = (
-    "fed_avg fed_sgd fed_adagrad fed_adam fed_yogi fed_amsgrad fed_ams fed_cams fed_ef_sgd fed_ef_ams fed_com fed_paq "
-    "fed_nlaa fed_aa fed_nlaca fed_aca fed_bnlaca fed_baca fed_prox fed_gate fed_comgate scaffold fed_amd bvr_l_sgd "
-    "fed_page minibatch_sgd ef21 diana marina fed_laconic fed_laconic_1"
-)
+RECIPES, _ = registered(Path(__file__).resolve().parents[1])
+"""Every recipe of the tree that this file is in."""
 COMPRESSORS = (
     "sign sign@layer top_k:1/64 top_k:1/64@layer top_k:0.1,coding=rice top_k:1/64+qsgd:4 top_k:0.1+qsgd:4@layer "
     "top_k:1/16+sign top_k:1/16+uniform:4 top_k:1/16+cast random_k:1/16+cast:bfloat16 heavy_sign:1/16 "
     "heavy_sign:1/16@model heavy_sign:1/16,scale=printed heavy_sign:1/16,coding=rice random_k:1/16 "
     "random_k:1/16,unbiased=false@layer uniform:8 uniform:4@model uniform:4,rounding=nearest "
     "uniform:4,rounding=authors uniform:6,zero_point_noise=2 qsgd:4 qsgd:4@layer qsgd:4,norm=max qsgd:8,damped=true "
-    "cast cast:bfloat16 dense"
+    "cast cast:bfloat16 dense dead_zone:1/32 dead_zone:1/32@layer eden eden@layer stochastic:1/32 "
+    "stochastic:1/32@layer natural natural@layer"
 )
 EVERY_FAULT = "--drop 0.15 --late 0.15 --duplicate 0.15 --crash 0.15 --lose-state 0.1 --rounds 10"
 FEW = "--partition iid --participants 4 --rounds 2"
@@ -100,7 +143,7 @@ def _recipe(name: str) -> str:
 
 
 RESUMED = {
-    **{name: _recipe(name) for name in RECIPES.split()},
+    **{name: _recipe(name) for name in RECIPES},
     "faults": "--algorithm fed_cams --drop 0.2 --late 0.3 --lose-state 0.1 --refuse-updates auto",
     "lazy": "--algorithm fed_nlaa --set uplink.threshold=0.15",
     "broadcast": "--algorithm fed_ef_sgd --downlink broadcast",
@@ -113,15 +156,11 @@ RESUMED = {
 """Run for three rounds, and then for three more."""
 
 CASES = [
-    *(Case(f"memory/{name}", f"{_recipe(name)} --partition iid") for name in RECIPES.split()),
-    *(Case(f"disk/{name}", f"{_recipe(name)} --store disk") for name in RECIPES.split()),
-    *(Case(f"ray/{name}", f"{_recipe(name)} --partition iid {RAY}") for name in RECIPES.split()),
-    # The base runs them inline: the engines have the same numbers.
-    *(
-        Case(f"processes/{name}", f"{_recipe(name)} --partition iid", f"{_recipe(name)} --partition iid {PROCESSES}")
-        for name in RECIPES.split()
-    ),
-    *(Case(f"faults/{name}", f"{_recipe(name)} {EVERY_FAULT}") for name in RECIPES.split()),
+    *(Case(f"memory/{name}", f"{_recipe(name)} --partition iid") for name in RECIPES),
+    *(Case(f"disk/{name}", f"{_recipe(name)} --store disk") for name in RECIPES),
+    *(Case(f"ray/{name}", f"{_recipe(name)} --partition iid {RAY}") for name in RECIPES),
+    *(Case(f"processes/{name}", f"{_recipe(name)} --partition iid", engine=PROCESSES) for name in RECIPES),
+    *(Case(f"faults/{name}", f"{_recipe(name)} {EVERY_FAULT}") for name in RECIPES),
     Case("flower/fed_avg", "fed_avg", "fed_avg:weighting=uniform"),
     Case("flower/fed_cams", "fed_cams:compressor=sign"),
     Case("flower/scaffold", "scaffold"),
@@ -141,11 +180,9 @@ CASES = [
     Case("model/resnet18", f"--model resnet18 {FEW} --participants 2 --rounds 1 --local-steps 1 --batch-size 4"),
     Case("ray/model-batch-norm", f"--model cnn_fashion {RAY} {FEW}"),
     Case("ray/faults", f"--algorithm fed_bnlaca {RAY} {EVERY_FAULT}"),
-    Case("processes/batch-norm", f"--model cnn_fashion {FEW}", f"--model cnn_fashion {FEW} {PROCESSES}"),
-    Case(
-        "processes/faults", f"--algorithm fed_bnlaca {EVERY_FAULT}", f"--algorithm fed_bnlaca {EVERY_FAULT} {PROCESSES}"
-    ),
-    Case("processes/own-training", OWN_TRAINING, f"{OWN_TRAINING} {PROCESSES}"),
+    Case("processes/batch-norm", f"--model cnn_fashion {FEW}", engine=PROCESSES),
+    Case("processes/faults", f"--algorithm fed_bnlaca {EVERY_FAULT}", engine=PROCESSES),
+    Case("processes/own-training", OWN_TRAINING, engine=PROCESSES),
     Case("data/mnist-lenet5", f"--dataset mnist --model lenet5 {FEW}"),
     Case("data/mnist-lenet5-heavy-sign", f"--dataset mnist --model lenet5 --algorithm fed_laconic_1 {FEW}"),
     Case("data/mnist-cnn-mnist", f"--dataset mnist --model cnn_mnist {FEW} --local-steps 3"),

@@ -83,12 +83,13 @@ class Algorithm:
 
     def resolve(self) -> Algorithm:
         """Choose the open settings of the method and the downlink for the other parts; reject what does not fit together."""
-        method = self.method.resolve(self.uplink)
-        ignored = "memory" if self.uplink.has_memory else "reference" if self.uplink.has_reference else None
-        if ignored and not any(UPDATE in phase.up for phase in method.phases(self.uplink)):
-            setting = f"uplink = '{self.uplink.name}', whose {ignored} '{method.name}' cannot use"
+        uplink, method = self.uplink, self.method.resolve(self.uplink)
+        has_state = uplink.has_memory or uplink.has_reference
+        if has_state and not any(UPDATE in phase.up for phase in method.phases(uplink)):
+            refused = f"uplink '{uplink.name}'{' with memory' if uplink.has_memory else ''}"
             reason = "it sends no update through the uplink, but vectors of its own with the same compressor"
-            raise ConfigError(f"{setting}: {reason}; use uplink = 'compressed' without memory")
+            advice = "use uplink = 'compressed' without memory"
+            raise ConfigError(f"method '{method.name}' cannot use {refused}: {reason}; {advice}")
         return replace(self, method=method, downlink=self.downlink.resolve(self.optimizer, self.method.sends_mean))
 
     def replace(self, **changes: Unpack[Changes]) -> Algorithm:

@@ -137,7 +137,7 @@ def sweep(
     """Search the settings of one algorithm, by grid or with Optuna, and write the best config."""
 
 
-CHOSEN_BY_ADVISE = ("compressor", "downlink", "local_lr", "server_lr")
+CHOSEN_BY_ADVISE = ("compressor", "uplink", "downlink", "local_lr", "server_lr")
 _ADVISE_DEFAULTS = {
     **{"rounds": "Default: 90.", "eval_every": "Always 1 in this command."},
     **dict.fromkeys(CHOSEN_BY_ADVISE, "Not allowed: this command chooses it."),

@@ -37,6 +37,7 @@ COMPRESSORS = (
     "eden",
     "natural",
 )
+UPLINKS = ("dense", "compressed", "error_feedback", "lazy", "accelerated", "lag", "shifted")
 DOWNLINKS = ("dense", "compressed", "broadcast", "estimated", "mirrored", "repeated")
 AGGREGATES = ("mean", "median", "trimmed_mean", "auto")
 

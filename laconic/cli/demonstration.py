@@ -102,7 +102,9 @@ def _follow(federation: LocalFederation, run: RunDirectory, number: int, view: L
             checked = time.monotonic()
             status = federation.status(number)
             if status.startswith("finished") and not run.model.exists():
-                raise LaconicError(f"the run is {status}; see `superlink.log` and `warm.log` in '{federation.folder}'")
+                raise LaconicError(
+                    f"the run is {status}; see `superlink.log` and `prefork.log` in '{federation.folder}'"
+                )
         time.sleep(POLL_SECONDS)
 
 

@@ -21,6 +21,7 @@ from laconic.cli.completion import (
     DOWNLINKS,
     MODELS,
     PARTITIONS,
+    UPLINKS,
     algorithms,
     completing,
 )
@@ -47,7 +48,7 @@ PANELS = {
         *("rounds", "participants", "local_steps", "local_epochs"),
         *("batch_size", "batch_order", "local_lr", "local_optimizer", "local_optimizer_state", "seed"),
     ),
-    "Links (docs/guides/choose-a-compressor.md)": ("compressor", "granularity", "memory", "downlink"),
+    "Links (docs/guides/choose-a-compressor.md)": ("compressor", "granularity", "memory", "uplink", "downlink"),
     "Server": ("server_lr", "sampling", "weighting"),
     OUTPUT: ("eval_every", "metrics", "client_eval", "personalize", "diagnostics", "full_gradient"),
     "Network and faults": (
@@ -73,7 +74,7 @@ _FLAGS = {
 }
 _COMPLETED = {
     **{"dataset": DATASETS, "partition": PARTITIONS, "model": MODELS, "compressor": COMPRESSORS},
-    **{"downlink": DOWNLINKS, "aggregate": AGGREGATES},
+    **{"uplink": UPLINKS, "downlink": DOWNLINKS, "aggregate": AGGREGATES},
 }
 
 
@@ -175,7 +176,7 @@ FromRound = Annotated[
         "--from-round",
         metavar="NUMBER",
         min=0,
-        help="With --resume: go back to the checkpoint of this round, one of the last three.",
+        help="With --resume: go back to the checkpoint of this round, one of the last three; with --store disk, two.",
     ),
 ]
 Json = Annotated[bool, _output("--json", help="Print one JSON object as the last line of stdout.")]

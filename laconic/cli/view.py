@@ -41,6 +41,8 @@ class LiveView(Callback):
         self.progress: Progress | None = None
         self.task: TaskID | None = None
         self.shown: dict[str, Any] = {}
+        self.rounds, self.first, self.began = 0, 0, time.perf_counter()
+        """Of the run: all rounds, those that were done before, and when it began."""
 
     def on_run_start(self, run: Run) -> None:
         training, config, done = run.training, run.config, len(run.history)
@@ -113,8 +115,8 @@ class LiveView(Callback):
     def on_run_end(self, run: Run, outcome: Outcome) -> None:
         self.end()
         if run.stop_reason is not None:
-            said = f"  stopped after round {len(run.history)}: {run.stop_reason}"
-            self.console.print(said, highlight=False, markup=False, soft_wrap=True)
+            message = f"  stopped after round {len(run.history)}: {run.stop_reason}"
+            self.console.print(message, highlight=False, markup=False, soft_wrap=True)
 
     def end(self) -> None:
         """Remove the progress bar."""
@@ -126,8 +128,13 @@ class LiveView(Callback):
 class SearchView(LiveView, SearchCallback):
     """Shows many short runs: in a terminal one progress bar over the rounds of all, otherwise one line per run."""
 
-    label = ""
     full_width = True
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self.label = ""
+        self.before = 0
+        """The rounds of earlier trials."""
 
     def on_message(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Bytes: TypeAlias = NDArray[np.uint8]
-Words: TypeAlias = NDArray[np.uint64]
-"""Bits in 64-bit words, the lowest first. A spare last word allows reading any number from two adjacent words."""
-HalfWords: TypeAlias = NDArray[np.uint32]
-"""The same in 32-bit words: two adjacent ones contain any number of up to 32 bits."""
-Widths: TypeAlias = NDArray[np.uint8]
+from laconic.compression.words import Bytes, HalfWords, Widths, Words
 
 
 def packed_size(count: int, width: int) -> int:
@@ -26,7 +21,7 @@ def packed_size(count: int, width: int) -> int:
 
 def pack(numbers: NDArray[Any], widths: int | Widths) -> bytes:
     """Pack non-negative integers, each in its own number of bits or all in the same."""
-    from laconic.compression import kernels
+    from laconic.compression import kernels  # late: Numba is slow to load
 
     if isinstance(widths, int):
         widths = np.full(len(numbers), widths, dtype=np.uint8)

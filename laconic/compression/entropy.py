@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from laconic.compression.words import PRECISION
 from laconic.core.errors import PacketError
 
 Symbols: TypeAlias = NDArray[Any]
@@ -25,8 +26,6 @@ BLOCK = 1 << 16
 """Entries per step, so that temporaries fit into the cache."""
 ONE_THREAD = 1 << 15
 """The most entries that torch processes in one thread; others may be busy with other clients."""
-PRECISION = 24
-"""Probabilities are multiples of 2^-24."""
 _SET_BITS = np.array([number.bit_count() for number in range(256)])
 
 
@@ -57,7 +56,7 @@ def cost(counts: Counts, weights: Weights) -> float:
 
 def count_symbols(symbols: Symbols, size: int) -> Counts:
     """The number of occurrences of each of `size` symbols."""
-    from laconic.compression import kernels
+    from laconic.compression import kernels  # late: Numba is slow to load
 
     if len(symbols) and int(symbols.max()) >= size:
         raise ValueError(f"a symbol above {size - 1}")

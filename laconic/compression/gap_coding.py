@@ -17,7 +17,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from laconic.compression.bit_packing import Bytes, Widths, half_words_of, pack, words_of
+from laconic.compression.bit_packing import half_words_of, pack, words_of
+from laconic.compression.words import Bytes, Widths
 from laconic.core.errors import PacketError
 
 Positions: TypeAlias = NDArray[np.int64]
@@ -48,7 +49,7 @@ def split(gaps: NDArray[np.int64], size: int, coding: Coding) -> tuple[Widths, b
 
     Only Rice codes vary the width: with entropy coding classes are better for varying gaps.
     """
-    from laconic.compression import kernels
+    from laconic.compression import kernels  # late: Numba is slow to load
 
     widths = own_widths(gaps, size) if coding == "rice" else common_widths(len(gaps), size, coding)
     most_bits = (int(gaps.sum()) >> int(widths.min(initial=31))) + len(gaps)

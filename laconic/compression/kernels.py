@@ -15,8 +15,7 @@ import numpy as np
 from numba.cpython.unsafe import numbers
 from numpy.typing import NDArray
 
-from laconic.compression.bit_packing import HalfWords, Widths, Words
-from laconic.compression.entropy import PRECISION
+from laconic.compression.words import PRECISION, HalfWords, Widths, Words
 from laconic.core.compiled import kernel
 
 _0, _1, _5, _6, _31, _32, _63 = (np.uint64(number) for number in (0, 1, 5, 6, 31, 32, 63))

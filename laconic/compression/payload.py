@@ -137,7 +137,7 @@ class SparsePayload(Payload):
         sent = self.values.to(accumulator)
         if accumulator.device.type != "cpu":
             return [partial(accumulator.scatter_add_, 0, self.positions.to(accumulator.device), sent * weight)]
-        from laconic.compression import kernels
+        from laconic.compression import kernels  # late: Numba is slow to load
 
         vector, positions, values = accumulator.numpy(), self.positions.numpy(), sent.numpy()
         factor = vector.dtype.type(weight)

@@ -69,7 +69,7 @@ def _at_least(
     values: NDArray[np.floating], threshold: np.floating, room: int
 ) -> tuple[Positions, NDArray[np.floating]]:
     """The sorted positions and the magnitudes of all entries with magnitude >= threshold."""
-    from laconic.compression import kernels
+    from laconic.compression import kernels  # late: Numba is slow to load
 
     positions, magnitudes = np.empty(room, dtype=np.int64), np.empty(room, dtype=values.dtype)
     count = kernels.find_reaching(values, threshold, positions, magnitudes)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from laconic.compression.bit_packing import half_words_of, packed_size, unpack
 from laconic.compression.body import BodyReader, Floats, refuse_not_finite
 from laconic.compression.codec import Codec
 from laconic.compression.entropy import ONE_THREAD, SymbolReader, blocks
 from laconic.compression.groups import Bounds
+from laconic.compression.words import HalfWords
 from laconic.core.errors import PacketError
 
 MOST_BITS = 16
@@ -128,7 +131,7 @@ class SignReader(ScaledReader):
         """A group, and the eight values of each byte in it."""
 
     def _values(self, piece: Floats, at: int, group: int) -> None:
-        from laconic.compression import kernels
+        from laconic.compression import kernels  # late: Numba is slow to load
 
         if self._table is None or self._table[0] != group:
             self._table = group, _SIGNS.astype(piece.dtype) * piece.dtype.type(self._scales[group])
@@ -147,6 +150,9 @@ class LevelReader(ScaledReader):
         steps = reader.values(groups)
         super().__init__(steps, reader.values(groups) if form is Codec.GRID else None)
         self._count = count
+        self._lowest = self._width = self._with_table = self._size = 0
+        self._low: HalfWords | None = None
+        self._read: Callable[[NDArray[Any], NDArray[Any]], None] | None = None
         if count:
             signed = reader.number(2 * HIGHEST_LEVEL)
             self._lowest = -((signed + 1) // 2) if signed % 2 else signed // 2
@@ -160,6 +166,7 @@ class LevelReader(ScaledReader):
             self._read = symbols.start(symbols.own_weights(self._size) if self._with_table else np.ones(self._size))
 
     def _values(self, piece: Floats, at: int, group: int) -> None:
+        assert self._read is not None and self._low is not None
         levels = np.arange(self._size, dtype=np.int32)
         if not self._width:
             # One group has few different values, so the table has them scaled.

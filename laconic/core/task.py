@@ -161,25 +161,42 @@ class Task:
         except LaconicError:
             raise
         except Exception as error:
-            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in batch)
-            line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            integers = not batch[0].is_floating_point() and "dtype" in line
-            hint = "; the inputs are integers: convert them to floats, unless they are tokens" if integers else ""
-            hint = "; labels are numbered from 0" if line.startswith("Target ") and "out of bounds" in line else hint
-            if line.endswith("argument: 'labels'"):
-                hint = "; for a module that computes its own loss pass laconic.Task(module)"
-            if line.endswith("unexpected keyword argument 'labels'"):
-                hint = "; the module computes no loss: pass laconic.Task(module, loss)"
-            location = blamed(error)
-            at = f" at {location[0]}" if location else ""
-            raise ConfigError(f"model does not fit the data (a batch has shapes {shapes}){at}: {line}{hint}") from error
-        if not isinstance(values, dict):
-            raise ConfigError(f"means must return a dict of numbers by name; it returned {type(values).__name__}")
-        if not isinstance(value, Tensor):
-            which = "; return its loss" if isinstance(_entry(value, "loss"), Tensor) else ""
-            raise ConfigError(f"loss must return a tensor; it returned {type(value).__name__}{which}")
-        if value.ndim != 0:
-            raise ConfigError(f"loss must be one number, the mean over the batch; it has shape {tuple(value.shape)}")
+            raise _misfit(error, batch) from error
+        _check_results(value, values)
+
+
+def _misfit(error: Exception, batch: Batch) -> ConfigError:
+    """The error of a model that fails on a batch: where, the first line of the cause, and a hint."""
+    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in batch)
+    line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    location = blamed(error)
+    at = f" at {location[0]}" if location else ""
+    hint = _hint(line, batch)
+    return ConfigError(f"model does not fit the data (a batch has shapes {shapes}){at}: {line}{hint}")
+
+
+def _hint(line: str, batch: Batch) -> str:
+    """What to do about an error of PyTorch or Python; empty if nothing is known."""
+    if line.endswith("unexpected keyword argument 'labels'"):
+        return "; the module computes no loss: pass laconic.Task(module, loss)"
+    if line.endswith("argument: 'labels'"):
+        return "; for a module that computes its own loss pass laconic.Task(module)"
+    if line.startswith("Target ") and "out of bounds" in line:
+        return "; labels are numbered from 0"
+    if not batch[0].is_floating_point() and "dtype" in line:
+        return "; the inputs are integers: convert them to floats, unless they are tokens"
+    return ""
+
+
+def _check_results(value: object, values: object) -> None:
+    """Check what the loss and the means returned."""
+    if not isinstance(values, dict):
+        raise ConfigError(f"means must return a dict of numbers by name; it returned {type(values).__name__}")
+    if not isinstance(value, Tensor):
+        which = "; return its loss" if isinstance(_entry(value, "loss"), Tensor) else ""
+        raise ConfigError(f"loss must return a tensor; it returned {type(value).__name__}{which}")
+    if value.ndim != 0:
+        raise ConfigError(f"loss must be one number, the mean over the batch; it has shape {tuple(value.shape)}")
 
 
 def _is_torch_loss(loss: Loss) -> bool:

@@ -116,10 +116,10 @@ def hold_out(data: ClientData, share: float) -> tuple[ClientData, list[Indices]]
         raise ConfigError("client_eval: this data cannot leave out examples: it needs a method `selected(positions)`")
     sizes = enumerate(sizes_of(data).tolist())
     divided = [_positions(Draw.CLIENT_EVALUATION, client, size, share) for client, size in sizes]
-    held = [test for _, test in divided]
-    if not any(map(len, held)):
+    held_out = [test for _, test in divided]
+    if not any(map(len, held_out)):
         raise ConfigError(f"client_eval = {share}: no client has enough examples to hold one out; use a larger share")
-    return data.selected([train for train, _ in divided]), held
+    return data.selected([train for train, _ in divided]), held_out
 
 
 def _positions(purpose: Draw, client: int, size: int, share: float) -> tuple[Indices, Indices]:

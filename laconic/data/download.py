@@ -107,7 +107,7 @@ class Download:
     def _request(self, address: str) -> None:
         """Request the missing bytes once."""
         import pooch  # late: start-up time
-        import requests
+        import requests  # late: start-up time
 
         have = self._size()
         # If the server compressed the response, byte ranges would refer to the compressed bytes.
@@ -184,7 +184,7 @@ def _locked(target: Path) -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
-    import fcntl
+    import fcntl  # late: Windows does not have it
 
     with target.with_name(target.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -52,7 +52,7 @@ class LentWorker(Worker):
 
     def __init__(self, setup: Setup) -> None:
         self._store = LentStore()
-        self.start(setup.spec, self._store, threads=1, operator_threads=setup.operator_threads)
+        super().__init__(setup.spec, self._store, threads=1, operator_threads=setup.operator_threads)
 
     def answer(
         self, instructions: Sequence[Instruction], clients: Mapping[int, Lent]

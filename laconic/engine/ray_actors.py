@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from laconic.core.errors import ConfigError, LaconicError
 from laconic.engine.settings import RaySettings
 from laconic.engine.shard import Shard
+from laconic.federation.messages import Instruction, Reply
 
 CONNECT_SECONDS, START_SECONDS = 5.0, 300.0
 
@@ -36,7 +38,7 @@ def connect(settings: RaySettings, threads: int) -> RaySettings:
     """Connect to Ray or start it, once per process. Returns the settings with the number of workers resolved."""
     if find_spec("ray") is None:
         raise ConfigError("engine = 'ray': Ray is not installed; in the folder of the clone, pip install -e '.[ray]'")
-    import ray
+    import ray  # late: an extra
 
     # Silences Ray's warning that actors without GPUs keep CUDA_VISIBLE_DEVICES: the run's `device` decides about GPUs.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -127,8 +129,30 @@ def locate(actor: PooledActor) -> None:
         return
 
 
-class _ShardActor(Shard):
+class _ShardActor:
+    """Serves the shards of one run after the other. Between runs it has no shard, and its calls fail."""
+
+    def __init__(self) -> None:
+        self._shard: Shard | None = None
+
     def address(self) -> str:
         import ray
 
         return str(ray.util.get_node_ip_address())
+
+    def open(self, *arguments: Any, **options: Any) -> None:
+        self._shard = Shard(*arguments, **options)
+
+    def run(self, instructions: Sequence[Instruction]) -> list[Reply]:
+        return self._opened().run(instructions)
+
+    def flush(self, round: int) -> None:
+        self._opened().flush(round)
+
+    def close(self, remove: bool) -> None:
+        self._opened().close(remove)
+        self._shard = None
+
+    def _opened(self) -> Shard:
+        assert self._shard is not None
+        return self._shard

@@ -155,7 +155,7 @@ class RayEngine(SimulatedEngine):
 
     def _result(self, future: Any) -> Any:
         """The result of a call, or the exception if the worker is dead. Exceptions of the worker's code are raised."""
-        import ray
+        import ray  # late: an extra
 
         try:
             return ray.get(future)

@@ -26,8 +26,7 @@ _SUFFIXES = ("", "-wal", "-shm", "-journal")
 class Worker:
     """Runs clients in a process of its own, with the code of the inline engine."""
 
-    def start(self, spec: ClientSpec, store: ClientStore, *, threads: int, operator_threads: int) -> None:
-        """Get ready for instructions to the clients of `spec`."""
+    def __init__(self, spec: ClientSpec, store: ClientStore, *, threads: int, operator_threads: int) -> None:
         # A user's own training loop may use as many torch threads as without workers.
         torch.set_num_threads(operator_threads)
         self._engine = spec.engine(store, threads)
@@ -40,9 +39,14 @@ class Worker:
 
 
 class Shard(Worker):
-    """A shard of the clients, independent of Ray. `ray_actors.py` makes it an actor, which may serve many runs."""
+    """A shard of the clients in one run, independent of Ray. The actor in `ray_actors.py` has one for each of its runs.
 
-    def open(
+    It begins with the states in the file at `path`, or with none if `fresh`. With `restore` the states first return to the
+    checkpoint of that round. A store without that checkpoint stays as it is; its clients then find that the server is
+    behind, and start over.
+    """
+
+    def __init__(
         self,
         spec: ClientSpec,
         path: Path,
@@ -53,11 +57,6 @@ class Shard(Worker):
         fresh: bool,
         restore: int | None = None,
     ) -> None:
-        """Start a run with the states in the file at `path`, or with none if `fresh`.
-
-        With `restore` the states first return to the checkpoint of that round. A store without that checkpoint stays as it
-        is; its clients then find that the server is behind, and start over.
-        """
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +70,7 @@ class Shard(Worker):
         elif restore is not None and restore in self._database.marks:
             self._database.restore(restore)
             self._database.commit()
-        self.start(spec, DiskStore(self._database), threads=threads, operator_threads=operator_threads)
+        super().__init__(spec, DiskStore(self._database), threads=threads, operator_threads=operator_threads)
 
     def run(self, instructions: Sequence[Instruction]) -> list[Reply]:
         """Run instructions, commit the clients' new states, and return the replies."""
@@ -91,7 +90,6 @@ class Shard(Worker):
         """End the run, and delete the store if `remove`."""
         self._engine.close()
         self._database.close()
-        del self._engine, self._database
         if remove:
             for suffix in _SUFFIXES:
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)

@@ -59,7 +59,7 @@ class MappedRows:
 
 
 def _mapped_file(size: int) -> mmap.mmap:
-    with tempfile.TemporaryFile(prefix="laconic-peers-") as file:
+    with tempfile.TemporaryFile(prefix="laconic-links-") as file:
         # Reserves the space: writing to a mapped file on a full disk would kill the process.
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, size)

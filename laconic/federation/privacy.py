@@ -108,7 +108,7 @@ class Privacy:
 
 def _accounting() -> Any:
     try:
-        import dp_accounting
+        import dp_accounting  # late: an extra
         import dp_accounting.rdp
     except ImportError as error:
         raise ConfigError(

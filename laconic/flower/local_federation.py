@@ -196,8 +196,8 @@ class LocalFederation:
 
     def _start_prefork(self) -> None:
         """Start the process that imports torch once for all others."""
-        folder = self.folder / "warm"
-        self._start("warm", [sys.executable, "-m", "laconic.flower.prefork", "--folder", str(folder)])
+        folder = self.folder / "prefork"
+        self._start("prefork", [sys.executable, "-m", "laconic.flower.prefork", "--folder", str(folder)])
         self.environment["PATH"] = f"{folder}{os.pathsep}{self.environment['PATH']}"
 
     def _wait_for_port(self) -> None:

@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.command and options.command[0] not in PROGRAMS:
         parser.error(f"'{options.command[0]}': superlink or supernode is allowed")
     with contextlib.ExitStack() as stack:
-        folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="laconic-warm-")))
+        folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="laconic-prefork-")))
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
         (folder / SOCKET).unlink(missing_ok=True)

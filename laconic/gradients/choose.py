@@ -39,18 +39,18 @@ def resolve_numerics(numerics: Numerics, task: Task, layout: Layout, stochastic:
     if numerics.dtype == "bfloat16":
         # The last bits of bfloat16 are too coarse for a comparison of strategies.
         return numerics.model_copy(update={"strategy": strategy})
-    if is_plain(task, layout, batch) and _Trial(task, layout, stochastic, batch).agrees("compiled", CLOSE):
+    if is_plain(task, layout, batch) and _StrategyCheck(task, layout, stochastic, batch).agrees("compiled", CLOSE):
         return numerics.model_copy(update={"strategy": "compiled"})
     if can_be_stacked(task.module) and stochastic != "serial" and layout.size <= MOST_PARAMETERS:
         # A trial, since vmap fails on data-dependent control flow, and models may mix the examples of a batch.
-        trial = _Trial(task, layout, stochastic, batch)
+        check = _StrategyCheck(task, layout, stochastic, batch)
         simple = task.losses and stochastic == "no" and batch[0].device.type == "cpu"
-        if trial.agrees("vmap"):
-            strategy = "stacked" if simple and trial.agrees("stacked") else "vmap"
+        if check.agrees("vmap"):
+            strategy = "stacked" if simple and check.agrees("stacked") else "vmap"
     return numerics.model_copy(update={"strategy": strategy})
 
 
-class _Trial:
+class _StrategyCheck:
     """The gradients of two clients with different models and data."""
 
     def __init__(self, task: Task, layout: Layout, stochastic: Stochastic, batch: Batch) -> None:

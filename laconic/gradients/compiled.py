@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,11 +17,29 @@ from laconic.core.task import IGNORED, Batch, Task, is_cross_entropy, is_squared
 from laconic.gradients.base import Gradients, Seed
 from laconic.gradients.network import Layer, Shape, layers_of
 
-if TYPE_CHECKING:
-    from laconic.gradients.program import Program
-
 SLICE = 128
 """Examples that pass through a network together. More would need more memory, and their values would leave the cache."""
+
+
+class NetworkProgram(Protocol):
+    """What is used of `laconic.gradients.program.Program` here. Its module loads Numba, so it is imported late."""
+
+    masks: list[tuple[Any, Shape]]
+
+    def train(
+        self,
+        model: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        result: Tensor,
+        adds: bool,
+        counts: Sequence[int],
+        scales: Sequence[float],
+    ) -> list[float]:
+        """Write the gradients of batches, or move by them. Returns the losses."""
+
+    def outputs(self, model: Tensor, inputs: Tensor, count: int) -> Tensor:
+        """The outputs of the network."""
 
 
 def is_plain(task: Task, layout: Layout, batch: Batch) -> bool:
@@ -44,7 +62,7 @@ class CompiledNetwork:
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         self.module, self.layout = module, layout
         self.layers: dict[Shape, list[Layer] | None] = {}
-        self.programs: dict[tuple[Shape, int], Program] = {}
+        self.programs: dict[tuple[Shape, int], NetworkProgram] = {}
 
     def supports(self, inputs: Tensor) -> bool:
         """Whether the kernels support the network for these inputs."""
@@ -55,9 +73,9 @@ class CompiledNetwork:
             self.layers[shape] = layers_of(self.module, shape, self.layout)
         return bool(self.layers[shape])
 
-    def program(self, inputs: Tensor) -> Program:
+    def program(self, inputs: Tensor) -> NetworkProgram:
         """The program for inputs that are supported."""
-        from laconic.gradients.emitter import VECTOR_BYTES
+        from laconic.gradients.emitter import VECTOR_BYTES  # late: Numba is slow to load
         from laconic.gradients.program import Program
 
         shape = tuple(inputs.shape[1:])
@@ -125,7 +143,7 @@ class CompiledGradients(Gradients):
     def _fits(self, batch: Batch) -> bool:
         return _fits(self.task, batch) and self.network.supports(batch[0])
 
-    def _program(self, batch: Batch) -> Program | None:
+    def _program(self, batch: Batch) -> NetworkProgram | None:
         """The program for a batch that passes through the network in one slice."""
         small = batch[0].shape[0] <= SLICE and self._fits(batch)
         return self.network.program(batch[0]) if small else None
@@ -159,7 +177,7 @@ class CompiledGradients(Gradients):
 
 
 def _move(
-    program: Program, model: Tensor, batches: Sequence[Batch], seeds: list[Callable[[], int]], rates: list[float]
+    program: NetworkProgram, model: Tensor, batches: Sequence[Batch], seeds: list[Callable[[], int]], rates: list[float]
 ) -> list[float]:
     """One step on each batch. Returns the losses."""
     if program.masks and len(batches) > 1:  # the masks of all batches would take much memory

@@ -1,4 +1,9 @@
-"""Numba intrinsics whose bodies emit LLVM code for vectors at their place in the caller."""
+"""Numba intrinsics whose bodies emit LLVM code for vectors at their place in the caller.
+
+`vectors.py` and `sparse.py` emit with it what LLVM does not vectorize by itself. With them a round of LeNet-5 takes 0.27 to
+0.34 CPU seconds; with torch's operators it took 0.59 to 0.81 (docs/performance.md, "Compiled kernels"). The readable
+reference is torch's autograd, the strategy `loop`: tests/gradients/test_compiled.py compares every operation with it.
+"""
 
 from __future__ import annotations
 

@@ -74,8 +74,12 @@ def _result_shape(module: Any, shape: Shape) -> Shape | None:
         return (prod(shape),)
     if kind is nn.Linear and shape == (module.in_features,):
         return (module.out_features,)
-    if len(shape) != 3:
-        return None
+    return _image_shape(module, shape) if len(shape) == 3 else None
+
+
+def _image_shape(module: Any, shape: Shape) -> Shape | None:
+    """The shape of one image after a pooling layer or a convolution; None if the layer is not supported."""
+    kind = type(module)
     if kind in POOLS and _is_plain_pool(module):
         result = tuple(size // window for size, window in zip(shape[1:], pair(module.kernel_size), strict=True))
         return (shape[0], *result) if min(result) else None

@@ -4,6 +4,11 @@ Every example has its zeros elsewhere. So the innermost dimension is not the exa
 [example, row, column, channel] and weights [output, row, column, channel], with channels padded to vectors. A pooled entry
 is a cell. An example's gradients are computed for one band of cells after the other, so that its inputs stay in the
 first-level cache.
+
+A round of the larger CNN takes 0.70 of the CPU time of dense products; the backward pass of its second convolution takes
+5.5 ms instead of 13.5 (docs/performance.md, "Compiled kernels"). The readable reference is torch's autograd:
+tests/gradients/test_compiled.py compares with it, for the model `cnn` and in
+`test_pooled_convolutions_with_many_outputs_and_long_lines`.
 """
 
 from __future__ import annotations

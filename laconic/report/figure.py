@@ -56,7 +56,7 @@ STYLES = {
 def figure(out: Path, style: Style, width: float, height: float) -> Iterator[Any]:
     """A figure that is written to a file at the end."""
     try:
-        import matplotlib
+        import matplotlib  # late: an extra
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigError("plots need matplotlib: in the folder of the clone, pip install -e '.[plot]'") from None

@@ -215,7 +215,7 @@ def draw(study: Study, data: Data, path: Path) -> bool:
     if "runs" not in data:
         return False
     try:
-        from matplotlib import rc_context
+        from matplotlib import rc_context  # late: an extra
         from matplotlib.figure import Figure
     except ImportError:
         return False

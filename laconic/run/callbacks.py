@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal
 
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from laconic.core.counts import counted
 from laconic.core.errors import ConfigError, unknown_name
@@ -125,13 +125,15 @@ class ProgressBar(Callback):
 
     def __init__(self, *, shown: bool = True) -> None:
         self._bar = Progress(disable=not shown)
+        self._task: TaskID | None = None
 
     def on_run_start(self, run: Run) -> None:
         self._bar.start()
         self._task = self._bar.add_task(run.label, total=run.training.settings.rounds, completed=len(run.history))
 
     def on_round_end(self, run: Run, record: Record) -> None:
-        self._bar.update(self._task, completed=record["round"])
+        if self._task is not None:
+            self._bar.update(self._task, completed=record["round"])
 
     def on_interrupt(self, run: Run) -> None:
         print("finishing this round, then saving", file=sys.stderr)

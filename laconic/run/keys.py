@@ -35,7 +35,7 @@ class ConfigKeys(Settings):
     method: dict[str, Any] = {}
     """The local training of clients: its name and parameters."""
     uplink: dict[str, Any] = {}
-    """How updates are sent to the server: its name and parameters."""
+    """Uplink: dense, compressed, error_feedback, lazy, accelerated, lag or shifted. Default: the algorithm's own."""
     optimizer: dict[str, Any] = {}
     """How the server updates the model: its name and parameters."""
     downlink: dict[str, Any] = {}

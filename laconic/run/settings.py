@@ -5,10 +5,21 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from laconic.core.counts import counted
 from laconic.core.errors import ConfigError
+from laconic.core.validation import explain
 from laconic.engine.settings import Faults, Network, RaySettings
 from laconic.federation.settings import AnySampling, Defenses, Weighting
 from laconic.gradients.numerics import Numerics
@@ -126,6 +137,15 @@ class Settings(BaseModel):
             )
             raise ValueError(f"{given}: only with engine = 'ray'")
         return self
+
+    # The last validator contains the ones above it.
+    @model_validator(mode="wrap")
+    @classmethod
+    def _errors_are_one_line(cls, table: Any, validate: ModelWrapValidatorHandler[Settings]) -> Settings:
+        try:
+            return validate(table)
+        except ValidationError as error:
+            raise ConfigError(explain(error)) from None
 
 
 def flattened(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

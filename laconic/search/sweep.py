@@ -155,7 +155,7 @@ def _is_point(settings: Any, space: Space) -> bool:
 
 def _optuna() -> Any:
     try:
-        import optuna
+        import optuna  # late: an extra
     except ImportError:
         raise ConfigError("--optuna needs optuna: in the folder of the clone, pip install -e '.[sweep]'") from None
     return optuna

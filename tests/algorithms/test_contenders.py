@@ -223,7 +223,7 @@ def test_what_they_cannot_do_is_refused_in_one_line() -> None:
         SETTING.simulation(laconic.scallion(compressor="sign"))
     with pytest.raises(laconic.ConfigError, match="the server of scafcom must know the number of steps"):
         laconic.scafcom(local_epochs=1).method.check(np.array([8, 8]), "uniform")
-    with pytest.raises(laconic.ConfigError, match="whose memory 'scafcom' cannot use"):
+    with pytest.raises(laconic.ConfigError, match="method 'scafcom' cannot use uplink 'compressed' with memory"):
         SETTING.simulation(laconic.scafcom(memory=True))
     with pytest.raises(laconic.ConfigError, match="same weight"):
         Setting(weighting="size").simulation(laconic.fed_dyn())

@@ -69,6 +69,15 @@ def test_a_compressor_for_a_dense_recipe_comes_with_memory(trained) -> None:
     assert kept["uplink"]["name"] == "compressed" and kept["uplink"]["memory"] is True
 
 
+def test_an_uplink_is_chosen_by_its_name(forked, small, trained) -> None:
+    options = ("--compressor", "sign", "--set", "uplink.threshold=1.9")
+    summary, kept, _ = trained("fed_cams", "--uplink", "lazy", *options)
+    assert (kept["uplink"]["name"], kept["uplink"]["threshold"]) == ("lazy", 1.9)
+    assert kept["uplink"]["compressor"].startswith("sign")
+    named = ("--algorithm", "fed_cams", "--rounds", 3, "--set", "uplink.name=lazy", *options)
+    assert forked("run", *small, *named, "--out", "b", "--json").json()["model_sha256"] == summary["model_sha256"]
+
+
 @pytest.mark.parametrize("downlink", ["broadcast", "mirrored"])
 def test_a_compressed_downlink_saves_bytes_and_learns(trained, downlink: str) -> None:
     options = ("--downlink", downlink, "--compressor", "top_k:1/4", "--local-lr", 0.5)
@@ -261,7 +270,12 @@ BAD = {
     "a chain in the wrong order": (["--compressor", "sign+top_k:0.1"], ["before '+'", "'sign'"]),
     "an unknown parameter of a compressor": (["--compressor", "qsgd:4,nrom=max"], ["'nrom'", "did you mean 'norm'?"]),
     "a misspelled downlink": (["--downlink", "broadcst"], ["'broadcst'", "did you mean 'broadcast'?", "mirrored"]),
-    "a misspelled uplink": (["--set", "uplink.name=lazi"], ["'lazi'", "did you mean 'lazy'?"]),
+    "a misspelled uplink": (["--uplink", "lazi"], ["'lazi'", "did you mean 'lazy'?", "shifted"]),
+    "a misspelled name of an uplink": (["--set", "uplink.name=lazi"], ["'lazi'", "did you mean 'lazy'?"]),
+    "an uplink that a method cannot use": (
+        ["--algorithm", "ef21", "--uplink", "lazy"],
+        ["method 'ef21' cannot use uplink 'lazy'", "use uplink = 'compressed' without memory"],
+    ),
     "a negative threshold": (["--set", "uplink.threshold=-1"], ["uplink.threshold = -1", "greater than or equal to 0"]),
     "a negative threshold of the downlink": (
         ["--downlink", "mirrored", "--set", "downlink.threshold=-1"],

@@ -102,6 +102,7 @@ def test_completed_names_are_those_of_the_registries() -> None:
     assert set(completion.DATASETS) == set(SOURCES)
     assert set(completion.MODELS) == {info.name for info in models.models()}
     assert set(completion.COMPRESSORS) == _ours(COMPRESSORS) - {"chain"}
+    assert set(completion.UPLINKS) == _ours(SLOTS["uplink"])
     assert set(completion.DOWNLINKS) == _ours(SLOTS["downlink"])
     for name in completion.PARTITIONS:
         parse_partition(name + {"shards": ":2", "dirichlet": ":0.3"}.get(name, ""))

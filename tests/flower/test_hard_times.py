@@ -63,7 +63,7 @@ def deliver_late(grid: LoopbackGrid, slow: list[Message]) -> None:
     grid.pull_messages = pull
 
 
-def strikes(folder: Path) -> dict[str, int]:
+def violations(folder: Path) -> dict[str, int]:
     return load_tensors(RunDirectory(folder / "run").checkpoint)[1]["roster"]["blocklist"]["violations"]
 
 
@@ -81,7 +81,7 @@ def test_training_that_diverges_stops_and_blames_nobody(tmp_path, caplog, nodes)
         serve(grid, "fed_avg", "mlp:8", "digits", settings)
     assert "set aside" not in caplog.text
     assert "the reply of client 0 (node 100) was refused: not finite" in caplog.text
-    assert not any(strikes(tmp_path).values())
+    assert not any(violations(tmp_path).values())
     # With a rate that works, the run must be another one; but those that were set aside may be let in again.
     with pytest.raises(laconic.ConfigError, match="resume: method"):
         serve(grid, "fed_avg", "mlp:8", "digits", settings | {"local_lr": 0.1})
@@ -104,10 +104,10 @@ def test_clients_that_diverge_one_after_the_other_are_forgiven(tmp_path):
     grid.spoil = lambda node, reply: not_a_number(reply) if trained(reply) else reply
     with pytest.raises(Diverged, match="every update in round 1 is not finite"):
         run(grid, tmp_path, "fed_avg", participants=1, max_violations=2)
-    assert not any(strikes(tmp_path).values())
+    assert not any(violations(tmp_path).values())
 
 
-def test_when_all_are_set_aside_the_server_stops_and_more_strikes_let_them_in(tmp_path):
+def test_when_all_are_set_aside_the_server_stops_and_more_violations_let_them_in(tmp_path):
     grid = federation(tmp_path)
 
     def spoil(node: int, reply: Message) -> Message:
@@ -310,7 +310,7 @@ def test_updates_that_explode_for_everybody_are_divergence(tmp_path):
     grid.spoil = lambda node, reply: longer(reply, 1e6) if trained(reply) and reply.metadata.group_id == "4" else reply
     with pytest.raises(Diverged, match="every update in round 4 is exploding"):
         run(grid, tmp_path, "fed_avg", rounds=5)
-    assert not any(strikes(tmp_path).values())
+    assert not any(violations(tmp_path).values())
 
 
 def test_a_server_returns_to_a_round_before_one_that_was_poisoned(tmp_path, caplog):

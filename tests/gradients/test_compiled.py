@@ -14,9 +14,11 @@ import laconic
 from laconic import models
 from laconic.core.layout import Layout
 from laconic.core.task import Batch, Task
-from laconic.gradients.compiled import SLICE, CompiledGradients, is_plain
+from laconic.gradients.compiled import SLICE, CompiledGradients, CompiledNetwork, is_plain
+from laconic.gradients.kernels import LOSS
 from laconic.gradients.named_rng import stochastic
 from laconic.gradients.numerics import Numerics
+from laconic.gradients.program import Program
 from laconic.gradients.strategies import make_gradients
 
 RATE = 0.3
@@ -90,11 +92,27 @@ def test_random_networks(network: tuple[nn.Module, tuple[int, ...]], counts: lis
     assert_equal(laconic.classification(network[0]), [examples(count, network[1], 5) for count in counts])
 
 
-@pytest.mark.parametrize("name", ["lenet5", "cnn", "cnn_mnist", "mlp:200,30", "logistic"])
+KNOWN = ["lenet5", "cnn", "cnn_mnist", "mlp:200,30", "logistic"]
+
+
+@pytest.mark.parametrize("name", KNOWN)
 def test_known_models(name: str) -> None:
     torch.manual_seed(0)
     task = laconic.classification(models.build(name, (1, 28, 28), 10))
     assert_equal(task, [examples(count, (1, 28, 28), 10) for count in (20, 7)], torch.float32)
+
+
+def test_the_known_models_use_every_operation() -> None:
+    """So `test_known_models` compares each function that emits LLVM code with autograd."""
+    used: set[int] = set()
+    for name in KNOWN:
+        module = models.build(name, (1, 28, 28), 10)
+        network, inputs = CompiledNetwork(module, Layout.of(module)), torch.zeros(20, 1, 28, 28)
+        assert network.supports(inputs)
+        program = network.program(inputs)
+        assert isinstance(program, Program)
+        used |= set(program.whole["kind"].tolist())
+    assert used == set(range(LOSS + 1))
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -140,3 +140,18 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_line(tmp_path) -> None
     file.write_bytes(content.replace(rb"\"format\": 4", rb"\"format\": 3"))
     with pytest.raises(DataError, match="has checkpoint format 3; this version of Laconic reads format 4"):
         files.load_tensors(file)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"subspace": 50}, "subspace = 50: must be less than 1"),
+        ({"subspace_every": 3}, "subspace_every = 3: needs subspace, such as 1/10"),
+        ({"numerics": {"vmap_width": 0}}, "numerics.vmap_width = 0: must be greater than or equal to 1"),
+        ({"ray": {"workers": 3}}, "ray.workers = 3: only with engine = 'ray'"),
+    ],
+)
+def test_settings_alone_refuse_in_one_line(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        laconic.Settings(**settings)
+    assert str(raised.value) == message

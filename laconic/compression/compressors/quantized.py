@@ -205,7 +205,7 @@ def round_magnitudes(
     values: Floats, step: float, highest: int, generator: np.random.Generator, levels: NDArray[Any]
 ) -> None:
     """levels = sign(x) min(floor(|x| / step + draw), highest), with one uniform draw per value."""
-    from laconic.compression import kernels
+    from laconic.compression import kernels  # late: Numba is slow to load
 
     kind = values.dtype.type
     for start, end, draws in drawn_blocks(values, generator):
