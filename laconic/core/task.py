@@ -74,6 +74,8 @@ class Task:
         loss: `loss(module, batch)` is the mean loss over the batch, a scalar tensor. Default: the loss that the module
             computes itself, as the models of Hugging Face do. It gets the targets as `labels`; its output has a `loss`.
         metrics: Metrics by name. Each is a metric of torchmetrics, or a function of the outputs and targets of all examples.
+            torchmetrics takes outputs for probabilities if all of them lie between 0 and 1, which logits of few examples
+            may do by chance: `predict` can return probabilities.
         losses: The per-example losses, whose mean is `loss`. Models of linear layers train faster with it.
         means: `means(module, batch)` returns metrics that are means over examples, such as {"loss": …, "accuracy": …}. An
             evaluation averages them over batches, weighted by batch size and `counted`. Default: the loss.

@@ -73,7 +73,7 @@ class Simulation(Training):
         self.database = Database(settings.store_cache) if settings.store == "disk" else None
         self.store = MemoryStore() if self.database is None else DiskStore(self.database)
         self.policy = SimulationPolicy(Blocklist(settings.max_violations))
-        algorithm.method.check(sizes_of(data), weighting_of(algorithm, settings))
+        algorithm.method.check(sizes_of(data), weighting_of(algorithm, settings, len(data)))
         device = usable_device(settings.device)
         example = client_example(data, 0)
         task = _with_shapes(task, example(torch.float32), settings.seed) if is_unshaped(task.module) else task
