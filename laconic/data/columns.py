@@ -134,6 +134,8 @@ class Columns:
         for name in names:
             if not isinstance(table[name], Tensor):
                 raise DataError(f"column '{name}' {_fault(table[name])}")
+            if type(dataset.features[name]).__name__ == "Image":
+                table[name] = torch.from_numpy(eight_bits(table[name].numpy()))
         targets = table[target]
         if isinstance(targets, Tensor) and targets.dtype == torch.bool:
             targets = targets.to(torch.int64)
@@ -160,9 +162,14 @@ def is_hugging_face(dataset: object) -> bool:
 def as_tensor(value: Any) -> Tensor:
     """A number, an array, or an image of Pillow (uint8, channels first) as a tensor."""
     if hasattr(value, "getbands"):
-        pixels = torch.from_numpy(np.array(value))
+        pixels = torch.from_numpy(eight_bits(np.array(value)))
         return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
     return torch.as_tensor(value)
+
+
+def eight_bits(pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Pixels of 16 bits as pixels of 8 bits. Others are unchanged."""
+    return np.round(pixels / 257).astype(np.uint8) if pixels.dtype.kind == "u" and pixels.itemsize == 2 else pixels
 
 
 def _shifted(inputs: Array, targets: Tensor) -> Pair:

@@ -9,12 +9,11 @@ import numpy as np
 
 from laconic.core.errors import DataError, warn
 from laconic.data.columns import TARGETS, Columns, is_hugging_face
-from laconic.data.divide import divided
+from laconic.data.divide import TEST_NAMES, divided
 from laconic.data.federated import FederatedData, Kind, Normalize
 from laconic.data.lazy import LazyData, columns_of, from_datasets
 
 CLIENT_COLUMNS = ("client", "client_id")
-TEST_SPLITS = ("test", "validation", "valid")
 
 
 def is_hub_data(value: object) -> bool:
@@ -123,7 +122,7 @@ def _parts(data: Any, test: Any, columns: Columns) -> tuple[list[Any], list[str]
 
 def _of_splits(data: Mapping[Any, Any], test: Any, columns: Columns) -> tuple[list[Any], list[str] | None, Any]:
     """The parts of a `DatasetDict`: its split "train", or each other split as a client."""
-    tests = [split for split in TEST_SPLITS if split in data]
+    tests = [split for split in TEST_NAMES if split in data]
     if test is None and tests:
         chosen = next((split for split in tests if not _is_unlabeled(data[split], columns)), tests[0])
         test = data[chosen]
@@ -131,7 +130,7 @@ def _of_splits(data: Mapping[Any, Any], test: Any, columns: Columns) -> tuple[li
             warn(f"all labels of the split '{tests[0]}' are -1, so the split '{chosen}' is the test set")
     if "train" in data:
         return [data["train"]], None, test
-    clients = {str(split): part for split, part in data.items() if split not in TEST_SPLITS}
+    clients = {str(split): part for split, part in data.items() if split not in TEST_NAMES}
     return [*clients.values()], [*clients] if len(clients) > 1 else None, test
 
 
