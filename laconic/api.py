@@ -22,6 +22,7 @@ from laconic.core.task import Metric, Task
 from laconic.core.validation import validated
 from laconic.data.arrays import Pair
 from laconic.data.federated import ClientData
+from laconic.gradients.numerics import Numerics
 from laconic.report.comparison import Comparison, Planned, check_directories, check_labels, directory_of, run_all
 from laconic.run.callbacks import Callback, EachRound, ProgressBar
 from laconic.run.config import RunConfig, load_config
@@ -270,6 +271,7 @@ _ELSEWHERE = {
     "loss": "a loss is part of the model; pass laconic.Task(module, loss) as the model",
     "clients": "the data has the clients, as in laconic.data.load('digits', clients=10)",
     "partition": "the data has the clients, as in laconic.data.load('digits', partition='iid')",
+    **{name: f"it is a part of numerics, as in numerics={{'{name}': …}}" for name in Numerics.model_fields},
 }
 """What is no setting of `simulate`, and where it belongs."""
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from laconic.core.counts import counted
-from laconic.core.errors import ConfigError, LaconicError
+from laconic.core.errors import ConfigError, LaconicError, suggestion, warn
 from laconic.core.user_code import blamed
 
 Batch = tuple[Tensor, ...]
@@ -74,6 +74,8 @@ class Task:
         loss: `loss(module, batch)` is the mean loss over the batch, a scalar tensor. Default: the loss that the module
             computes itself, as the models of Hugging Face do. It gets the targets as `labels`; its output has a `loss`.
         metrics: Metrics by name. Each is a metric of torchmetrics, or a function of the outputs and targets of all examples.
+            torchmetrics takes outputs for probabilities if all of them lie between 0 and 1, which logits of few examples
+            may do by chance: `predict` can return probabilities.
         losses: The per-example losses, whose mean is `loss`. Models of linear layers train faster with it.
         means: `means(module, batch)` returns metrics that are means over examples, such as {"loss": …, "accuracy": …}. An
             evaluation averages them over batches, weighted by batch size and `counted`. Default: the loss.
@@ -262,16 +264,21 @@ IGNORED = -100
 """The target of a token that does not count, such as padding: torch's and Hugging Face's `ignore_index`."""
 
 
-def called_by_name(module: nn.Module, names: Sequence[str]) -> nn.Module:
+def called_by_name(module: nn.Module, names: Sequence[str], optional: Sequence[str] = ()) -> nn.Module:
     """A copy of a module that gets its inputs, in the order of `names`, as those keyword arguments of its `forward`.
 
-    A module without any of these parameters gets them in order.
+    A module without any of these parameters gets them in order. Other modules do not get inputs that they have no parameter
+    for: a warning names these, unless they are `optional`.
     """
     parameters = inspect.signature(module.forward).parameters
     anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     required = [p for p in parameters.values() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     if not any(name in parameters for name in names) and (required or not anything):
         return module
+    dropped = [] if anything else [name for name in names if name not in parameters and name not in optional]
+    for name in dropped:
+        near = suggestion(name, [other for other in parameters if other not in names])
+        warn(f"model: forward has no parameter '{name}': it does not get this input{near and f'; {near}'}")
 
     def by_name(_: nn.Module, inputs: tuple[Any, ...], more: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         given = dict(zip(names, inputs, strict=False))

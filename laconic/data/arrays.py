@@ -13,7 +13,7 @@ from torch import Tensor
 from laconic.core.counts import counted
 from laconic.core.errors import DataError
 from laconic.data.checks import check_finite
-from laconic.data.doubts import doubt_classes, doubt_kind, doubt_scale
+from laconic.data.doubts import doubt_classes, doubt_kind, doubt_scale, doubt_tokens
 from laconic.data.federated import Array, Examples, FederatedData, Indices, Kind, Normalize
 
 Pair = tuple[Array, Array]
@@ -63,6 +63,7 @@ def from_arrays(
 def doubt_guesses(data: FederatedData, kind: Kind | None, classes: int | None) -> None:
     """Warn if the kind of task or the classes, where they were not given, are probably wrong."""
     targets, test = data.examples.targets, None if data.test is None else data.test.targets
+    doubt_tokens(data.name, data.kind, data.examples.tensors()[:-1], targets)
     if kind is None and data.labels is None and doubt_kind(data.name, targets, data.classes):
         return
     guessed = classes is None and (data.labels is None or data.labels_found)
@@ -84,18 +85,21 @@ def pooled(
     columns = _columns(name, clients, test)
     clients = _clients(name, clients, skip_empty)
     test = None if test is None else with_named_inputs(test)
-    extra, input_name = _extra_inputs([pair[0] for pair in clients if is_pair(pair)])
-    test_extra, _ = _extra_inputs([] if test is None else [test[0]])
-    pairs, test_pair, class_names = _numeric(name, clients, test, labels)
-    split = _consecutive([len(inputs) for inputs, _ in pairs])
-    inputs, targets = map(torch.cat, zip(*pairs, strict=True))
+    names = _input_names(clients[0])
+    clients, test, class_names = _encode_labels(name, clients, test, labels)
+    parts = [_tensors(f"{name}, client {client}", pair, names) for client, pair in enumerate(clients)]
+    _check_shapes(name, parts, names)
+    split = _consecutive([len(targets) for _, targets in parts])
+    targets = torch.cat([targets for _, targets in parts])
     kind = kind or ("regression" if targets.is_floating_point() else "classification")
-    examples = Examples(inputs, of_kind(name, targets, kind), normalize, extra, input_name)
+    inputs = [torch.cat(column) for column in zip(*(inputs for inputs, _ in parts), strict=True)]
+    examples = _examples(inputs, of_kind(name, targets, kind), normalize, names)
     test_set = None
-    if test_pair is not None:
-        test_inputs = like_training(f"{name} (test)", test_pair[0], inputs.is_floating_point())
-        test_targets = of_kind(f"{name} (test)", test_pair[1], kind)
-        test_set = Examples(test_inputs, test_targets, normalize, test_extra, input_name)
+    if test is not None:
+        where = f"{name} (test)"
+        (test_main, *test_more), test_targets = _tensors(where, test, names)
+        test_main = like_training(where, test_main, inputs[0].is_floating_point())
+        test_set = _examples([test_main, *test_more], of_kind(where, test_targets, kind), normalize, names)
     if kind != "regression" and classes is None:
         classes = len(class_names or ()) or _count(kind, examples, test_set)
     found = (class_names, bool(class_names and not labels))
@@ -169,30 +173,23 @@ def _consecutive(sizes: Sequence[int]) -> list[Indices]:
     return [np.arange(start, end, dtype=np.int64) for start, end in pairwise(np.cumsum([0, *sizes]))]
 
 
-def _numeric(
-    name: str, clients: Sequence[Pair], test: Pair | None, labels: Sequence[str] | None
-) -> tuple[list[tuple[Tensor, Tensor]], tuple[Tensor, Tensor] | None, tuple[str, ...] | None]:
-    """The first input and the targets of all clients and of the test as tensors, and the names of the classes."""
-    main = [_main_input(pair) for pair in clients]
-    clients, test, class_names = _encode_labels(name, main, None if test is None else _main_input(test), labels)
-    pairs = [_tensors(f"{name}, client {client}", pair) for client, pair in enumerate(clients)]
-    _check_shapes(name, pairs)
-    return pairs, None if test is None else _tensors(f"{name} (test)", test), class_names
+def _input_names(pair: Pair) -> tuple[str, ...]:
+    """The names of the inputs; none if inputs are one array."""
+    return tuple(pair[0]) if is_pair(pair) and isinstance(pair[0], Mapping) else ()
 
 
-def _main_input(pair: Pair) -> Pair:
-    """The pair with the first input only, if inputs are a dict."""
-    if is_pair(pair) and isinstance(pair[0], Mapping):
-        return next(iter(pair[0].values())), pair[1]
-    return pair
+def in_order(where: str, inputs: Any, names: Sequence[str], first: str = "client 0") -> list[Any]:
+    """The inputs in the order of `names`, those of `first`, which must be the same. Without names, they are one array."""
+    given = tuple(inputs) if isinstance(inputs, Mapping) else ()
+    if {*given} != {*names}:
+        found, wanted = (", ".join(map(repr, keys)) or "one without a name" for keys in (given, names))
+        raise DataError(f"{where}: the inputs are {found}, but those of {first} are {wanted}; pass the same to all")
+    return [inputs[name] for name in names] if names else [inputs]
 
 
-def _extra_inputs(inputs: Sequence[Any]) -> tuple[dict[str, Tensor], str | None]:
-    """All inputs but the first, over all clients, and the name of the first, if inputs are dicts."""
-    if not inputs or not all(isinstance(part, Mapping) for part in inputs):
-        return {}, None
-    first, *others = inputs[0]
-    return {key: torch.cat([tensor_of(part[key]) for part in inputs]) for key in others}, first
+def _examples(inputs: Sequence[Tensor], targets: Tensor, normalize: Normalize | None, names: Sequence[str]) -> Examples:
+    extra = dict(zip(names[1:], inputs[1:], strict=True))
+    return Examples(inputs[0], targets, normalize, extra, next(iter(names), None))
 
 
 def without_empty(
@@ -216,26 +213,28 @@ def _is_empty(examples: Client, size: Callable[[Client], int]) -> bool:
         return False
 
 
-def _check_shapes(name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    first_inputs, first_targets = pairs[0]
-    for client, (inputs, targets) in enumerate(pairs):
-        if inputs.shape[1:] != first_inputs.shape[1:] or targets.shape[1:] != first_targets.shape[1:]:
-            raise DataError(
-                f"{name}: client {client} has shapes {tuple(inputs.shape)} and {tuple(targets.shape)}, "
-                f"client 0 has {tuple(first_inputs.shape)} and {tuple(first_targets.shape)}"
-            )
-        if len(inputs) != len(targets):
-            raise DataError(
-                f"{name}: client {client} has {counted(len(inputs), 'input')} but {counted(len(targets), 'target')}"
-            )
-        if torch.uint8 in (kinds := {inputs.dtype, first_inputs.dtype}) and any(
-            kind.is_floating_point for kind in kinds
-        ):
-            raise DataError(
-                f"{name}: client {client} has inputs of {inputs.dtype}, client 0 of {first_inputs.dtype}; pass pixels of "
-                "all clients as uint8, or those of none"
-            )
-        check_finite(f"{name}, client {client}", "input", inputs, range(len(inputs)))
+def _check_shapes(name: str, parts: Sequence[tuple[list[Tensor], Tensor]], names: Sequence[str]) -> None:
+    """Compare every input and the targets of each client with those of client 0."""
+    first_inputs, first_targets = parts[0]
+    for client, (all_inputs, targets) in enumerate(parts):
+        for number, (inputs, first) in enumerate(zip(all_inputs, first_inputs, strict=True)):
+            who = f"client {client}, input '{names[number]}'," if names else f"client {client}"
+            if inputs.shape[1:] != first.shape[1:] or targets.shape[1:] != first_targets.shape[1:]:
+                raise DataError(
+                    f"{name}: {who} has shapes {tuple(inputs.shape)} and {tuple(targets.shape)}, "
+                    f"client 0 has {tuple(first.shape)} and {tuple(first_targets.shape)}"
+                )
+            if len(inputs) != len(targets):
+                raise DataError(
+                    f"{name}: {who} has {counted(len(inputs), 'input')} but {counted(len(targets), 'target')}"
+                )
+            if torch.uint8 in (kinds := {inputs.dtype, first.dtype}) and any(kind.is_floating_point for kind in kinds):
+                raise DataError(
+                    f"{name}: {who} has inputs of {inputs.dtype}, client 0 of {first.dtype}; pass pixels of all clients as "
+                    "uint8, or those of none"
+                )
+            what = f"input '{names[number]}', example" if names else "input"
+            check_finite(f"{name}, client {client}", what, inputs, range(len(inputs)))
         check_finite(f"{name}, client {client}", "target", targets, range(len(targets)))
 
 
@@ -325,12 +324,16 @@ def _all_numbers(texts: Iterable[str]) -> bool:
     return True
 
 
-def _tensors(where: str, pair: Pair) -> tuple[Tensor, Tensor]:
+def _tensors(where: str, pair: Pair, names: Sequence[str]) -> tuple[list[Tensor], Tensor]:
+    """The inputs in the order of `names`, and the targets, as tensors."""
+    if not is_pair(pair):
+        raise DataError(f"{where}: not a pair of numeric arrays")
+    given = in_order(where, pair[0], names)
     try:
-        inputs, targets = map(tensor_of, pair)
+        *inputs, targets = map(tensor_of, (*given, pair[1]))
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{where}: not a pair of numeric arrays ({first_line(error)})") from error
-    if inputs.ndim == 0 or targets.ndim == 0:
+    if any(tensor.ndim == 0 for tensor in (*inputs, targets)):
         raise DataError(f"{where}: inputs and targets need a first dimension that counts the examples")
     return inputs, targets
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,11 @@ def check_examples(
     kind: str,
     classes: int | None,
     numbers: Sequence[int] | None = None,
+    extra: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Raise DataError if inputs and targets do not match each other, the task or the number of classes.
 
-    `numbers` are the examples' numbers in error messages. Default: 0, 1, …
+    `numbers` are the examples' numbers in error messages. Default: 0, 1, … `extra` are further inputs by name.
     """
     if kind not in KINDS:
         raise DataError(f"{where}: kind is '{kind}'; allowed: {', '.join(KINDS)}")
@@ -35,6 +36,8 @@ def check_examples(
     if len(inputs) != len(targets):
         raise DataError(f"{where}: {counted(len(inputs), 'input')} but {counted(len(targets), 'target')}")
     check_finite(where, "input", inputs, numbers)
+    for name, values in (extra or {}).items():
+        check_finite(where, f"input '{name}', example", values, numbers)
     check_finite(where, "target", targets, numbers)
     if kind == "regression":
         if not targets.is_floating_point():
@@ -57,8 +60,8 @@ def _check_classes(
             raise DataError(f"{where}: classification needs one label per example, not {found}")
         raise DataError(
             f"{where}: classification needs one label per example, not targets of shape {tuple(targets.shape)}; for a class "
-            "per token or pixel pass kind='per_position'; for several labels per example pass them as floats, and a Task "
-            "with binary_cross_entropy_with_logits as its loss"
+            "per token or pixel pass kind='per_position', for the next token kind='next_token'; for several labels per "
+            "example pass them as floats, and a Task with binary_cross_entropy_with_logits as its loss"
         )
     if kind == "per_position" and targets.ndim == 1:
         raise DataError(f"{where}: per_position needs a class for every token or pixel, not one label per example")

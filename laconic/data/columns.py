@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from laconic.core.errors import DataError
 from laconic.data.arrays import Pair, named_inputs
+from laconic.data.doubts import equal_where_counted
 from laconic.data.federated import Array
 
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
@@ -29,6 +30,10 @@ class Columns:
     target: str | None = None
     next_token: bool = False
     """Whether the targets are the tokens after each token: those of the target column, default input_ids."""
+    order: tuple[str, ...] = ()
+    """The input columns of the first client. Those of all other data sets are put into this order."""
+    classes: tuple[str, ...] = ()
+    """The names of the classes of the first client, in order. Those of all other data sets are numbered like these."""
 
     def names(self, present: Iterable[str]) -> tuple[list[str], str]:
         """The input columns and the target column, among those that are present."""
@@ -42,7 +47,49 @@ class Columns:
                 raise DataError(f"there is no column '{name}'; allowed: {', '.join(known)}")
         if not inputs:
             raise DataError(f"there is no input beside the target '{target}'")
-        return inputs, target
+        if self.order and {*inputs} != {*self.order}:
+            raise DataError(
+                f"the input columns are {', '.join(inputs)}, but those of the first client are {', '.join(self.order)}; "
+                "name them: inputs=[COLUMN, …]"
+            )
+        return list(self.order) or inputs, target
+
+    def resolved(self, dataset: Any, samples: Sequence[Any], guess: bool) -> Columns:
+        """The columns for all data sets, as one of them and its first samples show them.
+
+        With `guess`, labels that equal the tokens, the usual form for language models, and tokens without labels mean next
+        tokens.
+        """
+        if not samples or not isinstance(samples[0], Mapping):
+            return self
+        columns = replace(self, next_token=self.next_token or (guess and self._are_tokens(samples)))
+        inputs, _ = columns.names(samples[0])
+        return replace(columns, order=tuple(inputs), classes=columns.class_names(dataset))
+
+    def _are_tokens(self, samples: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the targets are the tokens themselves wherever they count, or the only column is one of tokens."""
+        tokens = TOKENS[0]
+        if tokens not in samples[0] or self.inputs is not None:
+            return False
+        if self.target is None and not any(name in samples[0] for name in TARGETS):
+            return True
+        _, target = self.names(samples[0])
+        try:
+            pairs = [(as_tensor(sample[tokens]), as_tensor(sample[target])) for sample in samples]
+        except (TypeError, ValueError, RuntimeError):  # text, or no rectangular array
+            return False
+        return all(equal_where_counted(*pair) for pair in pairs)
+
+    def of_table(self, names: Sequence[str], shape: Sequence[int]) -> tuple[str, ...] | None:
+        """The names of the columns, if they are joined to one input without a name of this shape; otherwise None."""
+        return self.order if not names and tuple(shape) == (len(self.order),) else None
+
+    def class_names(self, dataset: Any) -> tuple[str, ...]:
+        """The names of the classes, if the target column of a Hugging Face data set has them."""
+        if not is_hugging_face(dataset) or dataset.format["type"] == "custom":
+            return ()
+        _, target = self.names(dataset.column_names)
+        return tuple(getattr(dataset.features[target], "names", None) or ())
 
     def _target(self, known: Sequence[str], tokens: Sequence[str]) -> str:
         found = [name for name in TARGETS if name in known]
@@ -87,11 +134,24 @@ class Columns:
         for name in names:
             if not isinstance(table[name], Tensor):
                 raise DataError(f"column '{name}' {_fault(table[name])}")
+            if type(dataset.features[name]).__name__ == "Image":
+                table[name] = torch.from_numpy(eight_bits(table[name].numpy()))
         targets = table[target]
         if isinstance(targets, Tensor) and targets.dtype == torch.bool:
             targets = targets.to(torch.int64)
+        targets = self._numbered(self.class_names(dataset), targets)
         joined = _joined({name: table[name] for name in names})
         return _shifted(joined, targets) if self.next_token else (joined, targets)
+
+    def _numbered(self, names: Sequence[str], targets: Any) -> Any:
+        """Class numbers as those of the first client, by the names of the classes."""
+        if not self.classes or not names or tuple(names) == self.classes:
+            return targets
+        unknown = [name for name in names if name not in self.classes]
+        if unknown:
+            raise DataError(f"class '{unknown[0]}' is not among those of training: {', '.join(self.classes)}")
+        numbers = torch.tensor([self.classes.index(name) for name in names])
+        return torch.where(targets < 0, targets, numbers[targets.clamp(min=0)])
 
 
 def is_hugging_face(dataset: object) -> bool:
@@ -102,9 +162,14 @@ def is_hugging_face(dataset: object) -> bool:
 def as_tensor(value: Any) -> Tensor:
     """A number, an array, or an image of Pillow (uint8, channels first) as a tensor."""
     if hasattr(value, "getbands"):
-        pixels = torch.from_numpy(np.array(value))
+        pixels = torch.from_numpy(eight_bits(np.array(value)))
         return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
     return torch.as_tensor(value)
+
+
+def eight_bits(pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Pixels of 16 bits as pixels of 8 bits. Others are unchanged."""
+    return np.round(pixels / 257).astype(np.uint8) if pixels.dtype.kind == "u" and pixels.itemsize == 2 else pixels
 
 
 def _shifted(inputs: Array, targets: Tensor) -> Pair:

@@ -14,6 +14,8 @@ from laconic.data.federated import ClientData, Indices, sizes_of
 from laconic.data.partition import natural, parse_partition
 
 DEFAULT_CLIENTS = 100
+TEST_NAMES = ("test", "testing", "validation", "valid", "val")
+"""The names of a file, folder or split of test examples. The first one that is there is used, and none is a client."""
 
 
 class Divisible(Protocol):

@@ -76,6 +76,28 @@ def doubt_classes(name: str, train: Tensor, test: Tensor | None, classes: int, l
         warn(f"{name}: the test has examples of class {label}{more}, but training has none; the model cannot learn it")
 
 
+def equal_where_counted(inputs: Tensor, targets: Tensor) -> bool:
+    """Whether targets are tokens that equal the inputs wherever they count (not at -100), and some count."""
+    if targets.ndim == 0 or targets.is_floating_point() or targets.shape != inputs.shape:
+        return False
+    counted = targets != -100
+    return bool(counted.any()) and bool((inputs[counted] == targets[counted]).all())
+
+
+def doubt_tokens(name: str, kind: str, inputs: Sequence[Tensor], targets: Tensor) -> None:
+    """Warn if a model could copy its targets from its inputs."""
+    if not any(equal_where_counted(part, targets) for part in inputs):
+        return
+    equal = f"{name}: the targets equal the inputs wherever they count"
+    if kind == "per_position":
+        warn(
+            f"{equal}; to predict the next token pass kind='next_token', unless the module shifts its labels itself, as in "
+            "laconic.Task(module)"
+        )
+    if kind == "next_token":
+        warn(f"{equal}; targets are the tokens after each: pass tokens[:, :-1] as inputs and tokens[:, 1:] as targets")
+
+
 def doubt_scale(name: str, inputs: Tensor, columns: Sequence[str] | None, remedy: str) -> None:
     """Warn if columns of a table of numbers have a large mean or deviation, or deviations of very different size."""
     if inputs.ndim != 2 or not inputs.is_floating_point() or len(inputs) < 2:

@@ -81,6 +81,12 @@ class Examples:
         """All tensors: inputs, further inputs and targets."""
         return [self.inputs, *self.extra.values(), self.targets]
 
+    def shapes(self) -> dict[str | None, tuple[int, ...]]:
+        """The shape of one example of each input by name; None is the name of an only input."""
+        named: dict[str | None, Tensor] = {self.input_name: self.inputs}
+        named.update(self.extra)
+        return {name: tuple(tensor.shape[1:]) for name, tensor in named.items()}
+
     def _with(self, change: Callable[[Tensor], Tensor]) -> Examples:
         extra = {name: change(tensor) for name, tensor in self.extra.items()}
         return replace(self, inputs=change(self.inputs), targets=change(self.targets), extra=extra)
@@ -117,6 +123,14 @@ class Examples:
         scale, shift = 1 / ((255 if is_pixels else 1) * deviation), -mean / deviation
         device = self.inputs.device
         return scale.view(shape).to(device, dtype), shift.view(shape).to(device, dtype)
+
+
+def check_shapes(where: str, examples: Examples, wanted: Mapping[str | None, tuple[int, ...]], whose: str) -> None:
+    """Raise DataError if an input does not have its shape in `wanted`, which is that of `whose` inputs."""
+    for name, shape in examples.shapes().items():
+        if shape != wanted[name]:
+            title = "input" if name is None else f"input '{name}'"
+            raise DataError(f"{where} {title} has shape {shape}, {whose} {wanted[name]}")
 
 
 def _converted(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -248,12 +262,9 @@ class FederatedData:
         for part, examples in (("train", self.examples), ("test", self.test)):
             if examples is not None:
                 where = f"{self.name} ({part})"
-                check_examples(where, examples.inputs, examples.targets, self.kind, self.classes)
-        if self.test is not None and self.test.inputs.shape[1:] != self.examples.inputs.shape[1:]:
-            raise DataError(
-                f"{self.name}: a test input has shape {tuple(self.test.inputs.shape[1:])}, "
-                f"a training input {self.input_shape}"
-            )
+                check_examples(where, examples.inputs, examples.targets, self.kind, self.classes, extra=examples.extra)
+        if self.test is not None:
+            check_shapes(f"{self.name}: a test", self.test, self.examples.shapes(), "a training input")
         check_indices(self.name, self.clients, len(self.examples))
 
     def __len__(self) -> int:

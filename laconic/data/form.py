@@ -76,7 +76,8 @@ class Form:
             given = (self._selected(given[0]), given[1])
         given = with_named_inputs(given)
         if not is_pair(given):
-            given = read("data", given, Columns(next_token=self.kind == "next_token"))
+            next_token = self.kind == "next_token"
+            given = read("data", given, Columns(self.columns, next_token=next_token, classes=self.labels or ()))
         inputs, targets = given
         if self.input_names:
             inputs = dict(zip(self.input_names, self._in_order(inputs), strict=True))

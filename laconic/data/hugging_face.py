@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from laconic.core.errors import DataError
+from laconic.core.errors import DataError, warn
 from laconic.data.columns import TARGETS, Columns, is_hugging_face
-from laconic.data.divide import divided
+from laconic.data.divide import TEST_NAMES, divided
 from laconic.data.federated import FederatedData, Kind, Normalize
-from laconic.data.lazy import LazyData, from_datasets
+from laconic.data.lazy import LazyData, columns_of, from_datasets
 
 CLIENT_COLUMNS = ("client", "client_id")
-TEST_SPLITS = ("test", "validation", "valid")
 
 
 def is_hub_data(value: object) -> bool:
@@ -63,21 +61,18 @@ def from_hugging_face(
         in_memory: Read every example once and keep it, even if the data set has a transform.
         skip_empty: Leave out clients without examples instead of refusing them.
     """
-    parts, names, test, has_clients = _clients(data, test, client)
+    parts, names, test, has_clients = _clients(data, test, client, Columns(inputs, target))
     if not parts:
         raise DataError(f"{name}: there are no clients")
-    features = _features(parts[0])
-    if target is None and "input_ids" in features and not any(name in features for name in TARGETS):
-        kind = kind or "next_token"
-    columns = Columns(inputs, target, next_token=kind == "next_token")
-    labels, images = _described(features, columns)
-    if images and normalize is None:
-        normalize = _half(parts[0], columns)
+    first = next((part for part in parts if len(part)), parts[0])
+    columns, kind = columns_of(name, first, inputs, target, kind)
+    if normalize is None and _has_images(first, columns):
+        normalize = _half(first, columns)
     made = from_datasets(
         parts,
         test,
         kind,
-        classes or (None if labels is None else len(labels)),
+        classes,
         name,
         normalize,
         inputs=inputs,
@@ -85,26 +80,19 @@ def from_hugging_face(
         in_memory=in_memory,
         skip_empty=skip_empty,
     )
-    made = _labeled(made, labels, names, [len(part) for part in parts])
+    if names is not None:
+        # Empty clients were left out.
+        made = made.named([owner for owner, part in zip(names, parts, strict=True) if len(part)])
     return divided(made, has_clients, clients, partition, seed)
 
 
-def _labeled(
-    data: FederatedData | LazyData, labels: list[str] | None, names: list[str] | None, sizes: Sequence[int]
-) -> FederatedData | LazyData:
-    """The data with names of its classes and of its clients, if they have some. Empty clients were left out."""
-    if labels is not None and isinstance(data, FederatedData):
-        data = replace(data, labels=tuple(labels))
-    if names is None:
-        return data
-    return data.named([owner for owner, size in zip(names, sizes, strict=True) if size])
-
-
-def _clients(data: Any, test: Any, client: str | None) -> tuple[list[Any], list[str] | None, Any, bool]:
+def _clients(
+    data: Any, test: Any, client: str | None, columns: Columns
+) -> tuple[list[Any], list[str] | None, Any, bool]:
     """The data sets of the clients, or one that is not divided yet; their names, if they have some; the test set; and
     whether there are clients.
     """
-    parts, names, test = _parts(data, test)
+    parts, names, test = _parts(data, test, columns)
     if client is None and len(parts) == 1:
         client = next((column for column in CLIENT_COLUMNS if column in parts[0].column_names), None)
     if client is not None:
@@ -113,34 +101,36 @@ def _clients(data: Any, test: Any, client: str | None) -> tuple[list[Any], list[
     return parts, names, test, len(parts) > 1 or _is_partitioner(data) or _is_federated_dataset(data)
 
 
-def _described(features: Mapping[str, Any], columns: Columns) -> tuple[list[str] | None, bool]:
-    """The names of the classes, if the target has them, and whether inputs are images."""
-    if not features:
-        return None, False
-    names, target = columns.names(features)
-    images = any(type(features[column]).__name__ == "Image" for column in names)
-    return getattr(features[target], "names", None), images
+def _has_images(part: Any, columns: Columns) -> bool:
+    """Whether inputs are images. The types of the columns of a transform's result are unknown."""
+    if part.format["type"] == "custom":
+        return False
+    return any(type(part.features[column]).__name__ == "Image" for column in columns.names(part.features)[0])
 
 
-def _parts(data: Any, test: Any) -> tuple[list[Any], list[str] | None, Any]:
+def _parts(data: Any, test: Any, columns: Columns) -> tuple[list[Any], list[str] | None, Any]:
     """The data sets of the clients and their names, if they have some, or one that is not divided yet; and the test set."""
     if _is_federated_dataset(data):
-        return _parts(*_split(data, test))
+        return _parts(*_split(data, test), columns)
     if _is_partitioner(data):
         numbers = range(data.num_partitions)
         owners = getattr(data, "partition_id_to_natural_id", None)
         parts = [data.load_partition(number) for number in numbers]
         return parts, [str(owners[number]) for number in numbers] if owners else None, test
-    return _of_splits(data, test) if isinstance(data, Mapping) else ([data], None, test)
+    return _of_splits(data, test, columns) if isinstance(data, Mapping) else ([data], None, test)
 
 
-def _of_splits(data: Mapping[Any, Any], test: Any) -> tuple[list[Any], list[str] | None, Any]:
+def _of_splits(data: Mapping[Any, Any], test: Any, columns: Columns) -> tuple[list[Any], list[str] | None, Any]:
     """The parts of a `DatasetDict`: its split "train", or each other split as a client."""
-    tests = [split for split in TEST_SPLITS if split in data]
-    test = data[tests[0]] if test is None and tests else test
+    tests = [split for split in TEST_NAMES if split in data]
+    if test is None and tests:
+        chosen = next((split for split in tests if not _is_unlabeled(data[split], columns)), tests[0])
+        test = data[chosen]
+        if chosen != tests[0]:
+            warn(f"all labels of the split '{tests[0]}' are -1, so the split '{chosen}' is the test set")
     if "train" in data:
         return [data["train"]], None, test
-    clients = {str(split): part for split, part in data.items() if split not in TEST_SPLITS}
+    clients = {str(split): part for split, part in data.items() if split not in TEST_NAMES}
     return [*clients.values()], [*clients] if len(clients) > 1 else None, test
 
 
@@ -174,9 +164,13 @@ def _without(test: Any, client: str) -> Any:
     return test.remove_columns(client) if is_hugging_face(test) and client in test.column_names else test
 
 
-def _features(part: Any) -> Mapping[str, Any]:
-    """The types of the columns. Those of a transform's result are unknown."""
-    return {} if part.format["type"] == "custom" else part.features
+def _is_unlabeled(part: Any, columns: Columns) -> bool:
+    """Whether the labels are kept secret, as in the test splits of GLUE: all are -1."""
+    if part.format["type"] == "custom" or not any(name in part.column_names for name in (columns.target, *TARGETS)):
+        return False
+    _, target = columns.names(part.column_names)
+    labels = part.with_format(None, columns=[target])[:][target]
+    return len(labels) > 0 and all(label == -1 for label in labels)
 
 
 def _half(part: Any, columns: Columns) -> Normalize:

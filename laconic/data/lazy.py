@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -17,14 +18,25 @@ from laconic.core.counts import counted
 from laconic.core.errors import DataError
 from laconic.core.randomness import seeded
 from laconic.core.user_code import blamed, one_line
-from laconic.data.arrays import Pair, check_labels, first_line, from_arrays, of_kind, without_empty
+from laconic.data.arrays import Pair, check_labels, first_line, from_arrays, in_order, of_kind, without_empty
 from laconic.data.checks import check_examples
 from laconic.data.columns import Columns
-from laconic.data.doubts import doubt_classes, doubt_kind
-from laconic.data.federated import Examples, FederatedData, Indices, Kind, Normalize, add_to_digest, described
+from laconic.data.doubts import doubt_classes, doubt_kind, doubt_tokens
+from laconic.data.federated import (
+    Examples,
+    FederatedData,
+    Indices,
+    Kind,
+    Normalize,
+    add_to_digest,
+    check_shapes,
+    described,
+)
 
 FIXED_SEED = 0
 """The seed under which examples are read outside of training."""
+FEW = 8
+"""Samples that are dicts, and are read to find out what their columns are."""
 BLOCK = 256
 """Examples that are read at once in a pass over all data."""
 
@@ -52,6 +64,8 @@ class LazyData:
         named = inputs if isinstance(inputs, dict) else {}
         self.input_names: tuple[str, ...] = tuple(named)
         self.input_shape: tuple[int, ...] = tuple(next(iter(named.values()), inputs).shape[1:])
+        self._shapes = {name: tuple(part.shape[1:]) for name, part in (named or {None: inputs}).items()}
+        self.columns = self._columns.of_table(self.input_names, self.input_shape)
         are_numbers = isinstance(targets, Tensor)
         is_regression = are_numbers and targets.is_floating_point()
         self.kind: Kind = kind or ("regression" if is_regression else "classification")
@@ -59,6 +73,8 @@ class LazyData:
             self.classes = classes or len(self.labels or ()) or None
             if self.classes is None or not (are_numbers or self.labels):
                 self._find_classes(test, kind)
+        if are_numbers:
+            doubt_tokens(name, self.kind, [*named.values()] or [inputs], targets)
         self.test = None if test is None else self._examples(f"{name} (test)", *test)
 
     def __len__(self) -> int:
@@ -144,15 +160,12 @@ class LazyData:
         return stacked(where, self._datasets[client], positions, self._columns, seed)
 
     def _examples(self, where: str, inputs: Any, targets: Any, numbers: Sequence[int] | None = None) -> Examples:
-        main, *more = inputs.values() if isinstance(inputs, dict) else [inputs]
-        extra = dict(zip(self.input_names[1:], (torch.as_tensor(part) for part in more), strict=True))
-        name = next(iter(self.input_names), None)
+        main, *more = map(torch.as_tensor, in_order(where, inputs, self.input_names))
+        extra = dict(zip(self.input_names[1:], more, strict=True))
         encoded = of_kind(where, self._encoded(targets), self.kind)
-        examples = Examples(torch.as_tensor(main), encoded, self.normalize, extra, name)
-        check_examples(where, examples.inputs, examples.targets, self.kind, self.classes, numbers)
-        if examples.inputs.shape[1:] != self.input_shape:
-            shape = tuple(examples.inputs.shape[1:])
-            raise DataError(f"{where}: an input has shape {shape}, the first input of client 0 {self.input_shape}")
+        examples = Examples(main, encoded, self.normalize, extra, next(iter(self.input_names), None))
+        check_examples(where, main, encoded, self.kind, self.classes, numbers, extra)
+        check_shapes(f"{where}: an", examples, self._shapes, "the first input of client 0")
         return examples
 
     def _encoded(self, targets: Any) -> Tensor:
@@ -227,10 +240,11 @@ def from_datasets(
         in_memory: Read every example once and keep it. Random augmentation is then frozen.
         skip_empty: Leave out clients without examples instead of refusing them.
     """
-    columns = Columns(inputs, target, next_token=kind == "next_token")
     for client, dataset in enumerate(clients):
         check_map_style(f"{name}, client {client}", dataset)
     clients = without_empty(name, clients, lambda dataset: len(dataset), skip_empty)  # type: ignore[arg-type]
+    columns, kind = columns_of(name, clients[0], inputs, target, kind)
+    classes = classes or len(columns.classes) or None
     if test is None or isinstance(test, tuple):
         test_pair = test
     else:
@@ -242,7 +256,26 @@ def from_datasets(
         read(f"{name}, client {client}", dataset, columns) if pair is None else pair
         for client, (dataset, pair) in enumerate(zip(clients, tables, strict=True))
     ]
-    return from_arrays(pairs, test_pair, kind, classes, name, normalize, labels)
+    data = from_arrays(pairs, test_pair, kind, classes, name, normalize, labels)
+    table_columns = columns.of_table(data.input_names, data.input_shape)
+    return replace(data, labels=data.labels or columns.classes or None, columns=table_columns)
+
+
+def columns_of(
+    name: str, dataset: Any, inputs: str | Sequence[str] | None, target: str | None, kind: Kind | None
+) -> tuple[Columns, Kind | None]:
+    """Which columns are input and target, as the first client shows it, and the kind of task: next tokens, or as given."""
+    where = f"{name}, client 0"
+    with seeded(FIXED_SEED):
+        samples = _samples(where, dataset, range(min(1, len(dataset))))
+        if samples and isinstance(samples[0], Mapping):
+            samples = _samples(where, dataset, range(min(FEW, len(dataset))))
+    try:
+        given = Columns(inputs, target, next_token=kind == "next_token")
+        columns = given.resolved(dataset, samples, guess=kind is None)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
+    return columns, "next_token" if columns.next_token else kind
 
 
 def check_map_style(where: str, dataset: Any) -> None:
@@ -294,15 +327,18 @@ def stacked(where: str, dataset: Any, positions: Sequence[int], columns: Columns
             targets.append(target)
     try:
         is_text = isinstance(targets[0], str)
-        return _stack(inputs), np.array(targets, dtype=object) if is_text else torch.stack(targets)
+        return _stack(where, inputs, positions), np.array(targets, dtype=object) if is_text else torch.stack(targets)
     except (RuntimeError, TypeError, KeyError) as error:
         raise DataError(f"{where}: the samples differ in shape ({first_line(error)})") from error
 
 
-def _stack(inputs: list[Any]) -> Any:
-    if isinstance(inputs[0], dict):
-        return {name: torch.stack([part[name] for part in inputs]) for name in inputs[0]}
-    return torch.stack(inputs)
+def _stack(where: str, inputs: list[Any], positions: Sequence[int]) -> Any:
+    if not isinstance(inputs[0], dict):
+        return torch.stack(inputs)
+    names, first = tuple(inputs[0]), f"sample {positions[0]}"
+    samples = zip(positions, inputs, strict=True)
+    rows = [in_order(f"{where}, sample {position}", sample, names, first) for position, sample in samples]
+    return dict(zip(names, map(torch.stack, zip(*rows, strict=True)), strict=True))
 
 
 def _samples(where: str, dataset: Any, positions: Sequence[int]) -> list[Any]:

@@ -9,7 +9,7 @@ from laconic.core.errors import ConfigError, DataError
 from laconic.core.spelling import convert, parse
 from laconic.data.federated import FederatedData
 from laconic.data.images import from_images
-from laconic.data.tables import TABLES, from_table
+from laconic.data.tables import from_table, is_table_file
 
 _TABLE_OPTIONS: dict[str, Any] = {
     "target": str,
@@ -27,7 +27,7 @@ def split_path(name: str) -> tuple[Path, str] | None:
     """The path of a data file or folder, and the options after it. None if the name is no such path."""
     head, colon, options = name.partition(":")
     path = Path(head)
-    return (path, colon + options) if path.suffix in TABLES or (head and path.is_dir()) else None
+    return (path, colon + options) if is_table_file(path) or (head and path.is_dir()) else None
 
 
 def from_path(
@@ -37,7 +37,7 @@ def from_path(
     found = split_path(name)
     assert found is not None
     path, rest = found
-    is_table = not path.is_dir() or any(file.suffix in TABLES for file in path.iterdir())
+    is_table = not path.is_dir() or any(map(is_table_file, path.iterdir()))
     options = _options(name, rest, _TABLE_OPTIONS if is_table else _IMAGE_OPTIONS)
     shared: dict[str, Any] = {"clients": clients, "partition": partition, "seed": seed, "skip_empty": skip_empty}
     if not is_table:

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from laconic.core.errors import ConfigError, DataError, suggestion, warn
 from laconic.data.arrays import Pair, doubt_guesses, pooled
-from laconic.data.divide import divided, split_test
+from laconic.data.divide import TEST_NAMES, divided, split_test
 from laconic.data.doubts import doubt_scale
 from laconic.data.federated import FederatedData, Kind, Normalize
 
@@ -40,7 +40,7 @@ def from_table(
     """Build federated data from a CSV or Parquet file, a folder of them with one file per client, or a pandas DataFrame.
 
     The target is a column of text or whole numbers (classification) or of other numbers (regression); `kind` overrides
-    this. A file named `test` in a folder is the test set.
+    this. A file named `test` in a folder is the test set; without one, `validation` is.
 
     Args:
         table: The file, folder or DataFrame.
@@ -62,6 +62,7 @@ def from_table(
     """
     name, sources, test_source = _sources(table)
     read = _Reader(target, inputs, client)
+    read.check_same([source for source in sources if len(source.rows)])
     for source in sources:
         read.check(source, owned=True)
     tables = {source.name: source.rows for source in sources}
@@ -107,11 +108,17 @@ class _Source:
     def place(self, row: int) -> str:
         """A row of the table as the user can find it."""
         # The first line of a CSV file has the names of the columns.
-        is_text = self.file is not None and self.file.suffix == ".csv"
+        is_text = self.file is not None and self.file.suffix.lower() == ".csv"
         return f"line {row + 2}" if is_text else f"row {self.rows.index[row]}"
 
+    def content(self, column: str) -> Literal["numbers", "text"] | None:
+        """What a column has; None if there is no such column."""
+        if column not in self.rows.columns:
+            return None
+        return "numbers" if self.rows[column].dtype.kind in "iufb" else "text"
+
     def check_column(self, column: str) -> None:
-        """Raise `DataError` if there is no such column, or if one of its values is missing."""
+        """Raise `DataError` if there is no such column, or if one of its values is missing or infinite."""
         if column not in self.rows.columns:
             names = list(map(str, self.rows.columns))
             near = suggestion(column, names) or f"allowed: {', '.join(names)}"
@@ -120,6 +127,12 @@ class _Source:
         if missing.any():
             place = self.place(int(missing.to_numpy().argmax()))
             raise DataError(f"{self.where}: column '{column}' has no value in {place}; fill it in, or drop the row")
+        infinite = self.rows[column].isin([np.inf, -np.inf])
+        if infinite.any():
+            place = self.place(int(infinite.to_numpy().argmax()))
+            raise DataError(
+                f"{self.where}: column '{column}' is infinite in {place}; write a finite number, or drop the row"
+            )
 
 
 def _sources(table: str | os.PathLike[str] | Any) -> tuple[str, list[_Source], _Source | None]:
@@ -127,15 +140,27 @@ def _sources(table: str | os.PathLike[str] | Any) -> tuple[str, list[_Source], _
     if hasattr(table, "iloc"):
         return "table", [_Source("table", table)], None
     path = Path(table)
-    sources = [_read(file) for file in _files(path)]
-    tests = [source for source in sources if path.is_dir() and source.name == "test"]
-    return path.stem, [source for source in sources if source not in tests], next(iter(tests), None)
+    if not path.is_dir():
+        return path.stem, [_read(path)], None
+    files = _files(path)
+    tests = {name: [file for file in files if file.stem.lower() == name] for name in TEST_NAMES}
+    held_out = [file for named in tests.values() for file in named]
+    used = next((named for named in tests.values() if named), [])
+    if len(used) > 1:
+        raise DataError(f"{path}: {used[0].name} and {used[1].name} are both test sets; keep one of them")
+    train = [_read(file) for file in files if file not in held_out]
+    if not train:
+        raise DataError(f"{path}: there is no file beside the test set {used[0].name}")
+    return path.stem, train, _read(used[0]) if used else None
+
+
+def is_table_file(path: Path) -> bool:
+    """Whether the name of a file is that of a table."""
+    return path.suffix.lower() in TABLES
 
 
 def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    files = sorted(file for file in path.iterdir() if file.suffix in TABLES)
+    files = sorted(filter(is_table_file, path.iterdir()))
     if not files:
         raise DataError(f"{path}: no {' or '.join(TABLES)} file in this folder")
     return files
@@ -158,7 +183,7 @@ def _read(file: Path) -> _Source:
     if not file.is_file():
         raise DataError(f"{file}: no such file")
     try:
-        rows = pd.read_csv(file) if file.suffix == ".csv" else pd.read_parquet(file)
+        rows = pd.read_csv(file) if file.suffix.lower() == ".csv" else pd.read_parquet(file)
     except pd.errors.EmptyDataError:
         rows = pd.DataFrame()
     except (ValueError, OSError, ImportError) as error:
@@ -188,6 +213,25 @@ class _Reader:
         self.target, self.client = target, client
         self.inputs = None if inputs is None else list(inputs)
 
+    def check_same(self, sources: Sequence[_Source]) -> None:
+        """Raise `DataError` if only some tables have an input, or if targets are numbers in some and text in others."""
+        pairs = [(sources[0], other) for other in sources[1:]]
+        for one, other in pairs + [(other, one) for one, other in pairs]:
+            more = [column for column in self._candidates(one) if column not in other.rows.columns]
+            if more and self.inputs is None:
+                raise DataError(
+                    f"{one.where} has the column '{more[0]}', but {other.where} does not; add or remove it, or list the "
+                    "inputs (inputs=A+B on the command line)"
+                )
+            if (one.content(self.target), other.content(self.target)) == ("numbers", "text"):
+                raise DataError(
+                    f"{one.where} has numbers in column '{self.target}', but {other.where} has text; write it in one way"
+                )
+
+    def _candidates(self, source: _Source) -> list[str]:
+        """All columns that may be inputs."""
+        return [column for column in source.rows.columns if column not in (self.target, self.client)]
+
     def check(self, source: _Source, owned: bool) -> None:
         """Raise `DataError` for a missing column, a missing value, or inputs that are not numbers.
 
@@ -202,11 +246,11 @@ class _Reader:
         for column in (*clients, *self.inputs, self.target):
             source.check_column(column)
         for column in self.inputs:
-            if rows[column].dtype.kind not in "iufb":
+            if source.content(column) == "text":
                 self._refuse(source.where, column, rows[column])
 
     def _all_inputs(self, source: _Source) -> list[str]:
-        inputs = [column for column in source.rows.columns if column not in (self.target, self.client)]
+        inputs = self._candidates(source)
         for column in inputs:
             if str(column).startswith("Unnamed:"):
                 warn(

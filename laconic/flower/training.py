@@ -76,7 +76,7 @@ class FederatedTraining(Training):
         task = make_model(model, config.seed, self.population.shape)
         device, space = usable_device(config.device), (config.subspace, config.seed, config.subspace_every)
         prepared = prepare(task, config.numerics, device, example, None, *space)
-        resolved, weighting = algorithm.resolve(), weighting_of(algorithm, config)
+        resolved, weighting = algorithm.resolve(), weighting_of(algorithm, config, clients)
         # Sizes are checked again when nodes join.
         check_sizes = partial(_check_sizes, resolved, weighting)
         check_sizes(())

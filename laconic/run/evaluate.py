@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,16 @@ from laconic.data.federated import ClientData, Indices
 from laconic.run.inference import accelerate
 
 BATCH = 500
+
+
+AnyMetric = Metric | Callable[[Tensor, Tensor], Any]
+
+
+@runtime_checkable
+class ByBatch(Metric, Protocol):
+    """The capability of a metric to get outputs and targets batch by batch, so that they need not be kept."""
+
+    by_batch: bool
 
 
 @dataclass(frozen=True)
@@ -103,21 +113,28 @@ def evaluate_module(
 
     sums: dict[str, float] = defaultdict(float)
     total_weight = 0.0
-    metrics = {name: _accumulating(metric, device) for name, metric in task.named_metrics().items()}
+    metrics = {name: _fresh(metric, device) for name, metric in task.named_metrics().items()}
+    by_batch = {name: metric for name, metric in metrics.items() if isinstance(metric, ByBatch)}
+    collected: list[tuple[Tensor, Tensor]] = []
     for measured in mapper(measure, range(0, len(examples), BATCH)):
         total_weight += measured.weight
         for name, value in measured.means.items():
             sums[name] += float(value) * measured.weight
         if measured.outputs is not None:
-            for name, metric in metrics.items():
+            for name, metric in by_batch.items():
                 with _naming(name):
                     metric.update(*measured.outputs)
+            if len(by_batch) < len(metrics):
+                outputs, targets = measured.outputs
+                collected.append((outputs.cpu(), targets.cpu()))
     if not total_weight:
         return {}, 0.0
     values = {name: total / total_weight for name, total in sums.items()}
-    for name, metric in metrics.items():
+    whole = [torch.cat(parts) for parts in zip(*collected, strict=True)]
+    collected.clear()
+    for name, each in metrics.items():
         with _naming(name):
-            values |= _numbers(name, metric.compute())
+            values |= _numbers(name, each.compute() if name in by_batch else _of_all(each, whole, device))
     return values, total_weight / len(examples)
 
 
@@ -137,12 +154,11 @@ def try_metrics(task: Task, batch: Batch) -> set[str]:
         if not isinstance(metric, Metric):
             names.add(name)
             continue
-        tried = _accumulating(metric, batch[0].device)
+        tried = _fresh(metric, batch[0].device)
         with _naming(name, f" on outputs and targets of shapes {shapes}"), warnings.catch_warnings():
             # Two examples have few classes, of which torchmetrics warns.
             warnings.simplefilter("ignore")
-            tried.update(*outputs)
-            names |= _numbers(name, tried.compute()).keys()
+            names |= _numbers(name, _of_all(tried, outputs, batch[0].device)).keys()
     if "" in names:
         raise ConfigError("metrics: a metric has no name; pass a dict, as in metrics={'f1': MulticlassF1Score(3)}")
     return names
@@ -172,31 +188,24 @@ def predict(module: nn.Module, examples: Measurable, device: torch.device, dtype
     return torch.cat(outputs)
 
 
-class OfAllExamples(Metric):
-    """A function of all outputs and targets as a metric that accumulates."""
-
-    def __init__(self, function: Callable[[Tensor, Tensor], Any]) -> None:
-        self._function = function
-        self._batches: list[tuple[Tensor, Tensor]] = []
-
-    def update(self, outputs: Tensor, targets: Tensor) -> None:
-        self._batches.append((outputs.cpu(), targets.cpu()))
-
-    def compute(self) -> Any:
-        outputs, targets = zip(*self._batches, strict=True)
-        return self._function(torch.cat(outputs), torch.cat(targets))
-
-    def reset(self) -> None:
-        self._batches = []
-
-
-def _accumulating(metric: Metric | Callable[[Tensor, Tensor], Any], device: torch.device) -> Metric:
-    """A copy of a metric without earlier batches."""
+def _fresh(metric: AnyMetric, device: torch.device) -> AnyMetric:
+    """A copy of a metric without earlier batches. A function is unchanged."""
     if not isinstance(metric, Metric):
-        return OfAllExamples(metric)
+        return metric
     metric = copy.deepcopy(metric)
     metric.reset()
     return metric.to(device) if isinstance(metric, nn.Module) else metric
+
+
+def _of_all(metric: AnyMetric, whole: Sequence[Tensor], device: torch.device) -> Any:
+    """The value of a metric on the outputs and targets of all examples.
+
+    A metric of torchmetrics gets them in one update: at each it decides whether outputs are logits or probabilities.
+    """
+    if not isinstance(metric, Metric):
+        return metric(*whole)
+    metric.update(*(part.to(device) for part in whole))
+    return metric.compute()
 
 
 def _numbers(name: str, value: Any) -> dict[str, float]:

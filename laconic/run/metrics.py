@@ -12,15 +12,17 @@ from torch import Tensor, nn
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.core.task import Metric, Task
 from laconic.data.federated import ClientData, Kind
+from laconic.run.evaluate import AnyMetric
 from laconic.run.settings import Settings
 
-AnyMetric = Metric | Callable[[Tensor, Tensor], Any]
 Make = Callable[[Any, int | None], AnyMetric]
 """Creates a metric from the module torchmetrics and the number of classes."""
 
 
 class OfProbabilities(nn.Module):
     """A metric of class probabilities. torchmetrics would take logits that happen to lie in [0, 1] for probabilities."""
+
+    by_batch = True
 
     def __init__(self, metric: nn.Module) -> None:
         super().__init__()
@@ -41,6 +43,8 @@ class OfProbabilities(nn.Module):
 
 class ClassAccuracy(Metric):
     """The accuracy of each class, or its mean over the classes with examples. A class without examples has NaN."""
+
+    by_batch = True
 
     def __init__(self, balanced: bool) -> None:
         self.balanced = balanced

@@ -58,7 +58,8 @@ class Settings(BaseModel):
     sampling: AnySampling = "uniform"
     """How participants are drawn: uniform, weighted by size, poisson (each independently), or probabilities 0.1,0.5,…"""
     weighting: Weighting | None = None
-    """Weight of an update in the mean: equal (uniform), or the client's size (size). Default: as in the paper."""
+    """Weight of an update in the mean: equal (uniform), or the client's size (size). Default: as in the paper; uniform if
+    sampling is weighted or has different probabilities, which already let some clients count more."""
     buffers: Literal["mean", "frozen"] = "mean"
     """Batch-norm statistics: sent with every update and averaged (mean), or kept at their initial values (frozen)."""
     diagnostics: bool = False
@@ -106,6 +107,12 @@ class Settings(BaseModel):
         if self.participants not in (None, expected):
             raise ConfigError(f"participants = {self.participants}: the probabilities of sampling add up to {expected}")
         return expected
+
+    def draws_unequally(self, clients: int) -> bool:
+        """Whether some clients take part in more rounds than others."""
+        if isinstance(self.sampling, str):
+            return self.sampling == "weighted" and self.expected_participants(clients) < clients
+        return len({*self.sampling}) > 1
 
     @field_validator("metrics", mode="before")
     @classmethod

@@ -23,6 +23,7 @@ from laconic.core.layout import UNSHAPED, is_unshaped
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import StateDict, joined, section
 from laconic.core.task import TASKS, Batch, Task, called_by_name, own_loss
+from laconic.data.columns import TOKENS
 from laconic.data.divide import hold_out
 from laconic.data.federated import ClientData, Described, Indices, NamedInputs, fingerprint_of, sizes_of
 from laconic.engine.choose import engine_for
@@ -72,7 +73,7 @@ class Simulation(Training):
         self.database = Database(settings.store_cache) if settings.store == "disk" else None
         self.store = MemoryStore() if self.database is None else DiskStore(self.database)
         self.policy = SimulationPolicy(Blocklist(settings.max_violations))
-        algorithm.method.check(sizes_of(data), weighting_of(algorithm, settings))
+        algorithm.method.check(sizes_of(data), weighting_of(algorithm, settings, len(data)))
         device = usable_device(settings.device)
         example = client_example(data, 0)
         task = _with_shapes(task, example(torch.float32), settings.seed) if is_unshaped(task.module) else task
@@ -339,7 +340,7 @@ def _own_loss_by_name(task: Task, data: Described) -> Task:
 
 def _by_name(module: nn.Module, data: Described) -> nn.Module:
     names = data.input_names if isinstance(data, NamedInputs) else ()
-    return called_by_name(module, names) if names else module
+    return called_by_name(module, names, TOKENS) if names else module
 
 
 def _no_module(given: object) -> ConfigError:

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from laconic.algorithms.algorithm import Algorithm
 from laconic.core.counts import counted
 from laconic.core.devices import all_finite
-from laconic.core.errors import ConfigError, LaconicError, PacketError
+from laconic.core.errors import ConfigError, LaconicError, PacketError, warn
 from laconic.core.layout import Layout
 from laconic.core.randomness import Randomness
 from laconic.core.state_dict import StateDict, joined, section
@@ -154,7 +154,9 @@ class Training:
         self._example = prepared.batch
         if self.task.metrics:
             self.metric_names()
-        weighting = weighting_of(algorithm, settings)
+        weighting = weighting_of(algorithm, settings, len(data))
+        if weighting == "size" and settings.sampling == "weighted" and settings.draws_unequally(len(data)):
+            warn("weighting = 'size' and sampling = 'weighted' count a client's size twice; leave weighting out")
         chosen = {"numerics": prepared.numerics, "participants": participants, "weighting": weighting}
         self.settings = settings.model_copy(update=chosen)
         """The resolved settings: gradient strategy, number of participants and weighting are explicit."""
@@ -259,6 +261,11 @@ class Training:
     def metric_names(self) -> set[str]:
         """The names of the metrics of `evaluate`, found on two examples. Raises if a metric does not fit the model."""
         tried = {*self.task.named_metrics()} if self._example is None else try_metrics(self.task, self._example)
+        reserved = OTHER_KEYS & tried
+        if reserved:
+            raise ConfigError(
+                f"metrics: '{min(reserved)}' is the name of another value of a record; choose another name"
+            )
         return {"loss"} if self.data.test is None else tried
 
     def keep_in(self, folder: Path) -> None:
@@ -327,23 +334,23 @@ class Training:
         return Result(self.algorithm, self.settings, history, task.module, *costs, *trained)
 
 
-def weighting_of(algorithm: Algorithm, settings: Settings) -> Weighting:
-    """The weighting of the settings, else the algorithm's own. If method or defense need equal weights, it is uniform."""
+def weighting_of(algorithm: Algorithm, settings: Settings, clients: int) -> Weighting:
+    """The weighting of the settings, else the algorithm's own.
+
+    If method or defense need equal weights, it is uniform. So it is if sampling draws some clients more often: weights would
+    count a client's size twice.
+    """
     if settings.weighting is not None:
         return settings.weighting
     method, defense = algorithm.method, settings.defense
     robust = defense.aggregate not in ("mean", "auto")
     equal = method.equal_weights or method.equal_clients or robust or defense.noise > 0
-    return "uniform" if equal else algorithm.weighting
+    return "uniform" if equal or settings.draws_unequally(clients) else algorithm.weighting
 
 
 def _with_metrics(task: Task, data: ClientData, settings: Settings) -> Task:
     """The task with further metrics by name."""
-    named = requested_metrics(settings, data)
-    reserved = OTHER_KEYS & task.named_metrics().keys()
-    if reserved:
-        raise ConfigError(f"metrics: '{min(reserved)}' is the name of another value of a record; choose another name")
-    return task.with_metrics(named)
+    return task.with_metrics(requested_metrics(settings, data))
 
 
 DIVERGENCE_HINT = "training has diverged; try a smaller local_lr or server_lr, or scale large inputs and targets"

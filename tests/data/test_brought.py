@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import laconic
-from laconic.core.errors import ConfigError, DataError
+from laconic.core.errors import ConfigError, DataError, LaconicWarning
 from laconic.data import FederatedData, LazyData, from_hugging_face, from_images, from_table, load
 
 hub = pytest.importorskip("datasets")
@@ -197,6 +197,55 @@ def test_faults_of_tables_say_what_to_do(table, tmp_path):
         load(f"{table}:target=ill,client=hospital,test=1")
 
 
+def files(folder: Path, **tables: dict[str, list]) -> str:
+    """A folder with CSV files, as the name of a data set."""
+    for name, columns in tables.items():
+        pd.DataFrame(columns).to_csv(folder / f"{name}.csv", index=False)
+    return f"{folder}:target=y"
+
+
+SMALL = {"x": [0.0, 1.0, 0.5, 0.2], "y": [0, 1, 1, 0]}
+
+
+def test_a_folder_has_one_test_set_and_suffixes_of_any_case(tmp_path):
+    name = files(tmp_path, ann=SMALL, bob=SMALL, validation=SMALL)
+    (tmp_path / "bob.csv").rename(tmp_path / "bob.CSV")
+    data = load(name)
+    assert data.client_names == ("ann", "bob") and len(data.test) == 4
+    two = {column: values[:2] for column, values in SMALL.items()}
+    files(tmp_path, test=two)
+    assert len(load(name).test) == 2 and load(name).client_names == ("ann", "bob")
+    pd.DataFrame(SMALL).to_parquet(tmp_path / "TEST.parquet")
+    with pytest.raises(DataError, match=r"TEST.parquet and test.csv are both test sets; keep one of them"):
+        load(name)
+
+
+@pytest.mark.parametrize("order", [("ann", "bob"), ("bob", "ann")])
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (
+            {"z": [1, 2, 3, 4]},
+            r"{b}.csv has the column 'z', but {a}.csv does not; add or remove it, or list the inputs",
+        ),
+        ({"y": ["no", "yes", "yes", "no"]}, r"{a}.csv has numbers in column 'y', but {b}.csv has text"),
+    ],
+)
+def test_files_that_do_not_agree_are_named(tmp_path, order, other, said):
+    a, b = order
+    name = files(tmp_path, **{a: SMALL, b: SMALL | other})
+    with pytest.raises(DataError, match=said.format(a=a, b=b)):
+        load(name)
+    if "z" in other:
+        assert load(f"{name},inputs=x").input_shape == (1,)
+
+
+def test_an_infinite_number_names_file_and_line(tmp_path):
+    name = files(tmp_path, ann=SMALL, bob=SMALL | {"x": [0.0, 1.0, np.inf, 0.2]})
+    with pytest.raises(DataError, match=r"bob.csv: column 'x' is infinite in line 4"):
+        load(name)
+
+
 def paint(path: Path, gray: int, size: tuple[int, int] = (4, 4)) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("L", size, gray).save(path)
@@ -234,6 +283,67 @@ def test_folders_of_images_by_client_and_class(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no images"):
         load(str(tmp_path / "empty"))
+
+
+def folders(root: Path, tree: str, value: int = 0) -> None:
+    """Two images in each folder of a list."""
+    for folder in tree.split():
+        for number in range(2):
+            paint(root / folder / f"{number}.png", value)
+
+
+def test_a_folder_of_validation_is_used_only_without_a_test_and_names_have_any_case(tmp_path):
+    folders(tmp_path, "Train/cat Train/dog val/cat val/dog val/emu")
+    with pytest.warns(LaconicWarning, match="the test has examples of class 'emu', but training has none"):
+        data = from_images(tmp_path, clients=2)
+    assert len(data.test) == 6 and data.labels == ("cat", "dog", "emu")
+    folders(tmp_path, "Test/cat")
+    data = from_images(tmp_path, clients=2)
+    assert len(data.test) == 2 and data.labels == ("cat", "dog"), "no class of a folder that is not used"
+    folders(tmp_path, "extra/cow")
+    with pytest.raises(DataError, match="the folder 'extra' is beside 'Train', where only test or"):
+        from_images(tmp_path)
+
+
+def test_a_class_may_be_named_test(tmp_path):
+    folders(tmp_path, "control test")
+    assert from_images(tmp_path, clients=2).labels == ("control", "test")
+
+
+def test_a_class_without_images_that_can_be_read_is_named(tmp_path):
+    folders(tmp_path, "cat dog")
+    paint(tmp_path / "emu" / "0.tif", 0)
+    assert from_images(tmp_path, clients=2).labels == ("cat", "dog", "emu")
+    (tmp_path / "owl").mkdir()
+    with pytest.raises(DataError, match=r"owl: no images \(.*\) of this class; convert them, or remove the folder"):
+        from_images(tmp_path)
+    (tmp_path / "owl" / "0.heic").write_bytes(b"")
+    with pytest.raises(DataError, match=r"of this class, but 0.heic; convert them"):
+        from_images(tmp_path)
+
+
+def test_sizes_that_differ_between_clients_say_what_to_do(tmp_path):
+    folders(tmp_path, "ann/cat")
+    paint(tmp_path / "bob" / "cat" / "0.png", 0, (9, 8))
+    with pytest.raises(DataError, match=r"has size 9 x 8, .* 4 x 4; resize all of them: size=32"):
+        from_images(tmp_path)
+
+
+def test_images_of_16_bits_keep_their_contrast(tmp_path):
+    levels = {"dark": 3000, "light": 40000}
+    for name, level in levels.items():
+        (tmp_path / name).mkdir()
+        for number in range(5):
+            Image.fromarray(np.full((4, 4), level, np.uint16)).save(tmp_path / name / f"{number}.png")
+    data = from_images(tmp_path, clients=1)
+    found = [data.examples.inputs[data.examples.targets == number].unique().tolist() for number in (0, 1)]
+    assert found == [[round(level / 257)] for level in levels.values()]
+    files = [str(tmp_path / name / "0.png") for name in levels]
+    table = hub.Dataset.from_dict({"image": files, "label": [0, 1]}).cast_column("image", hub.Image())
+    assert from_hugging_face(table, clients=1).examples.inputs.amax((1, 2, 3)).tolist() == [12, 156]
+    Image.fromarray(np.full((4, 4), 0.5, np.float32)).save(tmp_path / "dark" / "deep.tif")
+    with pytest.raises(DataError, match=r"deep.tif has pixels of 32 bits \(mode F\), .* convert it to 8 or 16 bits"):
+        from_images(tmp_path)
 
 
 def test_nan_in_arrays_names_the_client():

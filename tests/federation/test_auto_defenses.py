@@ -60,7 +60,9 @@ def test_a_deployment_trims_signs_as_if_asked_to() -> None:
 
 def test_auto_keeps_the_weighting_of_the_algorithm() -> None:
     fed_avg = make("fed_avg")
-    weightings = [weighting_of(fed_avg, laconic.Settings(defense={"aggregate": each})) for each in ("auto", "median")]
+    weightings = [
+        weighting_of(fed_avg, laconic.Settings(defense={"aggregate": each}), 9) for each in ("auto", "median")
+    ]
     assert weightings == [fed_avg.weighting, "uniform"] == ["size", "uniform"]
 
 

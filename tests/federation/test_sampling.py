@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import laconic
+from laconic.core.errors import LaconicWarning
 from laconic.core.randomness import Randomness
 from laconic.federation.sampling import participants
 from laconic.federation.settings import Sampling
@@ -74,6 +75,21 @@ def test_given_probabilities_are_a_setting() -> None:
         run(sampling=(1, 0, 1, 0.5), participants=3)
     with pytest.raises(laconic.ConfigError, match="given probabilities"):
         run(sampling=(1, 0, 1, 0.5), defense={"noise": 1.0, "clip": 1.0})
+
+
+def test_size_counts_once() -> None:
+    """Weighted sampling already prefers large clients, so the weights of FedAvg by size would count it again."""
+    data = laconic.data.load("digits", clients=4)
+
+    def weighting(**settings) -> str:
+        result = laconic.simulate("fed_avg", "logistic", data, rounds=1, local_steps=1, **settings)
+        return result.settings.weighting
+
+    assert weighting(sampling="weighted", participants=2) == weighting(sampling="0.1,1,0.5,1") == "uniform"
+    assert weighting(sampling="weighted") == weighting(sampling="0.9,0.9,0.9,0.9") == "size"
+    assert weighting(sampling="poisson", participants=2) == weighting(participants=2) == "size"
+    with pytest.warns(LaconicWarning, match="'weighted' count a client's size twice; leave weighting out"):
+        assert weighting(sampling="weighted", participants=2, weighting="size") == "size"
 
 
 @given(

@@ -29,6 +29,7 @@ def test_a_loss_of_outputs_and_targets_says_what_to_write(loss):
         ({"loss": F.cross_entropy}, r"loss is part of the model; pass laconic.Task\(module, loss\)"),
         ({"clients": 10}, r"laconic.data.load\('digits', clients=10\)"),
         ({"local_optimizer": "adam:0.001"}, "the rate is local_lr"),
+        ({"dtype": "bfloat16"}, r"dtype: it is a part of numerics, as in numerics=\{'dtype': …\}"),
     ],
 )
 def test_settings_that_belong_elsewhere(settings, said):

@@ -10,7 +10,14 @@ import torch
 from sklearn import metrics as reference
 from torch import Tensor, nn
 from torchmetrics import MetricCollection
-from torchmetrics.classification import BinaryAUROC, MulticlassF1Score, MulticlassRecall
+from torchmetrics.classification import (
+    BinaryAccuracy,
+    BinaryAUROC,
+    BinaryF1Score,
+    MulticlassAUROC,
+    MulticlassF1Score,
+    MulticlassRecall,
+)
 
 import laconic
 from laconic.core.errors import ConfigError
@@ -154,6 +161,53 @@ def test_objects_and_functions_are_metrics_of_a_task() -> None:
     assert "recall" in together.metrics
 
 
+class Shifted(nn.Module):
+    """Returns its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (inputs + self.shift).squeeze(-1)
+
+
+def test_objects_see_all_outputs_at_once() -> None:
+    """A batch of 500 whose logits all lie in [0, 1] is not taken for one of probabilities."""
+    random = np.random.default_rng(0)
+    logits = np.linspace(-1.9, 1.9, 2000, dtype="float32")[:, None]
+    labels = (random.uniform(size=2000) < 1 / (1 + np.exp(-3 * logits[:, 0]))).astype("float32")
+    chosen = random.permutation(2000)[:100]
+    arrays = {"clients": [(logits[chosen], labels[chosen])], "test": (logits, labels)}
+
+    def binary(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(module(batch[0]), batch[1])
+
+    metrics = {"auroc": BinaryAUROC(), "f1": BinaryF1Score(), "accuracy": BinaryAccuracy()}
+    task = laconic.Task(Shifted(), binary, metrics=metrics)
+    result = laconic.simulate("fed_avg", task, arrays, rounds=1, local_lr=1e-30)
+    outputs = logits[:, 0]
+    assert result.metrics["auroc"] == pytest.approx(reference.roc_auc_score(labels, outputs), abs=1e-5)
+    assert result.metrics["f1"] == pytest.approx(reference.f1_score(labels, outputs > 0), abs=1e-5)
+    assert result.metrics["accuracy"] == pytest.approx(np.mean((outputs > 0) == labels), abs=1e-5)
+    assert result.metrics == pytest.approx(result.evaluate((logits, labels)))
+
+
+def test_objects_for_several_classes_see_all_outputs_at_once() -> None:
+    random = np.random.default_rng(0)
+    logits = random.uniform(0, 1, size=(1000, CLASSES)).astype("float32")
+    logits[500:] *= 6
+    labels = np.array([random.choice(CLASSES, p=row) for row in torch.from_numpy(logits).double().softmax(-1).numpy()])
+    task = laconic.Task(Shifted(), loss, metrics={"auroc": MulticlassAUROC(CLASSES)})
+    result = laconic.simulate(
+        "fed_avg", task, {"clients": [(logits, labels)], "test": (logits, labels)}, rounds=1, local_lr=1e-30
+    )
+    scores = torch.from_numpy(logits).softmax(-1).numpy()
+    assert result.metrics["auroc"] == pytest.approx(
+        reference.roc_auc_score(labels, scores, multi_class="ovr"), abs=1e-5
+    )
+
+
 def test_metrics_are_given_as_a_list_or_as_objects() -> None:
     federated = data(ordered=False)
 
@@ -222,3 +276,6 @@ def test_misuse_is_explained() -> None:
     task = laconic.Task(nn.Linear(4, CLASSES), loss, metrics={"round": MulticlassF1Score(CLASSES)})
     with pytest.raises(ConfigError, match="'round' is the name of another value"):
         laconic.simulate("fed_avg", task, federated)
+    collection = MetricCollection({"round": MulticlassF1Score(CLASSES)})
+    with pytest.raises(ConfigError, match="'round' is the name of another value"):
+        laconic.simulate("fed_avg", "mlp", federated, metrics=collection)
