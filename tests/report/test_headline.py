@@ -96,18 +96,69 @@ def test_the_winner_is_named_with_its_margin_and_the_caveat(page: Any, finished:
 def test_what_collapsed_or_diverged_is_flagged_and_never_wins(opened: Any) -> None:
     warned = opened.inner_text("#warnings")
     assert "fed_avg (server_lr=2): collapsed in round 8: accuracy fell from 70.0 % to 20.0 %" in warned
-    assert "try a smaller" not in warned and "fed_avg (server_lr=90): diverged after round 5" in warned
+    assert "try a smaller" not in warned and "fed_avg (server_lr=90): diverged in round 6" in warned
     rows = opened.locator("#outcome tbody tr").all_inner_texts()
-    assert "collapsed in round 8" in rows[-2] and "diverged after round 5" in rows[-1]
+    assert "collapsed in round 8" in rows[-2] and "diverged in round 6" in rows[-1]
     assert {"fed_avg (server_lr=2), collapsed", "fed_avg (server_lr=90), diverged"} <= lines(opened).keys()
     assert "server_lr=2)" not in opened.inner_text("#headline")
+
+
+def test_a_run_that_never_learned_is_flagged_and_sets_no_target(page: Any, finished: Path, tmp_path: Path) -> None:
+    for name in ("avg", "sign"):
+        copy(finished / name, tmp_path / name)
+    poor = copy(finished / "top", tmp_path / "poor")
+    change(poor, {number: {"accuracy": 0.1} for number in range(2, 13, 2)})
+    report([tmp_path], tmp_path / "report.html")
+    page.goto((tmp_path / "report.html").as_uri())
+    page.wait_for_selector("#labels .main-svg")
+    label = next(run["label"] for run in gather([poor, finished / "sign"])["runs"] if run["path"] == str(poor))
+    for place in ("#warnings", "#runs", "#outcome"):
+        assert page.inner_text(place).count("no better than chance") == 1, place
+    assert f"{label}: no better than chance" in page.inner_text("#warnings")
+    sound = [run["milestones"][-1][0] for run in gather(find_runs([tmp_path]))["runs"] if not run["at_chance"]]
+    assert len(sound) == 2 and float(page.input_value("#target")) == math.floor(100 * min(sound))
+    assert page.inner_text("#caveat").endswith("was chosen by this page.")
+    page.fill("#target", "20")
+    assert "chosen" not in page.inner_text("#caveat")
+
+
+def test_a_target_of_the_page_is_one_that_half_of_the_runs_reach(page: Any, finished: Path, tmp_path: Path) -> None:
+    for place, height in enumerate((0.9, 0.8, 0.7, 0.3, 0.2)):
+        own = copy(finished / "avg", tmp_path / str(place), {"server_lr = 1.0": f"server_lr = {place + 1}.0"})
+        change(own, {number: {"accuracy": height} for number in range(2, 13, 2)})
+    report([tmp_path], tmp_path / "report.html")
+    page.goto((tmp_path / "report.html").as_uri())
+    page.wait_for_selector("#labels .main-svg")
+    assert page.input_value("#target") == "70"
+
+
+def test_unlike_partitions_models_and_numbers_of_clients_share_no_chart(
+    page: Any, finished: Path, tmp_path: Path
+) -> None:
+    for name in ("avg", "avg-1"):
+        copy(finished / name, tmp_path / name)
+    copy(finished / "avg", tmp_path / "iid", {'partition = "dirichlet:0.3"': 'partition = "iid"'})
+    copy(finished / "avg", tmp_path / "large", {'model = "mlp:8"': 'model = "mlp:9"', "clients = 6": "clients = 60"})
+    report([tmp_path], tmp_path / "report.html", Target(0.3))
+    page.goto((tmp_path / "report.html").as_uri())
+    page.wait_for_selector("#labels .main-svg")
+    tasks = page.locator("#dataset option").all_inner_texts()
+    assert sorted(tasks) == [
+        "digits, dirichlet:0.3, mlp:8, 6 clients (2 runs)",
+        "digits, dirichlet:0.3, mlp:9, 60 clients (1 run)",
+        "digits, iid, mlp:8, 6 clients (1 run)",
+    ]
+    for task in tasks:
+        page.select_option("#dataset", label=task)
+        assert [name.partition(" (mean")[0] for name in lines(page)] == ["fed_avg"], "labels are short"
+    assert page.troubles == []
 
 
 def test_unlike_data_sets_are_never_in_one_chart(opened: Any) -> None:
     names = lines(opened)
     assert opened.locator("#dataset option").all_inner_texts() == ["digits (5 runs)", "<b>letters (2 runs)"]
     assert not opened.is_visible("#classes-section")
-    opened.select_option("#dataset", "/data/<b>letters")
+    opened.select_option("#dataset", label="<b>letters (2 runs)")
     assert {*lines(opened)} == {"fed_avg", "fed_cams (compressor=sign)"} and not names.keys() & {
         "fed_cams (compressor=sign)"
     }

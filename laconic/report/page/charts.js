@@ -97,7 +97,7 @@ function drawCurves(groups, { metric, cost, logX, logY, smooth, goal }) {
       const point = lastPoint(run, metric, cost, width, round(run));
       return point && { ...point, text: literal(text(run)) };
     }).filter(Boolean);
-    traces.push(...marks(group, "diverged", "x", ends(group.runs.filter((run) => run.diverged), diverged, () => Infinity), scale));
+    traces.push(...marks(group, "diverged", "x", ends(group.runs.filter((run) => run.diverged), flaw, () => Infinity), scale));
     const fallen = group.runs.filter((run) => run.collapsed);
     traces.push(...marks(group, "collapsed", "triangle-down", ends(fallen, (run) => run.collapsed.reason, (run) => run.collapsed.round), scale));
   }

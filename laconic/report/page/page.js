@@ -20,16 +20,23 @@ function options(name, wanted, texts = {}) {
 function goalOf() {
   const metric = data.target?.metric ?? "accuracy", typed = parseFloat(element("target").value), value = Number.isFinite(typed) ? typed : null;
   const text = metric === "accuracy" ? `${value} %` : `${words(metric)} ${value}`;
-  return { metric, value, text, lower: data.target?.lower ?? false, factor: metric === "accuracy" ? 100 : 1 };
+  const chosen = !data.target && !element("target").dataset.typed;
+  return { metric, value, text, chosen, lower: data.target?.lower ?? false, factor: metric === "accuracy" ? 100 : 1 };
 }
 
-// The runs on the chosen data set. Runs on different data are never compared.
+// The runs on the chosen task: data set, partition, model and number of clients. Runs on different tasks are never compared.
 function shownRuns() {
-  const sets = [...new Set(data.runs.map((run) => run.settings.dataset))];
-  const texts = Object.fromEntries(sets.map((name) => [name, `${fileName(name)} (${plural(data.runs.filter((run) => run.settings.dataset === name).length, "run")})`]));
-  element("dataset-choice").hidden = sets.length < 2;
-  const dataset = options("dataset", sets, texts);
-  return data.runs.filter((run) => run.settings.dataset === dataset);
+  const tasks = new Map();
+  for (const run of data.runs) tasks.set(run.task, [...(tasks.get(run.task) ?? []), run]);
+  const firsts = [...tasks.values()].map(([run]) => run.settings), written = { partition: String, model: (name) => fileName(String(name)), clients: (count) => plural(count, "client") };
+  const texts = Object.fromEntries([...tasks].map(([task, runs]) => {
+    const own = runs[0].settings, alike = firsts.filter((other) => other.dataset === own.dataset);
+    // Only what tells a task from the others on its data set.
+    const details = Object.keys(written).filter((key) => own[key] !== undefined && alike.some((other) => other[key] !== own[key])).map((key) => written[key](own[key]));
+    return [task, `${[fileName(own.dataset), ...details].join(", ")} (${plural(runs.length, "run")})`];
+  }));
+  element("dataset-choice").hidden = tasks.size < 2;
+  return tasks.get(options("dataset", [...tasks.keys()], texts));
 }
 
 function listRuns(groups) {
@@ -37,7 +44,7 @@ function listRuns(groups) {
     const box = node("input", { type: "checkbox", checked: !hidden.has(group.key) });
     box.addEventListener("change", () => { box.checked ? hidden.delete(group.key) : hidden.add(group.key); draw(); });
     const going = group.runs.filter((run) => !run.finished && !run.diverged);
-    const failed = group.runs.flatMap((run) => (run.diverged ? [diverged(run)] : run.collapsed ? [`collapsed in round ${run.collapsed.round}`] : [])).join(", ");
+    const failed = group.runs.map(flaw).filter(Boolean).join(", ");
     const different = seedsOf(group.runs);
     const seeds = different > 1 ? `${different} seeds` : group.runs.length > 1 ? `${group.runs.length} runs` : "";
     const progress = going.map((run) => `round ${run.rounds}/${run.rounds_wanted}`).join(", ");
@@ -95,7 +102,7 @@ function draw() {
   listRuns(all);
   listConfigs(runs);
   if (!element("target").dataset.typed) {
-    const target = data.target ? goalOf().factor * data.target.value : commonTarget(runs);
+    const target = data.target ? goalOf().factor * data.target.value : commonTarget(all);
     element("target").value = target ? Number(target.toPrecision(4)) : "";
   }
   const timed = runs.some((run) => run.evaluations.simulated_seconds), ranks = element("rank"), goal = goalOf();

@@ -52,9 +52,7 @@ function fillOutcome(groups, goal, rank, bySeed) {
   const most = Math.max(...rows.map((row) => row.bytes ?? 0)), written = (name) => (value) => (name === "accuracy" ? `${(100 * value).toFixed(2)} %` : number(value, 4));
   fillRows(element("outcome"), heads, rows.map(({ group, runs, at, costs, last, bytes }) => {
     const seed = bySeed && group.runs.length > 1 ? `, seed ${runs[0].seed}` : "";
-    const fallen = runs.filter((run) => run.collapsed).map((run) => `collapsed in round ${run.collapsed.round}`);
-    const ended = targeted ? [] : runs.filter((run) => run.diverged).map(diverged);
-    const flags = [...fallen, ...ended].slice(0, 1).map((text) => node("span", { className: "flag" }, text));
+    const flags = runs.filter((run) => flaw(run) && !(targeted && run.diverged)).map(flaw).slice(0, 1).map((text) => node("span", { className: "flag" }, text));
     const toTarget = targeted ? [bytesTo(runs, at, goal), bytes === null ? "" : `${number(most / bytes)}x`, ranged(costs("round"), (value) => number(Math.round(value))),
       ...(timed ? [ranged(costs("time"), written(""))] : [])] : [];
     return [[swatch(group), `${group.label}${seed} `, ...flags], ...metrics.map((name) => ranged(last(name), written(name))), ...toTarget,
@@ -67,7 +65,7 @@ function fillOutcome(groups, goal, rank, bySeed) {
 function bytesTo(runs, at, goal) {
   const flag = (text) => node("td", {}, node("span", { className: "flag" }, text));
   const failed = runs.filter((run) => run.diverged), missed = at.filter((each) => each === null).length;
-  if (failed.length) return flag(runs.length > 1 ? `${failed.length} of ${runs.length} seeds diverged` : diverged(failed[0]));
+  if (failed.length) return flag(runs.length > 1 ? `${failed.length} of ${runs.length} seeds diverged` : flaw(failed[0]));
   if (goal.value === null) return "";
   if (!runs.some((run) => run.milestones.length)) return `fewer than ${WINDOW} evaluations`;
   if (missed && runs.some((run) => !run.finished)) return "not yet";
