@@ -88,14 +88,17 @@ function warnings(groups, goal) {
   });
 }
 
+// A percent sign stays in the line of its number.
+const unbroken = (text) => text.replaceAll(" %", "\u00a0%");
+
 function fillHead(runs, groups, goal, rank) {
   const { text, pair, overlap } = winner(groups, goal, rank);
-  element("headline").textContent = text || `${plural(runs.length, "run")} on ${fileName(runs[0].settings.dataset)}`;
+  element("headline").textContent = unbroken(text) || `${plural(runs.length, "run")} on ${fileName(runs[0].settings.dataset)}`;
   const chosen = goal.chosen && text.includes(` reached ${goal.text} `) ? `The target of ${goal.text} was chosen by this page.` : "";
-  element("caveat").textContent = [caveat(pair, overlap), chosen].filter(Boolean).join(" ");
+  element("caveat").textContent = unbroken([caveat(pair, overlap), chosen].filter(Boolean).join(" "));
   element("facts").replaceChildren(...facts(runs).map(([name, value]) => node("div", {}, node("dt", {}, name), node("dd", {}, value))));
   const said = warnings(groups, goal), shown = said.slice(0, 6);
   if (said.length > shown.length) shown.push(`and ${said.length - shown.length} more`);
   element("warnings").hidden = !said.length;
-  element("warnings").replaceChildren(...shown.map((warning) => node("li", {}, warning)));
+  element("warnings").replaceChildren(...shown.map((warning) => node("li", {}, unbroken(warning))));
 }

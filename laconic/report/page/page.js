@@ -4,7 +4,7 @@
 const element = (name) => document.getElementById(name);
 const hidden = new Set();
 let data = JSON.parse(element("data").textContent);
-const { colors: COLORS, tones: TONES } = data;
+const { colors: COLORS, tones: TONES, shades: SHADES } = data;
 
 function options(name, wanted, texts = {}) {
   const select = element(name), before = select.value;
@@ -75,11 +75,37 @@ function matrixOf(runs, section, name) {
   return run[name];
 }
 
+// Whether a few values are so much larger than most that a linear axis would show only them.
+function isWild(values) {
+  const sorted = values.filter((value) => value !== null).sort((a, b) => a - b);
+  return sorted[0] > 0 && sorted.at(-1) > 100 * sorted[Math.floor(sorted.length / 2)];
+}
+
+// A half section without a neighbor has the full width.
+function widen() {
+  const set = (section, alone) => {
+    if (section.classList.contains("alone") === alone) return;
+    section.classList.toggle("alone", alone);
+    Plotly.Plots.resize(section.querySelector(".chart"));
+  };
+  let lone = null;
+  for (const section of [...document.querySelectorAll("main > section:not([hidden])"), null]) {
+    const half = section !== null && section.classList.contains("half");
+    if (lone) set(lone, !half);
+    if (lone && half) set(section, false);
+    lone = half && !lone ? section : null;
+  }
+}
+
 function drawDetails(runs, groups) {
   const courses = [...new Set(runs.flatMap((run) => Object.keys(run.course)))].filter((name) => name !== "round");
   courses.sort((a, b) => (a === "participants") - (b === "participants"));
   element("course-section").hidden = !courses.length;
-  if (courses.length) drawCourse(groups, options("course-name", courses), element("course-log").checked);
+  if (courses.length) {
+    const name = options("course-name", courses), log = element("course-log");
+    if (!log.dataset.typed) log.checked = runs.some((run) => run.diverged) || isWild(runs.flatMap((run) => run.course[name] ?? []));
+    drawCourse(groups, name, log.checked);
+  }
   const classes = classMetrics(runs);
   element("classes-section").hidden = !classes.size;
   if (classes.size) {
@@ -91,9 +117,9 @@ function drawDetails(runs, groups) {
   element("clients-section").hidden = !metrics.length;
   if (metrics.length) drawClients(groups, options("clients-metric", metrics));
   const similarity = matrixOf(runs, "similarity", "similarity");
-  if (similarity) drawMatrix("similarity", similarity, { zmin: -1, zmax: 1, colorscale: "RdBu" }, ["client", "client"]);
+  if (similarity) drawMatrix("similarity", similarity, { zmin: -1, zmax: 1, colorscale: "RdBu" }, ["client", "client"], "cosine");
   const labels = matrixOf(runs, "labels", "label_counts");
-  if (labels) drawMatrix("labels", labels, { zmin: 0, colorscale: [[0, color("--panel")], [1, color("--accent")]] }, ["class", "client"]);
+  if (labels) drawMatrix("labels", labels, { zmin: 0, colorscale: [[0, color("--panel")], [1, color("--accent")]] }, ["class", "client"], "examples");
 }
 
 function draw() {
@@ -126,6 +152,7 @@ function draw() {
   drawStreams(groups, element("streams-scale").value);
   if (accurate) drawPareto(groups, goal);
   drawDetails(runs, groups);
+  widen();
 }
 
 function update() {
@@ -148,7 +175,7 @@ function update() {
 }
 
 const CONTROLS = ["dataset", "metric", "cost", "log-x", "log-y", "smooth", "target", "rank", "by-seed", "course-name", "course-log", "streams-scale", "classes-metric", "clients-metric", "similarity-run", "labels-run"];
-element("target").addEventListener("input", () => { element("target").dataset.typed = "yes"; });
+for (const name of ["target", "course-log"]) element(name).addEventListener("input", () => { element(name).dataset.typed = "yes"; });
 for (const name of CONTROLS) element(name).addEventListener("input", draw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 // Redraw only if the width changes: on phones, scrolling changes the height.
@@ -163,7 +190,6 @@ addEventListener("beforeprint", () => printing(true));
 addEventListener("afterprint", () => printing(false));
 // Costs differ by orders of magnitude between runs, so the default axis is logarithmic.
 element("log-x").checked = true;
-element("course-log").checked = data.runs.some((run) => run.diverged);
 update();
 
 if (data.live) {
