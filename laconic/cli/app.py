@@ -294,7 +294,9 @@ def plot(
     ] = None,
     style: Annotated[
         str,
-        typer.Option("--style", metavar="screen|paper", help="paper: one column wide, small fonts and no title."),
+        typer.Option(
+            "--style", metavar="screen|paper", help="screen, or paper: one column wide, small fonts and no title."
+        ),
     ] = "screen",
 ) -> None:
     """Plot runs: curves, the Pareto front, or bytes by stream."""

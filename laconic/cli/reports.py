@@ -5,11 +5,11 @@ from __future__ import annotations
 import webbrowser
 from pathlib import Path
 
-from laconic.cli.console import say
+from laconic.cli.console import say, stderr
 from laconic.cli.output import check_file
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.report.figure import STYLES, Scale
-from laconic.report.gather import find_runs, gather
+from laconic.report.gather import TASK, entitle, find_runs, gather
 from laconic.report.live import serve
 from laconic.report.page import report as write_report
 from laconic.report.plot import CHARTS, COSTS, FORMATS, pareto, traffic
@@ -106,7 +106,13 @@ def _on_one_dataset(runs: list[Table], dataset: str | None) -> list[Table]:
         raise unknown_name("data set", dataset, names)
     if len(chosen) > 1:
         raise ConfigError(f"the runs are on several data sets; choose one with --dataset: {', '.join(names)}")
-    return [run for run in runs if run["settings"]["dataset"] in chosen]
+    kept = [run for run in runs if run["settings"]["dataset"] in chosen]
+    differing = [key for key in TASK if len({str(run["settings"].get(key)) for run in kept}) > 1]
+    if differing:
+        say(f"warning: the runs differ in {' and '.join(differing)}: their costs are not comparable", stderr)
+        # Labels that tell apart what shares the chart.
+        return entitle(kept, task=("dataset",))
+    return kept
 
 
 def _with_metric(metric: str, runs: list[Table]) -> list[Table]:

@@ -149,13 +149,13 @@ def literal(text: str) -> str:
 
 
 def annotate(axes: Any, names: Mapping[str, tuple[float, float, str]], points: Sequence[tuple[float, float]]) -> None:
-    """Write names beside their points, each at the offset where it overlaps least with names, frame and points."""
+    """Write names beside their points, each at the offset where it overlaps least with texts, frame and points."""
     from matplotlib.transforms import Bbox  # late: an extra
 
     axes.figure.draw_without_rendering()
     frame, dots, pixels = axes.get_window_extent(), axes.transData.transform(points), axes.figure.dpi / 72
     font = axes.xaxis.label.get_fontsize() - 1.5
-    taken: list[Any] = []
+    taken = [text.get_window_extent() for text in axes.texts]
     for label, (x, y, color) in names.items():
         text = "\n".join(textwrap.wrap(short(label), 30))
         trial = axes.text(x, y, text, fontsize=font)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +17,8 @@ ALL_POINTS = 6_000
 """Target number of points of all curves together, which limits the size of a page with many runs."""
 LEAST_POINTS = 40
 """Minimum number of points per curve."""
+TASK = ("dataset", "partition", "model", "clients")
+"""Settings that runs must share to be compared."""
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
@@ -79,17 +82,25 @@ def read_runs(paths: Sequence[Path], read: Callable[[Path, int], Table]) -> tupl
     return entitle(runs), unreadable
 
 
-def entitle(runs: list[Table], given: Mapping[str, str] | None = None) -> list[Table]:
-    """Add to each run a label, the key of its group, and the number that sets its color.
+def task_key(settings: Table, keys: Sequence[str] = TASK) -> str:
+    """Return a key that is equal for runs that may be compared."""
+    return json.dumps([settings.get(key) for key in keys])
 
-    Labels tell a run from others on the same data set. A color belongs to a group, so the report, the live page and plots
+
+def entitle(runs: list[Table], given: Mapping[str, str] | None = None, task: Sequence[str] = TASK) -> list[Table]:
+    """Add to each run the key of its task, a label, the key of its group, and the number that sets its color.
+
+    Labels tell a run from others on the same task. A color belongs to a group, so the report, the live page and plots
     of the same runs agree. A later run changes no color.
 
     Args:
         given: Labels of runs by their path.
+        task: The settings that runs on one task share.
     """
-    for dataset in dict.fromkeys(run["settings"].get("dataset") for run in runs):
-        alike = [run for run in runs if run["settings"].get("dataset") == dataset]
+    for run in runs:
+        run["task"] = task_key(run["settings"], task)
+    for key in dict.fromkeys(run["task"] for run in runs):
+        alike = [run for run in runs if run["task"] == key]
         groups: dict[str, int] = {}
         for run, label in zip(alike, labels([run["settings"] for run in alike]), strict=True):
             known = (given or {}).get(run["path"])

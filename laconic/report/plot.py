@@ -226,7 +226,7 @@ def _draw_bars(axes: Any, middles: list[float], sums: list[Counter[str]], units:
     for stream in sorted(names, key=lambda name: (name == HEADERS, name)):
         width = [own[stream] / unit for own, unit in zip(sums, units, strict=True)]
         hatch = "////" if stream == HEADERS else None
-        form = {"color": tones[stream], "hatch": hatch, "edgecolor": "white", "linewidth": 0}
+        form = {"color": tones[stream], "hatch": hatch, "edgecolor": "white", "linewidth": 0.5}
         axes.barh(middles, width, 0.18, ends, label=literal(stream), **form)
         ends = [end + more for end, more in zip(ends, width, strict=True)]
     axes.grid(alpha=0.3, axis="x")

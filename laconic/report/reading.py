@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from laconic.compression.packet import HEADER_BYTES
+from laconic.run.collapse import at_chance
 from laconic.run.directory import RunDirectory
 from laconic.run.records import DIAGNOSTICS, TROUBLES, Record, metrics_of
 from laconic.run.settings import flat
@@ -53,6 +54,8 @@ class Summary:
         self.bytes: Counter[str] = Counter()
         self.troubles: Counter[str] = Counter()
         self.collapsed: Table | None = None
+        self.accuracies: list[float] = []
+        """The highest accuracy so far."""
 
     def follow(self, records: Iterable[Record]) -> Iterator[Record]:
         """Pass records on, and add them to the summary."""
@@ -66,6 +69,8 @@ class Summary:
                 self.collapsed = {"round": record["round"], "reason": record["collapsed"]}
             if record["metrics"]:
                 self.metrics.update(record["metrics"])
+                if (accuracy := record["metrics"].get("accuracy")) is not None:
+                    self.accuracies = [max(accuracy, *self.accuracies)] if self.accuracies else [accuracy]
                 self.evaluated.append(self.count)
             self.count += 1
             if max(len(self.metrics), len(self.bytes)) > MOST_NAMES or self.count > MOST_RECORDS:
@@ -100,6 +105,7 @@ def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS, targe
     numbers = sorted({*every, *evaluated})
     kept = dict(zip(numbers, _records(folder.metrics, {*numbers}), strict=True))
     metrics = sorted(summary.metrics)
+    counts = _label_counts(folder.label_counts)
     return {
         "path": str(path),
         "started": folder.config.stat().st_mtime,
@@ -113,6 +119,7 @@ def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS, targe
         "finished": folder.model.exists(),
         "diverged": folder.diverged.exists(),
         "collapsed": summary.collapsed,
+        "at_chance": folder.model.exists() and at_chance(summary.accuracies, counts or []),
         "milestones": milestones,
         "evaluations": _columns([kept[number] for number in evaluated], ("round", *COSTS, *metrics)),
         "course": _columns([kept[number] for number in every], ("round", *MEASURED, *course)),
@@ -120,7 +127,7 @@ def read_run(path: Path, course: Sequence[str] = (), points: int = POINTS, targe
         "troubles": {name: summary.troubles[name] for name in TROUBLES if summary.troubles[name]},
         "similarity": _similarity(path / "gradient_similarity.csv"),
         "client_metrics": _client_metrics(folder.client_values),
-        "label_counts": _label_counts(folder.label_counts),
+        "label_counts": counts,
     }
 
 

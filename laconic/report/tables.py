@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
@@ -16,6 +17,8 @@ from rich.table import Table
 
 from laconic.core.counts import counted
 from laconic.report.units import duration, size
+from laconic.run.collapse import AT_CHANCE, at_chance
+from laconic.run.directory import RunDirectory
 from laconic.run.driver import Finished
 from laconic.run.records import OF_CLIENTS, TROUBLES, troubles
 from laconic.run.seeds import over_seeds
@@ -25,6 +28,12 @@ STATE = "state"
 """The column of runs that collapsed or diverged."""
 LEAST_WIDTHS = {"loss": 100, "gradients": 100, "rounds": 90, "spread": 120, "its worst tenth": 140}
 """The narrowest terminal that shows a column."""
+SPARE = (
+    *("seconds", "loss", "spread", "personal mean", "its worst tenth", "rounds"),
+    *("client mean", "bytes up", "bytes down", "worst tenth"),
+)
+"""The columns that a narrow terminal leaves out, the least important first, so that names and units are whole."""
+CLIENT_COLUMNS = ("client mean", "worst tenth", "spread", "personal mean", "its worst tenth")
 Value = Callable[[Finished], float | None]
 Format = Callable[[float], str]
 
@@ -137,9 +146,7 @@ def outcome(
     groups, failures = ranked(runs, by), failed or {}
     states = [*map(_state, groups), *map(_failure, failures.values())]
     labels = [*(group[0].label for group in groups), *failures]
-    # Less important columns make room for what went wrong.
-    spare = ("seconds", "loss", "rounds", "bytes up", "bytes down") if any(states) else ()
-    optional = ("gradients", *reversed(_other_metrics(runs)), *spare)
+    optional = ("gradients", *reversed(_other_metrics(runs)), *SPARE)
     ranking = {by, "" if target is None else target.metric}
     for name in optional:
         if _width(columns, groups, labels, states) > width and name not in ranking:
@@ -147,7 +154,7 @@ def outcome(
     rows = [[group[0].label, *(column.cell(group) for column in columns.values())] for group in groups]
     rows += [[label, *[""] * len(columns)] for label in failures]
     names, rows = _framed(["algorithm", *columns], rows, states, len(groups))
-    return OutcomeTable(names, rows, [*_captions(runs, target, simulated)])
+    return OutcomeTable(names, rows, [*_captions(runs, target, simulated, columns)])
 
 
 def _framed(
@@ -170,9 +177,17 @@ def _collapse(run: Finished) -> int | None:
 def _state(group: Sequence[Finished]) -> str:
     """What went wrong with the runs of a label; empty if nothing did."""
     collapsed = [number for run in group if (number := _collapse(run)) is not None]
-    if not collapsed:
-        return ""
-    return f"{len(collapsed)} of {len(group)} collapsed" if len(group) > 1 else f"collapsed in round {collapsed[0]}"
+    if collapsed:
+        return f"{len(collapsed)} of {len(group)} collapsed" if len(group) > 1 else f"collapsed in round {collapsed[0]}"
+    failed = sum(map(_never_learned, group))
+    some = f"{failed} of {len(group)} " if failed < len(group) else ""
+    return f"{some}{AT_CHANCE}" if failed else ""
+
+
+def _never_learned(run: Finished) -> bool:
+    path = RunDirectory(run.directory).label_counts
+    counts = json.loads(path.read_text()) if path.exists() else []
+    return at_chance([record["accuracy"] for record in run.result.history if "accuracy" in record], counts)
 
 
 def _failure(error: str) -> str:
@@ -237,13 +252,11 @@ def _client_columns(runs: Sequence[Finished]) -> dict[str, Column]:
     """The columns of an evaluation by client: of the accuracy, or else of the loss."""
     measured = {name for run in runs for name in run.result.metrics}
     metric: str = "accuracy" if "client_accuracy" in measured else "loss"
-    titles = {
-        f"client_{metric}": "client mean",
-        f"worst_client_{metric}": "worst tenth",
-        f"client_{metric}_spread": "spread",
-        f"personal_{metric}": "personal mean",
-        f"worst_personal_{metric}": "its worst tenth",
-    }
+    names = (
+        *(f"client_{metric}", f"worst_client_{metric}", f"client_{metric}_spread"),
+        *(f"personal_{metric}", f"worst_personal_{metric}"),
+    )
+    titles = dict(zip(names, CLIENT_COLUMNS, strict=True))
     text: Format = _percent if metric == "accuracy" else "{:.4f}".format
     return {title: Column(partial(_metric, name), text) for name, title in titles.items() if name in measured}
 
@@ -265,20 +278,22 @@ def _count(trouble: str, run: Finished) -> int:
     return troubles(run.result.history).get(trouble, 0)
 
 
-def _client_captions(runs: Sequence[Finished]) -> Iterator[str]:
+def _client_captions(runs: Sequence[Finished], columns: Iterable[str]) -> Iterator[str]:
     last = [run.result.history[-1] for run in runs if run.result.history]
-    if any("clients_evaluated" in record for record in last):
-        yield "client mean, worst tenth, spread: over clients, on the examples that each holds out"
+    if shown := [name for name in columns if name in CLIENT_COLUMNS]:
+        yield f"{', '.join(shown)}: over clients, on the examples that each holds out"
     if left_out := max((record.get("clients_left_out", 0) for record in last), default=0):
         yield f"not evaluated, with too few examples to hold one out: {counted(left_out, 'client')}"
 
 
-def _captions(runs: Sequence[Finished], target: Target | None, simulated: bool) -> Iterator[str]:
+def _captions(
+    runs: Sequence[Finished], target: Target | None, simulated: bool, columns: Iterable[str]
+) -> Iterator[str]:
     if target is not None:
         yield f"both: bytes up and down until the mean of {WINDOW} evaluations reached {target}"
         if any(sum(target.metric in record for record in run.result.history) < WINDOW for run in runs):
             yield f"a target needs at least {WINDOW} evaluations: lower --eval-every"
-    yield from _client_captions(runs)
+    yield from _client_captions(runs, columns)
     if simulated:
         computing = any(run.config.network.compute for run in runs)
         yield "time: simulated, " + ("messages and gradients" if computing else "messages only")

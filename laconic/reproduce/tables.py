@@ -10,16 +10,21 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from laconic.core import counted
-from laconic.report import COLORS, COSTS, DASHES, beside, scale_costs
+from laconic.report import COLORS, COSTS, DASHES, INSIDE, scale_costs
 from laconic.reproduce.claims import Comparable, Result, Results, Verdict, judge
 from laconic.reproduce.measures import LAST_FIVE, Curve, both
 from laconic.reproduce.runner import Data, by_seed, curves, plan
 from laconic.reproduce.study import Study
-from laconic.reproduce.targets import measures
+from laconic.reproduce.targets import goals, measures
 from laconic.run import WINDOW, over_seeds
 
 FEW = 12
 """Maximum number of evaluations that are drawn with markers."""
+OURS, STRONG = "fed_laconic", COLORS[1]
+"""The recipe that figures of comparisons emphasize, and its color."""
+GRAY = "#6f7b88"
+"""Letters and axes of a figure. The contrast is at least 4:1 to a white and to a dark page."""
+COLORED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
 
 
 @dataclass(frozen=True)
@@ -219,25 +224,53 @@ def draw(study: Study, data: Data, path: Path) -> bool:
         from matplotlib.figure import Figure
     except ImportError:
         return False
+    long = len(data["runs"]) > INSIDE
+    columns = 3 if max(len(_entitled(label, data)) for label in data["runs"]) < 38 else 2
     # With a fixed salt, equal data give equal files.
-    with rc_context({"svg.hashsalt": "laconic"}):
-        figure = Figure(figsize=(8, 4.5), layout="constrained")
+    with rc_context({"svg.hashsalt": "laconic", **dict.fromkeys(COLORED, GRAY)}):
+        figure = Figure(figsize=(8, 4.5 + 0.18 * long * -(-len(data["runs"]) // columns)), layout="constrained")
         axes = figure.subplots()
-        for number, (label, run) in enumerate(data["runs"].items()):
-            color, dash = COLORS[number % len(COLORS)], DASHES[number // len(COLORS) % len(DASHES)]
-            seeds = [_line(study, curve) for curve in curves(run)]
-            _plot(axes, seeds, color=color, linestyle=dash, label=_entitled(label, data))
+        for label, look in _looks(study, [*data["runs"]]).items():
+            seeds = [_line(study, curve) for curve in curves(data["runs"][label])]
+            _plot(axes, seeds, label=_entitled(label, data), **look)
+        for accuracy in (study.goals or goals(study, data)[:1]) if study.drawn == "accuracy" else ():
+            axes.axhline(100 * accuracy, color=GRAY, linewidth=0.9, linestyle=(0, (6, 3)), zorder=1)
+            place = {"xycoords": ("axes fraction", "data"), "va": "bottom", "fontsize": 8}
+            axes.annotate(f"{100 * accuracy:.1f} %", (0.005, 100 * accuracy), **place)
         if study.drawn == "accuracy":
             axes.set(ylabel=f"accuracy, % (mean of {WINDOW} evaluations)")
         else:
             axes.set(ylabel=study.drawn.replace("_", " "), yscale="log" if "norm" in study.drawn else "linear")
         scale: Literal["linear", "log"] = "linear" if study.against == "round" else "log"
         axes.set(xlabel=COSTS[study.against], xscale=scale)
-        scale_costs(axes.xaxis, scale, axes.get_xlim(), most=16)
+        scale_costs(axes.xaxis, scale, axes.get_xlim(), most=10)
         axes.grid(alpha=0.3)
-        axes.legend(frameon=False, fontsize=8, **beside(len(data["runs"])))
-        figure.savefig(path, metadata={"Date": None})
+        axes.spines[["top", "right"]].set_visible(False)
+        if long:
+            figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=columns)
+        else:
+            axes.legend(frameon=False, fontsize=8)
+        # Without a ground, and with gray letters, the picture is good to read on a white and on a dark page.
+        figure.savefig(path, metadata={"Date": None}, transparent=True)
     return True
+
+
+def _looks(study: Study, labels: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the color, dash and width of each run's line.
+
+    In a comparison with references, variants of a recipe share its color, and our own recipe is strong and on top.
+    """
+    names = {label: re.split(r"[ ,:]", label)[0] if study.references else label for label in labels}
+    ours = {OURS} & {*names.values()} if study.references else set()
+    others = [color for color in COLORS if not ours or color != STRONG]
+    free = [name for name in dict.fromkeys(names.values()) if name not in ours]
+    colors = {name: others[number % len(others)] for number, name in enumerate(free)} | dict.fromkeys(ours, STRONG)
+    looks: dict[str, dict[str, Any]] = {}
+    for label, name in names.items():
+        used = sum(look["color"] == colors[name] for look in looks.values())
+        strong = {"linewidth": 2.8, "zorder": 3} if name in ours else {"linewidth": 1.4}
+        looks[label] = {"color": colors[name], "linestyle": DASHES[used % len(DASHES)], **strong}
+    return looks
 
 
 def _plot(axes: Any, seeds: Sequence[tuple[list[float], list[float]]], color: str, **look: Any) -> None:

@@ -1,4 +1,4 @@
-"""Detection of runs that learn and then collapse without diverging."""
+"""Detection of runs that learn and then collapse without diverging, and of runs that never learn."""
 
 from __future__ import annotations
 
@@ -8,6 +8,26 @@ from laconic.run.records import Record
 
 WINDOW = 5
 """Rounds over which the training loss is averaged, since each round has other clients."""
+
+AT_CHANCE = "no better than chance"
+"""What a run that never learned is called."""
+
+
+def at_chance(accuracies: Sequence[float], label_counts: Sequence[Sequence[float]]) -> bool:
+    """Whether a run never learned: its best accuracy is about that of guessing, or of always the most frequent class.
+
+    >>> at_chance([0.09, 0.14], [[10] * 10]), at_chance([0.09, 0.3], [[10] * 10]), at_chance([0.6], [[70, 30]])
+    (True, False, True)
+
+    Args:
+        accuracies: The accuracies of a run.
+        label_counts: The number of examples of each class, by client. Without it the answer is no.
+    """
+    classes = [count for count in map(sum, zip(*label_counts, strict=True)) if count]
+    if not accuracies or len(classes) < 2:
+        return False
+    guessing = 1 / len(classes)
+    return max(accuracies) <= max(min(1.5 * guessing, guessing + 0.05), max(classes) / sum(classes))
 
 
 def collapse(history: Sequence[Record]) -> str | None:

@@ -54,7 +54,7 @@ class Settings(BaseModel):
     eval_every: int = Field(5, ge=1)
     """Rounds between evaluations; the last round is always evaluated."""
     metrics: str | None = None
-    """Further metrics of every evaluation, such as f1,auroc or r2 (extra `metrics`)."""
+    """Further metrics of every evaluation, such as f1,class_accuracy or r2 (extra `metrics`)."""
     sampling: AnySampling = "uniform"
     """How participants are drawn: uniform, weighted by size, poisson (each independently), or probabilities 0.1,0.5,…"""
     weighting: Weighting | None = None

@@ -91,9 +91,7 @@ def test_what_is_not_a_number_is_a_gap_and_what_diverged_says_so(page: Any, fini
     assert drawn["y"][:3] == [value for value in drawn["y"] if value is not None]
     assert drawn["y"][3:] == [None] * 3
     assert mark["name"].endswith("diverged") and (mark["x"], mark["y"]) == ([drawn["x"][2]], [drawn["y"][2]])
-    assert "diverged after round 12" in page.inner_text("#runs") and "diverged after round 12" in page.inner_text(
-        "#outcome"
-    )
+    assert "diverged in round 13" in page.inner_text("#runs") and "diverged in round 13" in page.inner_text("#outcome")
     assert page.troubles == []
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from laconic.report.tables import outcome, ranked
 from laconic.run.config import RunConfig
@@ -43,6 +45,33 @@ def test_a_collapse_and_a_divergence_are_in_the_table_and_last(run: Finished) ->
 
 def test_a_table_of_sound_runs_has_no_such_column(run: Finished) -> None:
     assert "state" not in outcome([run]).columns
+
+
+def test_names_and_units_are_whole_at_80_columns(run: Finished) -> None:
+    """With seeds, and with an evaluation by client."""
+    clients = {"client_accuracy": 0.71, "worst_client_accuracy": 0.42, "client_accuracy_spread": 0.11}
+    personal = {"personal_accuracy": 0.8, "worst_personal_accuracy": 0.5}
+    seeds = []
+    for seed in range(3):
+        history = [*run.result.history[:-1], run.result.history[-1] | clients | personal | {"accuracy": 0.5 + seed / 9}]
+        config, result = run.config.model_copy(update={"seed": seed}), replace(run.result, history=history)
+        seeds += [replace(run, label=label, config=config, result=result) for label in ("fed_cams_two_way", "fed_avg")]
+    for runs in (seeds, [seed for seed in seeds if seed.label == "fed_avg"]):
+        table = outcome(runs, width=80)
+        assert table.captions and not any("spread" in caption for caption in table.captions)
+        assert ("worst tenth" in table.columns) == any("worst tenth" in caption for caption in table.captions)
+        console = Console(width=80, record=True, quiet=False, file=StringIO())
+        console.print(table.rich())
+        shown = console.export_text()
+        assert all(text in shown for row in table.rows for text in row) and all(name in shown for name in table.columns)
+    assert {"spread", "its worst tenth", "seconds"} <= {*outcome(seeds).columns}
+
+
+def test_a_run_that_never_learned_is_flagged(run: Finished) -> None:
+    history = [record | {"accuracy": 0.1} for record in run.result.history]
+    poor = replace(run, label="poor", result=replace(run.result, history=history))
+    assert [row[-1] for row in outcome([poor, run]).rows] == ["", "no better than chance"]
+    assert outcome([poor, replace(run, label="poor")]).rows[0][-1] == "1 of 2 no better than chance"
 
 
 def test_seeds_that_miss_the_target_are_counted(run: Finished) -> None:

@@ -9,15 +9,22 @@ function layout(more) {
   // Ticks of a logarithmic axis read 10k, 20k, 50k, not 10k, 2, 5.
   const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), automargin: true, minorloglabels: "complete", exponentformat: "SI", minexponent: 2 };
   // Few enough ticks on a logarithmic axis for 1, 2, 5 or whole powers of ten.
-  const few = (given) => (given?.type === "log" ? { nticks: more.narrow ? 4 : 6 } : {});
+  const few = (given) => (given?.type === "log" ? { nticks: 6 } : {});
   return {
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: color("--text"), size: 12 },
     margin: { l: 50, r: 15, t: 10, b: 45 }, hovermode: "closest", showlegend: false,
     modebar: { bgcolor: "transparent", color: color("--faint"), activecolor: color("--text") },
     // Keep the zoom until another axis is selected.
     uirevision: JSON.stringify([more.xaxis?.title, more.xaxis?.type, more.yaxis?.title, more.yaxis?.type]),
-    ...more, xaxis: { ...axis, ...(more.narrow ? few(more.xaxis) : {}), ...(more.xaxis || {}) }, yaxis: { ...axis, ...few(more.yaxis), ...(more.yaxis || {}) },
+    ...more, xaxis: { ...axis, ...(more.xaxis || {}) }, yaxis: { ...axis, ...few(more.yaxis), ...(more.yaxis || {}) },
   };
+}
+
+// The ticks of a horizontal axis, which are beside each other: 1, 2, 5 or powers of ten on a logarithmic one.
+function costAxis(title, log, traces) {
+  const values = traces.flatMap((trace) => trace.x).filter((value) => value > 0);
+  const decades = values.reduce((most, value) => Math.max(most, Math.log10(value)), -Infinity) - values.reduce((least, value) => Math.min(least, Math.log10(value)), Infinity);
+  return { title: { text: title }, ...(log ? { type: "log", nticks: decades < 1.1 ? 3 : 4 } : { type: "linear" }) };
 }
 
 const isPrinted = () => document.documentElement.classList.contains("printing");
@@ -97,13 +104,13 @@ function drawCurves(groups, { metric, cost, logX, logY, smooth, goal }) {
       const point = lastPoint(run, metric, cost, width, round(run));
       return point && { ...point, text: literal(text(run)) };
     }).filter(Boolean);
-    traces.push(...marks(group, "diverged", "x", ends(group.runs.filter((run) => run.diverged), diverged, () => Infinity), scale));
+    traces.push(...marks(group, "diverged", "x", ends(group.runs.filter((run) => run.diverged), flaw, () => Infinity), scale));
     const fallen = group.runs.filter((run) => run.collapsed);
     traces.push(...marks(group, "collapsed", "triangle-down", ends(fallen, (run) => run.collapsed.reason, (run) => run.collapsed.round), scale));
   }
   const title = literal(words(metric)) + (percent ? ", %" : "");
   show("curves", traces, {
-    xaxis: { title: { text: COSTS[cost] }, type: logX ? "log" : "linear" },
+    xaxis: costAxis(COSTS[cost], logX, traces),
     yaxis: { title: { text: title }, type: logY ? "log" : "linear" },
     ...(logY ? {} : targetLine(goal, metric)),
   }, `Line chart: ${words(metric)} against ${COSTS[cost]} of ${groups.map((group) => group.label).join("; ")}`);
@@ -126,7 +133,7 @@ function drawPareto(groups, goal) {
   traces.push({ x: front.map((point) => point[0]), y: front.map((point) => point[1]), mode: "lines", name: "front",
     line: { shape: "hv", color: color("--text"), width: 1.5, dash: "dot" }, hoverinfo: "skip" });
   show("pareto", traces, {
-    xaxis: { title: { text: COSTS.bytes }, type: "log" }, yaxis: { title: { text: "accuracy, %" } }, ...targetLine(goal, "accuracy"),
+    xaxis: costAxis(COSTS.bytes, true, traces), yaxis: { title: { text: "accuracy, %" } }, ...targetLine(goal, "accuracy"),
   }, `Scatter chart: accuracy of every evaluation against bytes; ${plural(front.length, "evaluation")} on the Pareto front`);
 }
 
@@ -142,15 +149,13 @@ function wrapped(text, letters) {
 
 const BAR = 18, LINE = 15, GAP = 10;
 
-// Streams are grays, since colors belong to runs: one end of the scale up, the other down.
-function tonesOf(names) {
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches && !isPrinted();
-  const used = { up: 0, down: 0, [HEADERS]: 0 };
-  return Object.fromEntries([...names].sort().map((name) => {
-    const kind = name === HEADERS ? HEADERS : name.startsWith("down") ? "down" : "up";
-    const tones = TONES[dark && kind !== HEADERS ? { up: "down", down: "up" }[kind] : kind];
-    return [name, tones[used[kind]++ % tones.length]];
-  }));
+// Streams are grays, since colors belong to runs: one end of the scale up, the other down. A stream keeps its gray whatever
+// else is shown. On a dark page light grays stand out as dark ones do on a white page, in the same order.
+function toneOf(name) {
+  if (name === HEADERS) return TONES[HEADERS][0];
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches && !isPrinted(), down = name.startsWith("down");
+  const tones = TONES[down === dark ? "up" : "down"], stream = name.split("/").slice(1).join("/");
+  return (dark ? [...tones].reverse() : tones)[Object.hasOwn(SHADES, stream) ? SHADES[stream] : tones.length - 1];
 }
 
 // Bytes by stream, headers separate: as bars, as shares, or as dots, since bar lengths mean nothing on a logarithmic axis.
@@ -169,10 +174,10 @@ function drawStreams(groups, scale) {
   chart.style.height = `${Math.max(200, height + 110 + (chart.clientWidth < 500 ? 10 * names.length : 0))}px`;
   // Charts side by side have the same height.
   element("pareto").style.height = half && innerWidth > 800 && !isPrinted() ? chart.style.height : "";
-  const tones = tonesOf(names), totals = sums.map((sizes) => Object.values(sizes).reduce((sum, bytes) => sum + bytes, 0) || 1);
+  const totals = sums.map((sizes) => Object.values(sizes).reduce((sum, bytes) => sum + bytes, 0) || 1);
   const traces = names.map((name, order) => {
     const bytes = sums.map((sizes) => sizes[name] ?? 0), hatched = name === HEADERS && !log ? { pattern: { shape: "/", size: 5 } } : {};
-    const mark = { color: tones[name], ...hatched };
+    const mark = { color: toneOf(name), ...hatched, ...(log ? {} : { line: { color: color("--panel"), width: 0.5 } }) };
     const texts = titles.map((title, at) => `${literal(title)}<br>${literal(name)}: ${size(bytes[at])}, ${number(100 * bytes[at] / totals[at], 2)} % of ${size(totals[at])}`);
     const x = bytes.map((count, at) => (share ? 100 * count / totals[at] : log && !count ? null : count));
     const kind = log ? { mode: "markers", marker: { ...mark, size: 8 } } : { type: "bar", orientation: "h", marker: mark, width: BAR };
@@ -215,8 +220,8 @@ function drawClients(groups, name) {
     `Line chart: ${words(name)} of all clients, sorted`);
 }
 
-function drawMatrix(name, matrix, more, axes) {
-  const trace = { type: "heatmap", z: matrix, xgap: 0, ygap: 0, colorbar: { thickness: 12 }, ...more };
+function drawMatrix(name, matrix, more, axes, unit) {
+  const trace = { type: "heatmap", z: matrix, xgap: 0, ygap: 0, colorbar: { thickness: 12, title: { text: unit, side: "right" } }, ...more };
   // Ticks at whole numbers only: clients and classes are integers.
   const ticks = (count) => (count <= 20 ? { dtick: 1 } : {});
   show(name, [trace], { xaxis: { title: { text: axes[0] }, ...ticks(matrix[0].length) },

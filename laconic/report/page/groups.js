@@ -86,8 +86,11 @@ function streamsOf(group) {
   return { seeds: seedsOf(runs), bytes };
 }
 
-function diverged(run) {
-  return run.rounds ? `diverged after round ${run.rounds}` : "diverged in the first round";
+// What went wrong with a run, in the words of the table in the terminal. Empty if nothing did.
+function flaw(run) {
+  if (run.diverged) return `diverged in round ${number(run.rounds + 1)}`;
+  if (run.collapsed) return `collapsed in round ${number(run.collapsed.round)}`;
+  return run.at_chance ? "no better than chance" : "";
 }
 
 // The last evaluation of a run up to a round that has the metric.
@@ -103,10 +106,11 @@ function reached(run, goal) {
   return milestone ? { round: milestone[1], bytes: milestone[2], time: milestone[3] } : null;
 }
 
-// The highest accuracy, in whole percent, that every run reached that neither diverged nor collapsed.
-function commonTarget(runs) {
-  const best = runs.filter((run) => run.milestones.length && !run.diverged && !run.collapsed).map((run) => run.milestones.at(-1)[0]);
-  return best.length ? Math.floor(100 * Math.min(...best)) : null;
+// The highest accuracy, in whole percent, that at least half of the sound groups reached with every seed: two or more, if there are two.
+function commonTarget(groups) {
+  const sound = groups.filter((group) => group.runs.every((run) => run.milestones.length && !flaw(run)));
+  const best = sound.map((group) => Math.min(...group.runs.map((run) => run.milestones.at(-1)[0]))).sort((a, b) => b - a);
+  return best.length ? Math.floor(100 * best[Math.min(best.length - 1, Math.max(1, Math.ceil(best.length / 2) - 1))]) : null;
 }
 
 function size(count) {

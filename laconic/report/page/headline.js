@@ -80,22 +80,25 @@ function facts(runs) {
 function warnings(groups, goal) {
   return groups.flatMap((group) => {
     const name = (run) => (group.runs.length > 1 ? `${group.label}, seed ${run.seed}` : group.label);
-    const failed = group.runs.flatMap((run) => (run.diverged ? [`${name(run)}: ${diverged(run)}`]
-      : run.collapsed ? [`${name(run)}: ${run.collapsed.reason}`] : []));
+    const failed = group.runs.filter(flaw).map((run) => `${name(run)}: ${run.diverged || !run.collapsed ? flaw(run) : run.collapsed.reason}`);
     const done = group.runs.filter((run) => run.finished && run.milestones.length);
-    const missed = goal.value === null ? [] : done.filter((run) => !run.collapsed && !reached(run, goal));
+    const missed = goal.value === null ? [] : done.filter((run) => !flaw(run) && !reached(run, goal));
     const seeds = group.runs.length > 1 ? ` in ${missed.length} of ${group.runs.length} seeds` : "";
     return missed.length ? [...failed, `${group.label}: did not reach ${goal.text}${seeds}`] : failed;
   });
 }
 
+// A percent sign stays in the line of its number.
+const unbroken = (text) => text.replaceAll(" %", "\u00a0%");
+
 function fillHead(runs, groups, goal, rank) {
   const { text, pair, overlap } = winner(groups, goal, rank);
-  element("headline").textContent = text || `${plural(runs.length, "run")} on ${fileName(runs[0].settings.dataset)}`;
-  element("caveat").textContent = caveat(pair, overlap);
+  element("headline").textContent = unbroken(text) || `${plural(runs.length, "run")} on ${fileName(runs[0].settings.dataset)}`;
+  const chosen = goal.chosen && text.includes(` reached ${goal.text} `) ? `The target of ${goal.text} was chosen by this page.` : "";
+  element("caveat").textContent = unbroken([caveat(pair, overlap), chosen].filter(Boolean).join(" "));
   element("facts").replaceChildren(...facts(runs).map(([name, value]) => node("div", {}, node("dt", {}, name), node("dd", {}, value))));
   const said = warnings(groups, goal), shown = said.slice(0, 6);
   if (said.length > shown.length) shown.push(`and ${said.length - shown.length} more`);
   element("warnings").hidden = !said.length;
-  element("warnings").replaceChildren(...shown.map((warning) => node("li", {}, warning)));
+  element("warnings").replaceChildren(...shown.map((warning) => node("li", {}, unbroken(warning))));
 }

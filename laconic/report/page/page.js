@@ -4,7 +4,7 @@
 const element = (name) => document.getElementById(name);
 const hidden = new Set();
 let data = JSON.parse(element("data").textContent);
-const { colors: COLORS, tones: TONES } = data;
+const { colors: COLORS, tones: TONES, shades: SHADES } = data;
 
 function options(name, wanted, texts = {}) {
   const select = element(name), before = select.value;
@@ -20,16 +20,23 @@ function options(name, wanted, texts = {}) {
 function goalOf() {
   const metric = data.target?.metric ?? "accuracy", typed = parseFloat(element("target").value), value = Number.isFinite(typed) ? typed : null;
   const text = metric === "accuracy" ? `${value} %` : `${words(metric)} ${value}`;
-  return { metric, value, text, lower: data.target?.lower ?? false, factor: metric === "accuracy" ? 100 : 1 };
+  const chosen = !data.target && !element("target").dataset.typed;
+  return { metric, value, text, chosen, lower: data.target?.lower ?? false, factor: metric === "accuracy" ? 100 : 1 };
 }
 
-// The runs on the chosen data set. Runs on different data are never compared.
+// The runs on the chosen task: data set, partition, model and number of clients. Runs on different tasks are never compared.
 function shownRuns() {
-  const sets = [...new Set(data.runs.map((run) => run.settings.dataset))];
-  const texts = Object.fromEntries(sets.map((name) => [name, `${fileName(name)} (${plural(data.runs.filter((run) => run.settings.dataset === name).length, "run")})`]));
-  element("dataset-choice").hidden = sets.length < 2;
-  const dataset = options("dataset", sets, texts);
-  return data.runs.filter((run) => run.settings.dataset === dataset);
+  const tasks = new Map();
+  for (const run of data.runs) tasks.set(run.task, [...(tasks.get(run.task) ?? []), run]);
+  const firsts = [...tasks.values()].map(([run]) => run.settings), written = { partition: String, model: (name) => fileName(String(name)), clients: (count) => plural(count, "client") };
+  const texts = Object.fromEntries([...tasks].map(([task, runs]) => {
+    const own = runs[0].settings, alike = firsts.filter((other) => other.dataset === own.dataset);
+    // Only what tells a task from the others on its data set.
+    const details = Object.keys(written).filter((key) => own[key] !== undefined && alike.some((other) => other[key] !== own[key])).map((key) => written[key](own[key]));
+    return [task, `${[fileName(own.dataset), ...details].join(", ")} (${plural(runs.length, "run")})`];
+  }));
+  element("dataset-choice").hidden = tasks.size < 2;
+  return tasks.get(options("dataset", [...tasks.keys()], texts));
 }
 
 function listRuns(groups) {
@@ -37,7 +44,7 @@ function listRuns(groups) {
     const box = node("input", { type: "checkbox", checked: !hidden.has(group.key) });
     box.addEventListener("change", () => { box.checked ? hidden.delete(group.key) : hidden.add(group.key); draw(); });
     const going = group.runs.filter((run) => !run.finished && !run.diverged);
-    const failed = group.runs.flatMap((run) => (run.diverged ? [diverged(run)] : run.collapsed ? [`collapsed in round ${run.collapsed.round}`] : [])).join(", ");
+    const failed = group.runs.map(flaw).filter(Boolean).join(", ");
     const different = seedsOf(group.runs);
     const seeds = different > 1 ? `${different} seeds` : group.runs.length > 1 ? `${group.runs.length} runs` : "";
     const progress = going.map((run) => `round ${run.rounds}/${run.rounds_wanted}`).join(", ");
@@ -68,11 +75,37 @@ function matrixOf(runs, section, name) {
   return run[name];
 }
 
+// Whether a few values are so much larger than most that a linear axis would show only them.
+function isWild(values) {
+  const sorted = values.filter((value) => value !== null).sort((a, b) => a - b);
+  return sorted[0] > 0 && sorted.at(-1) > 100 * sorted[Math.floor(sorted.length / 2)];
+}
+
+// A half section without a neighbor has the full width.
+function widen() {
+  const set = (section, alone) => {
+    if (section.classList.contains("alone") === alone) return;
+    section.classList.toggle("alone", alone);
+    Plotly.Plots.resize(section.querySelector(".chart"));
+  };
+  let lone = null;
+  for (const section of [...document.querySelectorAll("main > section:not([hidden])"), null]) {
+    const half = section !== null && section.classList.contains("half");
+    if (lone) set(lone, !half);
+    if (lone && half) set(section, false);
+    lone = half && !lone ? section : null;
+  }
+}
+
 function drawDetails(runs, groups) {
   const courses = [...new Set(runs.flatMap((run) => Object.keys(run.course)))].filter((name) => name !== "round");
   courses.sort((a, b) => (a === "participants") - (b === "participants"));
   element("course-section").hidden = !courses.length;
-  if (courses.length) drawCourse(groups, options("course-name", courses), element("course-log").checked);
+  if (courses.length) {
+    const name = options("course-name", courses), log = element("course-log");
+    if (!log.dataset.typed) log.checked = runs.some((run) => run.diverged) || isWild(runs.flatMap((run) => run.course[name] ?? []));
+    drawCourse(groups, name, log.checked);
+  }
   const classes = classMetrics(runs);
   element("classes-section").hidden = !classes.size;
   if (classes.size) {
@@ -84,9 +117,9 @@ function drawDetails(runs, groups) {
   element("clients-section").hidden = !metrics.length;
   if (metrics.length) drawClients(groups, options("clients-metric", metrics));
   const similarity = matrixOf(runs, "similarity", "similarity");
-  if (similarity) drawMatrix("similarity", similarity, { zmin: -1, zmax: 1, colorscale: "RdBu" }, ["client", "client"]);
+  if (similarity) drawMatrix("similarity", similarity, { zmin: -1, zmax: 1, colorscale: "RdBu" }, ["client", "client"], "cosine");
   const labels = matrixOf(runs, "labels", "label_counts");
-  if (labels) drawMatrix("labels", labels, { zmin: 0, colorscale: [[0, color("--panel")], [1, color("--accent")]] }, ["class", "client"]);
+  if (labels) drawMatrix("labels", labels, { zmin: 0, colorscale: [[0, color("--panel")], [1, color("--accent")]] }, ["class", "client"], "examples");
 }
 
 function draw() {
@@ -95,7 +128,7 @@ function draw() {
   listRuns(all);
   listConfigs(runs);
   if (!element("target").dataset.typed) {
-    const target = data.target ? goalOf().factor * data.target.value : commonTarget(runs);
+    const target = data.target ? goalOf().factor * data.target.value : commonTarget(all);
     element("target").value = target ? Number(target.toPrecision(4)) : "";
   }
   const timed = runs.some((run) => run.evaluations.simulated_seconds), ranks = element("rank"), goal = goalOf();
@@ -119,6 +152,7 @@ function draw() {
   drawStreams(groups, element("streams-scale").value);
   if (accurate) drawPareto(groups, goal);
   drawDetails(runs, groups);
+  widen();
 }
 
 function update() {
@@ -141,7 +175,7 @@ function update() {
 }
 
 const CONTROLS = ["dataset", "metric", "cost", "log-x", "log-y", "smooth", "target", "rank", "by-seed", "course-name", "course-log", "streams-scale", "classes-metric", "clients-metric", "similarity-run", "labels-run"];
-element("target").addEventListener("input", () => { element("target").dataset.typed = "yes"; });
+for (const name of ["target", "course-log"]) element(name).addEventListener("input", () => { element(name).dataset.typed = "yes"; });
 for (const name of CONTROLS) element(name).addEventListener("input", draw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 // Redraw only if the width changes: on phones, scrolling changes the height.
@@ -156,7 +190,6 @@ addEventListener("beforeprint", () => printing(true));
 addEventListener("afterprint", () => printing(false));
 // Costs differ by orders of magnitude between runs, so the default axis is logarithmic.
 element("log-x").checked = true;
-element("course-log").checked = data.runs.some((run) => run.diverged);
 update();
 
 if (data.live) {

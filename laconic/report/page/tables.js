@@ -38,6 +38,9 @@ function fillOutcome(groups, goal, rank, bySeed) {
   const toIt = goal.value === null ? "target" : goal.text;
   const heads = ["run", ...metrics.map(words), ...(targeted ? [`bytes to ${toIt}`, "times fewer", "rounds to target", ...(timed ? ["simulated seconds to target"] : [])] : []),
     "loss", "bytes up", "bytes down", ...happened.map((name) => TROUBLES[name])];
+  // A phone shows the first two columns: there the second is the cost.
+  const costly = targeted && innerWidth <= 800 && !isPrinted() ? 1 + metrics.length : 1;
+  const arranged = (cells) => [cells[0], cells[costly], ...cells.slice(1).filter((_, at) => at + 1 !== costly)];
   const rows = groups.flatMap((group) => (bySeed ? group.runs.map((run) => [group, [run]]) : [[group, group.runs]])).map(([group, runs]) => {
     // A diverged run has no final model, so it does not count as having reached the target.
     const at = runs.map((run) => (run.diverged ? null : reached(run, goal)));
@@ -50,16 +53,14 @@ function fillOutcome(groups, goal, rank, bySeed) {
   // Runs that did not reach the target come last, ordered by its metric; then those that collapsed, and those that diverged.
   rows.sort((a, b) => a.order.reduce((sum, value, at) => sum || (value === b.order[at] ? 0 : value - b.order[at]), 0));
   const most = Math.max(...rows.map((row) => row.bytes ?? 0)), written = (name) => (value) => (name === "accuracy" ? `${(100 * value).toFixed(2)} %` : number(value, 4));
-  fillRows(element("outcome"), heads, rows.map(({ group, runs, at, costs, last, bytes }) => {
+  fillRows(element("outcome"), arranged(heads), rows.map(({ group, runs, at, costs, last, bytes }) => {
     const seed = bySeed && group.runs.length > 1 ? `, seed ${runs[0].seed}` : "";
-    const fallen = runs.filter((run) => run.collapsed).map((run) => `collapsed in round ${run.collapsed.round}`);
-    const ended = targeted ? [] : runs.filter((run) => run.diverged).map(diverged);
-    const flags = [...fallen, ...ended].slice(0, 1).map((text) => node("span", { className: "flag" }, text));
+    const flags = runs.filter((run) => flaw(run) && !(targeted && run.diverged)).map(flaw).slice(0, 1).map((text) => node("span", { className: "flag" }, text));
     const toTarget = targeted ? [bytesTo(runs, at, goal), bytes === null ? "" : `${number(most / bytes)}x`, ranged(costs("round"), (value) => number(Math.round(value))),
       ...(timed ? [ranged(costs("time"), written(""))] : [])] : [];
-    return [[swatch(group), `${group.label}${seed} `, ...flags], ...metrics.map((name) => ranged(last(name), written(name))), ...toTarget,
+    return arranged([[swatch(group), `${group.label}${seed} `, ...flags], ...metrics.map((name) => ranged(last(name), written(name))), ...toTarget,
       ranged(last("loss"), written("loss")), ranged(last("bytes_up"), size), ranged(last("bytes_down"), size),
-      ...happened.map((name) => number(runs.reduce((sum, run) => sum + (run.troubles?.[name] ?? 0), 0)))];
+      ...happened.map((name) => number(runs.reduce((sum, run) => sum + (run.troubles?.[name] ?? 0), 0)))]);
   }));
 }
 
@@ -67,7 +68,7 @@ function fillOutcome(groups, goal, rank, bySeed) {
 function bytesTo(runs, at, goal) {
   const flag = (text) => node("td", {}, node("span", { className: "flag" }, text));
   const failed = runs.filter((run) => run.diverged), missed = at.filter((each) => each === null).length;
-  if (failed.length) return flag(runs.length > 1 ? `${failed.length} of ${runs.length} seeds diverged` : diverged(failed[0]));
+  if (failed.length) return flag(runs.length > 1 ? `${failed.length} of ${runs.length} seeds diverged` : flaw(failed[0]));
   if (goal.value === null) return "";
   if (!runs.some((run) => run.milestones.length)) return `fewer than ${WINDOW} evaluations`;
   if (missed && runs.some((run) => !run.finished)) return "not yet";
