@@ -87,10 +87,12 @@ class Rates:
 
 
 def same_form(stored: Data, experiment: Experiment, wanted: Plan) -> bool:
-    """Whether published data have the mode, the rounds, the common options and the local rates of today's study."""
-    rates = stored.get("tried", {"rates": [*wanted.rates]})["rates"]
-    form = (stored["mode"], stored.get("rounds"), stored.get("setting", experiment.common), rates)
-    return form == (wanted.mode, wanted.rounds, experiment.common, [*wanted.rates])
+    """Whether published data have the mode, the rounds, the common options and the rates of today's study."""
+    rates = {"rates": [*wanted.rates], "server_rates": [*wanted.server_rates]}
+    tried = {"server_rates": []} | stored.get("tried", rates)
+    form = (stored["mode"], stored.get("rounds"), stored.get("setting", experiment.common))
+    same = form == (wanted.mode, wanted.rounds, experiment.common)
+    return same and all(tried[name] == values for name, values in rates.items())
 
 
 class Skipped(Exception):

@@ -107,6 +107,13 @@ def test_a_study_that_tries_other_rates_is_run_again(tmp_path: Path) -> None:
     assert queue({"rates": more}, tmp_path, seeds=1).run(1, time.time() + HOUR)
     data = document.load("rates", tmp_path / "docs")
     assert data is not None and data["tried"]["rates"] == ["0.5", "0.1"] and data["runs"]["a"]["rate"] == "0.5"
+    full = replace(more, experiment=replace(searched, server_rates=("30",)))
+    document.save("rates", full, data | {"mode": "full"}, tmp_path / "docs")
+    assert [job.label for job in queue({"rates": full}, tmp_path, seeds=1).jobs] == ["a"], "no server rates were tried"
+    del data["tried"]["server_rates"]
+    document.save("rates", full, data | {"mode": "full"}, tmp_path / "docs")
+    assert len(queue({"rates": full}, tmp_path, seeds=1).jobs) == 1
+    assert queue({"rates": more}, tmp_path, seeds=1).jobs == [], "data without the key: no server rates were tried"
 
 
 def test_published_seeds_count_little_in_the_estimate(tmp_path: Path) -> None:

@@ -117,6 +117,18 @@ def test_clients_of_fed_ef_have_at_most_two_classes() -> None:
     assert partitions == {("mnist", "shards:2:single"), ("fashion-mnist", "shards:2"), ("cifar10", "shards:2")}
 
 
+def test_downlinks_with_a_threshold_have_the_strategy_of_their_algorithm() -> None:
+    """FedBNLACA's Algorithm 2: NLA in both directions, or AA in both (FedBACA)."""
+    found = Counter[tuple[str, str]]()
+    for reproduction in PAPERS["FedBNLACA"].values():
+        for experiment in filter(None, (study.experiment for study in reproduction.studies.values())):
+            for line in experiment.runs.values():
+                algorithm = load_config(None, options(f"{experiment.common} {line}")).build_algorithm()
+                if getattr(algorithm.downlink, "threshold", None):
+                    found[algorithm.name, algorithm.downlink.aggregation] += 1
+    assert found.keys() == {("fed_bnlaca", "lazy"), ("fed_baca", "accelerated")}, found
+
+
 def test_bits_are_exact() -> None:
     bits = bits_of_two_way_training("full", 0)
     d, rounds = RESNET_18, 500
