@@ -73,7 +73,8 @@ FED_AMD_AS_COUNTED = replace(
     },
     long_trials=(),
 )
-"""The forms of two baselines whose costs Table 2 counts: see docs/algorithms/bvr_l_sgd.md and fed_page.md."""
+"""Forms of two baselines whose costs are those of Table 2 (FedPAGE) or closer to them (BVR-L-SGD): see
+docs/algorithms/bvr_l_sgd.md and fed_page.md."""
 _EVERYBODY = "--clients 10 --participants 10 --local-lr 0.05 --rounds 200"
 """Full participation of ten clients, as in the paper."""
 _SAMPLED = "--clients 100 --participants 20 --local-lr 0.05 --rounds 200"

@@ -126,7 +126,7 @@ TABLE_2 = Reproduction(
             "the same batches every round, label by label, as the published loader would read unshuffled data",
         ),
         "fed-amd-table2-as-counted": Study(
-            "A = 20, BVR-L-SGD and FedPAGE in the forms whose costs the paper counts",
+            "A = 20, BVR-L-SGD and FedPAGE in forms that are closer to those whose costs the paper counts",
             FED_AMD_AS_COUNTED,
             measures=MEASURES,
             paper=_paper({label: _PAPER_TABLES[20][label] for label in FED_AMD_AS_COUNTED.runs}),
