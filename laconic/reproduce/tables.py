@@ -18,6 +18,8 @@ from laconic.reproduce.study import Study
 from laconic.reproduce.targets import measures
 from laconic.run import WINDOW, over_seeds
 
+AXES = COSTS | {"paper_bits_up": "bits up, as the paper counts them"}
+"""Titles of the horizontal axis."""
 FEW = 12
 """Maximum number of evaluations that are drawn with markers."""
 
@@ -227,7 +229,7 @@ def draw(study: Study, data: Data, path: Path) -> bool:
         else:
             axes.set(ylabel=study.drawn.replace("_", " "), yscale="log" if "norm" in study.drawn else "linear")
         scale: Literal["linear", "log"] = "linear" if study.against == "round" else "log"
-        axes.set(xlabel=COSTS[study.against], xscale=scale)
+        axes.set(xlabel=AXES[study.against], xscale=scale)
         scale_costs(axes.xaxis, scale, axes.get_xlim(), most=16)
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, fontsize=8, **beside(len(data["runs"])))
