@@ -217,6 +217,17 @@ def test_the_summary_counts_every_verdict_once() -> None:
     assert [int(cell) for cell in row.strip("| ").split(" | ")[2:]] == [kinds[kind] for kind in KINDS]
 
 
+def test_the_summary_says_how_many_claims_hold_by_arithmetic() -> None:
+    exact = [name for name, study in STUDIES.items() if study.exact]
+    assert exact == ["fedcams-tables1-2"], "count those of other studies, too"
+    data = document.load(*exact, DOCS)
+    assert data is not None
+    holds = sum(verdict.kind == "holds" for verdict in verdicts(STUDIES[exact[0]], data).values())
+    (row,) = (line for line in (DOCS / document.PAGE).read_text().splitlines() if line.startswith("| all |"))
+    text = f"Of the {row.split(' | ')[2]} claims that hold, {holds} are exact arithmetic, without seeds."
+    assert holds and text in (DOCS / document.PAGE).read_text()
+
+
 def test_a_shortened_computation_says_so() -> None:
     study, data = STUDIES["fed-ef-figure20"], {"mode": "short", "date": "", "software": "", "seeds": [0], "rows": {}}
     assert "2,000 of 100,000 trials: shortened" in about(study, data)
