@@ -95,6 +95,10 @@ def same_form(stored: Data, experiment: Experiment, wanted: Plan) -> bool:
     return same and all(tried[name] == values for name, values in rates.items())
 
 
+ONLY_FULL = "only --full runs it"
+"""Why the short form skips a study."""
+
+
 class Skipped(Exception):
     """Raised if a study cannot run on this machine or in this mode. The message gives the reason."""
 
@@ -122,7 +126,7 @@ def collect(name: str, study: Study, mode: Mode, folder: Path, callback: Callbac
 def check_possible(study: Study, mode: Mode) -> None:
     """Refuse a study that cannot run on this machine or in this mode."""
     if mode == "short" and study.short is not None and study.short.left_out:
-        raise Skipped("only --full runs it")
+        raise Skipped(ONLY_FULL)
     if study.needs_gpu and mode != "quick" and not torch.cuda.is_available():
         raise Skipped("needs a GPU, and there is none here")
 

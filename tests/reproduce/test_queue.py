@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from laconic.reproduce.claims import Claim
 from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import FINAL
 from laconic.reproduce.progress import PAGE
-from laconic.reproduce.queue import Queue, work
+from laconic.reproduce.queue import Inline, Queue, work
 from laconic.reproduce.runner import collect, curves
 from laconic.reproduce.study import Short, Study
 from laconic.run import Callback
@@ -129,6 +131,33 @@ def test_published_seeds_count_little_in_the_estimate(tmp_path: Path) -> None:
     third = replace(SHORT, experiment=Experiment(COMMON, RUNS | {"c": RUNS["a"]}, rounds=3))
     a, b, c = (job.hours for job in queue({"short": third}, tmp_path, seeds=1).jobs)
     assert a == b == pytest.approx(0.05 * c)
+
+
+def test_the_first_seed_includes_trials_in_the_estimate(tmp_path: Path) -> None:
+    runs = {"a": "--local-lr {rate}", "b": "--local-lr {rate}", "c": "--local-lr 0.5"}
+    searched = Experiment(
+        COMMON, runs, rounds=300, rates=("0.5", "0.1"), server_rates=("2",), trial=40, long_trials=("b",)
+    )
+    study = Study("rates", searched, measures=(FINAL,), claims=CLAIM)
+    jobs = queue({"rates": study}, tmp_path, seeds=2, mode="full").jobs
+    first, second = jobs[:3], jobs[3:]
+    assert [job.hours / second[2].hours for job in second] == pytest.approx([1, 1, 1])
+    # Two local rates, each with two server rates: 4 trials of 40 rounds, or of 100.
+    assert [300 * job.hours / second[2].hours for job in first] == pytest.approx([460, 700, 300])
+
+
+def test_workers_have_a_low_priority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple] = []
+
+    class Pool(Inline):
+        def __init__(self, *arguments: object) -> None:
+            started.append(arguments)
+
+    monkeypatch.setattr("laconic.reproduce.queue.ProcessPoolExecutor", Pool)
+    assert queue({"short": SHORT}, tmp_path, seeds=1).run(2, time.time() + HOUR)
+    ((count, context, initializer),) = started
+    with ProcessPoolExecutor(1, context, initializer) as executor:
+        assert count == 2 and executor.submit(os.nice, 0).result() >= 10
 
 
 def test_a_full_study_is_longer_and_starts_again(tmp_path: Path) -> None:
