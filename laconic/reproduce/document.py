@@ -248,7 +248,10 @@ def _section(name: str, study: Study, docs: Path, figures: str) -> list[str]:
     data = load(name, docs)
     lines = ["", f"### {study.title}", ""]
     if study.experiment is not None:
-        lines += [f"Setting: `{(data or {}).get('setting', study.experiment.common)}`", ""]
+        today = study.experiment.common
+        recorded = today if data is None else data.get("setting")
+        unknown = f"The setting of these runs was not recorded. Today's is `{today}`."
+        lines += [f"Setting: `{recorded}`" if recorded else unknown, ""]
     if data is None:
         return [*lines, _not_run(name, study)]
     lines += [command(name, study, data), ""]

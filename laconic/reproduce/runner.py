@@ -87,10 +87,13 @@ class Rates:
 
 
 def same_form(stored: Data, experiment: Experiment, wanted: Plan) -> bool:
-    """Whether published data have the mode, the rounds, the common options and the rates of today's study."""
+    """Whether published data have the mode, the rounds, the common options and the rates of today's study.
+
+    Data whose options were not recorded do not.
+    """
     rates = {"rates": [*wanted.rates], "server_rates": [*wanted.server_rates]}
     tried = {"server_rates": []} | stored.get("tried", rates)
-    form = (stored["mode"], stored.get("rounds"), stored.get("setting", experiment.common))
+    form = (stored["mode"], stored.get("rounds"), stored.get("setting"))
     same = form == (wanted.mode, wanted.rounds, experiment.common)
     return same and all(tried[name] == values for name, values in rates.items())
 

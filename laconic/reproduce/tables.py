@@ -180,8 +180,10 @@ def command(name: str, study: Study, data: Data) -> str:
     )
     line = " ".join(["laconic reproduce", name, *(["--full"] if data["mode"] == "full" else [])])
     line = f"`{line}`" if study.exact else f"`{line} --seeds {seeds}`"
+    if study.experiment is not None and "setting" not in data:
+        return f"Made by an earlier version of {line}."
     today = study.experiment.common.split() if study.experiment else []
-    earlier = data["setting"].split() if "setting" in data else today
+    earlier = data.get("setting", "").split()
     if earlier != today:
         added = " ".join(word for word in today if word not in earlier)
         return f"Made by an earlier version of {line}. Today's version has `{added}`."

@@ -106,6 +106,12 @@ def test_a_study_with_another_setting_is_run_again_and_its_page_says_so(tmp_path
     earlier = "Made by an earlier version of `laconic reproduce short --seeds 1`. Today's version has `--batch-size 8`."
     assert document.command("short", changed, data) == earlier
     assert document.command("short", SHORT, data) == "Made by `laconic reproduce short --seeds 1`."
+    del data["setting"]
+    document.save("short", SHORT, data, tmp_path / "docs")
+    assert len(queue({"short": SHORT}, tmp_path, seeds=1).jobs) == 2, "an unknown setting is run again"
+    assert (
+        document.command("short", SHORT, data) == "Made by an earlier version of `laconic reproduce short --seeds 1`."
+    )
 
 
 def test_a_study_that_tries_other_rates_is_run_again(tmp_path: Path) -> None:

@@ -105,7 +105,12 @@ def test_data_survive_the_way_to_disk(tmp_path: Path) -> None:
     assert document.load("bytes-to-accuracy", tmp_path) == data
     assert {path.suffix for path in written} == {".json", ".svg", ".md"}
     assert "| [Laconic](reproductions/laconic.md) | 1 of 4 |" in (tmp_path / document.PAGE).read_text()
-    assert "Not run yet: `laconic reproduce fedamd-links`." in (tmp_path / "reproductions/laconic.md").read_text()
+    page = (tmp_path / "reproductions/laconic.md").read_text()
+    assert "Not run yet: `laconic reproduce fedamd-links`." in page and f"Setting: `{COMMON}`" in page
+    del data["setting"]
+    document.save("bytes-to-accuracy", STUDY, data, tmp_path)
+    page = (tmp_path / "reproductions/laconic.md").read_text()
+    assert f"Setting: `{COMMON}`" not in page and "The setting of these runs was not recorded. Today's is `--" in page
 
 
 def test_each_seed_has_its_running_time(tmp_path: Path) -> None:
