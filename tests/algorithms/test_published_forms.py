@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -61,6 +63,13 @@ def test_sequences_are_settings() -> None:
             laconic.AnchorSampling(probability=wrong)
     with pytest.raises(ConfigError, match="in round 0: must be from 0 to 1"):
         SETTING.models(laconic.fed_amd(probability=lambda round: 2.0))
+
+
+def test_anchors_do_not_move_the_model() -> None:
+    """Equation (3): without miners there is no step."""
+    models = SETTING.models(laconic.fed_amd(local_lr=0.05, probability=[1, 1, 0]))
+    for t, (before, after) in enumerate(pairwise(models), 1):  # the first model is that after round 0
+        assert np.array_equal(before, after) == (t % 3 != 2), t
 
 
 # --- the training loss and the clients of a round ---
