@@ -23,7 +23,7 @@ from laconic.reproduce.catalog import REPRODUCTIONS
 ROOT = Path(__file__).parents[1]
 DATA, PAGE = ROOT / "docs/data/paper-coverage.toml", ROOT / "docs/papers.md"
 KINDS = ("algorithm", "option", "measure", "setting", "theorem", "table", "figure")
-STUDY = "study "
+STUDY, ORACLES = "study ", "oracles/"
 HEAD = """# Coverage of the papers
 
 <!-- Written by `python tools/paper_coverage.py --write` from docs/data/paper-coverage.toml. -->
@@ -56,6 +56,8 @@ class Item:
             yield "lives nowhere"
         if not self.checks:
             yield "has no test and no study"
+        elif all(check.startswith(ORACLES) for check in self.checks):
+            yield "is checked only by tests of the oracles, which do not run Laconic"
         yield from (f"there is no '{place}' in laconic" for place in self.places if not _exists(place))
         for check in self.checks:
             if check.startswith(STUDY):
@@ -118,6 +120,12 @@ def without_data(listed: list[Item]) -> list[str]:
     return sorted(name for name in named if not (ROOT / f"docs/data/{name}.json").exists())
 
 
+def only_by_studies_without_data(listed: list[Item]) -> list[Item]:
+    """The entries that nothing checks but studies that have not been run here."""
+    absent = {STUDY + name for name in without_data(listed)}
+    return [item for item in listed if absent.issuperset(item.checks)]
+
+
 @cache
 def _parsed(path: Path) -> ast.Module | None:
     return ast.parse(path.read_text()) if path.exists() else None
@@ -168,6 +176,9 @@ def main() -> int:
     for item in listed:
         print(f"{item.paper}: {item.reference}: {item.what} -> {', '.join(item.places)} <- {', '.join(item.checks)}")
     print("Studies without data:", ", ".join(without_data(listed)))
+    print(
+        f"{len(only_by_studies_without_data(listed))} of {len(listed)} entries are checked only by studies without data"
+    )
     wrong = problems(listed)
     if not PAGE.exists() or PAGE.read_text() != text:
         wrong.append("docs/papers.md is not up to date: python tools/paper_coverage.py --write")

@@ -223,8 +223,9 @@ def fed_bnlaca(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_baca(**parameters: Unpack[Changes]) -> Algorithm:
-    """Accelerated, compressed both ways. FedBNLACA's paper, Algorithm 2 with AA."""
-    uplink, downlink = Accelerated(TopK(1 / 64), memory=True), Mirrored(TopK(1 / 64))
+    """Accelerated, compressed both ways; the downlink too, if it has a threshold. FedBNLACA's paper, Algorithm 2 with AA."""
+    uplink = Accelerated(TopK(1 / 64), memory=True)
+    downlink = Mirrored(TopK(1 / 64), aggregation="accelerated")
     return Algorithm(LocalSGD(), uplink, AMS(), downlink, name="fed_baca").replace(**parameters)
 
 

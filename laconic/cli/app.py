@@ -208,8 +208,8 @@ def reproduce(
         typer.Option(
             "--hours",
             min=0,
-            help="Run what has no data yet, for this many hours, beginning with the studies that decide the most claims per "
-            "hour.",
+            help="Run what has no data yet, for this many hours, at low priority, beginning with the studies that decide "
+            "the most claims per hour. Some studies run only with --full.",
         ),
     ] = None,
     workers: Annotated[

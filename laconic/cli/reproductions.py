@@ -22,8 +22,8 @@ from laconic.report.units import duration
 from laconic.reproduce.catalog import REPRODUCTIONS, find
 from laconic.reproduce.document import draw_figures, load, render, save
 from laconic.reproduce.progress import PAGE
-from laconic.reproduce.queue import Queue
-from laconic.reproduce.runner import Data, Skipped, collect
+from laconic.reproduce.queue import Queue, lower_priority
+from laconic.reproduce.runner import ONLY_FULL, Data, Skipped, collect
 from laconic.reproduce.study import Mode, Reproduction, Study
 from laconic.reproduce.tables import BRACKETS, about, grid, verdicts
 
@@ -92,8 +92,14 @@ def _run_queue(
     say(f"{counted(len(queue.jobs), 'job')}; progress: {runs / PAGE}", stderr)
     for name, reason in queue.skipped.items():
         say(f"skipped: {name}: {reason}", stderr)
-    cores = 1 if torch.cuda.is_available() else os.cpu_count() or 1
-    complete = queue.run(workers or cores, time.time() + 3600 * hours)
+    if left_out := sum(reason == ONLY_FULL for reason in queue.skipped.values()):
+        say(
+            f"to run these {counted(left_out, 'study')} too: {shlex.join(['laconic', *sys.argv[1:], '--full'])}", stderr
+        )
+    count = workers or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
+    if count == 1:
+        lower_priority()  # the jobs run in this process
+    complete = queue.run(count, time.time() + 3600 * hours)
     say("complete" if complete else f"stopped; continue with: {shlex.join(['laconic', *sys.argv[1:]])}")
 
 

@@ -161,10 +161,9 @@ FEDAMD_FIGURES_5_10 = Reproduction(
             _patterns((5, 10, 20)),
             measures=(FINAL, LAST_FIVE, TRAINING_LOSS),
             claims={
-                f"constant p is best at, or near, the optimum, K = {steps} (F.2.1)": Claim(
-                    LAST_FIVE, "more", f"p optimal, K = {steps}", (f"p = 0.5, K = {steps}", f"p = 0.7, K = {steps}")
-                )
+                text: claim
                 for steps in (5, 10, 20)
+                for text, claim in fedamd.optimal(("p = 0.5", "p = 0.7"), case=f", K = {steps}").items()
             },
             seeds=3,
             short=FULL_ONLY,

@@ -94,9 +94,12 @@ ALIKE = 0.5
 def gradient_similarity(mode: Mode, seed: int) -> Numbers:
     """FedCOMGATE's Figure 7: cosines of 20 clients' full gradients, with one writer and with two classes per client."""
     if mode == "quick":
-        sources = {"alike (iid)": ("digits", "iid"), "two classes a client": ("digits", "shards:2")}
+        sources = {"alike (iid)": ("digits", "iid"), "two classes a client": ("digits", "shards:2:single")}
     else:
-        sources = {"one writer a client": ("mnist-by-writer", "natural"), "two classes a client": ("mnist", "shards:2")}
+        sources = {
+            "one writer a client": ("mnist-by-writer", "natural"),
+            "two classes a client": ("mnist", "shards:2:single"),
+        }
     rows: Numbers = {}
     for label, (dataset, partition) in sources.items():
         model = "logistic" if mode == "quick" else "mlp:200,200"

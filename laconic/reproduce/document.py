@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from laconic.core import counted
 from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS
 from laconic.reproduce.claims import KINDS, Verdict
 from laconic.reproduce.runner import Data
@@ -131,11 +132,42 @@ def _summary(docs: Path) -> str:
         *(f"| [{paper}]({_page(paper)}) | {_row(score, done, of)} |" for paper, (score, done, of) in scores.items()),
         f"| all | {_row(*_total([*scores.values()]))} |",
         "",
+        f"{_exact(docs)} {_hours(docs)}",
+        "",
         METHOD,
         "",
         USAGE,
     ]
     return "\n".join(lines) + "\n"
+
+
+def _stored(docs: Path) -> dict[str, tuple[Study, Data]]:
+    """The studies of the papers that have data."""
+    studies = {
+        name: study for papers in PAPERS.values() for each in papers.values() for name, study in each.studies.items()
+    }
+    return {name: (study, data) for name, study in studies.items() if (data := load(name, docs)) is not None}
+
+
+def _exact(docs: Path) -> str:
+    """How many of the claims that hold are exact arithmetic."""
+    holds = Counter[bool]()
+    for study, data in _stored(docs).values():
+        holds[study.exact] += sum(verdict.kind == "holds" for verdict in _verdicts(study, data, docs).values())
+    return f"Of the {counted(holds.total(), 'claim')} that hold, {holds[True]} are exact arithmetic, without seeds."
+
+
+def _hours(docs: Path) -> str:
+    """The hours of the runs that recorded them. Studies that share runs count them once."""
+    runs = [
+        ((study.folder or name, label, seed), spent)
+        for name, (study, data) in _stored(docs).items()
+        for label, run in data.get("runs", {}).items()
+        for seed, spent in zip(run["seeds"], run.get("seconds", [None] * len(run["seeds"])), strict=True)
+    ]
+    known = {run: spent for run, spent in runs if spent is not None}
+    text = f"{len(known)} of {counted(len(dict(runs)), 'run')} have recorded their running time"
+    return f"{text}: {sum(known.values()) / 3600:.1f} hours, without trials of rates." if known else f"{text}."
 
 
 Score = tuple[Counter[str], int, int]
@@ -218,7 +250,10 @@ def _section(name: str, study: Study, docs: Path, figures: str) -> list[str]:
     data = load(name, docs)
     lines = ["", f"### {study.title}", ""]
     if study.experiment is not None:
-        lines += [f"Setting: `{(data or {}).get('setting', study.experiment.common)}`", ""]
+        today = study.experiment.common
+        recorded = today if data is None else data.get("setting")
+        unknown = f"The setting of these runs was not recorded. Today's is `{today}`."
+        lines += [f"Setting: `{recorded}`" if recorded else unknown, ""]
     if data is None:
         return [*lines, _not_run(name, study)]
     lines += [command(name, study, data), ""]

@@ -164,7 +164,7 @@ def _every_rate(dataset: str, participants: int, folder: str) -> Study:
             ),
             "top_k:0.001 is below top_k:0.05 (appendix D.3)": Claim(FINAL, "less", "sgd top_k:0.001", "sgd top_k:0.05"),
         },
-        against="bytes_up",
+        against="paper_bits_up",
         seeds=10,
         short=Short(rounds=20, labels=tuple(label for label in experiment.runs if label.startswith("sgd ")))
         if first
@@ -206,7 +206,7 @@ def _cifar(participants: int) -> Study:
                 LAST_FIVE, "near", links, "sgd full", margin=3
             )
         },
-        against="bytes_up",
+        against="paper_bits_up",
         needs_gpu=True,
         quick=("sgd sign",),
     )

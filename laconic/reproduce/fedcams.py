@@ -121,16 +121,22 @@ _WAYS = {
 }
 
 
-def _two_way(clients: str, title: str, quick: tuple[str, ...]) -> Study:
-    claims = {}
-    for compressor, share in (("sign", 0.1), ("top_k:1/64", 0.1)):
-        one, two = f"{compressor}, one-way", f"{compressor}, two-way"
-        claims[f"{compressor}: two-way compression is as accurate as one-way (appendix D)"] = Claim(
+def _two_way_claims(compressor: str) -> dict[str, Claim]:
+    one, two = f"{compressor}, one-way", f"{compressor}, two-way"
+    return {
+        f"{compressor}: two-way compression is as accurate as one-way (appendix D)": Claim(
             LAST_FIVE, "near", two, one, margin=1.5
-        )
-        claims[
-            f"{compressor}: one-way takes about half of the uncompressed bits, two-way a tenth of one-way (Table 2)"
-        ] = Claim(PAPER_BITS, "less", two, one, factor=share)
+        ),
+        f"{compressor}: one-way takes at most 55 % of the uncompressed bits (Table 2: 50 to 51 %)": Claim(
+            PAPER_BITS, "less", one, "uncompressed", factor=0.55
+        ),
+        f"{compressor}: two-way takes at most a tenth of the bits of one-way (Table 2: 6 %)": Claim(
+            PAPER_BITS, "less", two, one, factor=0.1
+        ),
+    }
+
+
+def _two_way(clients: str, title: str, claims: dict[str, Claim], quick: tuple[str, ...]) -> Study:
     return Study(
         title,
         Experiment(
@@ -149,14 +155,21 @@ def _two_way(clients: str, title: str, quick: tuple[str, ...]) -> Study:
 
 TWO_WAY = Reproduction(
     "Appendix D: compression from the server to the clients, too",
-    f"{PAPER}. The paper counts the bits of two-way compression, and does not say how to train with it if few clients "
-    f"take part. {IN_PLACE}; one local epoch, and the rates that fed_ams has by default",
+    f"{PAPER}. It claims two-way compression for full participation only and leaves sampled participants open: what they "
+    f"cost is a question of our own, without claims of the paper. {IN_PLACE}; one local epoch, and the rates that fed_ams "
+    "has by default",
     {
         "fedcams-two-way": _two_way(
-            "--clients 20 --participants 20", "full participation, 20 clients", ("uncompressed", "sign, two-way")
+            "--clients 20 --participants 20",
+            "full participation, 20 clients",
+            _two_way_claims("sign") | _two_way_claims("top_k:1/64"),
+            ("uncompressed", "sign, two-way"),
         ),
         "fedcams-two-way-sampled": _two_way(
-            "--clients 100 --participants 10", "10 of 100 clients take part", ("top_k:1/64, two-way",)
+            "--clients 100 --participants 10",
+            "our own question: 10 of 100 clients take part",
+            {},
+            ("top_k:1/64, two-way",),
         ),
     },
 )

@@ -40,8 +40,8 @@ from laconic.reproduce.study import Mode, Study
 from laconic.run import Callback, Record, Run
 
 MICROSECONDS = {
-    **{"logistic": 6, "mlp:64": 7, "mlp:100": 8, "mlp": 30, "lenet5": 75},
-    **{"cnn": 900, "cnn_fashion": 330, "resnet18": 100_000},
+    **{"logistic": 6, "mlp:64": 7, "mlp:100": 7, "mlp": 10, "lenet5": 25},
+    **{"cnn": 450, "cnn_fashion": 330, "resnet18": 100_000},
 }
 """Time of one example's gradient on one core, by the model, or its name before the colon. It only sets the order."""
 OTHER_MODELS = 3000
@@ -51,6 +51,8 @@ COMPUTED = 7e-6
 """Hours of one trial of a study without training."""
 EXAMPLES = 60_000
 """The size of a data set in estimates."""
+NICE = 10
+"""The nice value of the processes that run jobs."""
 REFRESH = 10.0
 """Seconds between two updates of the progress page."""
 State = Literal["waiting", "running", "done", "stopped", "skipped", "failed"]
@@ -123,6 +125,12 @@ def work_apart(job: Job, until: float, threads: int) -> Outcome:
         return Outcome("failed", note=f"{type(error).__name__}: {error}")
 
 
+def lower_priority() -> None:
+    """Give this process a nice value of at least `NICE`, where there are such values: other processes come first."""
+    if hasattr(os, "nice"):
+        os.nice(max(0, NICE - os.nice(0)))
+
+
 class Inline(Executor):
     """Runs each job at once, in this process."""
 
@@ -184,8 +192,9 @@ class Queue:
                 count,
                 folder,
                 mode,
-                hours(experiment, wanted, label)
-                * (CHECKED if label in kept and count <= len(kept[label]["seeds"]) else 1),
+                CHECKED * hours(experiment, wanted, label)
+                if label in kept and count <= len(kept[label]["seeds"])
+                else hours(experiment, wanted, label, trials=count == 1),
                 experiment,
                 replace(wanted, seeds=count),
                 stored,
@@ -208,7 +217,9 @@ class Queue:
         """Run jobs until a time. Return whether none is left."""
         self.until = until
         threads = max(1, (os.cpu_count() or 1) // workers)
-        with Inline() if workers == 1 else ProcessPoolExecutor(workers, get_context("spawn")) as executor:
+        with (
+            Inline() if workers == 1 else ProcessPoolExecutor(workers, get_context("spawn"), lower_priority) as executor
+        ):
             running: dict[Future[Outcome], Job] = {}
             while True:
                 free = workers - len(running) if time.time() < until and not self._any("stopped") else 0
@@ -305,15 +316,23 @@ def _published(stored: Data | None, experiment: Experiment, wanted: Plan, seeds:
     return all(len(stored["runs"].get(label, {"seeds": []})["seeds"]) >= seeds for label in wanted.labels)
 
 
-def hours(experiment: Experiment, wanted: Plan, label: str) -> float:
-    """Estimate the hours of one seed of a setting on one core. The first seed also has trials, which are not counted."""
+def hours(experiment: Experiment, wanted: Plan, label: str, *, trials: bool = False) -> float:
+    """Estimate the hours of one seed of a setting on one core.
+
+    Args:
+        trials: Whether to add a trial of every rate, which the first seed needs.
+    """
     settings = options(f"{experiment.common} {experiment.runs[label].replace('{rate}', '0')}")
     clients = settings.get("clients", 100)
     if "local_epochs" in settings:
         examples = settings["local_epochs"] * EXAMPLES / clients
     else:
         examples = settings.get("local_steps", 1) * settings.get("batch_size", 32)
-    gradients: float = (wanted.rounds or settings["rounds"]) * settings.get("participants", clients) * examples
+    rounds = wanted.rounds or settings["rounds"]
+    if trials and "{rate}" in experiment.runs[label]:
+        length = wanted.long_trial if label in experiment.long_trials else wanted.trial
+        rounds += length * len(wanted.rates) * (1 + len(wanted.server_rates))
+    gradients: float = rounds * settings.get("participants", clients) * examples
     model = str(settings["model"])
     each = MICROSECONDS.get(model) or MICROSECONDS.get(model.partition(":")[0], OTHER_MODELS)
     return gradients * each / 3.6e9

@@ -87,10 +87,19 @@ class Rates:
 
 
 def same_form(stored: Data, experiment: Experiment, wanted: Plan) -> bool:
-    """Whether published data have the mode, the rounds, the common options and the local rates of today's study."""
-    rates = stored.get("tried", {"rates": [*wanted.rates]})["rates"]
-    form = (stored["mode"], stored.get("rounds"), stored.get("setting", experiment.common), rates)
-    return form == (wanted.mode, wanted.rounds, experiment.common, [*wanted.rates])
+    """Whether published data have the mode, the rounds, the common options and the rates of today's study.
+
+    Data whose options were not recorded do not.
+    """
+    rates = {"rates": [*wanted.rates], "server_rates": [*wanted.server_rates]}
+    tried = {"server_rates": []} | stored.get("tried", rates)
+    form = (stored["mode"], stored.get("rounds"), stored.get("setting"))
+    same = form == (wanted.mode, wanted.rounds, experiment.common)
+    return same and all(tried[name] == values for name, values in rates.items())
+
+
+ONLY_FULL = "only --full runs it"
+"""Why the short form skips a study."""
 
 
 class Skipped(Exception):
@@ -120,7 +129,7 @@ def collect(name: str, study: Study, mode: Mode, folder: Path, callback: Callbac
 def check_possible(study: Study, mode: Mode) -> None:
     """Refuse a study that cannot run on this machine or in this mode."""
     if mode == "short" and study.short is not None and study.short.left_out:
-        raise Skipped("only --full runs it")
+        raise Skipped(ONLY_FULL)
     if study.needs_gpu and mode != "quick" and not torch.cuda.is_available():
         raise Skipped("needs a GPU, and there is none here")
 
@@ -152,6 +161,17 @@ def _stamp(mode: Mode, day: date) -> Data:
     )
     software = f"laconic {__version__}, torch {torch.__version__.partition('+')[0]}"
     return {"mode": mode, "date": day.isoformat(), "hardware": hardware, "software": software}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run with one seed that has ended."""
+
+    curve: Curve
+    """Its evaluations."""
+    diverged: bool
+    seconds: float | None
+    """Its running time; None without a round."""
 
 
 class Runner:
@@ -231,17 +251,26 @@ class Runner:
     def _seeds(self, label: str, settings: dict[str, Any], rate: str | None = None) -> Data:
         first = self.experiment.first_seed
         seeds = range(first, first + self.plan.seeds)
-        curves, diverged = [], False
+        curves, seconds, diverged = [], [], False
         published = self._published(label, settings, rate)
         for seed in seeds:
-            if (columns := published.get(seed)) is None:
-                curve, failed = self._run(settings | {"seed": seed}, self._directory(label, rate, seed), label)
-                columns, diverged = _columns(curve), diverged or failed
+            if seed in published:
+                columns, spent = published[seed]
+            else:
+                run = self._run(settings | {"seed": seed}, self._directory(label, rate, seed), label)
+                columns, spent, diverged = _columns(run.curve), run.seconds, diverged or run.diverged
             curves.append(columns)
-        return {"seeds": [*seeds], "curves": curves} | ({"diverged": True} if diverged else {})
+            seconds.append(spent)
+        ended = {"diverged": True} if diverged else {}
+        return {"seeds": [*seeds], "seconds": seconds, "curves": curves} | ended
 
-    def _published(self, label: str, settings: dict[str, Any], rate: str | None) -> dict[int, dict[str, list[Any]]]:
-        """Return the published curves by seed; none if one diverged, or if they have another rate or are of other code."""
+    def _published(
+        self, label: str, settings: dict[str, Any], rate: str | None
+    ) -> dict[int, tuple[dict[str, list[Any]], float | None]]:
+        """Return the published curves and seconds by seed.
+
+        There are none if a seed diverged, or if they have another rate or are of other code.
+        """
         run = self.stored.get(label)
         if run is None or "diverged" in run:
             return {}
@@ -250,18 +279,19 @@ class Runner:
         if not self._reproduced(run["seeds"][0], run["curves"][0], label, settings, rate):
             self.outdated.append(label)
             return {}
-        return dict(zip(run["seeds"], run["curves"], strict=True))
+        seconds = run.get("seconds", [None] * len(run["seeds"]))
+        return dict(zip(run["seeds"], zip(run["curves"], seconds, strict=True), strict=True))
 
     def _reproduced(
         self, seed: int, published: dict[str, list[Any]], label: str, settings: dict[str, Any], rate: str | None
     ) -> bool:
         """Whether today's code gives the first evaluation of a published run."""
         beginning = settings | {"seed": seed, "rounds": published["round"][0]}
-        curve, diverged = self._run(beginning, self._directory(label, rate, seed), label)
-        now = {} if diverged else _columns(curve[:1])
+        today = self._run(beginning, self._directory(label, rate, seed), label)
+        now = {} if today.diverged else _columns(today.curve[:1])
         pairs = [(published[name][0], now[name][0]) for name in published if name in now]
         numbers = [pair for pair in pairs if None not in pair]
-        return bool(numbers) and all(isclose(then, today, rel_tol=SAME, abs_tol=SAME) for then, today in numbers)
+        return bool(numbers) and all(isclose(*pair, rel_tol=SAME, abs_tol=SAME) for pair in numbers)
 
     def _best_rates(self, label: str, settings: dict[str, Any]) -> list[Rates]:
         """Rank the rates by the final accuracy of a short trial, best first, without those that diverge.
@@ -276,17 +306,17 @@ class Runner:
                 rates = Rates(rate, server)
                 trial = self._directory(f"{label}-trial", rates.name)
                 changed = settings | rates.settings() | {"rounds": length}
-                curve, diverged = self._run(changed, trial, f"{label}, {rates.name}")
-                if diverged:
+                run = self._run(changed, trial, f"{label}, {rates.name}")
+                if run.diverged:
                     continue
-                found.append(mean_of_last(curve))
+                found.append(mean_of_last(run.curve))
                 accuracies[rates] = found[-1]
                 if max(found[-2:]) < max(found):
                     break
         return sorted(accuracies, key=lambda rates: -accuracies[rates])
 
-    def _run(self, settings: dict[str, Any], directory: Path, label: str) -> tuple[Curve, bool]:
-        """Return the evaluations of one run and whether it diverged."""
+    def _run(self, settings: dict[str, Any], directory: Path, label: str) -> Finished:
+        """Run one setting with one seed, or read it from disk."""
         # The five papers weigh all clients equally.
         threads = {} if self.threads is None else {"threads": self.threads}
         config = load_config(None, {"weighting": "uniform"} | threads, settings)
@@ -297,7 +327,8 @@ class Runner:
         if metrics.exists():
             self.newest = max(self.newest, date.fromtimestamp(metrics.stat().st_mtime))
         kept = [record for record in records if "accuracy" in record or "q_a" in record]
-        return [{name: record[name] for name in KEPT if record.get(name) is not None} for record in kept], diverged
+        curve = [{name: record[name] for name in KEPT if record.get(name) is not None} for record in kept]
+        return Finished(curve, diverged, records[-1]["seconds"] if records else None)
 
 
 def _columns(curve: Curve) -> dict[str, list[Any]]:

@@ -52,7 +52,7 @@ class Study:
     """The name of a study whose runs the claims also compare, if any."""
     learned: float = 0.0
     """The accuracy, in %, that one of a claim's runs must reach at the end. A claim about runs that failed is not judged."""
-    against: Literal["round", "bytes", "bytes_up"] = "round"
+    against: Literal["round", "bytes", "bytes_up", "paper_bits_up"] = "round"
     """The figure's horizontal axis."""
     drawn: str = "accuracy"
     """The figure's vertical axis."""

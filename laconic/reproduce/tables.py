@@ -18,6 +18,8 @@ from laconic.reproduce.study import Study
 from laconic.reproduce.targets import goals, measures
 from laconic.run import WINDOW, over_seeds
 
+AXES = COSTS | {"paper_bits_up": "bits up, as the paper counts them"}
+"""Titles of the horizontal axis."""
 FEW = 12
 """Maximum number of evaluations that are drawn with markers."""
 OURS, STRONG = "fed_laconic", COLORS[1]
@@ -183,8 +185,10 @@ def command(name: str, study: Study, data: Data) -> str:
     )
     line = " ".join(["laconic reproduce", name, *(["--full"] if data["mode"] == "full" else [])])
     line = f"`{line}`" if study.exact else f"`{line} --seeds {seeds}`"
+    if study.experiment is not None and "setting" not in data:
+        return f"Made by an earlier version of {line}."
     today = study.experiment.common.split() if study.experiment else []
-    earlier = data["setting"].split() if "setting" in data else today
+    earlier = data.get("setting", "").split()
     if earlier != today:
         added = " ".join(word for word in today if word not in earlier)
         return f"Made by an earlier version of {line}. The current version uses `{added}` instead.{_explained(added)}"
@@ -242,7 +246,7 @@ def draw(study: Study, data: Data, path: Path) -> bool:
         else:
             axes.set(ylabel=study.drawn.replace("_", " "), yscale="log" if "norm" in study.drawn else "linear")
         scale: Literal["linear", "log"] = "linear" if study.against == "round" else "log"
-        axes.set(xlabel=COSTS[study.against], xscale=scale)
+        axes.set(xlabel=AXES[study.against], xscale=scale)
         scale_costs(axes.xaxis, scale, axes.get_xlim(), most=10)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from laconic.theory.theorem import Theorem
 
 PAPER = "FedAMD (Wu et al., ICML 2023)"
@@ -25,12 +27,35 @@ SEQUENTIAL_FULL = Theorem(
         "initial gap": "4 * D / (a * b * K * T)",
         "noise of anchors": "16 * a * L * K * (2 * b + 3 * a * K * L) * sigma ** 2 / (N * B)",
     },
-    settings=ANCHOR_BATCH,
+    settings={"local steps, at least": "max(1, L_sigma ** 2 / (6 * B_local * L ** 2))", **ANCHOR_BATCH},
     corollary="Corollary 4.5",
     corollary_rate="1 / (6 * sqrt(2) * K * L)",
     order="tau / T",
     participation="full",
     sequential=True,
+)
+
+# Corollary 4.5 has two more cases, with anchors' batches of a few examples.
+SMALL_ANCHORS = replace(
+    SEQUENTIAL_FULL,
+    number="Corollary 4.5 (b = O(1))",
+    constants={"B": "1"},
+    settings={"anchor batch": "B"},
+    corollary_rate="sqrt(N / T) / (b * K * sigma)",
+    order="sigma / sqrt(T * N)",
+    reading="Anchors with a batch of 1. The corollary sets K a and b to (N / (sigma^2 T))^(1/4). Here b does not depend on"
+    " T, and a b K is the corollary's, which gives the same order.",
+)
+
+ANCHORS_OF_K = replace(
+    SEQUENTIAL_FULL,
+    number="Corollary 4.5 (b = O(K))",
+    defaults={"n": "N", "B_local": "1", "b": "sqrt(K * N)"},
+    constants={"B": "K"},
+    settings={"anchor batch": "B"},
+    corollary_rate="1 / (K * sigma * sqrt(T))",
+    order="sigma / sqrt(T * K * N)",
+    reading="Anchors with a batch of K.",
 )
 
 SEQUENTIAL_PARTIAL = Theorem(
@@ -103,4 +128,4 @@ PL = Theorem(
     sequential=False,
 )
 
-THEOREMS = (SEQUENTIAL_FULL, SEQUENTIAL_PARTIAL, CONSTANT, PL)
+THEOREMS = (SEQUENTIAL_FULL, SMALL_ANCHORS, ANCHORS_OF_K, SEQUENTIAL_PARTIAL, CONSTANT, PL)

@@ -267,6 +267,19 @@ def test_an_accelerated_mirror_adds_the_last_two_differences() -> None:
     assert received == [(False, [8, 9, 0, 0]), (True, [8, 14, 0, 0]), (True, [8, 2, 0, 0])]
 
 
+def test_a_mirror_without_a_threshold_accelerates_nothing() -> None:
+    models = [torch.tensor([8.0, 4.0 + second, 0.0, 0.0]) for second in (5.0, 1.0, 2.0)]
+    layout, kept = layout_of(4, dtype=torch.float32), []
+    for downlink in (Mirrored("top_k:0.25"), Mirrored("top_k:0.25", aggregation="accelerated")):
+        state, peer = downlink.init(models[0]), {}
+        for number, model in enumerate(models):
+            broadcast, client = BroadcastModel(model, state, layout), ClientModelVersion(0, peer)
+            body = downlink.send(broadcast, client, RoundContext(layout, Randomness(3), number))
+            peer = downlink.confirmed(broadcast, client, body)
+            kept.append((body.to_tensor().tolist(), peer["mirror"].tolist(), [*peer]))
+    assert kept[:3] == kept[3:] and kept[-1][2] == ["mirror"]
+
+
 @pytest.mark.parametrize("form", [Codec.STEPS, Codec.GRID])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_levels_at_their_limits_decode_to_finite_numbers(form: Codec, dtype: torch.dtype) -> None:

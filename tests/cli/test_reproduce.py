@@ -51,6 +51,10 @@ def test_the_queue_publishes_what_it_computes(forked, tmp_path: Path) -> None:
     assert "skipped: fedcams-figure4-cifar10: needs a GPU" in done.stderr
     assert (tmp_path / "out/data/fedcams-tables1-2.json").exists()
     assert "1 done" in (tmp_path / "runs/progress.html").read_text()
+    left_out = forked("reproduce", "fedbnlaca-figures5-20", "--hours", "0", "--workers", "1", "--docs", "out")
+    assert "skipped: fedbnlaca-figures5-8: only --full runs it" in left_out.stderr
+    assert re.search(r"to run these 4 studies too: laconic .*--full", left_out.stderr), left_out.stderr
+    assert "--full" in forked("reproduce", "--help").stdout.partition("--hours")[2].partition("--workers")[0]
     assert forked("reproduce", "all", "--quick", "--hours", "1").code == 2
     assert forked("reproduce", "fedcams-epsilon", "--workers", "2").code == 2
 

@@ -38,6 +38,10 @@ def test_everything_that_the_papers_describe_is_there_and_checked() -> None:
             "there is no test 'algorithms/test_recipes.py::test_nothing'",
         ),
         ({"checks": ("study nothing",)}, "there is no study nothing"),
+        (
+            {"checks": ("oracles/test_oracles.py::test_trackers_sum_to_zero",)},
+            "is checked only by tests of the oracles, which do not run Laconic",
+        ),
         ({"kind": "thing"}, "unknown kind 'thing'"),
     ],
     ids=str,
@@ -46,3 +50,21 @@ def test_what_is_missing_is_noticed(changes: dict[str, object], problem: str) ->
     sound = paper_coverage.items()[0]
     assert [*sound.problems(STUDIES)] == []
     assert [*replace(sound, **changes).problems(STUDIES)] == [problem]
+
+
+def test_entries_that_only_studies_without_data_check_are_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sound = paper_coverage.items()[0]
+    run, waiting = "study fedcams-tables1-2", "study fedbnlaca-figures5-8"
+    listed = [
+        replace(sound, checks=checks) for checks in ((waiting,), (run, waiting), (run,), (*sound.checks, waiting))
+    ]
+    assert paper_coverage.only_by_studies_without_data(listed) == listed[:1]
+    monkeypatch.setattr(sys, "argv", ["paper_coverage.py"])
+    assert paper_coverage.main() == 0
+    count, all_of_them = (
+        len(paper_coverage.only_by_studies_without_data(paper_coverage.items())),
+        len(paper_coverage.items()),
+    )
+    assert f"{count} of {all_of_them} entries are checked only by studies without data" in capsys.readouterr().out

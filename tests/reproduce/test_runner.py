@@ -14,6 +14,7 @@ from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import FINAL
 from laconic.reproduce.runner import collect, curves
 from laconic.reproduce.study import Short, Study
+from tests.reproduce.test_queue import timeless
 
 COMMON = (
     "--dataset digits --model logistic --clients 10 --participants 3 --local-steps 2 --strategy loop --threads 1 "
@@ -40,7 +41,7 @@ def test_the_whole_goes_on_where_the_shortened_one_ended(tmp_path: Path) -> None
     assert [record["round"] for record in curves(short["runs"]["fed_avg"])[0]] == [1, 2]
     full = run(STUDY, "full", tmp_path / "runs")
     assert [*full["runs"]] == ["fed_avg", "a sign!"] and full["runs"]["fed_avg"]["seeds"] == [0, 1]
-    assert full == run(STUDY, "full", tmp_path / "other"), "continued and uninterrupted differ"
+    assert timeless(full) == timeless(run(STUDY, "full", tmp_path / "other")), "continued and uninterrupted differ"
     assert {path.name for path in (tmp_path / "runs/small").iterdir()} == {
         *("fed_avg", "fed_avg-seed-1", "a-sign-", "a-sign--seed-1")
     }
@@ -104,7 +105,27 @@ def test_data_survive_the_way_to_disk(tmp_path: Path) -> None:
     assert document.load("bytes-to-accuracy", tmp_path) == data
     assert {path.suffix for path in written} == {".json", ".svg", ".md"}
     assert "| [Laconic](reproductions/laconic.md) | 1 of 4 |" in (tmp_path / document.PAGE).read_text()
-    assert "Not run yet: `laconic reproduce fedamd-links`." in (tmp_path / "reproductions/laconic.md").read_text()
+    page = (tmp_path / "reproductions/laconic.md").read_text()
+    assert "Not run yet: `laconic reproduce fedamd-links`." in page and f"Setting: `{COMMON}`" in page
+    del data["setting"]
+    document.save("bytes-to-accuracy", STUDY, data, tmp_path)
+    page = (tmp_path / "reproductions/laconic.md").read_text()
+    assert f"Setting: `{COMMON}`" not in page and "The setting of these runs was not recorded. Today's is `--" in page
+
+
+def test_each_seed_has_its_running_time(tmp_path: Path) -> None:
+    data = run(STUDY, "full", tmp_path)
+    for label, each in data["runs"].items():
+        folder = "fed_avg" if label == "fed_avg" else "a-sign-"
+        lines = [
+            (tmp_path / "small" / name / "metrics.jsonl").read_text().splitlines()
+            for name in (folder, f"{folder}-seed-1")
+        ]
+        assert each["seconds"] == [json.loads(line[-1])["seconds"] for line in lines] and min(each["seconds"]) > 0
+    untimed = {"seeds": [0], "curves": data["runs"]["fed_avg"]["curves"][:1]}
+    timed = data | {"runs": {"fed_avg": {**data["runs"]["fed_avg"], "seconds": [1800.0, None]}, "a sign!": untimed}}
+    document.save("bytes-to-accuracy", STUDY, timed, tmp_path)
+    assert "1 of 3 runs have recorded their running time: 0.5 hours" in (tmp_path / document.PAGE).read_text()
 
 
 def test_a_setting_may_have_more_rounds_in_full(tmp_path: Path) -> None:

@@ -6,16 +6,20 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
+from laconic import DataError
 from laconic.cli.view import LiveView
-from laconic.reproduce import document
+from laconic.data import ClientData
+from laconic.reproduce import computed, document
 from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS
-from laconic.reproduce.claims import KINDS, Claim, Result, judge
+from laconic.reproduce.claims import KINDS, Claim, Result, judge, labels_of
 from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.options import options
 from laconic.reproduce.runner import Runner, collect, plan
+from laconic.reproduce.study import Mode
 from laconic.reproduce.tables import about, command, grid, results, verdicts
 from laconic.reproduce.targets import measures as measures_of
 from laconic.run.config import load_config
@@ -105,16 +109,76 @@ def test_claims_are_true_of_the_papers_own_numbers(name: str) -> None:
                 assert judge(claim, numbers).agrees, (text, rows)
 
 
-def test_clients_of_fed_ef_have_at_most_two_classes() -> None:
-    """Fed-EF, section 5: each shard has one class. Only the labels of MNIST do not divide evenly."""
+def test_clients_of_fed_ef_and_fed_comgate_have_at_most_two_classes() -> None:
+    """Fed-EF, section 5; FedCOMGATE, B.2: each shard has one class. Only the labels of MNIST do not divide evenly."""
     commons = [
         study.experiment.common
-        for reproduction in PAPERS["Fed-EF"].values()
+        for paper in ("Fed-EF", "FedCOMGATE")
+        for name, reproduction in PAPERS[paper].items()
         for study in reproduction.studies.values()
-        if study.experiment is not None
+        if study.experiment is not None and name != "fedcomgate-figure6"  # writers
     ]
     partitions = {(settings["dataset"], settings["partition"]) for settings in map(options, commons)}
     assert partitions == {("mnist", "shards:2:single"), ("fashion-mnist", "shards:2"), ("cifar10", "shards:2")}
+
+
+@pytest.mark.parametrize("mode", ["quick", "full"])
+def test_clients_of_figure_7_have_at_most_two_classes(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    classes: list[int] = []
+
+    def cosines(clients: ClientData, model: str, seed: int) -> np.ndarray:
+        for client in range(len(clients)):
+            labels = clients.batch(client, np.arange(clients.size(client)))[-1]
+            classes.append(len(labels.unique()))
+        return np.eye(len(clients))
+
+    monkeypatch.setattr(computed, "client_cosines", cosines)
+    try:
+        computed.gradient_similarity(mode, 0)
+    except DataError as error:
+        pytest.skip(str(error))
+    assert len(classes) == 40 and max(classes[20:]) == 2 < max(classes[:20])
+
+
+@pytest.mark.parametrize(
+    ("study", "text", "ones", "others"),
+    [
+        (
+            "fedcams-two-way",
+            "sign: one-way takes at most 55 % of the uncompressed",
+            {"sign, one-way"},
+            {"uncompressed"},
+        ),
+        ("fedcams-two-way", "sign: two-way takes at most a tenth", {"sign, two-way"}, {"sign, one-way"}),
+        ("fedamd-figure1-20", "p = 0.9 is above", {"p = 0.9"}, {"p = 0.5", "p = 0.7"}),
+        ("fedamd-figures5-7-40", "p = 0.9 is above p = 0.5 and p = 0.7, K = 5", {"p = 0.9, K = 5"}, None),
+        ("fedamd-figure1-20", "at A = 20 the optimal p and {0,1} are above", {"p optimal", "{0,1}"}, None),
+        ("fedamd-figure1-20", "at A = 20 the optimal p and {0,1} are within", {"p optimal"}, {"{0,1}"}),
+        ("fedbnlaca-figures1-2", "FedNLACA takes fewer bytes than FedNLAA", {"fed_nlaca"}, {"fed_nlaa"}),
+        ("fedbnlaca-figures3-4", "with top-k 1/128 FedNLACA takes", {"fed_nlaca, 1/128"}, {"fed_nlaa"}),
+    ],
+)
+def test_claims_judge_all_that_they_say(study: str, text: str, ones: set[str], others: set[str] | None) -> None:
+    (claim,) = (claim for key, claim in STUDIES[study].claims.items() if key.startswith(text))
+    assert isinstance(claim, Claim) and {*labels_of(claim.ones)} == ones
+    assert others is None or {*labels_of(claim.others)} == others
+
+
+def test_the_paper_claims_two_way_compression_for_full_participation_only() -> None:
+    """FedCAMS, appendix D: "for the partial participating setting, it will encounter a synchronization issue"."""
+    assert len(STUDIES["fedcams-two-way"].claims) == 6 and not STUDIES["fedcams-two-way-sampled"].claims
+
+
+def test_downlinks_with_a_threshold_have_the_strategy_of_their_algorithm() -> None:
+    """FedBNLACA's Algorithm 2: NLA in both directions, or AA in both (FedBACA)."""
+    found = Counter[tuple[str, str]]()
+    for reproduction in PAPERS["FedBNLACA"].values():
+        for experiment in filter(None, (study.experiment for study in reproduction.studies.values())):
+            for line in experiment.runs.values():
+                algorithm = load_config(None, options(f"{experiment.common} {line}")).build_algorithm()
+                if getattr(algorithm.downlink, "threshold", None):
+                    found[algorithm.name, algorithm.downlink.aggregation] += 1
+    assert found.keys() == {("fed_bnlaca", "lazy"), ("fed_baca", "accelerated")}, found
 
 
 def test_bits_are_exact() -> None:
@@ -151,6 +215,17 @@ def test_the_summary_counts_every_verdict_once() -> None:
             kinds.update(verdict.kind for verdict in verdicts(study, data, beside).values())
     (row,) = (line for line in (DOCS / document.PAGE).read_text().splitlines() if line.startswith("| all |"))
     assert [int(cell) for cell in row.strip("| ").split(" | ")[2:]] == [kinds[kind] for kind in KINDS]
+
+
+def test_the_summary_says_how_many_claims_hold_by_arithmetic() -> None:
+    exact = [name for name, study in STUDIES.items() if study.exact]
+    assert exact == ["fedcams-tables1-2"], "count those of other studies, too"
+    data = document.load(*exact, DOCS)
+    assert data is not None
+    holds = sum(verdict.kind == "holds" for verdict in verdicts(STUDIES[exact[0]], data).values())
+    (row,) = (line for line in (DOCS / document.PAGE).read_text().splitlines() if line.startswith("| all |"))
+    text = f"Of the {row.split(' | ')[2]} claims that hold, {holds} are exact arithmetic, without seeds."
+    assert holds and text in (DOCS / document.PAGE).read_text()
 
 
 def test_a_shortened_computation_says_so() -> None:

@@ -69,6 +69,35 @@ def test_without_a_threshold_lazy_aggregation_is_fed_ams(theorem: Theorem, base:
     assert theorem.bound(values, 1e-3, 99) == base.bound(values, 1e-3, 99)
 
 
+@pytest.mark.parametrize("partial", [False, True], ids=["4.1", "4.3"])
+def test_noise_and_skipping_are_those_of_the_sum_in_the_proof(partial: bool) -> None:
+    """The sum has (3 eta^2 L / 2 + ...) (K eta_l^2 sigma^2 / (m eps) + 2 K^2 h^2 eta_l^2 G^2 / eps); divided by eta eta_l K.
+
+    4.1 prints 4 times this noise and twice this skipping; 4.3, which also divides by eta twice, 2 times and 2 K times.
+    """
+    theorem = fedbnlaca.LAZY_PARTIAL if partial else fedbnlaca.LAZY_FULL
+    v = values_of(theorem)
+    parts = theorem.parts(v, v["a"], 100)
+    front, m = evaluate(theorem.factor, v), v["n"] if partial else v["N"]
+    moment = sqrt(2 * (1 - v["beta2"])) * v["b"] * v["G"]
+    before = 3 * v["b"] ** 2 * v["L"] / 2 + moment + v["C1"] ** 2 * v["b"] ** 2 * v["L"] / 2
+    divided = front * before / (v["b"] * v["a"] * v["K"])
+    noise = divided * v["K"] * v["a"] ** 2 * v["sigma"] ** 2 / (m * v["eps"])
+    skipping = divided * 2 * v["K"] ** 2 * v["h"] ** 2 * v["a"] ** 2 * v["G"] ** 2 / v["eps"]
+    assert parts["noise"] == pytest.approx(noise)
+    floor = front * evaluate(fedbnlaca.FLOOR, v)
+    assert parts["similar updates"] == pytest.approx(skipping + floor)
+    bracket = (3 + v["C1"] ** 2) * v["b"] ** (1 if partial else 2) * v["L"] + 2 * moment / (v["b"] if partial else 1)
+    printed = front * bracket * v["a"] / (v["b"] * v["eps"])
+    multiple = 1 / v["b"] if partial else 1.0
+    assert printed * (1 if partial else 2) * v["sigma"] ** 2 / m == pytest.approx(
+        (2 if partial else 4) * multiple * noise
+    )
+    printed *= 2 * v["K"] ** (2 if partial else 1) * v["h"] ** 2 * v["G"] ** 2
+    assert printed == pytest.approx((2 * v["K"] if partial else 2) * multiple * skipping)
+    assert ("four times the noise" if not partial else "2 K^2 for K") in theorem.reading
+
+
 def test_without_errors_of_the_downlink_both_ways_is_one_way() -> None:
     for both, one in [
         (fedbnlaca.BOTH_WAYS_FULL, fedbnlaca.COMPRESSED_FULL),
@@ -137,7 +166,48 @@ def test_fed_amd_with_all_local_data_has_no_noise() -> None:
     values = drawn(5)
     del values["B"]
     for theorem in fedamd.THEOREMS:
-        assert theorem.parts(theorem.complete(values), 1e-4, 50)["noise of anchors"] == 0
+        if "B" not in theorem.constants:
+            assert theorem.parts(theorem.complete(values), 1e-4, 50)["noise of anchors"] == 0
+
+
+def test_corollary_4_5_with_its_local_steps_has_all_limits_equal() -> None:
+    """K = L_sigma^2 / (6 b' L^2), eta_s = 1 / (sqrt(3) tau), eta_l = 1 / (6 sqrt(2) K L)."""
+    given = drawn(4) | {"B_local": 2.0, "L": 0.5, "L_sigma": 6.0, "tau": 3}
+    del given["b"]
+    steps = evaluate(fedamd.SEQUENTIAL_FULL.settings["local steps, at least"], given)
+    assert steps == 12
+    values = fedamd.SEQUENTIAL_FULL.complete(given | {"K": steps})
+    for limit in fedamd.SEQUENTIAL_FULL.limits:
+        assert evaluate(limit, values) == pytest.approx(1 / (6 * sqrt(2) * 12 * 0.5))
+
+
+@pytest.mark.parametrize("theorem", [fedamd.SMALL_ANCHORS, fedamd.ANCHORS_OF_K], ids=lambda theorem: theorem.number)
+def test_corollary_4_5_with_small_batches_of_anchors_has_its_rounds(theorem: Theorem) -> None:
+    """b = O(1): T of order sigma^2 / (M eps^2); b = O(K): sigma^2 / (M K eps^2). With our rates, and with the paper's."""
+    given = dict.fromkeys(["L", "sigma", "D", "B_local"], 1.0) | {"N": 64, "n": 64, "K": 4, "tau": 2, "L_sigma": 0.1}
+    small = theorem is fedamd.SMALL_ANCHORS
+
+    def rounds(error: float, **changed: float) -> int:
+        found = theorem.rounds_to(error, theorem.complete(given | changed))
+        assert found is not None
+        return found
+
+    base = rounds(1e-4)
+    assert rounds(1e-5) == pytest.approx(100 * base, rel=0.02)
+    assert rounds(1e-4, sigma=3.0) == pytest.approx(9 * base, rel=0.02)
+    assert rounds(1e-4, N=256, n=256) == pytest.approx(base / 4, rel=0.02)
+    assert rounds(1e-4, K=16) == pytest.approx(base if small else base / 4, rel=0.02)
+    for T in (10**12, 10**14):
+        fourth = (64 / T) ** (1 / 4)
+        rates = {"a": fourth / 4, "b": fourth} if small else {"a": 1 / (4 * sqrt(T)), "b": sqrt(4 * 64)}
+        paper = theorem.complete(given | rates)
+        ours = theorem.complete(given)
+        assert paper["a"] <= theorem.limit(paper)
+        least = theorem.bound(ours, theorem.best_rate(ours, T), T)
+        assert least <= theorem.bound(paper, paper["a"], T) < 4 * least
+        assert theorem.bound(paper, paper["a"], T) == pytest.approx(
+            (84 if small else 36) / sqrt((1 if small else 4) * 64 * T), rel=0.01
+        )
 
 
 def test_with_one_local_step_and_no_compression_fed_com_has_the_rate_and_bound_of_sgd() -> None:

@@ -65,6 +65,7 @@ def transcribed(theorem: Theorem, v: dict[str, float]) -> tuple[float | bool | N
         (fed_ef.PAPER, "4.8"): lambda: oracle.fed_ef_4_8(**ef, beta1=v["beta1"], eps=v["eps"], G=v["G"], d=v["d"]),
         (fed_ef.PAPER, "4.10"): lambda: oracle.fed_ef_4_10(**ef, m=v["n"]),
         (fedamd.PAPER, "4.4"): lambda: oracle.fedamd_4_4(**anchors, tau=v["tau"]),
+        (fedamd.PAPER, "4.5"): lambda: oracle.fedamd_4_4(**anchors, tau=v["tau"]),
         (fedamd.PAPER, "4.6"): lambda: oracle.fedamd_4_6(**anchors, A=v["n"], tau=v["tau"]),
         (fedamd.PAPER, "4.8"): lambda: oracle.fedamd_4_8(**anchors, A=v["n"], p=v["p"]),
         (fedamd.PAPER, "4.11"): lambda: oracle.fedamd_4_11(**anchors, A=v["n"], p=v["p"], mu=v["mu"]),
@@ -227,6 +228,8 @@ def test_the_case_selects_the_theorems() -> None:
     assert numbers("fed_avg", n=20) == ["Theorem 4.4", "Corollary D.6"]
     assert numbers("fed_amd") == ["Theorem 4.8 (E.4)"]
     assert numbers("fed_amd", tau=2) == ["Theorem 4.6 (D.3)"]
+    corollary = ["Corollary 4.5 (b = O(1))", "Corollary 4.5 (b = O(K))"]
+    assert numbers("fed_amd", n=20, tau=2) == ["Theorem 4.4 (D.2)", *corollary]
     assert numbers("fed_amd", mu=0.1) == ["Theorem 4.11 (E.5)"]
     assert numbers("fed_comgate", n=20, W=1.0) == ["Theorem E.9"]
     with pytest.raises(

@@ -19,7 +19,7 @@ from laconic.algorithms.link import CompressedLink
 from laconic.algorithms.threshold import RelativeThreshold
 from laconic.compression import Codec, decode_body, is_zero
 from laconic.compression.packet import Body
-from laconic.core.errors import ConfigError, PacketError
+from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import STATEFUL, State, part
 from laconic.core.randomness import Draw
@@ -33,7 +33,8 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
     - accelerated, AA [B, Example 6]: v_i += r + y, with r the last difference sent, 0 at first. [B] adds models, v_i +
       (v_i + y), which doubles the weights; `literal=True` does that.
 
-    The threshold is a number, or `constant` / (alpha n) for n participants. Without either, every y is sent and added once.
+    The threshold is a number, or `constant` / (alpha n) for n participants. Without either, every y is sent and added once,
+    with either `aggregation`.
 
     `literal=True` compresses the model itself with error feedback, as [B] prints it: v_i = C(w + E_i), E_i += w - v_i; the
     test is ||C(w + E_i) - v_i|| <= threshold ||v_i||. Only the average of v_i over time is then close to w, so training
@@ -50,10 +51,10 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
 
     def __post_init__(self) -> None:
         self.compressor.scaled_for_feedback()  # rejects a compressor that cannot contract
-        if self.aggregation == "accelerated" and self.threshold is None and self.constant is None:
-            raise ConfigError(
-                "downlink.aggregation = 'accelerated': needs a threshold: set downlink.threshold or downlink.constant"
-            )
+
+    @property
+    def _accelerates(self) -> bool:
+        return self.aggregation == "accelerated" and not (self.threshold is None and self.constant is None)
 
     def init(self, model: Tensor) -> State:
         return {"initial": self._first(model)}
@@ -91,7 +92,7 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
 
     def confirmed(self, broadcast: BroadcastModel, client: ClientModelVersion, body: Body) -> State:
         mirror = self._mirror(broadcast, client)
-        plain = self.aggregation == "lazy" and not self.literal and body.codec not in (Codec.SKIP, Codec.CATCH_UP)
+        plain = not self._accelerates and not self.literal and body.codec not in (Codec.SKIP, Codec.CATCH_UP)
         if plain and "mirror" in client.peer:
             decode_body(body, broadcast.layout).add_to(mirror, 1.0)
             return {"mirror": mirror}
@@ -125,7 +126,7 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
             _, _, form, items = read(body, layout)
             if form == Form.WHOLE:
                 return {"model": decode_body(items[0], layout).dense()}
-            if form != Form.ACCELERATED or self.aggregation != "accelerated":
+            if form != Form.ACCELERATED or not self._accelerates:
                 raise PacketError("form", "a mirrored model comes whole or as a difference")
             body, accelerated = items[0], True
         moved, last = before["model"].clone(), before.get("difference")
@@ -135,7 +136,7 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
         payload.add_to(moved, 1.0)
         if accelerated and last is not None:
             decode_body(Body.from_tensor(last), layout).add_to(moved, 1.0)
-        return {"model": moved} | ({"difference": body.to_tensor()} if self.aggregation == "accelerated" else {})
+        return {"model": moved} | ({"difference": body.to_tensor()} if self._accelerates else {})
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count; a skip counts as one bit."""
