@@ -66,7 +66,7 @@ FIGURE_7 = Reproduction(
                 "with two classes many gradients are dissimilar: some cosines are negative (Figure 7)": Claim(
                     _COSINES[1], "less", _CLASSES, 0.0
                 ),
-                "with two classes every client has a cosine above 0.5 with fewer than 8 others (the paper: at most 4)": Claim(
+                "with two classes each client has a cosine above 0.5 with fewer than 8 others (the paper: at most 4)": Claim(
                     _COSINES[3], "less", _CLASSES, 8.0
                 ),
                 "writers are more similar than clients with two classes (Figure 7)": Claim(
