@@ -32,8 +32,10 @@ class GradientTracking(LocalMethod):
     """K times W -= a (g(W, batch) - T_i); then T_i += beta (q - q_i) / (a K).
 
     q_i is the client's update as the server decodes it; q is the mean of all q_i, which the server returns in a second
-    exchange. beta (`tracker_rate`) is 1 for an uplink without memory. With memory q_i contains parts of old updates; beta is
-    then k/d for compressors that keep k of d entries exactly, such as top_k, and 0.1 for others.
+    exchange. beta (`tracker_rate`) is 1 for an uplink without memory, but 1 / (1 + omega) for a sparse unbiased compressor,
+    which is k/d for random_k: where such q_i are not zero, they are much larger than the update, and 1 diverges. With memory
+    q_i contains parts of old updates; beta is then k/d for compressors that keep k of d entries exactly, such as top_k, and
+    0.1 for others.
 
     On failure: a client subtracts its q_i term immediately and adds the q term when q arrives. The server resends q until
     the client confirms. So the trackers and the undelivered q terms sum to 0 for any participation. A client that loses
@@ -50,7 +52,7 @@ class GradientTracking(LocalMethod):
     updates must have no memory [G, B.2, after equation (9)]. The server then uses what clients decode, and the trackers sum
     to 0 on average only."""
     sparsifier: AnyGroupedCompressor | None = None
-    """The compressor whose k/d is the default beta. `resolve` sets it to the uplink's."""
+    """The compressor whose k/d or omega sets the default beta. `resolve` sets it to the uplink's."""
     random_steps: bool = False
     """The number of steps is drawn for each round, the same for all clients: geometric, with mean K [S]."""
     equal_clients: ClassVar[bool] = True
@@ -72,18 +74,21 @@ class GradientTracking(LocalMethod):
         if self.tracker_rate is not None:
             return self
         compression = uplink.compression
-        if compression is None or compression.compressor.lossless or not uplink.has_memory:
+        if compression is None or compression.compressor.lossless:
             return self.replace(tracker_rate=1.0)
-        if compression.compressor.exact and compression.compressor.kept_fraction is not None:
+        compressor = compression.compressor
+        keeps_entries = compressor.exact and compressor.kept_fraction is not None
+        if keeps_entries if uplink.has_memory else compressor.sparse and not compressor.biased:
             return self.replace(sparsifier=compression)
-        return self.replace(tracker_rate=0.1)
+        return self.replace(tracker_rate=0.1 if uplink.has_memory else 1.0)
 
     def beta(self, layout: Layout) -> float:
         """The rate of the trackers."""
         if self.tracker_rate is not None:
             return self.tracker_rate
         assert self.sparsifier is not None  # set by `resolve`
-        return self.sparsifier.kept_share(layout)
+        exact = self.sparsifier.compressor.exact
+        return self.sparsifier.kept_share(layout) if exact else 1 / (1 + self.sparsifier.omega(layout))
 
     @property
     def mean_compression(self) -> GroupedCompressor | None:
