@@ -233,7 +233,8 @@ def test_the_help_has_the_defaults(forked) -> None:
     for text in (
         "Number of rounds. Default: 100.",
         "Learning rate of the clients. Default: the algorithm's own.",
-        "float32|float64|bfloat16 Floating-point type of the model; bfloat16: gradients in mixed precision",
+        "NAME Floating-point type of the model; bfloat16: gradients in mixed precision, state in float32. Default: float32. "
+        "One of float32, float64, bfloat16.",
         "Probability that an update is lost. Default: 0.",
         "Size of the disk store's in-memory cache, such as 200MB. Default: 500MB.",
         "(see `laconic algorithms`). Default: fed_avg.",
