@@ -121,7 +121,7 @@ def draw(curves: dict[str, list[float]], path: Path) -> None:
     import matplotlib.pyplot as plot
 
     figure, axes = plot.subplots(figsize=(10, 4.8), layout="constrained")
-    colors = dict(zip(["scaffold", "fed_gate", "fed_amd", "fed_comgate", "fed_avg"], COLORS, strict=False))
+    colors = dict(zip(["scaffold", "fed_gate", "fed_amd", "fed_comgate", "fed_avg", "scaffnew"], COLORS, strict=False))
     for name, curve in curves.items():
         style = "--" if "top_k" in name else ":" if "n = 1" in name else "-"
         shown = range(0, len(curve), 5)

@@ -76,8 +76,8 @@ SYMBOLS = (
     Symbol("β", "`uplink.memory_decay`", ("sparse_loco",)),
     Symbol(
         "β",
-        "`method.tracker_rate`; if it is unset: 1 without an error memory (1 / (1 + ω) for a sparse unbiased compressor, where "
-        "ω is its relative variance); with one, k/d for `top_k` and 0.1 for other compressors",
+        "`method.tracker_rate`; if it is unset: 1 without an error memory (1 / (1 + ω) for a sparse unbiased compressor, "
+        "where ω is its relative variance); with one, k/d for `top_k` and 0.1 for other compressors",
     ),
     Symbol("u", "a client's update, end minus start"),
     Symbol("e", "the client's error memory, 0 at first"),

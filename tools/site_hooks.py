@@ -1,9 +1,10 @@
-"""MkDocs hooks: the command-line reference, links to code, and pages that rank last in the search."""
+"""MkDocs hooks: the command-line reference, links to code, notebooks, labels, and pages that rank last in the search."""
 
 from __future__ import annotations
 
 import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 with warnings.catch_warnings():
@@ -24,8 +25,27 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Put the commands where the mark is, and leave out links to files that the site does not have."""
     if page.file.src_uri in LAST or page.file.src_uri.startswith("reproductions/"):
         page.meta["search"] = {"boost": 0.2}
-    markdown = OUTSIDE.sub(r"\1", markdown)
+    markdown = OUTSIDE.sub(r"\1", markdown).replace("](../../examples/", "](../examples/")
     return markdown.replace(MARK, commands()) if MARK in markdown else markdown
+
+
+def on_files(files: Any, config: Any, **_: Any) -> Any:
+    """Add the notebooks, which are outside of the folder of the documentation."""
+    from mkdocs.structure.files import File
+
+    for path in sorted((Path(config["config_file_path"]).parent / "examples").glob("*.ipynb")):
+        files.append(File.generated(config, f"examples/{path.name}", abs_src_path=str(path)))
+    return files
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Mark long code within text. Short code stays in one line."""
+    return re.sub(r"<code>([^<]{31,})</code>", r'<code class="long">\1</code>', html)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Label the search, which the theme opens as a dialog, for screen readers."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"', 1)
 
 
 def commands() -> str:

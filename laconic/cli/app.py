@@ -284,9 +284,9 @@ def plot(
         Target | None,
         typer.Option(
             "--target",
-            metavar="ACCURACY|METRIC=VALUE",
+            metavar="TARGET",
             parser=as_target,
-            help="Draw a line at this accuracy in %, or at the value of another metric.",
+            help="Draw a line at this accuracy in %, or at METRIC=VALUE.",
         ),
     ] = None,
     dataset: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -63,4 +64,19 @@ def _explain(error: Exception) -> tuple[str | None, int]:
         near = suggestion(option, known) or f"see laconic {context.info_name} --help"
         return f"there is no option '{option}': {near}", 2
     # Typer's usage errors have no public base class, but all of them have this method.
-    return (error.format_message() if hasattr(error, "format_message") else None), 2
+    return (_usage(error, error.format_message()) if hasattr(error, "format_message") else None), 2
+
+
+def _usage(error: Any, message: str) -> str:
+    """The message of a usage error, with what is allowed."""
+    parameter, context = getattr(error, "param", None), getattr(error, "ctx", None)
+    name, command = getattr(parameter, "name", None), getattr(context, "info_name", None)
+    wrong = re.search(r"'([^']*)' is not a valid integer", message)
+    if name == "seeds" and wrong:
+        return f"--seeds {wrong[1]}: a number of seeds is allowed, such as 3"
+    if command == "compare" and name == "algorithms":
+        return f"{message.rstrip('.')}, as in: laconic compare fed_avg fed_laconic"
+    if command in ("datasets", "models") and "unexpected extra argument" in message:
+        return f"laconic {command} takes no name: it lists all; use one with --{command[:-1]} NAME"
+    # Typer and Click each add a suggestion.
+    return re.sub(r"(Did you mean [^?]*\?)(?: \1)+", r"\1", message)

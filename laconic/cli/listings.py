@@ -45,7 +45,8 @@ def _algorithms() -> Table:
         table.add_column(name, width=width, no_wrap=True, overflow="ellipsis")
     for row in rows[1:]:
         table.add_row(*map(escape, row[:shown]))
-    table.caption, table.caption_justify = "In detail: laconic algorithms NAME", "left"
+    narrow = f"With parts from {sum(widths) + 3} columns on. " if shown < 4 else ""
+    table.caption, table.caption_justify = f"{narrow}In detail: laconic algorithms NAME", "left"
     return table
 
 
@@ -91,7 +92,7 @@ def list_datasets() -> None:
             info.name,
             info.description,
             " / ".join(f"{count:,}" for count in (info.train_size, info.test_size) if count is not None),
-            f"up to {info.natural_clients} natural" if info.natural_clients else "by partition",
+            f"up to {info.natural_clients:,} natural" if info.natural_clients else "by partition",
             info.default_partition,
             f"{info.license}; {info.citation}",
         ]
@@ -100,9 +101,12 @@ def list_datasets() -> None:
 
 
 def list_models() -> None:
-    """Print all models."""
-    table = new_table("model", "description", "parameters", "settings", "source")
+    """Print all models. A narrow terminal shows fewer columns."""
+    columns = ["model", "description", "parameters", "settings", "source"]
+    shown = len(columns) if stdout.width >= 110 else 4
+    table = new_table(*columns[:shown])
     for info in models.models():
         sizes = ", ".join(f"{name}={default}" for name, default in info.parameters.items())
-        table.add_row(info.name, info.description, f"{info.parameter_count:,}", sizes, info.citation)
+        row = [info.name, info.description, f"{info.parameter_count:,}", sizes, info.citation]
+        table.add_row(*row[:shown])
     stdout.print(table)

@@ -34,6 +34,7 @@ from laconic.theory import quantities
 Command = Callable[..., None]
 
 OUTPUT = "Output (docs/guides/read-the-report.md)"
+OTHER = "Other settings"
 PANELS = {
     "Data (docs/guides/own-data-and-model.md)": (
         "dataset",
@@ -43,15 +44,14 @@ PANELS = {
         "skip_empty",
         "data_dir",
     ),
-    "Model": ("model", "dtype", "subspace", "subspace_every"),
+    "Model (docs/guides/own-data-and-model.md)": ("model", "dtype", "subspace", "subspace_every"),
     "Training (docs/guides/settings.md)": (
         *("rounds", "participants", "local_steps", "local_epochs"),
         *("batch_size", "batch_order", "local_lr", "local_optimizer", "local_optimizer_state", "seed"),
     ),
     "Links (docs/guides/choose-a-compressor.md)": ("compressor", "granularity", "memory", "uplink", "downlink"),
-    "Server": ("server_lr", "sampling", "weighting"),
-    OUTPUT: ("eval_every", "metrics", "client_eval", "personalize", "diagnostics", "full_gradient"),
-    "Network and faults": (
+    "Server (docs/guides/settings.md)": ("server_lr", "sampling", "weighting"),
+    "Network and faults (docs/guides/settings.md)": (
         *("bandwidth_up", "bandwidth_down", "latency", "deadline"),
         *("drop", "late", "duplicate", "crash", "lose_state"),
     ),
@@ -60,7 +60,8 @@ PANELS = {
         *("device", "engine", "workers", "ray_address", "strategy"),
         *("threads", "chunk", "store", "store_cache"),
     ),
-    "Other settings": ("imports",),
+    OTHER: ("imports",),
+    OUTPUT: ("eval_every", "metrics", "client_eval", "personalize", "diagnostics", "full_gradient"),
 }
 """The options of a run, in the order in which the help shows them. Titles name the guide."""
 _OUTPUT_ORDER = (
@@ -68,6 +69,8 @@ _OUTPUT_ORDER = (
     *("client_eval", "personalize", "early_stopping", "save_best", "diagnostics", "full_gradient"),
 )
 """The usual options of the output, first. Those that are not here come after them."""
+WIDEST = 16
+"""Maximum number of characters of the values that the help shows beside an option."""
 _FLAGS = {
     "memory": "--memory/--no-memory",
     **{name: f"--{name.replace('_', '-')}" for name in ("diagnostics", "full_gradient", "skip_empty")},
@@ -141,31 +144,31 @@ Algorithm = Annotated[
 _output = functools.partial(typer.Option, rich_help_panel=OUTPUT)
 _TARGET_HELP = "Accuracy in %; report the costs until the mean accuracy of 5 evaluations reaches it."
 _ANY_TARGET_HELP = (
-    "Accuracy in %, or a value of another metric; report the costs until the mean of 5 evaluations reaches it."
+    "Accuracy in %, or METRIC=VALUE, as in f1=0.8; report the costs until the mean of 5 evaluations reaches it."
 )
 _MLFLOW_HELP = "Also log to MLflow, at MLFLOW_TRACKING_URI if it is set, otherwise to mlflow.db in --out."
 AnyTarget = Annotated[
     Target | None,
-    _output("--target", metavar="ACCURACY|METRIC=VALUE", parser=as_target, help=_ANY_TARGET_HELP),
+    _output("--target", metavar="TARGET", parser=as_target, help=_ANY_TARGET_HELP),
 ]
 AccuracyTarget = Annotated[str | None, _output("--target", metavar="ACCURACY", callback=as_fraction, help=_TARGET_HELP)]
 Ranking = Annotated[
     str,
     _output(
         "--rank-by",
-        metavar="|".join([*COSTS, "METRIC"]),
+        metavar="COST|METRIC",
         autocompletion=completing(COSTS),
-        help="Rank runs by this cost of reaching the --target (time is simulated), or by the last value of a metric.",
+        help=f"Rank runs by a cost of reaching the --target: {', '.join(COSTS)} (simulated); or by a metric's last value.",
     ),
 ]
 CostRanking = Annotated[
     str,
     _output(
         "--rank-by",
-        metavar="|".join(COSTS),
+        metavar="COST",
         callback=_known_cost,
         autocompletion=completing(COSTS),
-        help="Rank runs by this cost of reaching the --target; time is simulated.",
+        help=f"Rank runs by a cost of reaching the --target: {', '.join(COSTS)} (simulated).",
     ),
 ]
 Out = Annotated[Path | None, _output("--out", help="Directory to write to. Default: a new one in runs/.")]
@@ -182,17 +185,16 @@ FromRound = Annotated[
 Json = Annotated[bool, _output("--json", help="Print one JSON object as the last line of stdout.")]
 Report = Annotated[bool, _output("--report/--no-report", help="Write report.html at the end.")]
 _STOPPING_HELP = (
-    "Stop when METRIC has not improved for 5 evaluations. METRIC:patience=3 sets another number; other settings are "
-    "minimum_change and mode."
+    "Stop when METRIC has not improved for 5 evaluations; METRIC:patience=8 waits for 8."
 )
 CALLBACKS: dict[str, Any] = {
-    "early_stopping": Annotated[
-        str | None, _output("--early-stopping", metavar="METRIC[:patience=5,…]", help=_STOPPING_HELP)
-    ],
+    "early_stopping": Annotated[str | None, _output("--early-stopping", metavar="METRIC", help=_STOPPING_HELP)],
     "save_best": Annotated[
         str | None,
         _output(
-            "--save-best", metavar="METRIC[:mode=max]", help="Save the model with the best METRIC as best.safetensors."
+            "--save-best",
+            metavar="METRIC",
+            help="Save the model with the best METRIC as best.safetensors. Also METRIC:mode=max.",
         ),
     ],
     "tensorboard": Annotated[
@@ -267,9 +269,9 @@ def with_config(declaration: Command, defaults: dict[str, str] | None = None) ->
     """
     own = _parameters_but(declaration, "options")
     shared = [_option(name, panel, defaults or {}) for panel, names in PANELS.items() for name in names]
-    panel = [*PANELS][-1]
+    panel = OTHER
     help_text = "Set any other key, such as optimizer.beta2=0.9; repeatable."
-    details: dict[str, Any] = {"metavar": "SLOT.PARAMETER=VALUE", "help": help_text, "rich_help_panel": panel}
+    details: dict[str, Any] = {"metavar": "KEY=VALUE", "help": help_text, "rich_help_panel": panel}
     shared.append(_parameter("set", list[str] | None, "--set", **details))
     shared.append(_trust(panel))
     asking = with_trust(declaration)
@@ -351,6 +353,11 @@ def _option(name: str, panel: str, defaults: dict[str, str]) -> inspect.Paramete
     if completed:
         details["autocompletion"] = completing(completed)
     metavar = "|".join([*(["NUMBER"] if _number(name) else []), *choices]) or "TEXT"
+    if len(metavar) > WIDEST:
+        # A wide column of values leaves no room for the help.
+        metavar = "NUMBER|NAME" if _number(name) else "NAME"
+        if not all(choice in details["help"] for choice in choices):
+            details["help"] += f" One of {', '.join(choices)}."
     # All values are strings that the config validates, so that files and options report the same errors.
     return _parameter(name, str | None, f"--{name.replace('_', '-')}", metavar=metavar, **details)
 

@@ -142,10 +142,17 @@ def _show(study: Study, data: Data, docs: Path) -> None:
 
 
 def _list() -> object:
-    table = new_table("name", "what", "paper", "the short form runs")
+    table = new_table("name", "what", "the short form runs")
+    earlier = ""
     for name, reproduction in REPRODUCTIONS.items():
         paper = reproduction.paper.partition(". ")[0].partition("; ")[0]
-        table.add_row(name, reproduction.what, paper, _shortened([*reproduction.studies.values()]))
+        if paper != earlier:
+            title, _, authors = paper.rstrip(")").partition(" (")
+            if earlier:
+                table.add_row()
+            table.add_row(f"[bold]{escape(title)}[/]", f"[bold]{escape(authors)}[/]")
+        earlier = paper
+        table.add_row(name, reproduction.what, _shortened([*reproduction.studies.values()]))
     table.caption_justify = "left"
     table.caption = "The short form, the default, takes minutes to an hour. --full runs everything, with all seeds."
     return table
@@ -177,7 +184,7 @@ def _extents(study: Study) -> Iterator[tuple[str, int, int]]:
         return
     if short.rounds is not None and short.rounds < experiment.rounds:
         yield "rounds", short.rounds, experiment.rounds
-    if short.labels:
+    if short.labels and len(short.labels) < len(experiment.runs):
         yield "settings", len(short.labels), len(experiment.runs)
-    if short.rates:
+    if short.rates and len(short.rates) < len(experiment.rates):
         yield "learning rates", len(short.rates), len(experiment.rates)

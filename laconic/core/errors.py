@@ -11,6 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
+MOST_NAMED = 30
+"""Maximum number of allowed names in an error, if a command lists them."""
+
 
 class LaconicError(Exception):
     """Base of all errors that Laconic raises. The command line prints the message and exits with `exit_code`."""
@@ -88,7 +91,7 @@ def unknown_name(
         allowed: The known names.
         of: What the names belong to.
         importable: Whether users can register more names.
-        listed: Where all names are listed. A suggestion then replaces the list.
+        listed: Where all names are listed. A suggestion then replaces the list, and a long list is left out.
 
     >>> print(unknown_name("ranking", "byte", ["bytes", "time"]))
     unknown ranking 'byte': did you mean 'bytes'? allowed: bytes, time
@@ -100,7 +103,7 @@ def unknown_name(
     hint = f"{near} " if near else ""
     owner = f" of {of}" if of else ""
     known = f"allowed: {', '.join(names)}" if names else "none is allowed: it has none"
-    if near and listed:
+    if listed and (near or len(names) > MOST_NAMED):
         known = f"{listed} lists all"
     own = "; import your own with --import FILE" if importable else ""
     return ConfigError(f"unknown {kind} '{name}'{owner}: {hint}{known}{own}")

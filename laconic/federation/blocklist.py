@@ -10,6 +10,8 @@ from laconic.core.state_dict import StateDict
 
 EXCUSED = ("stale", "failed")
 """Reasons that are no violation: the client was slow, or its process failed."""
+FEW = 3
+"""Maximum number of refused replies of a round that are logged one by one."""
 
 
 class Blocklist:
@@ -23,7 +25,21 @@ class Blocklist:
         self._outliers: dict[int, int] = {}
         """By client: its violations that were outliers in norm or direction, since its last accepted reply."""
 
-    def record_violation(self, client: int, error: PacketError) -> None:
+    def record_violations(self, errors: Iterable[tuple[int, PacketError]]) -> None:
+        """Log and count the refused replies of a round. Many with one reason are one line of the log."""
+        by_reason: dict[str, list[tuple[int, PacketError]]] = {}
+        for client, error in errors:
+            by_reason.setdefault(error.reason, []).append((client, error))
+        for reason, refused in by_reason.items():
+            together = len(refused) > FEW and reason not in EXCUSED
+            for client, error in refused:
+                self.record_violation(client, error, logged=not together)
+            if together:
+                client, error = refused[0]
+                text = "laconic: %d replies were refused for the same reason, the first of %s: %s"
+                self._log.warning(text, len(refused), self._name(client), error)
+
+    def record_violation(self, client: int, error: PacketError, logged: bool = True) -> None:
         """Log and count a refused reply. Late replies and failures are logged only."""
         if error.reason in EXCUSED:
             late = "answered late" if error.reason == "stale" else "did not answer"
@@ -32,7 +48,8 @@ class Blocklist:
         self.counts[client] = self.counts.get(client, 0) + 1
         if error.reason in ("outlier", "direction"):
             self._outliers[client] = self._outliers.get(client, 0) + 1
-        self._log.warning("laconic: the reply of %s was refused: %s", self._name(client), error)
+        if logged:
+            self._log.warning("laconic: the reply of %s was refused: %s", self._name(client), error)
         if self.counts[client] == self.limit:
             self._log.warning("laconic: %s is blocked after %d refused replies", self._name(client), self.limit)
 

@@ -49,6 +49,5 @@ class ReplyPolicy:
 
     def judge(self, report: ExchangeReport) -> Outcome:
         """Record the violations of an exchange, and decide whether the round proceeds."""
-        for refusal in report.refusals:
-            self.blocklist.record_violation(refusal.client, refusal.error)
+        self.blocklist.record_violations((refusal.client, refusal.error) for refusal in report.refusals)
         return Outcome.PROCEED

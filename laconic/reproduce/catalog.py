@@ -70,4 +70,4 @@ def find(name: str) -> Reproduction:
     for reproduction in REPRODUCTIONS.values():
         if name in reproduction.studies:
             return replace(reproduction, studies={name: reproduction.studies[name]})
-    raise unknown_name("reproduction", name, [*REPRODUCTIONS, "all"])
+    raise unknown_name("reproduction", name, [*REPRODUCTIONS, "all"], listed="`laconic reproduce --list`")

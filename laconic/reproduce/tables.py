@@ -231,7 +231,8 @@ def draw(study: Study, data: Data, path: Path) -> bool:
     long = len(data["runs"]) > INSIDE
     columns = 3 if max(len(_entitled(label, data)) for label in data["runs"]) < 38 else 2
     # With a fixed salt, equal data give equal files.
-    with rc_context({"svg.hashsalt": "laconic", **dict.fromkeys(COLORED, GRAY)}):
+    style: dict[Any, Any] = {"svg.hashsalt": "laconic", **dict.fromkeys(COLORED, GRAY)}
+    with rc_context(style):
         figure = Figure(figsize=(8, 4.5 + 0.18 * long * -(-len(data["runs"]) // columns)), layout="constrained")
         axes = figure.subplots()
         for label, look in _looks(study, [*data["runs"]]).items():
@@ -239,7 +240,7 @@ def draw(study: Study, data: Data, path: Path) -> bool:
             _plot(axes, seeds, label=_entitled(label, data), **look)
         for accuracy in (study.goals or goals(study, data)[:1]) if study.drawn == "accuracy" else ():
             axes.axhline(100 * accuracy, color=GRAY, linewidth=0.9, linestyle=(0, (6, 3)), zorder=1)
-            place = {"xycoords": ("axes fraction", "data"), "va": "bottom", "fontsize": 8}
+            place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "va": "bottom", "fontsize": 8}
             axes.annotate(f"{100 * accuracy:.1f} %", (0.005, 100 * accuracy), **place)
         if study.drawn == "accuracy":
             axes.set(ylabel=f"accuracy, % (mean of {WINDOW} evaluations)")

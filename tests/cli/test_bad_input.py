@@ -282,6 +282,30 @@ def test_a_comparison_with_one_fault_is_refused_before_any_run(forked, tmp_path:
     assert not (tmp_path / "all").exists()
 
 
+USAGE = {
+    "a misspelled command": (["runn"], ["No such command 'runn'. Did you mean 'run'?\n"]),
+    "seeds by their numbers": (
+        ["compare", "fed_avg", "--seeds", "0,1,2"],
+        ["--seeds 0,1,2", "number of seeds", "such as 3"],
+    ),
+    "a comparison of nothing": (["compare"], ["ALGORITHM", "laconic compare fed_avg fed_laconic"]),
+    "a data set of the listing": (["datasets", "foo"], ["laconic datasets takes no name", "--dataset NAME"]),
+    "an unknown reproduction": (
+        ["reproduce", "nothing"],
+        ["unknown reproduction 'nothing': `laconic reproduce --list`"],
+    ),
+    "a misspelled reproduction": (["reproduce", "frontie"], ["did you mean 'frontier'?", "--list"]),
+}
+
+
+@pytest.mark.parametrize(("arguments", "parts"), USAGE.values(), ids=USAGE)
+def test_a_command_that_cannot_work(forked, arguments: list[str], parts: list[str]) -> None:
+    done = forked(*arguments)
+    assert (done.code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert all(part in done.stderr for part in parts), done.stderr
+    assert done.stderr.count("id you mean") <= 1 and len(done.stderr) < 120
+
+
 def test_a_real_process_says_the_same(laconic, tmp_path: Path) -> None:
     done = laconic("run", "--rounds", "0", "--out", "out")
     assert (done.code, done.stdout) == (2, "")

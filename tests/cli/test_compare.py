@@ -6,6 +6,7 @@ import io
 import json
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from laconic import data, models
 from laconic.algorithms.recipes import RECIPES
-from laconic.cli import listings
+from laconic.cli import listings, reproductions
 
 
 def test_compare_ranks_runs_on_the_same_data_from_the_same_model(forked, small, tmp_path: Path) -> None:
@@ -179,6 +180,35 @@ def test_the_algorithms_fit_a_screen_with_paper_and_parts(monkeypatch: pytest.Mo
     assert not any("…" in line for line in (*lines, *wide)), "nothing is cut off"
 
 
+@pytest.mark.parametrize("command", ["run", "compare", "sweep"])
+def test_the_help_has_room_for_its_sentences_at_80_columns(forked, command: str) -> None:
+    done = forked(command, "--help", COLUMNS="80")
+    lines = done.stdout.splitlines()
+    titles = [line.strip("╭─╮ ") for line in lines if line.startswith("╭")]
+    assert titles[-1].startswith("Output (docs/")
+    assert all("(docs/" in title for title in titles if title.startswith(("Model", "Server", "Network")))
+    # The sentences begin in the left two thirds.
+    starts = [re.search(r"Learning rate of the (clients|server)|Accuracy in %|Floating", line) for line in lines]
+    assert all(start.start() < 55 for start in starts if start)
+    assert not any("…" in line and "mean…" in line for line in lines)
+
+
+def test_lists_fit_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(command: Callable[[], None], width: int = 80) -> str:
+        text = io.StringIO()
+        for module in (listings, reproductions):
+            monkeypatch.setattr(module, "stdout", Console(file=text, width=width))
+        command()
+        return " ".join(text.getvalue().split())
+
+    assert "source" not in shown(listings.list_models) and "source" in shown(listings.list_models, 120)
+    assert "With parts from 100 columns on" in shown(lambda: listings.list_algorithms(None))
+    assert not re.search(r"\d{5}", shown(listings.list_datasets)), "thousands are separated"
+    studies = shown(lambda: reproductions.stdout.print(reproductions._list()))
+    assert studies.count("Wu et al.") == 1, "a paper is a heading"
+    assert not re.search(r"\b(\d+) of \1 (settings|learning)", studies), "only what is shortened"
+
+
 def test_one_algorithm_is_shown_in_detail(forked) -> None:
     done = forked("algorithms", "fed_cams:server_lr=0.5")
     shown = " ".join(done.stdout.split())
@@ -203,7 +233,8 @@ def test_the_help_has_the_defaults(forked) -> None:
     for text in (
         "Number of rounds. Default: 100.",
         "Learning rate of the clients. Default: the algorithm's own.",
-        "float32|float64|bfloat16 Floating-point type of the model; bfloat16: gradients in mixed precision",
+        "NAME Floating-point type of the model; bfloat16: gradients in mixed precision, state in float32. Default: float32. "
+        "One of float32, float64, bfloat16.",
         "Probability that an update is lost. Default: 0.",
         "Size of the disk store's in-memory cache, such as 200MB. Default: 500MB.",
         "(see `laconic algorithms`). Default: fed_avg.",

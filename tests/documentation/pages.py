@@ -7,10 +7,12 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-_FENCE = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^( *)```(\w*)(?: title=\"([^\"]+)\")?[^\n]*\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+"""Blocks in a tab are indented."""
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -36,7 +38,8 @@ class Block:
 
 def blocks(page: Path) -> list[Block]:
     """The fenced blocks of a page, in order."""
-    return [Block(language, file or None, text) for language, file, text in _FENCE.findall(page.read_text())]
+    found = _FENCE.findall(page.read_text())
+    return [Block(language, file or None, dedent(text) if space else text) for space, language, file, text in found]
 
 
 def links(page: Path) -> list[str]:

@@ -378,6 +378,18 @@ def test_an_accepted_reply_clears_outliers_and_nothing_else() -> None:
     assert again.counts == {1: 1}
 
 
+def test_many_refused_replies_are_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    blocklist = Blocklist(3)
+    blocklist.record_violations(
+        [*((client, PacketError("outlier", "too long")) for client in range(40)), (50, PacketError("checksum"))]
+    )
+    assert [record.getMessage() for record in caplog.records] == [
+        "laconic: 40 replies were refused for the same reason, the first of client 0: outlier: too long",
+        "laconic: the reply of client 50 was refused: checksum",
+    ]
+    assert blocklist.counts == dict.fromkeys([*range(40), 50], 1)
+
+
 def test_what_is_clipped_is_counted() -> None:
     result = run(defense={"clip": "median:3"}, faults={"boosted": 2, "boost": -5.0})
     assert [record["clipped"] for record in result.history] == [2, 2, 2]
@@ -395,5 +407,5 @@ def test_replies_wait_in_coded_form() -> None:
         (vector,) = valid.vectors.values()
         assert isinstance(vector, CodedVector)
         assert sum(len(body.data) for body in vector.bodies) < sum(map(len, reply.packets)) < 4 * 650
-        assert valid.norms == {"train/model": pytest.approx(vector.decode().norm())}
+        assert valid.norms == {"train/model": pytest.approx(vector.payload.norm())}
     found.close()

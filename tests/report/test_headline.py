@@ -233,11 +233,13 @@ def test_sections_columns_and_axes_use_the_room_that_there_is(page: Any, finishe
     page.goto((tmp_path / "report.html").as_uri())
     page.wait_for_selector("#labels .main-svg")
     width = "document.querySelector('#labels .main-svg').getBoundingClientRect().width"
+    page.wait_for_timeout(500)  # Plotly waits before it changes a size.
     assert page.evaluate(width) > 900, "a lone half section has the full width"
     assert page.is_checked("#course-log"), "one value is far above the others"
     heads = page.locator("#outcome th[scope=col]").all_inner_texts()
     page.set_viewport_size({"width": 390, "height": 800})
-    page.wait_for_function("document.querySelectorAll('#outcome th')[1].innerText.startsWith('bytes to')")
+    page.wait_for_timeout(500)
+    assert page.locator("#outcome th").nth(1).inner_text().startswith("bytes to")
     assert heads[1] == "accuracy"
     assert {*heads} == {*page.locator("#outcome th[scope=col]").all_inner_texts()}
     assert page.troubles == []

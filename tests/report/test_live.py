@@ -119,3 +119,11 @@ def test_the_page_follows_a_run(address: str, growing: Path, page: Any) -> None:
     # What was chosen stays chosen.
     assert page.input_value("#cost") == "round"
     assert page.troubles == []
+
+
+def test_no_rule_of_axe_is_broken(address: str, page: Any) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page.goto(address)
+    page.wait_for_selector("#labels .main-svg")
+    found = axe.Axe().run(page).response["violations"]
+    assert [(rule["id"], rule["nodes"][0]["html"]) for rule in found] == []

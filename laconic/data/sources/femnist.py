@@ -111,7 +111,7 @@ def _pixels(rows: list[list[float]]) -> Bytes:
 FEMNIST = Source(
     DatasetInfo(
         name="femnist",
-        description="handwritten digits and letters, one client per writer (817851 images); made with LEAF",
+        description="handwritten digits and letters, one client per writer (817,851 images); made with LEAF",
         train_size=None,
         test_size=None,
         shape=(1, 28, 28),
