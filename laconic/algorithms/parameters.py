@@ -86,6 +86,6 @@ class Changes(TypedDict, total=False):
     tracker_rate: float | None
     trainers: Literal["all", "one"]
     warm_start: bool
-    weight: float
+    weight: float | Sequence[float] | str
     weight_decay: float
     window: int

@@ -23,7 +23,7 @@ OTHER_KEYS = {
 }
 """Keys of a record that are not metrics of the task."""
 NESTED = ("streams", "clients")
-"""Keys whose values are tables: traffic by stream, and clients by phase (with `diagnostics`)."""
+"""Keys whose values are tables: traffic by stream, and clients by phase."""
 OF_CLIENTS = ("clients_", "client_", "worst_client_", "personal_", "worst_personal_")
 """Prefixes of metrics that are measured on clients' examples."""
 

@@ -55,6 +55,8 @@ from laconic.run.training import DIVERGENCE_HINT, Diverged, Training, weighting_
 Built = TypeVar("Built", nn.Module, nn.Module | Task)
 Model = str | nn.Module | Task | Callable[[], nn.Module | Task]
 """A model's name, the model itself, or a function that builds it."""
+LISTED = 1000
+"""The largest number of clients of a round whose ids are in its record without diagnostics."""
 
 
 class Simulation(Training):
@@ -162,13 +164,15 @@ class Simulation(Training):
             record |= self.full_gradient.measure(self.server)
         if evaluated and self.client_evaluation is not None:
             record |= self.client_evaluation.measure(self.server)
+        assert self.last_round is not None
+        by_phase = self.last_round.clients_by_phase
+        if self.diagnostics is not None or sum(map(len, by_phase.values())) <= LISTED:
+            record["clients"] = {phase: sorted(clients) for phase, clients in by_phase.items()}
         if self.diagnostics is not None:
-            assert self.last_round is not None
             server = self.server
             context = RoundContext(self.layout, server.randomness, server.round, invited=server.count)
             record |= self.diagnostics.measure(self.last_round.probes, context)
             record |= self._rates(self.last_round.costs)
-            record["clients"] = self.last_round.clients_by_phase
         if self.network is not None:
             record["simulated_seconds"] = self.network.seconds
             record |= {"cut_off": self.network.cut_off} if self.network.cut_off else {}

@@ -12,6 +12,7 @@ import laconic
 from laconic.algorithms.downlinks.broadcast import Broadcast
 from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.algorithms.recipes import make
+from laconic.core.errors import ConfigError
 from laconic.core.randomness import Randomness
 from tests.oracles import compressors, rounds
 from tests.oracles.compressors import Compress
@@ -207,17 +208,31 @@ def test_lazy_with_the_memory_of_what_it_would_have_sent_equals_its_oracle() -> 
     assert difference(algorithm.replace(skip_feedback="used"), oracle) > 1e-4
 
 
+@pytest.mark.parametrize("weight", [0.25, [0.5, 0.05, 0.3, 0.02]], ids=["one", "one for each lag"])
 @pytest.mark.parametrize("smoothness", [None, 0.4])
-def test_lag_equals_its_oracle(smoothness: float | None) -> None:
+def test_lag_equals_its_oracle(smoothness: float | None, weight: float | list[float]) -> None:
     setting = Setting(participants=len(SIZES), local_steps=1)
-    numbers = {"alpha": 0.05, "window": 4, "weight": 0.25, "smoothness": smoothness}
-    oracle = rounds.lag(setting.oracle(), 0.05, 4, 0.25, smoothness)
+    numbers = {"alpha": 0.05, "window": 4, "weight": weight, "smoothness": smoothness}
+    oracle = rounds.lag(setting.oracle(), 0.05, 4, weight, smoothness)
     uplink = laconic.LAG(rule="update" if smoothness is None else "model", **numbers)
     assert difference(laconic.fed_sgd(uplink=uplink), oracle, setting) < 1e-8
     skips = sum(map(len, oracle.skips))
     assert 5 < skips < 0.9 * setting.rounds * len(SIZES)
     assert difference(laconic.fed_sgd(), oracle, setting) > 1e-4
-    assert difference(laconic.fed_sgd(uplink=uplink.replace(window=1)), oracle, setting) > 1e-4
+    other = {"window": 1} if isinstance(weight, float) else {"weight": weight[::-1]}
+    assert difference(laconic.fed_sgd(uplink=uplink.replace(**other)), oracle, setting) > 1e-4
+
+
+def test_the_weights_of_lag_are_a_setting() -> None:
+    uplink = laconic.LAG(window=3, weight="0.4,0.2,0.1")
+    assert uplink == laconic.LAG(window=3, weight=(0.4, 0.2, 0.1)) and uplink.table()["weight"] == "0.4,0.2,0.1"
+    assert laconic.LAG(**{key: value for key, value in uplink.table().items() if key != "name"}) == uplink
+    assert laconic.LAG(weight=1).weight == 1.0
+    with pytest.raises(ConfigError, match=r"uplink\.weight = 0\.4,0\.2: needs as many numbers as uplink\.window = 10"):
+        laconic.LAG(weight=[0.4, 0.2])
+    for wrong in ("1,-2", "often", []):
+        with pytest.raises(ConfigError, match=r"uplink\.weight = .*a list such as 0\.4,0\.2,0\.1"):
+            laconic.LAG(window=2, weight=wrong)
 
 
 def test_fed_laconic_equals_its_oracle() -> None:

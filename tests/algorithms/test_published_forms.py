@@ -116,7 +116,6 @@ def test_the_history_has_the_clients_of_each_role() -> None:
         *("logistic", laconic.data.load("digits", clients=6)),
         participants=3,
         rounds=3,
-        diagnostics=True,
     )
     first, second, third = (record["clients"] for record in result.history)
     assert first.keys() == {"first anchor", "anchor"} and first["first anchor"] == [*range(6)]

@@ -117,20 +117,26 @@ class Lazy(Uplink):
 class LAG(Uplink):
     """FedBNLACA's paper, equations (1) and (2), on updates y instead of gradients; m is the number of all clients.
 
-    (1) ||y - r||^2 <= 1/(alpha^2 m^2) sum_{k=1}^R xi ||theta^{t+1-k} - theta^{t-k}||^2: a skip, r is used again.
+    (1) ||y - r||^2 <= 1/(alpha^2 m^2) sum_{k=1}^R xi_k ||theta^{t+1-k} - theta^{t-k}||^2: a skip, r is used again.
     (2) the same with L^2 ||theta_m - theta^t||^2 on the left, theta_m the model of the last transmission.
     theta are the models that the client got, so `models[round]` must be known: full participation and a dense downlink.
     """
 
     def __init__(
-        self, models: list[Vector], clients: int, alpha: float, window: int, xi: float, smoothness: float | None = None
+        self,
+        models: list[Vector],
+        clients: int,
+        alpha: float,
+        window: int,
+        xi: float | list[float],
+        smoothness: float | None = None,
     ) -> None:
         super().__init__()
         self.models = models
         self.clients = clients
         self.alpha = alpha
         self.window = window
-        self.xi = xi
+        self.xi = xi if isinstance(xi, list) else [xi] * window
         self.smoothness = smoothness
         self.sent_at: PerClient = {}
 
@@ -139,7 +145,7 @@ class LAG(Uplink):
         total = 0.0
         for k in range(1, self.window + 1):
             if round - k >= 0:
-                total = total + self.xi * norm(theta[round + 1 - k] - theta[round - k]) ** 2
+                total = total + self.xi[k - 1] * norm(theta[round + 1 - k] - theta[round - k]) ** 2
         right = total / (self.alpha**2 * self.clients**2)
         if client in self.reference:
             if self.smoothness is None:

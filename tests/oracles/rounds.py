@@ -145,7 +145,9 @@ def fed_nlaca(
     return train(problem, Lazy(inner, threshold, feedback), optimizer or AMS())
 
 
-def lag(problem: Problem, alpha: float, window: int, xi: float, smoothness: float | None = None) -> History:
+def lag(
+    problem: Problem, alpha: float, window: int, xi: float | list[float], smoothness: float | None = None
+) -> History:
     """Local SGD with the rule of LAG (FedBNLACA's paper, equations (1) and (2)), everybody in every round, server SGD."""
     models: list[Vector] = []
 

@@ -241,6 +241,37 @@ def test_float64_trains_in_float64_and_sends_twice_the_bytes() -> None:
     assert 0 < difference < 1e-4
 
 
+@pytest.mark.parametrize("strategy", ["auto", "loop"])
+def test_a_run_in_float64_keeps_what_float32_cannot_represent(strategy: str) -> None:
+    """Inputs 1 + k 2^-30 are all 1 in float32: then the classes look alike, and the weights get no gradient."""
+    generator = np.random.default_rng(0)
+    labels = [generator.permutation(np.arange(8) % 2) for _ in range(3)]
+    clients = [(1 + 2.0**-30 * (2 * y[:, None] - 1 + 0.1 * generator.normal(size=(8, 2))), y) for y in labels]
+
+    def trained(inputs: list[np.ndarray]) -> np.ndarray:
+        module = nn.Linear(2, 2).requires_grad_(True)
+        for parameter in module.parameters():
+            nn.init.zeros_(parameter)
+        algorithm = laconic.fed_avg(local_lr=0.5, local_steps=1, batch_size=8)
+        data = from_arrays([*zip(inputs, labels, strict=True)], classes=2)
+        numerics = Numerics(dtype="float64", strategy=strategy)
+        return vector(laconic.simulate(algorithm, module, data, rounds=5, numerics=numerics)).numpy()
+
+    exact = [inputs for inputs, _ in clients]
+    weights, bias = np.zeros((2, 2)), np.zeros(2)
+    for _ in range(5):  # one step on all examples of each client, and their mean
+        moves = []
+        for x, y in clients:
+            odds = np.exp(x @ weights.T + bias)
+            residual = (odds / odds.sum(1, keepdims=True) - np.eye(2)[y]) / 8
+            moves.append((residual.T @ x, residual.sum(0)))
+        weights = weights - 0.5 * np.mean([move[0] for move in moves], axis=0)
+        bias = bias - 0.5 * np.mean([move[1] for move in moves], axis=0)
+    ours, rounded = trained(exact), trained([x.astype(np.float32).astype(np.float64) for x in exact])
+    np.testing.assert_allclose(ours, np.concatenate([weights.ravel(), bias]), rtol=0, atol=1e-15)
+    assert np.abs(weights).max() > 1e-10 and np.abs(ours - rounded).max() > 1e-10 > np.abs(rounded).max()
+
+
 def test_frozen_parameters_neither_move_nor_travel() -> None:
     module = plain()
     module[0].requires_grad_(False)

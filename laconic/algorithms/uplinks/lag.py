@@ -6,10 +6,11 @@ NeurIPS 2018, as FedBNLACA's paper [B] prints it in equations (1) and (2).
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, PlainValidator
 from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
@@ -20,9 +21,33 @@ from laconic.core.errors import ConfigError
 from laconic.core.part import STATEFUL, State, part
 
 
+class LagWeights(tuple[float, ...]):
+    """One weight for each lag, spelled `0.4,0.2,0.1` in a config."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return ",".join(f"{weight:g}" for weight in self)
+
+
+def parse_weights(value: Any) -> LagWeights:
+    """Read a list of weights, or its spelling.
+
+    >>> print(parse_weights("0.4, 0.2,0.1"))
+    0.4,0.2,0.1
+    """
+    try:
+        weights = LagWeights(float(weight) for weight in (value.split(",") if isinstance(value, str) else value))
+    except (TypeError, ValueError):
+        weights = LagWeights()
+    if not weights or not all(0 <= weight < math.inf for weight in weights):
+        raise ValueError("a number, or a list such as 0.4,0.2,0.1, one for each of `window` steps")
+    return weights
+
+
 @part("uplink", "lag")
 class LAG(SkippingUplink):
-    """An update y is skipped if ||y - r||^2 <= 1 / (alpha N)^2 sum_{k=1..R} weight ||w^{t+1-k} - w^{t-k}||^2 [B, (1)].
+    """An update y is skipped if ||y - r||^2 <= 1 / (alpha N)^2 sum_{k=1..R} xi_k ||w^{t+1-k} - w^{t-k}||^2 [B, (1)].
 
     The rule is for gradients; with one local step, y is the gradient times minus the local rate. alpha is therefore in units
     of that rate, and alpha = 1 is the rule of LAG, whose alpha is the step size. w^t, w^{t-1}, … are the models that the
@@ -33,8 +58,8 @@ class LAG(SkippingUplink):
 
     window: Annotated[int, Field(ge=1)] = 10
     """R, the number of earlier steps of the model."""
-    weight: Annotated[float, Field(ge=0)] = 0.1
-    """xi, the weight of each step."""
+    weight: Annotated[float, Field(ge=0)] | Annotated[LagWeights, PlainValidator(parse_weights)] = 0.1
+    """xi_k, the weight of every step, or a list of `window` weights, that of the last step first."""
     alpha: Annotated[float, Field(gt=0)] = 1.0
     """The step size of LAG's rule, in units of the local learning rate."""
     rule: Literal["update", "model"] = "update"
@@ -47,6 +72,8 @@ class LAG(SkippingUplink):
         super().__post_init__()
         if (self.rule == "model") != (self.smoothness is not None):
             raise ConfigError(f"uplink.rule = '{self.rule}', smoothness = {self.smoothness}: use both, or neither")
+        if isinstance(self.weight, LagWeights) and len(self.weight) != self.window:
+            raise ConfigError(f"uplink.weight = {self.weight}: needs as many numbers as uplink.window = {self.window}")
 
     def encode(self, update: Tensor, state: State, context: RoundContext) -> Encoded:
         assert context.model is not None  # encoding happens on a client
@@ -61,7 +88,9 @@ class LAG(SkippingUplink):
         return Encoded(encoded.body, new, encoded.used, remembered=encoded.remembered, similar=encoded.similar)
 
     def is_similar(self, payload: Payload, state: State, context: RoundContext) -> bool:
-        limit = float(state["steps"].sum()) * self.weight / (self.alpha * context.population) ** 2
+        steps = state["steps"]
+        weight = self.weight if isinstance(self.weight, float) else torch.tensor(self.weight[: len(steps)]).to(steps)
+        limit = float((weight * steps).sum()) / (self.alpha * context.population) ** 2
         if self.smoothness is None:
             return float(_squared(payload.dense() - self.reference(state, context.layout).dense())) <= limit
         assert context.model is not None
