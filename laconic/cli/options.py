@@ -184,9 +184,7 @@ FromRound = Annotated[
 ]
 Json = Annotated[bool, _output("--json", help="Print one JSON object as the last line of stdout.")]
 Report = Annotated[bool, _output("--report/--no-report", help="Write report.html at the end.")]
-_STOPPING_HELP = (
-    "Stop when METRIC has not improved for 5 evaluations; METRIC:patience=8 waits for 8."
-)
+_STOPPING_HELP = "Stop when METRIC has not improved for 5 evaluations; METRIC:patience=8 waits for 8."
 CALLBACKS: dict[str, Any] = {
     "early_stopping": Annotated[str | None, _output("--early-stopping", metavar="METRIC", help=_STOPPING_HELP)],
     "save_best": Annotated[

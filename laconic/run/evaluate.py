@@ -134,7 +134,8 @@ def evaluate_module(
     collected.clear()
     for name, each in metrics.items():
         with _naming(name):
-            values |= _numbers(name, each.compute() if name in by_batch else _of_all(each, whole, device))
+            own = by_batch.get(name)
+            values |= _numbers(name, _of_all(each, whole, device) if own is None else own.compute())
     return values, total_weight / len(examples)
 
 
