@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -16,14 +17,14 @@ from torch.utils.data import Dataset
 from laconic import data as data_sets
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.parameters import Changes
-from laconic.core.errors import ConfigError, Interrupted, unknown_name, warn
+from laconic.core.errors import ConfigError, Interrupted, KindWarning, unknown_name, warn
 from laconic.core.part import SLOTS
 from laconic.core.task import Metric, Task
 from laconic.core.validation import validated
 from laconic.data.arrays import Pair
 from laconic.data.federated import ClientData
 from laconic.gradients.numerics import Numerics
-from laconic.report.comparison import Comparison, Planned, check_directories, check_labels, directory_of, run_all
+from laconic.report.comparison import Comparison, Planned, check_files, check_labels, directory_of, run_all
 from laconic.run.callbacks import Callback, EachRound, ProgressBar
 from laconic.run.config import RunConfig, load_config
 from laconic.run.directory import RunDirectory
@@ -142,7 +143,7 @@ def compare(
     temporary = TemporaryDirectory(prefix="laconic-") if out is None else None
     folder = Path(temporary.name if temporary is not None else os.fspath(out or ""))
     hooks = [*_builtin(progress), *_listed(callbacks)]
-    data = data if isinstance(data, str) else data_sets.as_data(data)
+    data = data if isinstance(data, str) else _as_data(data, model)
     loaded: dict[int, Data] = {}
 
     def build(label: str, seed: int) -> tuple[Simulation, RunConfig]:
@@ -162,7 +163,7 @@ def compare(
         Planned(label, directory_of(folder, label, seed if seed > first else None), partial(start, label, seed))
         for label, seed in runs
     ]
-    check_directories(planned, resume)
+    check_files(planned, resume, hooks)
     networks = []
     for label, seed in runs:
         simulation, _ = build(label, seed)
@@ -211,7 +212,7 @@ def _build(
     objects = metrics if isinstance(metrics, Mapping | Metric) else {}
     recipe, checked = _configured(algorithm, {**keywords, "metrics": None} if objects else keywords)
     given = data if loaded is None else loaded
-    clients = data_sets.load(given, seed=checked.seed) if isinstance(given, str) else data_sets.as_data(given)
+    clients = data_sets.load(given, seed=checked.seed) if isinstance(given, str) else _as_data(given, model)
     simulation = Simulation(recipe, task_of(model, clients, checked.seed).with_metrics(objects), clients, checked)
     names: dict[str, Any] = {
         "algorithm": recipe.name,
@@ -221,6 +222,15 @@ def _build(
         "model": _name(model),
     }
     return simulation, RunConfig(**names)
+
+
+def _as_data(given: Any, model: Model) -> ClientData:
+    """Data in any form. A task's own loss decides what the targets are, whatever kind of task they suggest."""
+    if not isinstance(model, Task) or isinstance(given, ClientData):
+        return data_sets.as_data(given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", KindWarning)
+        return data_sets.as_data(given)
 
 
 def _builtin(progress: bool) -> list[Callback]:

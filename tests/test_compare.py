@@ -86,6 +86,8 @@ def test_a_target_ranks_by_costs() -> None:
     settings = SMALL | {"rounds": 8}
     comparison = laconic.compare(contenders, "logistic", "digits", target=0.3, **settings)
     assert [row[1] for row in comparison.table().rows] == ["small", "dense"]
+    few = laconic.compare(["fed_avg"], "logistic", "digits", target=0.3, **SMALL | {"rounds": 2})
+    assert "a target needs at least 5 evaluations: lower eval_every" in few.table().captions
     for wrong, said in (({"rank_by": "rounds"}, "target"), ({"rank_by": "money"}, "unknown ranking")):
         with pytest.raises(ConfigError, match=said):
             laconic.compare(contenders, "logistic", "digits", **wrong, **SMALL)
@@ -152,6 +154,11 @@ def test_an_interrupted_comparison_continues(tmp_path: Path) -> None:
         (["fed_avg", "fed_avg"], {}, "'fed_avg' is named twice; pass a dict"),
         ([laconic.fed_avg, laconic.fed_avg(local_lr=0.1)], {}, "'fed_avg' is named twice; pass a dict"),
         ([3], {}, "algorithm: a recipe such as laconic.fed_avg, or its name, is needed, not int"),
+        (
+            ["fed_avg", "fed_prox"],
+            {"callbacks": [laconic.SaveBest("loss", "best.safetensors")]},
+            "SaveBest: path = 'best.safetensors': 2 runs would write it; leave path out",
+        ),
         (["fed_avg"], {"target": 95}, "target = 95: a fraction between 0 and 1"),
         # Every run is checked before the first one starts.
         ({"a": "fed_avg", "b": "fed_agv"}, {}, "did you mean 'fed_avg'"),
@@ -165,5 +172,6 @@ def test_what_cannot_be_compared_is_said_before_any_run(algorithms: dict, settin
             started.append(run.label)
 
     with pytest.raises(ConfigError, match=said):
-        laconic.compare(algorithms, "logistic", "digits", callbacks=[Started()], **settings, **SMALL)
+        hooks = [Started(), *settings.pop("callbacks", [])]
+        laconic.compare(algorithms, "logistic", "digits", callbacks=hooks, **settings, **SMALL)
     assert started == []

@@ -67,9 +67,13 @@ def formula(page: Path) -> str:
 
 
 def slots(name: str) -> str:
-    """The four slots and their parameters, as the recipe fills them."""
-    rows = [f"| {slot} | `{part.name}` | {settings(part)} |" for slot, part in RECIPES[name]().parts().items()]
-    return "\n".join(["## The four slots", "", "| slot | part | its settings |", "|---|---|---|", *rows])
+    """The four slots and their parameters, as the recipe fills them, and the weights of clients."""
+    recipe = RECIPES[name]()
+    rows = [f"| {slot} | `{part.name}` | {settings(part)} |" for slot, part in recipe.parts().items()]
+    weights = {"size": "Clients count by their number of examples", "uniform": "All clients count the same"}
+    weighting = f"{weights[recipe.weighting]} (`--weighting {recipe.weighting}`) unless you choose otherwise."
+    head = ["## The four slots", "", "| slot | part | its settings |", "|---|---|---|"]
+    return "\n".join([*head, *rows, "", weighting])
 
 
 def settings(part: Part) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, Unpack
+from typing import Any, Literal, TypeAlias, Unpack, cast
 
 from laconic.algorithms.downlinks.base import Downlink
 from laconic.algorithms.downlinks.dense import DenseDownlink
@@ -54,7 +54,8 @@ class Algorithm:
     weighting: Literal["uniform", "size"] = "uniform"
     """The default weight of a client's update in the mean: equal for all, or its number of examples."""
     replaced: tuple[str, ...] = ()
-    """The slots whose part is of another kind than the recipe's, or has another compressor."""
+    """The slots whose part is of another kind than the recipe's, or has another compressor; and "memory", if the uplink has
+    error feedback and that of the recipe has none, or the other way round."""
 
     def __post_init__(self) -> None:
         for slot, kind in (("method", Method), ("uplink", Uplink), ("optimizer", Optimizer), ("downlink", Downlink)):
@@ -63,13 +64,16 @@ class Algorithm:
 
     @property
     def title(self) -> str:
-        """The name, and the parts and compressors that have replaced the recipe's own.
+        """The name, and the parts, compressors and error feedback that have replaced the recipe's own.
 
         >>> from laconic.algorithms.recipes import fed_avg
         >>> fed_avg(compressor="sign", server_lr=0.5).title
         'fed_avg (uplink compressed sign)'
         """
-        parts = ", ".join(f"{slot} {_described(getattr(self, slot))}" for slot in self.replaced)
+        memory = "with memory" if self.uplink.has_memory else "without memory"
+        parts = ", ".join(
+            memory if slot == "memory" else f"{slot} {_described(getattr(self, slot))}" for slot in self.replaced
+        )
         return f"{self.name} ({parts})" if parts else self.name
 
     def parts(self) -> dict[str, Part]:
@@ -107,8 +111,10 @@ class Algorithm:
             if slot in tables:
                 parts[slot] = _changed(slot, tables[slot], parts)
         new = {slot for slot, old in self.parts().items() if not _alike(old, parts[slot])}
-        changed: dict[str, Any] = dict(parts)
-        return replace(self, **changed, replaced=tuple(slot for slot in SLOTS if slot in {*self.replaced, *new}))
+        changed = replace(self, **cast(dict[str, Any], parts))
+        if self.uplink.parameters().get("memory") is not None and changed.uplink.has_memory != self.uplink.has_memory:
+            new.add("memory")
+        return replace(changed, replaced=tuple(slot for slot in (*SLOTS, "memory") if slot in {*self.replaced, *new}))
 
     def by_slot(self, changes: Mapping[str, Any]) -> dict[str, Part | Table]:
         """The changes by slot: a whole part, or a table of parameters."""

@@ -79,6 +79,7 @@ def _algorithm(chosen: Algorithm) -> list[Table]:
             settings.add_row(
                 key, "not set" if value is None else escape(str(value)), options.get(key, f"--set {key}=…")
             )
+    settings.add_row("weighting", chosen.weighting, "--weighting")
     return [formulas, settings]
 
 

@@ -18,7 +18,7 @@ from laconic.cli.view import LiveView
 from laconic.core.errors import ConfigError, Interrupted
 from laconic.core.user_code import check_trusted, trust
 from laconic.data.federated import ClientData
-from laconic.report.comparison import Comparison, Planned, check_directories, check_labels, directory_of, run_all
+from laconic.report.comparison import Comparison, Planned, check_files, check_labels, directory_of, run_all
 from laconic.report.page import report as write_report
 from laconic.report.tables import new_table, outcome
 from laconic.report.trackers import chosen_callbacks
@@ -125,7 +125,7 @@ def _plan(
             simulation.close()
             check_ranking(rank_by, target, simulation.metric_names())
             target = target and target.checked(simulation.metric_names(), simulation.task.named_metrics())
-    check_directories(planned, resume)
+    check_files(planned, resume, callbacks)
     directory.mkdir(parents=True, exist_ok=True)
     write_atomically(directory / COMPARISON, json.dumps(request).encode())
     return planned

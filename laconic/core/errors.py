@@ -45,13 +45,17 @@ class LaconicWarning(UserWarning):
     """Valid settings or data that are probably not what the user meant. The message is one line."""
 
 
-def warn(message: str) -> None:
-    """Issue a `LaconicWarning` at the line of the user's code that called Laconic. Python shows it once per line."""
+class KindWarning(LaconicWarning):
+    """The kind of task, which the targets suggest, may be the wrong one. A task with its own loss does not depend on it."""
+
+
+def warn(message: str, category: type[LaconicWarning] = LaconicWarning) -> None:
+    """Issue a warning at the line of the user's code that called Laconic. Python shows it once per line."""
     frame, level = sys._getframe(1), 2
     package = __name__.partition(".")[0]
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == package:
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, LaconicWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 class Interrupted(Exception):

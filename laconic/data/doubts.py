@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laconic.core.errors import warn
+from laconic.core.errors import KindWarning, warn
 
 MANY_CLASSES = 50
 RARE = 5
@@ -26,7 +26,7 @@ def doubt_kind(name: str, targets: Tensor, classes: int | None) -> bool:
     """
     doubt = _zeros_and_ones(targets) if classes is None else _rare_classes(targets, classes)
     if doubt:
-        warn(f"{name}: {doubt}")
+        warn(f"{name}: {doubt}", KindWarning)
     return bool(doubt)
 
 

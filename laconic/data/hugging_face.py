@@ -52,8 +52,8 @@ def from_hugging_face(
         client: The column that names each example's client. Default: "client" or "client_id", if there is one.
         clients: The number of clients, if the data does not name them. Default: 100.
         partition: How examples are divided, if the data does not name clients. Default: iid.
-        test: The test set. Default: the split "test" or "validation".
-        kind: As for `from_arrays`.
+        test: The test set. Default: the split "test", or "validation" if there is none or all of its labels are -1.
+        kind: As for `from_arrays`; next_token for tokens without labels, or with labels that equal them.
         classes: The number of classes. Default: that of the target's `ClassLabel`, or found in the data.
         name: The name of the data in tables and reports.
         normalize: As for `from_arrays`. Images are scaled to -1..1 by default.

@@ -17,6 +17,7 @@ from laconic.core.errors import ConfigError, unknown_name
 from laconic.data.tables import data_frame
 from laconic.report.page import report
 from laconic.report.tables import OutcomeTable, outcome, ranked
+from laconic.run.callbacks import Callback, SaveBest
 from laconic.run.directory import RunDirectory
 from laconic.run.driver import Finished
 from laconic.run.target import Target
@@ -39,8 +40,14 @@ def directory_of(folder: Path, label: str, seed: int | None = None) -> Path:
     return folder / (name if seed is None else f"{name}-seed-{seed}")
 
 
-def check_directories(planned: Sequence[Planned], resume: bool) -> None:
-    """Refuse a run whose directory is that of another run, or exists already."""
+def check_files(planned: Sequence[Planned], resume: bool, callbacks: Sequence[Callback]) -> None:
+    """Refuse a run whose directory is that of another run, or exists already, and a callback's file for several runs."""
+    for callback in callbacks:
+        if isinstance(callback, SaveBest) and callback.given_path is not None and len(planned) > 1:
+            raise ConfigError(
+                f"SaveBest: path = '{callback.given_path}': {len(planned)} runs would write it; leave path out, and each "
+                "run's model is best.safetensors in its directory (out=…)"
+            )
     first: dict[Path, Planned] = {}
     for plan in planned:
         other = first.setdefault(plan.directory, plan)

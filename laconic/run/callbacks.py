@@ -270,14 +270,14 @@ class SaveBest(BestSoFar):
         mode: Literal["max", "min"] | None = None,
     ) -> None:
         super().__init__(metric, mode)
-        self._given = None if path is None else Path(path)
-        self.path: Path | None = self._given
+        self.given_path = None if path is None else Path(path)
+        self.path: Path | None = self.given_path
         """The file of the current or last run."""
 
     def on_run_start(self, run: Run) -> None:
-        if self._given is None and run.directory is None:
+        if self.given_path is None and run.directory is None:
             raise ConfigError("SaveBest: pass a path to it, or a directory to the run, as in out='runs/mine'")
-        self.path = self._given or (run.directory or Path()) / "best.safetensors"
+        self.path = self.given_path or (run.directory or Path()) / "best.safetensors"
         super().on_run_start(run)
         if not self.path.exists():
             # The model of an earlier round is gone: the best of the rounds to come counts.

@@ -57,6 +57,7 @@ class Finished:
             "simulated_seconds": self.simulated_seconds,
             **dict.fromkeys(TROUBLES, 0),
             **troubles(result.history),
+            "collapse_reason": result.collapsed,
             "epsilon": result.history[-1].get("epsilon"),
             "model_sha256": result.model_sha256,
             "run_dir": str(self.directory),

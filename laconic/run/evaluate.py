@@ -121,9 +121,9 @@ def evaluate_module(
         for name, value in measured.means.items():
             sums[name] += float(value) * measured.weight
         if measured.outputs is not None:
-            for name, metric in by_batch.items():
+            for name, streamed in by_batch.items():
                 with _naming(name):
-                    metric.update(*measured.outputs)
+                    streamed.update(*measured.outputs)
             if len(by_batch) < len(metrics):
                 outputs, targets = measured.outputs
                 collected.append((outputs.cpu(), targets.cpu()))
@@ -132,10 +132,9 @@ def evaluate_module(
     values = {name: total / total_weight for name, total in sums.items()}
     whole = [torch.cat(parts) for parts in zip(*collected, strict=True)]
     collected.clear()
-    for name, each in metrics.items():
+    for name, metric in metrics.items():
         with _naming(name):
-            own = by_batch.get(name)
-            values |= _numbers(name, _of_all(each, whole, device) if own is None else own.compute())
+            values |= _numbers(name, by_batch[name].compute() if name in by_batch else _of_all(metric, whole, device))
     return values, total_weight / len(examples)
 
 
@@ -151,6 +150,8 @@ def try_metrics(task: Task, batch: Batch) -> set[str]:
         names = {*task.measure(module, batch)}
         outputs = task.outputs(module, batch) if task.metrics else ()
     shapes = " and ".join(str(tuple(tensor.shape)) for tensor in outputs)
+    if outputs and outputs[0].shape == (*outputs[1].shape, 1):
+        shapes += " (squeeze the model's outputs, as in squeeze(-1), or pass predict= to the Task)"
     for name, metric in task.named_metrics().items():
         if not isinstance(metric, Metric):
             names.add(name)

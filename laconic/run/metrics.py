@@ -113,6 +113,12 @@ def _multiclass(name: str, torchmetrics: Any, classes: int | None, **options: An
     return OfProbabilities(getattr(torchmetrics.classification, f"Multiclass{name}")(num_classes=classes, **options))
 
 
+def _top5(torchmetrics: Any, classes: int | None) -> Metric:
+    if classes is not None and classes < 5:
+        raise ConfigError(f"metrics: 'top5_accuracy' needs at least 5 classes; the data has {classes}")
+    return _multiclass("Accuracy", torchmetrics, classes, average="micro", top_k=5)
+
+
 def _plain(name: str, torchmetrics: Any, classes: int | None, **options: Any) -> Metric:
     metric: Metric = getattr(torchmetrics, name)(**options)
     return metric
@@ -123,7 +129,7 @@ _CLASSIFICATION: dict[str, Make] = {
     "precision": partial(_multiclass, "Precision", average="macro"),
     "recall": partial(_multiclass, "Recall", average="macro"),
     "balanced_accuracy": lambda torchmetrics, classes: ClassAccuracy(balanced=True),
-    "top5_accuracy": partial(_multiclass, "Accuracy", average="micro", top_k=5),
+    "top5_accuracy": _top5,
     "auroc": lambda torchmetrics, classes: auroc,
     "average_precision": lambda torchmetrics, classes: average_precision,
     "matthews": partial(_multiclass, "MatthewsCorrCoef"),

@@ -15,7 +15,8 @@ WINDOW = 5
 COSTS = {"bytes": "bytes", "time": "simulated_seconds", "rounds": "rounds"}
 """The costs that runs can be ranked by, and the name of the cost in `Reached`."""
 _LOWER_IS_BETTER = re.compile(
-    "loss|error|rmse|mse|mae|perplexity|nll|brier|hamming|distance|divergence|objective|gradient_norm|spread",
+    "loss|error|rmse|mse|mae|perplexity|nll|brier|hamming|distance|divergence|objective|gradient_norm|spread"
+    r"|(?<![a-z])err(?![a-z])",
     re.IGNORECASE,
 )
 

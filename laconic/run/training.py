@@ -77,6 +77,11 @@ class Result:
         """The loss of the last evaluation."""
         return self.metrics.get("loss")
 
+    @property
+    def collapsed(self) -> str | None:
+        """Why the run collapsed, and in which round; None if it did not."""
+        return next((record["collapsed"] for record in self.history if "collapsed" in record), None)
+
     def predict(self, inputs: Array | Mapping[str, Array]) -> Tensor:
         """The trained model's outputs for an array of inputs, one row per example: logits, or predicted values.
 
@@ -119,7 +124,9 @@ class Result:
         costs = self.ledger.totals()
         metrics = " ".join(f"{name}={value:.4f}" for name, value in self.metrics.items())
         traffic = f"up={costs['bytes_up']:,}B down={costs['bytes_down']:,}B"
-        return f"<{self.algorithm.title}: {counted(len(self.history), 'round')}, {metrics}, {traffic}, {self.seconds:.1f} s>"
+        rounds = counted(len(self.history), "round")
+        collapsed = f"; {self.collapsed}" if self.collapsed else ""
+        return f"<{self.algorithm.title}: {rounds}, {metrics}, {traffic}, {self.seconds:.1f} s{collapsed}>"
 
 
 class Training:

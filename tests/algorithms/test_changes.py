@@ -262,6 +262,9 @@ def test_a_name_stays_only_while_the_parts_are_its_own() -> None:
         "fed_avg (uplink compressed sign, optimizer ams, downlink broadcast sign)"
     )
     assert laconic.fed_cams(compressor=laconic.fed_cams().uplink.compressor).title == "fed_cams"
+    assert laconic.fed_cams(memory=False).title == "fed_cams (without memory)"
+    assert laconic.fed_cams(memory=True).title == "fed_cams"
+    assert laconic.fed_cams(uplink="dense").title == "fed_cams (uplink dense, without memory)"
 
 
 def test_a_compressor_of_ones_own_is_in_the_labels_of_a_comparison() -> None:

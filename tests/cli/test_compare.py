@@ -222,6 +222,7 @@ def test_one_algorithm_is_shown_in_detail(forked) -> None:
         "uplink.memory True --memory",
         "optimizer.server_lr 0.5 --server-lr",
         "optimizer.beta2 0.99 --set optimizer.beta2=…",
+        "weighting uniform --weighting",
     ):
         assert text in shown, shown
     wrong = forked("algorithms", "fed_cas")

@@ -223,7 +223,7 @@ def test_a_collapse_is_shown_once_and_counted(laconic) -> None:
     collapsing = ("--set", "method.local_schedule=step:10:300", "--local-lr", 0.1, "--rounds", 20, "--eval-every", 1)
     outcome = laconic("run", "--model", "mlp:16", "--participants", 5, *collapsing, "--json")
     assert outcome.stderr.count("collapsed in round 1") == 1
-    assert outcome.json()["collapsed"] == 1
+    assert outcome.json()["collapsed"] == 1 and outcome.json()["collapse_reason"].startswith("collapsed in round ")
 
 
 def test_callbacks_are_options(forked, small, tmp_path: Path) -> None:

@@ -17,13 +17,14 @@ def test_a_collapse_is_said_once_and_stays_in_the_records() -> None:
     assert len(warned) == 1
     (record,) = [record for record in result.history if "collapsed" in record]
     assert record["round"] > 10
-    assert str(warned[0].message) == record["collapsed"]
+    assert str(warned[0].message) == record["collapsed"] == result.collapsed
+    assert repr(result).endswith(f"{result.collapsed}>")
 
 
 def test_a_run_that_learns_says_nothing(recwarn: pytest.WarningsRecorder) -> None:
     result = laconic.simulate("fed_avg", "mlp:16", "digits", rounds=30, participants=5, eval_every=1, local_lr=0.1)
     assert not any("collapsed" in record for record in result.history)
-    assert not recwarn.list
+    assert not recwarn.list and result.collapsed is None
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,10 @@ def test_objects_and_functions_are_metrics_of_a_task() -> None:
     assert "recall" in together.metrics
 
 
+def binary(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+    return nn.functional.binary_cross_entropy_with_logits(module(batch[0]).flatten(), batch[1])
+
+
 class Shifted(nn.Module):
     """Returns its inputs."""
 
@@ -179,9 +183,6 @@ def test_objects_see_all_outputs_at_once() -> None:
     labels = (random.uniform(size=2000) < 1 / (1 + np.exp(-3 * logits[:, 0]))).astype("float32")
     chosen = random.permutation(2000)[:100]
     arrays = {"clients": [(logits[chosen], labels[chosen])], "test": (logits, labels)}
-
-    def binary(module: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        return nn.functional.binary_cross_entropy_with_logits(module(batch[0]), batch[1])
 
     metrics = {"auroc": BinaryAUROC(), "f1": BinaryF1Score(), "accuracy": BinaryAccuracy()}
     task = laconic.Task(Shifted(), binary, metrics=metrics)
@@ -240,6 +241,17 @@ def test_a_metric_that_does_not_fit_is_named_before_the_first_round() -> None:
     assert not started
 
 
+def test_outputs_with_a_dimension_too_many_say_what_to_do() -> None:
+    task = laconic.Task(nn.Linear(4, 1), binary, metrics={"f1": BinaryF1Score()})
+    arrays = np.zeros((3, 4), "float32"), np.array([0.0, 1.0, 1.0], "float32")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the loss says what the targets are: no doubt about the kind
+        with pytest.raises(
+            ConfigError, match=r"shapes \(2, 1\) and \(2,\) \(squeeze .*squeeze\(-1\), or pass predict="
+        ):
+            laconic.simulate("fed_avg", task, {"clients": [arrays], "test": arrays}, rounds=1)
+
+
 def test_a_function_that_fails_is_named() -> None:
     def mine(outputs: Tensor, targets: Tensor) -> float:
         raise ValueError("no such thing")
@@ -271,6 +283,8 @@ def test_misuse_is_explained() -> None:
     federated = data(ordered=False)
     with pytest.raises(ConfigError, match="unknown metric 'recal': did you mean 'recall'"):
         laconic.simulate("fed_avg", "mlp", federated, metrics="recal")
+    with pytest.raises(ConfigError, match="metrics: 'top5_accuracy' needs at least 5 classes; the data has 3"):
+        laconic.simulate("fed_avg", "mlp", federated, metrics="top5_accuracy")
     with pytest.raises(ConfigError, match="means="):
         laconic.Task(nn.Linear(4, CLASSES), loss, lambda module, batch: {"loss": loss(module, batch)})  # type: ignore[arg-type]
     task = laconic.Task(nn.Linear(4, CLASSES), loss, metrics={"round": MulticlassF1Score(CLASSES)})

@@ -54,6 +54,7 @@ def test_a_metric_object_says_which_value_is_better_and_else_its_name():
     assert lower_is_better("worst_client_share", metrics) and lower_is_better("share_3", metrics)
     assert not lower_is_better("score", metrics) and lower_is_better("client_score_spread", metrics)
     assert lower_is_better("val_loss", metrics) and not lower_is_better("accuracy", metrics)
+    assert lower_is_better("err") and lower_is_better("worst_client_err_2") and not lower_is_better("interrater")
     torchmetrics = pytest.importorskip("torchmetrics", reason="the extra `metrics` is not installed")
     kinds = torchmetrics.classification
     hamming, f1 = kinds.MulticlassHammingDistance(3), kinds.MulticlassF1Score(3)
