@@ -71,6 +71,7 @@ class Form:
         if isinstance(given, ClientData):
             if given.test is None:
                 raise DataError("data: it has no test examples; pass a pair (inputs, targets)")
+            self._check_names(given)
             return given.test
         if is_pair(given):
             given = (self._selected(given[0]), given[1])
@@ -87,6 +88,20 @@ class Form:
         data = pooled([(inputs, targets)], None, self.kind, self.classes, "data", **options)
         self._check_shape(data.examples.inputs)
         return replace(data.examples, inputs=self._like_training("data", data.examples.inputs))
+
+    def _check_names(self, data: ClientData) -> None:
+        """Refuse data with other names, or with names in another order: its numbers mean something else."""
+        other = Form.of(data)
+        for what, found, wanted in (
+            ("classes", other.labels, self.labels),
+            ("columns", other.columns, self.columns),
+            ("inputs", other.input_names, self.input_names),
+        ):
+            if found and wanted and tuple(found) != tuple(wanted):
+                names = [", ".join(map(str, part)) for part in (found, wanted)]
+                raise DataError(
+                    f"data: its {what} are {names[0]}, but the model was trained on {names[1]}, in this order"
+                )
 
     def _in_order(self, given: Any) -> list[Any]:
         """The inputs in the order of a batch."""

@@ -307,7 +307,8 @@ def test_a_folder_of_validation_is_used_only_without_a_test_and_names_have_any_c
 
 def test_a_class_may_be_named_test(tmp_path):
     folders(tmp_path, "control test")
-    assert from_images(tmp_path, clients=2).labels == ("control", "test")
+    data = from_images(tmp_path, clients=2)
+    assert data.labels == ("control", "test") and {*data.targets()} == {0, 1}
 
 
 def test_a_class_without_images_that_can_be_read_is_named(tmp_path):

@@ -166,6 +166,10 @@ def test_columns_and_classes_of_data_sets_go_by_name():
     with pytest.raises(DataError, match="data: class 'elk' is not among those of training"):
         wanted.evaluate(rows(["cat", "dog", "elk"]))
     with pytest.raises(
+        DataError, match="data: its classes are emu, dog, cat, but the model was trained on cat, dog, emu"
+    ):
+        wanted.evaluate(from_hugging_face(hub.DatasetDict(train=other, test=other)))
+    with pytest.raises(
         DataError, match="client 1: the input columns are a, b, but those of the first client are a, b, c"
     ):
         from_datasets([data, rows(ANIMALS, columns="ab")])
