@@ -19,7 +19,7 @@ from laconic.core.counts import counted
 from laconic.core.errors import ConfigError, Interrupted
 from laconic.report.tables import new_table
 from laconic.report.units import duration
-from laconic.reproduce.catalog import REPRODUCTIONS, find
+from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS, find
 from laconic.reproduce.document import draw_figures, load, render, save
 from laconic.reproduce.progress import PAGE
 from laconic.reproduce.queue import Queue, lower_priority
@@ -143,16 +143,11 @@ def _show(study: Study, data: Data, docs: Path) -> None:
 
 def _list() -> object:
     table = new_table("name", "what", "the short form runs")
-    earlier = ""
-    for name, reproduction in REPRODUCTIONS.items():
-        paper = reproduction.paper.partition(". ")[0].partition("; ")[0]
-        if paper != earlier:
-            title, _, authors = paper.rstrip(")").partition(" (")
-            if earlier:
-                table.add_row()
-            table.add_row(f"[bold]{escape(title)}[/]", f"[bold]{escape(authors)}[/]")
-        earlier = paper
-        table.add_row(name, reproduction.what, _shortened([*reproduction.studies.values()]))
+    for paper, reproductions in PAPERS.items():
+        table.add_row(f"[bold]{escape(paper)}[/]")
+        for name, reproduction in reproductions.items():
+            table.add_row(name, reproduction.what, _shortened([*reproduction.studies.values()]))
+        table.add_row()
     table.caption_justify = "left"
     table.caption = "The short form, the default, takes minutes to an hour. --full runs everything, with all seeds."
     return table

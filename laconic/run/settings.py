@@ -58,8 +58,8 @@ class Settings(BaseModel):
     sampling: AnySampling = "uniform"
     """How participants are drawn: uniform, weighted by size, poisson (each independently), or probabilities 0.1,0.5,…"""
     weighting: Weighting | None = None
-    """Weight of an update in the mean: equal (uniform), or the client's size (size). Default: as in the paper; uniform if
-    sampling is weighted or has different probabilities, which already let some clients count more."""
+    """Weight of an update in the mean: equal (uniform), or the client's size (size). Default: the paper's; uniform with
+    weighted sampling."""
     buffers: Literal["mean", "frozen"] = "mean"
     """Batch-norm statistics: sent with every update and averaged (mean), or kept at their initial values (frozen)."""
     diagnostics: bool = False

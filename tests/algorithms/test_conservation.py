@@ -251,7 +251,7 @@ class World:
         try:
             context = RoundContext(LAYOUT, RANDOMNESS, packet.round, reply.client, CLIENTS, CLIENTS)
             bodies, _ = self.algorithm.uplink.receive(packet.body, packet.flags, peer, context)
-            payload = CodedVector(bodies, MODEL, LAYOUT).decode()
+            payload = CodedVector(bodies, MODEL, LAYOUT).payload
         except laconic.PacketError:
             return None
         used = payload.dense()

@@ -132,7 +132,7 @@ def test_a_threshold_that_all_are_under_makes_every_later_update_a_skip(trained)
 
 def test_a_threshold_of_the_downlink_makes_the_server_skip(trained) -> None:
     options = ("--set", "downlink.threshold=1e9", "--diagnostics")
-    _, kept, records = trained("fed_baca", *options)
+    _, kept, records = trained("fed_bnlaca", *options)
     assert kept["downlink"]["threshold"] == 1e9
     assert [record["skip_rate_down"] for record in records] == [1.0, 1.0, 1.0]
 
