@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -143,9 +144,11 @@ def _show(study: Study, data: Data, docs: Path) -> None:
 
 def _list() -> object:
     table = new_table("name", "what", "the short form runs")
-    for paper, reproductions in PAPERS.items():
+    papers = {name: paper for paper, names in PAPERS.items() for name in names}
+    for paper, names in groupby(REPRODUCTIONS, lambda name: papers.get(name, "Laconic")):
         table.add_row(f"[bold]{escape(paper)}[/]")
-        for name, reproduction in reproductions.items():
+        for name in names:
+            reproduction = REPRODUCTIONS[name]
             table.add_row(name, reproduction.what, _shortened([*reproduction.studies.values()]))
         table.add_row()
     table.caption_justify = "left"
