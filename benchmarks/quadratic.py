@@ -90,7 +90,7 @@ def cases() -> dict[str, Case]:
         "fed_amd, n = 2": Case(laconic.fed_amd(**anchors), 2, 600),
         "fed_comgate, top_k 0.1 with memory, n = 2": Case(laconic.fed_comgate(uplink=memory, **careful), 2, 2800),
         "scaffnew, random_k 1/4 without memory, n = N": Case(
-            laconic.scaffnew(compressor="random_k:1/4", memory=False, **steps), CLIENTS, 600
+            laconic.scaffnew(compressor="random_k:1/4", memory=False, **steps), CLIENTS, 300
         ),
         "scaffold, differences by top_k 0.1, n = 2": Case(laconic.scaffold(uplink=plain, **steps), 2, 800),
         "fed_amd, differences by top_k 0.1, n = 2": Case(laconic.fed_amd(uplink=plain, **anchors), 2, 1800),

@@ -146,7 +146,7 @@ def outcome(
     groups, failures = ranked(runs, by), failed or {}
     states = [*map(_state, groups), *map(_failure, failures.values())]
     labels = [*(group[0].label for group in groups), *failures]
-    optional = ("gradients", *reversed(_other_metrics(runs)), *SPARE)
+    optional = ("gradients", "seconds", "loss", *reversed(_other_metrics(runs)), *SPARE)
     ranking = {by, "" if target is None else target.metric}
     for name in optional:
         if _width(columns, groups, labels, states) > width and name not in ranking:

@@ -21,7 +21,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("faults", [(), FAULTS], ids=["quiet", "faults"])
+@pytest.mark.parametrize(
+    "faults", [pytest.param((), marks=pytest.mark.long, id="quiet"), pytest.param(FAULTS, id="faults")]
+)
 @pytest.mark.parametrize("algorithm", CASES.values(), ids=CASES)
 def test_a_run_that_is_given_its_rounds_in_parts_is_the_same_run(
     forked, small, tmp_path: Path, algorithm: tuple[str, ...], faults: tuple[str, ...]

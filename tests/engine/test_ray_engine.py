@@ -27,7 +27,9 @@ NAMES = [pytest.param(name, marks=[] if name in FIRST else [pytest.mark.long]) f
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("faults", [{}, FAULTS], ids=["in order", "with faults"])
+@pytest.mark.parametrize(
+    "faults", [pytest.param({}, marks=pytest.mark.long, id="in order"), pytest.param(FAULTS, id="with faults")]
+)
 def test_the_same_bits_as_inline(name: str, faults: dict) -> None:
     settings = {"faults": faults, "network": {"bandwidth_up": "lognormal:300B,2", "deadline": 0.5}}
     inline = result_of(simulation(ALGORITHMS[name], **settings))

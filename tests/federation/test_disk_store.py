@@ -118,7 +118,7 @@ def live_through(history: list[tuple], database: Database, die: Callable[[], Non
     database.close()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(ACTIONS, max_size=40), st.sampled_from([0, 1500, 10**6]))
 def test_a_store_on_disk_is_the_store_in_memory_over_any_history(history: list[tuple], cache: int) -> None:
     database = Database(cache)
