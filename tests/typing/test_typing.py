@@ -6,7 +6,6 @@ import dataclasses
 import re
 from pathlib import Path
 
-import pytest
 from mypy import api
 
 from laconic.algorithms.parameters import Changes
@@ -23,9 +22,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
-@pytest.fixture(scope="module")
-def complaints() -> dict[str, set[int]]:
-    """The lines of both files that mypy reports."""
+def test_mypy_accepts_correct_calls_and_reports_every_wrong_line() -> None:
+    """One test: two processes of mypy cannot share the cache at the same time."""
     files = [str(HERE / name) for name in ("correct_calls.py", "wrong_calls.py")]
     # With the settings and the cache of `make check`, which has just read the package.
     options = [
@@ -40,20 +38,10 @@ def complaints() -> dict[str, set[int]]:
     found: dict[str, set[int]] = {"correct_calls.py": set(), "wrong_calls.py": set()}
     for name, line in re.findall(r"(\w+_calls\.py):(\d+): error", output):
         found[name].add(int(line))
-    return found
-
-
-@pytest.mark.xdist_group("mypy")
-def test_mypy_accepts_correct_calls(complaints: dict[str, set[int]]) -> None:
-    assert complaints["correct_calls.py"] == set()
-
-
-@pytest.mark.xdist_group("mypy")
-def test_mypy_reports_every_wrong_line(complaints: dict[str, set[int]]) -> None:
     lines = (HERE / "wrong_calls.py").read_text().splitlines()
     calls = {number for number, line in enumerate(lines, 1) if line.startswith(("    laconic.", "    server_app("))}
     assert len(calls) > 10
-    assert complaints["wrong_calls.py"] == calls
+    assert found == {"correct_calls.py": set(), "wrong_calls.py": calls}
 
 
 def test_the_keywords_of_recipes_are_the_parameters_of_all_parts() -> None:
