@@ -1,5 +1,6 @@
 from . import compression as compression, data as data, flower as flower, models as models
 from .algorithms.algorithm import Algorithm as Algorithm
+from .algorithms.context import RoundContext as RoundContext
 from .algorithms.downlinks.dense import DenseDownlink as DenseDownlink
 from .algorithms.downlinks.base import Downlink as Downlink
 from .algorithms.downlinks.broadcast import Broadcast as Broadcast
@@ -30,6 +31,7 @@ from .algorithms.methods.gradient_tracking import GradientTracking as GradientTr
 from .algorithms.methods.local_sgd import LocalSGD as LocalSGD
 from .algorithms.methods.minibatch_sgd import MinibatchSGD as MinibatchSGD
 from .algorithms.methods.own_training import OwnTraining as OwnTraining
+from .algorithms.methods.received import Received as Received
 from .algorithms.methods.recursive_gradient import BVRLSGD as BVRLSGD, MARINA as MARINA, FedPAGE as FedPAGE
 from .algorithms.methods.shared_state import SharedState as SharedState
 from .algorithms.optimizers.adaptive import (
@@ -90,7 +92,7 @@ from .algorithms.recipes import (
 )
 from .algorithms.uplinks.compressed import Compressed as Compressed
 from .algorithms.uplinks.dense import DenseUplink as DenseUplink
-from .algorithms.uplinks.base import Uplink as Uplink
+from .algorithms.uplinks.base import Encoded as Encoded, Uplink as Uplink
 from .algorithms.uplinks.lag import LAG as LAG
 from .algorithms.uplinks.lazy import Accelerated as Accelerated, Lazy as Lazy
 from .algorithms.uplinks.shifted import Shifted as Shifted
@@ -141,6 +143,7 @@ from .run.callbacks import (
     Callback as Callback,
     EarlyStopping as EarlyStopping,
     ProgressBar as ProgressBar,
+    Run as Run,
     SaveBest as SaveBest,
 )
 from .run.directory import load_model as load_model

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from laconic import data as data_sets
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.parameters import Changes
+from laconic.algorithms.precedence import without_own
 from laconic.core.errors import ConfigError, Interrupted, KindWarning, unknown_name, warn
 from laconic.core.part import SLOTS
 from laconic.core.task import Metric, Task
@@ -66,8 +67,8 @@ def simulate(
         algorithm: An `Algorithm`, a recipe such as `laconic.fed_avg`, or a label such as "fed_cams:compressor=sign".
         model: A `Task`, a module, a name, or a function that builds a module or a task. With a function, the initial weights
             depend on the seed.
-        data: A data set's name, or clients: a `ClientData`, or a list with one pair of arrays (inputs, targets) or one data
-            set of torch or Hugging Face per client; or a `DatasetDict`, or partitions of Flower Datasets.
+        data: A data set's name, a `ClientData`, a `DatasetDict`, partitions of Flower Datasets, or a list with one
+            entry per client: a pair of arrays (inputs, targets), or a data set of torch or Hugging Face.
         callbacks: Objects that are notified of the run's progress and may stop it. See `Callback`.
         progress: Whether to show a progress bar, in a terminal or a notebook.
         on_round: A function that is called with the record of each round.
@@ -78,7 +79,7 @@ def simulate(
             again; only the number of rounds and settings of speed may differ. The result equals that of an uninterrupted
             run, bit for bit.
         settings: Fields of `Settings`, such as rounds, participants, seed and eval_every, and parameters of the algorithm,
-            such as local_lr.
+            such as local_lr. What the algorithm sets itself, to another value than its recipe, takes precedence.
 
     >>> import laconic
     >>> result = laconic.simulate("fed_avg", "logistic", "digits", rounds=3, participants=5)
@@ -257,7 +258,7 @@ def _run(
         if directory is not None and resume and directory.exists():
             # "auto" numerics depend on the model. The checkpoint has fingerprints of both.
             wanted = config.resolved(simulation).model_dump(exclude={"numerics"})
-            check_same(wanted, directory.stored_config(), directory.path)
+            check_same(f"the run in '{directory.path}'", wanted, directory.stored_config().model_dump())
     except BaseException:
         simulation.close()
         raise
@@ -287,7 +288,10 @@ _ELSEWHERE = {
 
 
 def _configured(algorithm: Recipe, keywords: Mapping[str, Any]) -> tuple[Algorithm, Settings]:
-    """The algorithm with the parameters among the keywords, and the settings. A label takes precedence over keywords."""
+    """The algorithm with the parameters among the keywords, and the settings.
+
+    A label, and what an algorithm sets, take precedence over keywords.
+    """
     settings = {key: value for key, value in keywords.items() if key in Settings.model_fields}
     changes = {key: value for key, value in keywords.items() if key not in Settings.model_fields}
     if isinstance(algorithm, str):
@@ -301,7 +305,7 @@ def _configured(algorithm: Recipe, keywords: Mapping[str, Any]) -> tuple[Algorit
                 raise ConfigError(f"{key}: {_ELSEWHERE[key]}")
             parameters = {name for part in recipe.parts().values() for name in part.parameters()}
             raise unknown_name("setting", key, [*Settings.model_fields, *parameters])
-    return recipe.replace(**cast(Changes, changes)), checked
+    return recipe.replace(**cast(Changes, without_own(recipe, changes))), checked
 
 
 def _labeled(label: str, settings: Mapping[str, Any]) -> tuple[Algorithm, Settings]:

@@ -35,6 +35,40 @@ def test_runs_equal_those_of_simulate_and_the_best_comes_first() -> None:
         comparison["fsat"]
 
 
+def test_what_an_algorithm_sets_takes_precedence_over_keywords() -> None:
+    def used(algorithms: dict, key: str, slot: str = "method", **settings) -> list:
+        comparison = laconic.compare(algorithms, nn.Linear(4, 2), clients(), **settings, **SMALL | {"rounds": 1})
+        return [getattr(getattr(comparison[label].algorithm, slot), key) for label in algorithms]
+
+    rates = {"slow": laconic.fed_avg(local_lr=0.01), "fast": laconic.fed_avg(local_lr=0.5), "default": laconic.fed_avg}
+    assert used(rates, "local_lr", local_lr=0.1) == [0.01, 0.5, 0.1]
+    assert used(rates, "local_lr", method={"local_lr": 0.1}) == [0.01, 0.5, 0.1]
+    labels = {label: label for label in ("fed_avg:local_lr=0.5", "fed_avg:method.local_lr=0.5", "fed_avg")}
+    assert used(labels, "local_lr", local_lr=0.1) == [0.5, 0.5, 0.1]
+    optimizers = {"sgd": laconic.fed_avg, "adamw": laconic.fed_avg(local_lr=0.001, local_optimizer="adamw")}
+    assert list(map(str, used(optimizers, "local_optimizer", local_optimizer="momentum"))) == ["momentum", "adamw"]
+
+
+def test_precedence_of_parts_and_of_parameters_that_follow_from_others() -> None:
+    def made(algorithm, **settings) -> laconic.Algorithm:
+        return laconic.simulate(algorithm, nn.Linear(4, 2), clients(), **settings, **SMALL | {"rounds": 1}).algorithm
+
+    signs = laconic.fed_avg(compressor="sign")
+    assert str(made(signs, compressor="top_k:1/4").uplink.compressor) == "sign"
+    assert not made(signs, memory=False).uplink.has_memory, "memory follows from the compressor; nobody set it"
+    assert made(laconic.fed_avg(optimizer="ams"), optimizer="adam").optimizer.name == "ams"
+    assert made(laconic.fed_avg(optimizer="ams"), server_lr=0.3).optimizer.server_lr == 0.3
+    own = laconic.Algorithm(laconic.fed_avg().method.replace(local_lr=0.5))
+    assert made(own, local_lr=0.1, local_steps=2).method.local_lr == 0.5
+    assert made(own, optimizer="ams").optimizer.name == "ams", "nobody has filled this slot"
+    assert made(own, optimizer={"name": "ams", "server_lr": 0.01}).optimizer.server_lr == 0.01
+    assert not made(own, uplink="compressed", compressor="sign").uplink.has_memory
+    assert (
+        made(laconic.Algorithm(own.method, optimizer=laconic.SGD(server_lr=0.5)), server_lr=0.1).optimizer.server_lr
+        == 0.5
+    )
+
+
 def test_the_table_is_shown_in_terminals_and_notebooks_and_says_what_diverged() -> None:
     net = nn.Linear(4, 2)
     before = net.weight.clone()

@@ -70,9 +70,9 @@ def slots(name: str) -> str:
     """The four slots and their parameters, as the recipe fills them, and the weights of clients."""
     recipe = RECIPES[name]()
     rows = [f"| {slot} | `{part.name}` | {settings(part)} |" for slot, part in recipe.parts().items()]
-    weights = {"size": "Clients count by their number of examples", "uniform": "All clients count the same"}
-    weighting = f"{weights[recipe.weighting]} (`--weighting {recipe.weighting}`) unless you choose otherwise."
-    head = ["## The four slots", "", "| slot | part | its settings |", "|---|---|---|"]
+    weights = {"size": "Clients are weighted by number of examples", "uniform": "All clients have the same weight"}
+    weighting = f"{weights[recipe.weighting]} by default (`--weighting {recipe.weighting}`)."
+    head = ["## The four slots", "", "| slot | part | settings |", "|---|---|---|"]
     return "\n".join([*head, *rows, "", weighting])
 
 
@@ -81,7 +81,7 @@ def settings(part: Part) -> str:
     values = part.parameters()
     given = ", ".join(f"`{key}={value}`" for key, value in values.items() if value is not None)
     unset = ", ".join(f"`{key}`" for key, value in values.items() if value is None)
-    return "; ".join([given] * bool(given) + [f"unset: {unset}"] * bool(unset)) or "nothing to set"
+    return "; ".join([given] * bool(given) + [f"unset: {unset}"] * bool(unset)) or "none"
 
 
 def curve(name: str) -> str:
@@ -102,8 +102,8 @@ def curve(name: str) -> str:
             f"laconic run --algorithm {label(name)} {start} \\\n    --clients{rest}",
             "```",
             "",
-            "One seed, with the recipe's default learning rates unless the command sets others. The curve shows the typical "
-            f"behavior, not the best possible result. After 60 rounds {ended}, and {cost}.",
+            "The run has one seed, and the recipe's default learning rates unless the command sets others. The curve "
+            f"shows typical behavior, not the best possible result. After 60 rounds, {ended}, and {cost}.",
         ]
     )
 

@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 
 THRESHOLD = (
-    "`uplink.threshold`; if it is unset, √(α ln N)/(α n N) for n of N clients and α = `uplink.alpha`, which is so small "
-    "that the condition is hardly ever true"
+    "`uplink.threshold`. If it is unset, c = √(α ln N)/(α n N) for n of N clients and α = `uplink.alpha`. This c is so "
+    "small that the condition is hardly ever true"
 )
 
 
@@ -24,62 +24,64 @@ class Symbol:
 
 EF21 = ("ef21", "ef21_sgdm", "ef21_p", "ef21_bc")
 CONTROLLED = ("scallion", "scafcom")
-RECURSIVE = ("fed_amd", "bvr_l_sgd", "fed_page")
+RECURSIVE = ("bvr_l_sgd", "fed_page")
 SYMBOLS = (
-    Symbol("w", "the model of the clients; the server has a copy", ("ef21_p",)),
+    Symbol("w", "the model that clients have; the server keeps a copy", ("ef21_p",)),
     Symbol("w", "the server's model"),
-    Symbol("w⁻", "the model at which g was estimated, from the last round in which clients answered"),
+    Symbol("w⁻", "the model at which g was last estimated: that of the last round in which clients replied"),
     Symbol("W", "a client's model during local training"),
-    Symbol("W⁻", "the same, one step earlier"),
+    Symbol("W⁻", "W one step earlier"),
     Symbol("N", "the number of clients"),
+    Symbol("K", "the number of local steps (`local_steps`)", CONTROLLED),
     Symbol(
         "K", "the number of local steps: `local_steps`, or the steps in `local_epochs` passes over the client's data"
     ),
-    Symbol("t", "the number of the round, from 0"),
+    Symbol("t", "the round number, starting at 0"),
     Symbol("a", "the local learning rate (`local_lr`)"),
     Symbol("b", "the server's learning rate (`server_lr`)"),
     Symbol("f", "the loss"),
     Symbol("fᵢ", "client i's loss over its data, or over a batch of `batch_size`", EF21),
     Symbol("fᵢ", "client i's loss over its data, or over a batch of `anchor_batch`", ("marina",)),
-    Symbol("g", "the gradient estimate that the steps follow", RECURSIVE),
-    Symbol("g", "the estimate of the gradient that server and clients have, 0 at first", ("ef21_bc",)),
-    Symbol("g", "the server's estimate of the gradient", (*EF21, "marina")),
+    Symbol("g", "the gradient estimate that the steps follow", ("fed_amd",)),
+    Symbol("g", "the estimate of the gradient that server and clients keep, 0 at first", ("ef21_bc",)),
+    Symbol("g", "the server's estimate of the gradient", (*EF21, *RECURSIVE, "marina")),
+    Symbol("d", "a client's estimate of the gradient, which its steps follow", RECURSIVE),
     Symbol("g", "the gradient on a batch"),
-    Symbol("gᵢ", "the estimate of client i's gradient that both sides keep, 0 at first", EF21),
+    Symbol("gᵢ", "the estimate of client i's gradient that client and server keep, 0 at first", EF21),
     Symbol("gᵢ", "the mean of client i's gradients in its local steps", CONTROLLED),
     Symbol("gᵢ", "client i's gradient at w", ("diana",)),
     Symbol("gᵢ", "client i's estimate of its gradient at w", ("vr_diana",)),
     Symbol("fᵢ", "client i's loss", ("vr_diana",)),
     Symbol("zᵢ", "the model at which client i last computed its gradient over all its data"),
-    Symbol("μᵢ", "that gradient"),
+    Symbol("μᵢ", "client i's gradient at zᵢ over all its data"),
     Symbol("cᵢ", "what client i sends", EF21),
     Symbol("cᵢ", "client i's control variate, 0 at first", ("scaffold", *CONTROLLED)),
     Symbol("dᵢ", "what client i sends, as the server decodes it"),
     Symbol("d", "what the server sends"),
-    Symbol("cᵢ⁺", "the same after the round", ("scaffold",)),
+    Symbol("cᵢ⁺", "client i's control variate after the round", ("scaffold",)),
     Symbol("c", "the mean of cᵢ over all clients", ("scaffold", *CONTROLLED)),
     Symbol("c", THRESHOLD),
     Symbol("h", "the mean of hᵢ over all clients"),
     Symbol("hᵢ", "the linear term of client i's loss, 0 at first; it converges to the client's gradient", ("fed_dyn",)),
-    Symbol("hᵢ", "client i's shift, which both sides have, 0 at first"),
+    Symbol("hᵢ", "client i's shift, which client and server keep, 0 at first"),
     Symbol("Δᵢ", "what client i sends"),
     Symbol(
         "α",
-        "the rate of the shifts (`method.alpha`); if it is unset, 1/(1 + ω), with ω the relative variance of the "
-        "compressor: E‖Q(x) − x‖² ≤ ω ‖x‖²",
+        "the rate of the shifts (`method.alpha`). If it is unset, α = 1/(1 + ω), where ω is the relative variance of "
+        "the compressor: E‖Q(x) − x‖² ≤ ω ‖x‖²",
         ("diana", "vr_diana"),
     ),
-    Symbol("α", "`method.alpha`, the share of a new gradient", ("scallion",)),
+    Symbol("α", "`method.alpha`, the weight of a new gradient", ("scallion",)),
     Symbol("α", "`method.alpha`, the weight of the regularizer", ("fed_dyn",)),
     Symbol("J", "the number of local steps in this round, the same for all clients"),
     Symbol("Tᵢ", "client i's tracker, 0 at first"),
     Symbol("β", "`uplink.memory_decay`", ("sparse_loco",)),
     Symbol(
         "β",
-        "`method.tracker_rate`; if it is unset: 1 without an error memory (1 / (1 + ω) for a sparse unbiased compressor, "
-        "where ω is its relative variance); with one, k/d for `top_k` and 0.1 for other compressors",
+        "`method.tracker_rate`. If it is unset: with an error memory, k/d for `top_k` and 0.1 for other compressors; "
+        "without one, 1, or 1 / (1 + ω) for a sparse unbiased compressor, where ω is its relative variance",
     ),
-    Symbol("u", "a client's update, end minus start"),
+    Symbol("u", "a client's update: the model after local training minus the model before"),
     Symbol("e", "the client's error memory, 0 at first"),
     Symbol("x", "the exact model, without compression errors of the downlink", ("ef21_p",)),
     Symbol("x", "what the client would send without compression"),
@@ -98,17 +100,17 @@ SYMBOLS = (
         "what the server decodes",
         ("fed_aa", "fed_aca", "fed_baca", "stc", "qsparse_local_sgd", "sparse_loco", "fed_cams_two_way", "flasc"),
     ),
-    Symbol("y", "what the server would decode", ("fed_nlaa", "fed_nlaca", "fed_bnlaca", "fed_laconic_1")),
+    Symbol(
+        "y", "what the server decodes if the client sends it", ("fed_nlaa", "fed_nlaca", "fed_bnlaca", "fed_laconic_1")
+    ),
     Symbol("y", "the mean of what the participants send"),
     Symbol("ȳ", "the mean of y over the participants", ("stc", "fed_cams_two_way", "flasc")),
-    Symbol("ȳ", "the mean of what was used, over the participants"),
+    Symbol("ȳ", "the mean over the participants of what the server used"),
     Symbol("r", "`method.momentum_rate`", ("scafcom", "ef21_sgdm")),
-    Symbol(
-        "r", "the last vector that this client sent; before the first one there is none, and the condition is false"
-    ),
+    Symbol("r", "the last vector that this client sent; before its first one, the condition is false"),
     Symbol("m", "the first moment, 0 at first"),
     Symbol("v", "the anchor's new gradient", ("fed_amd",)),
-    Symbol("v", "the second moment, 0 at first; squares, roots and quotients are entry by entry"),
+    Symbol("v", "the second moment, 0 at first; squares, roots and quotients are elementwise"),
     Symbol("v̂", "the largest v so far"),
     Symbol("vᵢ", "the gradient that client i keeps", ("fed_amd",)),
     Symbol(

@@ -229,7 +229,7 @@ def table(done: dict[str, Any]) -> str:
             lines.append(f"| {defense} | `{algorithm}` | {' | '.join(row)} |")
     lines += [
         "",
-        "| algorithm | largest update / median | largest other vector / median | updates clipped |",
+        "| algorithm | largest update / median | largest other vector / median | updates above twice the median |",
         "|---|---|---|---|",
     ]
     ratios = [(json.loads(key), value) for key, value in done.items()]

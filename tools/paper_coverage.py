@@ -28,11 +28,12 @@ HEAD = """# Coverage of the papers
 
 <!-- Written by `python tools/paper_coverage.py --write` from docs/data/paper-coverage.toml. -->
 
-The algorithms, options, settings, measures, theorems, tables and figures of the five papers that Laconic is built on: where
-each lives in the code, and which test or study checks it. A test fails if a name in this list does not exist, or if an entry
-has no check. A study counts as a check once it is defined, even if it has not been run: the
-[reproductions](reproductions.md) say which have been run, and how far. `python tools/paper_coverage.py` prints this list and
-names the studies without data.
+This page lists the algorithms, options, settings, measures, theorems, tables and figures of the five papers that
+Laconic is built on. An *option* is a detail, variant or property of an algorithm. Each entry names the code that
+implements it, and the test or study that checks it. A test fails if one of these names does not exist, or if an entry
+has no check. A study counts as a check as soon as it is defined, even if it has not been run;
+[Reproductions](reproductions.md) shows which studies have been run, and for how many rounds and seeds. `python
+tools/paper_coverage.py` prints this list and names the studies without data.
 
 """
 
@@ -97,7 +98,8 @@ def page(listed: list[Item]) -> str:
             "",
             f"{table['title']}.",
             "",
-            "| in the paper | what | where | checked by |",
+            *([f"{table['terms']}.", ""] if "terms" in table else []),
+            "| in the paper | what it is | code | checked by |",
             "|---|---|---|---|",
         ]
         for item in listed:

@@ -1,4 +1,4 @@
-"""Trains a GPT and a Bert with LoRA under three algorithms, and checks that runs repeat: the table of docs/results.md.
+"""Trains a GPT and a BERT with LoRA under three algorithms, and checks that runs repeat: the table of docs/results.md.
 
 python tools/practice_runs.py
 
@@ -67,8 +67,9 @@ def row(title: str, algorithm: str, model: Any, data: Any, folder: Path) -> str:
 
 
 def main() -> None:
-    makers: dict[str, Callable[[], tuple[Any, Any]]] = {"gpt:2x64": gpt, "Bert with LoRA": bert}
-    print("| model | algorithm | MB up | MB down | test loss | seconds | same model again | same after resume |")
+    makers: dict[str, Callable[[], tuple[Any, Any]]] = {"gpt:2x64": gpt, "BERT with LoRA": bert}
+    same = "same model in a second run | same model after a resume"
+    print(f"| model | algorithm | MB up | MB down | test loss | seconds | {same} |")
     print("|---|---|---|---|---|---|---|---|")
     for title, make in makers.items():
         model, data = make()

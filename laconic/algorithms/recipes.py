@@ -65,7 +65,7 @@ def fed_avg(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_sgd(**parameters: Unpack[Changes]) -> Algorithm:
-    """The FedAvg of the Fed-EF paper. Li and Li, ICML 2023, Algorithm 1."""
+    """The FedAvg of the Fed-EF paper. Li and Li, ICML 2023, Algorithm 2 without compression."""
     return Algorithm(LocalSGD(), optimizer=SGD(), name="fed_sgd").replace(**parameters)
 
 
@@ -139,7 +139,7 @@ def stc(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def qsparse_local_sgd(**parameters: Unpack[Changes]) -> Algorithm:
-    """Sparse and quantized updates: with error feedback. Basu et al., NeurIPS 2019, Algorithm 1."""
+    """Sparse and quantized updates. Clients use error feedback. Basu et al., NeurIPS 2019, Algorithm 1."""
     uplink = Compressed(Chain(TopK(1 / 64), QSGD(4, norm="max")), memory=True)
     return Algorithm(LocalSGD(), uplink, SGD(), name="qsparse_local_sgd").replace(**parameters)
 
@@ -154,7 +154,7 @@ def diloco(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def sparse_loco(**parameters: Unpack[Changes]) -> Algorithm:
-    """DiLoCo with 2-bit top-k: in chunks, with a decaying memory instead of momentum. Sarfi et al., 2025, Algorithm 1."""
+    """DiLoCo with 2-bit top-k in chunks. A decaying memory replaces the momentum. Sarfi et al., 2025, Algorithm 1."""
     method = LocalSGD(local_lr=1e-3, local_optimizer=AdamW(weight_decay=0.1), local_optimizer_state="kept")
     compressor = Chain(TopK(1 / 32), Uniform(2, rounding="nearest"))
     uplink = Compressed(compressor, granularity="chunk:4096", memory=True, memory_decay=0.95)
@@ -231,7 +231,7 @@ def fed_baca(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_prox(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedAvg with a proximal term: it pulls clients toward the server's model. Li et al., MLSys 2020, Algorithm 2."""
+    """FedAvg with a proximal term. The term pulls clients toward the server's model. Li et al., MLSys 2020, Algorithm 2."""
     return Algorithm(LocalSGD(proximal=0.01), name="fed_prox", weighting="size").replace(**parameters)
 
 
@@ -271,14 +271,14 @@ def scaffold(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def scallion(**parameters: Unpack[Changes]) -> Algorithm:
-    """SCAFFOLD with one vector up: quantized without bias. Huang, Li and Li, ICLR 2024, Algorithm 2."""
+    """SCAFFOLD with one vector up. It is quantized without bias. Huang, Li and Li, ICLR 2024, Algorithm 2."""
     uplink = Compressed(QSGD(4), granularity="layer")
     return Algorithm(SCALLION(), uplink, name="scallion").replace(**parameters)
 
 
 @_recipe
 def scafcom(**parameters: Unpack[Changes]) -> Algorithm:
-    """SCAFFOLD with local momentum: one vector up, compressed with bias. Huang, Li and Li, ICLR 2024, Algorithm 3."""
+    """SCAFFOLD with local momentum. One vector is sent, compressed with bias. Huang, Li and Li, ICLR 2024, Algorithm 3."""
     uplink = Compressed(TopK(1 / 64))
     return Algorithm(SCAFCOM(), uplink, name="scafcom").replace(**parameters)
 
@@ -292,7 +292,7 @@ def fed_amd(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def bvr_l_sgd(**parameters: Unpack[Changes]) -> Algorithm:
-    """Large batches, then recursive steps: local ones, from the mean of the large-batch gradients.
+    """Large batches, then recursive steps. The steps are local and start from the mean of the large-batch gradients.
 
     Murata and Suzuki, ICML 2021.
     """
@@ -307,13 +307,13 @@ def fed_page(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def minibatch_sgd(**parameters: Unpack[Changes]) -> Algorithm:
-    """One step per round: with the mean gradient at the server's model."""
+    """One step per round. The step uses the mean gradient at the server's model."""
     return Algorithm(MinibatchSGD(), name="minibatch_sgd").replace(**parameters)
 
 
 @_recipe
 def ef21(**parameters: Unpack[Changes]) -> Algorithm:
-    """Compressed gradient differences: to a state that client and server share.
+    """Compressed gradient differences. A difference is a client's gradient minus a state that client and server share.
 
     Richtarik, Sokolov and Fatkhullin, NeurIPS 2021, Algorithm 2.
     """
@@ -323,7 +323,7 @@ def ef21(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def ef21_sgdm(**parameters: Unpack[Changes]) -> Algorithm:
-    """EF21 with momentum: on moving averages of mini-batch gradients.
+    """EF21 with momentum. Moving averages of mini-batch gradients replace the gradients.
 
     Fatkhullin, Tyurin and Richtarik, NeurIPS 2023, Algorithm 1.
     """
@@ -333,7 +333,7 @@ def ef21_sgdm(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def ef21_p(**parameters: Unpack[Changes]) -> Algorithm:
-    """EF21 up, model differences down: to the model that clients have. Gruntkowska et al., ICML 2023."""
+    """EF21 up, model differences down. A difference is the model minus what clients have. Gruntkowska et al., ICML 2023."""
     uplink, downlink = Compressed(TopK(1 / 64)), Broadcast(TopK(1 / 64))
     return Algorithm(EF21(), uplink, SGD(server_lr=0.05), downlink, name="ef21_p").replace(**parameters)
 
@@ -347,7 +347,7 @@ def ef21_bc(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def diana(**parameters: Unpack[Changes]) -> Algorithm:
-    """Quantized differences from a shift: of gradients, unbiased, with a shift that both sides know.
+    """Quantized differences from a shift. A client sends its gradient minus a shift that both sides know, without bias.
 
     Mishchenko et al., 2019, Algorithm 1.
     """
@@ -357,14 +357,14 @@ def diana(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def vr_diana(**parameters: Unpack[Changes]) -> Algorithm:
-    """DIANA with variance reduction: on small batches. Horvath et al., 2019, Algorithm 2, variant L-SVRG."""
+    """DIANA with variance reduction. It works on small batches. Horvath et al., 2019, Algorithm 2, variant L-SVRG."""
     uplink = Compressed(QSGD(4), granularity="layer")
     return Algorithm(VRDIANA(), uplink, SGD(server_lr=0.05), name="vr_diana").replace(**parameters)
 
 
 @_recipe
 def marina(**parameters: Unpack[Changes]) -> Algorithm:
-    """Compressed changes of gradients: full gradients with probability p.
+    """Compressed changes of gradients. With probability p, clients send full gradients instead.
 
     Gorbunov et al., ICML 2021, Algorithms 1 and 4.
     """
@@ -379,7 +379,8 @@ def fed_laconic(**parameters: Unpack[Changes]) -> Algorithm:
     Updates are unbiased and without memory, with the budget max(64, d / (8 n)) for n participants. A client that was absent
     for any number of rounds gets one packet, with the budget max(64, d / 40). With d < 256, d / 4 replaces 64.
     Gradients are clipped to the norm 5, which bounds the update of a client whose local steps diverge. The local rate starts
-    high and decays, and the average covers the last eighth of the rounds, so that neither depends on the length of the run.
+    high and decays, and the average covers the last eighth of the rounds so far, so that neither depends on
+    the length of the run.
     """
     method = LocalSGD(local_lr=0.2, clip_norm=5.0, local_schedule=InverseSqrt(100))
     uplink, downlink = Compressed(Stochastic(), memory="auto"), Mirrored(DeadZone())

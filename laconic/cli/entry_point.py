@@ -18,9 +18,9 @@ def main() -> None:
     """Run the command line. Expected errors are printed without a traceback, Laconic's warnings without a location."""
     others = warnings.formatwarning
 
-    def one_line_each(message: Any, category: type[Warning], *place: Any, **more: Any) -> str:
+    def one_line_each(message: Any, category: type[Warning], *location: Any, **more: Any) -> str:
         is_ours = issubclass(category, LaconicWarning)
-        return f"warning: {message}\n" if is_ours else others(message, category, *place, **more)
+        return f"warning: {message}\n" if is_ours else others(message, category, *location, **more)
 
     warnings.formatwarning = one_line_each
     try:

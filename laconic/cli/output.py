@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
@@ -38,11 +38,9 @@ def resume_command(out: Path | None, directory: Path) -> str:
     return shlex.join(["laconic", *words, *([] if out else ["--out", str(directory)]), "--resume"])
 
 
-def check_same(what: str, stored: Mapping[str, Any], given: Mapping[str, Any], free: Collection[str]) -> None:
-    """Raise if a resumed command is given other settings than it was started with. Keys in `free` may change."""
-    for key, value in given.items():
-        if value not in (None, []) and key not in free and str(stored.get(key)) != str(value):
-            raise ConfigError(f"resume: {key} = {value!r}, but the {what} was started with {stored.get(key)!r}")
+def only_given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that the user gave."""
+    return {key: value for key, value in options.items() if value not in (None, [])}
 
 
 def stored(path: Path) -> dict[str, Any]:

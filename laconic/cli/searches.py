@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from laconic.cli.app import CHOSEN_BY_ADVISE
 from laconic.cli.console import note, say, stderr, stdout
-from laconic.cli.output import check_same, new_directory, print_json, resume_command, stored
+from laconic.cli.output import new_directory, only_given, print_json, resume_command, stored
 from laconic.cli.view import LiveView, SearchView
 from laconic.core.counts import counted
 from laconic.core.errors import ConfigError, Interrupted
@@ -25,6 +25,7 @@ from laconic.run.config import RunConfig, code_in, load_config
 from laconic.run.directory import RunDirectory
 from laconic.run.files import write_atomically
 from laconic.run.labels import split_label
+from laconic.run.resume import check_same
 from laconic.run.target import COSTS, WINDOW, Target
 from laconic.search.advise import ARMS, Advice, candidates
 from laconic.search.advise import advise as find_advice
@@ -54,12 +55,12 @@ def sweep(
     if config is not None and config.is_dir():
         config = RunDirectory(config).config
     label = split_label(algorithm) if algorithm else {}
+    base = load_config(config, options, label)  # first, since it says what is wrong with a file
     request: dict[str, Any] = {
         "config": config.read_text() if config is not None and config.exists() else None,
-        **{"options": _given(options | label), "try": tries or [], "preset": preset, "optuna": optuna},
+        **{"options": only_given(options | label), "try": tries or [], "preset": preset, "optuna": optuna},
         **{"target": target, "rank_by": rank_by, "seeds": seeds},
     }
-    base = load_config(config, options, label)
     directory = out or new_directory("sweep", base.dataset)
     request = _resumed(directory, request, resume)
     # A resumed sweep uses its own copy of the config.
@@ -117,7 +118,7 @@ def advise(
         if options.get(key) is not None:
             raise ConfigError(f"--{key.replace('_', '-')}: advise chooses it itself")
     request: dict[str, Any] = {
-        **{"options": {"rounds": 90} | _given(options), "target": target},
+        **{"options": {"rounds": 90} | only_given(options), "target": target},
         "arms": [split_label(label) for label in algorithms or []],
     }
     first = _check_request(request)
@@ -201,8 +202,8 @@ def _assumptions(network: Network) -> Iterator[str]:
         yield "--latency is 0: many small rounds cost no more than a few large ones; set it, as in --latency 50ms"
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in options.items() if value is not None}
+def _without_options(request: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in request.items() if key != "options"}
 
 
 def _resumed(directory: Path, request: dict[str, Any], resume: bool) -> dict[str, Any]:
@@ -219,8 +220,9 @@ def _resumed(directory: Path, request: dict[str, Any], resume: bool) -> dict[str
         raise ConfigError(f"'{path}' is not of this command: it has {', '.join(old)}, expected {', '.join(request)}")
     tried = space_of(old["try"], None) if old.get("try") else {}
     check_trusted(path, (name for table in (old["options"], tried, *old.get("arms", [])) for name in code_in(table)))
-    check_same("search", old["options"], request["options"], {"rounds"})
-    check_same("search", old, request, {"options", "rank_by", "optuna", "seeds"})
+    search = f"the search in '{directory}'"
+    check_same(search, only_given(request["options"]), old["options"], {"rounds"})
+    check_same(search, only_given(_without_options(request)), _without_options(old), {"rank_by", "optuna", "seeds"})
     return _extended(old, request)
 
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from laconic.cli.console import note, say, stderr, stdout
-from laconic.cli.output import check_file, check_same, new_directory, print_json, resume_command, stored
+from laconic.cli.output import check_file, new_directory, only_given, print_json, resume_command, stored
 from laconic.cli.view import LiveView
 from laconic.core.errors import ConfigError, Interrupted
 from laconic.core.user_code import check_trusted, trust
@@ -28,7 +28,7 @@ from laconic.run.directory import RunDirectory
 from laconic.run.driver import Finished, run_config
 from laconic.run.files import write_atomically
 from laconic.run.labels import split_label
-from laconic.run.resume import FREE_TO_CHANGE
+from laconic.run.resume import FREE_TO_CHANGE, check_same
 from laconic.run.target import WINDOW, Target, check_ranking
 from laconic.run.training import Diverged
 from laconic.run.tune import Timing
@@ -165,7 +165,7 @@ def compare(
     except Interrupted as stop:
         stop.again = resume_command(out, directory)
         raise
-    goal = next((each.target for each in finished), target)
+    goal = next((run.target for run in finished), target)
     comparison = Comparison(finished, failed, [plan.directory for plan in planned], goal, rank_by)
     page = directory / "report.html" if report else None
     if page is not None:
@@ -200,7 +200,7 @@ def _stored_request(out: Path | None, given: dict[str, Any]) -> dict[str, Any]:
     if not path.exists():
         raise ConfigError(f"--resume: there is no comparison in '{out}'")
     old = stored(path)
-    check_same("comparison", old, given, {*FREE_TO_CHANGE, "seeds"})
+    check_same(f"the comparison in '{out}'", only_given(given), old, {*FREE_TO_CHANGE, "seeds"})
     trust(code_in(given))
     check_trusted(path, code_in(old))
     return old | {key: value for key, value in given.items() if value is not None}

@@ -89,7 +89,7 @@ _TABLE_WEIGHTS[0] = 5.124344962817281
 
 
 @dataclass(frozen=True)
-class Run:
+class SymbolRun:
     """Symbols and their weights, which both sides know or which a table transmits."""
 
     symbols: Symbols
@@ -98,13 +98,13 @@ class Run:
     bits: float
 
     @classmethod
-    def expecting(cls, symbols: Symbols, weights: Weights, counts: Counts | None = None) -> Run:
+    def expecting(cls, symbols: Symbols, weights: Weights, counts: Counts | None = None) -> SymbolRun:
         """A run under weights that both sides know."""
         counts = count_symbols(symbols, len(weights)) if counts is None else counts
         return cls(symbols, weights, None, cost(counts, weights))
 
     @classmethod
-    def with_table(cls, symbols: Symbols, size: int, counts: Counts | None = None) -> Run:
+    def with_table(cls, symbols: Symbols, size: int, counts: Counts | None = None) -> SymbolRun:
         """A run that is preceded by a table of the symbol counts."""
         counts = count_symbols(symbols, size) if counts is None else counts
         table = table_of(counts)
@@ -112,7 +112,7 @@ class Run:
         return cls(symbols, table_weights(table), table, bits)
 
     @classmethod
-    def smaller(cls, symbols: Symbols, expected: Weights) -> Run:
+    def smaller(cls, symbols: Symbols, expected: Weights) -> SymbolRun:
         """A run with or without a table, whichever is smaller."""
         counts = count_symbols(symbols, len(expected))
         runs = cls.expecting(symbols, expected, counts), cls.with_table(symbols, len(expected), counts)
@@ -125,7 +125,7 @@ class SymbolWriter:
     def __init__(self) -> None:
         self._runs: list[tuple[Symbols, Weights]] = []
 
-    def put(self, run: Run) -> bool:
+    def put(self, run: SymbolRun) -> bool:
         """Append a run; return whether it has a table, which the reader must know."""
         if run.table is not None:
             self._runs.append((run.table, _TABLE_WEIGHTS))

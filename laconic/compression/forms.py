@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from laconic.compression.bit_packing import pack
 from laconic.compression.body import BodyWriter, Floats
 from laconic.compression.codec import Codec
-from laconic.compression.entropy import ONE_THREAD, Run, blocks
+from laconic.compression.entropy import ONE_THREAD, SymbolRun, blocks
 from laconic.compression.gap_coding import Coding, Positions
 from laconic.compression.groups import Bounds
 from laconic.compression.positions import Seed, write_positions
@@ -221,7 +221,7 @@ def _write_levels(levels: NDArray[Any], bits: int | None, writer: BodyWriter) ->
         low = pack(shifted & (2**width - 1), width)
         shifted >>= width
     symbols = shifted.astype(np.uint16 if size <= 2**16 else np.uint32)
-    with_table = writer.symbols.put(Run.smaller(symbols, np.ones(size)))
+    with_table = writer.symbols.put(SymbolRun.smaller(symbols, np.ones(size)))
     for field in (2 * lowest if lowest >= 0 else -2 * lowest - 1, 2 * width + with_table, size - 1):
         writer.number(field)
     writer.put(low)

@@ -40,8 +40,8 @@ def hadamard(block: NDArray[Any]) -> None:
 def flip(block: NDArray[Any], words: Words) -> None:
     """Negate the entries whose bits are set."""
     for index in range(len(block)):
-        place = np.uint64(index)
-        if (words[place >> _6] >> (place & _63)) & _1:
+        bit = np.uint64(index)
+        if (words[bit >> _6] >> (bit & _63)) & _1:
             block[index] = -block[index]
 
 

@@ -21,6 +21,11 @@ _PIECE = 1 << 15
 class Payload(Protocol):
     """A decoded vector. Adding a sparse one does not make it dense."""
 
+    @property
+    def nbytes(self) -> int:
+        """The memory that the decoded entries take, in bytes."""
+        ...
+
     def dense(self) -> Tensor:
         """The whole vector."""
         ...
@@ -64,6 +69,10 @@ class DensePayload(Payload):
         """The positions of the entries that were sent; None if all were."""
         return None if self.mask is None else self.mask.nonzero().flatten()
 
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + (0 if self.mask is None else self.mask.nbytes)
+
     def dense(self) -> Tensor:
         return self.values
 
@@ -93,6 +102,10 @@ class BlockPayload(Payload):
     floats: np.dtype[Any]
     positions: Tensor | None = None
 
+    @property
+    def nbytes(self) -> int:
+        return 0
+
     def dense(self) -> Tensor:
         vector = np.empty(self.size, dtype=self.floats)
         self.reader().read(vector)
@@ -117,6 +130,10 @@ class SparsePayload(Payload):
     positions: Tensor
     values: Tensor
     size: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.positions.nbytes + self.values.nbytes
 
     def dense(self) -> Tensor:
         values = self.values.numpy()
@@ -170,6 +187,10 @@ class SumPayload(Payload):
 
     first: Payload
     second: Payload
+
+    @property
+    def nbytes(self) -> int:
+        return self.first.nbytes + self.second.nbytes
 
     def dense(self) -> Tensor:
         return self.first.dense() + self.second.dense()

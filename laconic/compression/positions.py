@@ -21,7 +21,7 @@ from laconic.compression import gap_coding as gaps
 from laconic.compression.bit_packing import half_words_of, pack, packed_size, unpack
 from laconic.compression.body import BodyReader, BodyWriter
 from laconic.compression.codec import RICE, PositionKind, position_kind
-from laconic.compression.entropy import BLOCK, Run, SymbolReader, bit_weights, blocks
+from laconic.compression.entropy import BLOCK, SymbolReader, SymbolRun, bit_weights, blocks
 from laconic.compression.gap_coding import Coding, Positions
 from laconic.compression.groups import Bounds, kept_bounds, spans
 from laconic.compression.payload import BlockPayload, DensePayload, SentPayload, SparsePayload
@@ -35,7 +35,7 @@ _WORTHWHILE = 0.99
 _SEED = struct.Struct("<dQ")
 
 
-class Form(IntEnum):
+class GapForm(IntEnum):
     """The form of gaps (gap_coding.py)."""
 
     SPLIT = 0
@@ -68,33 +68,33 @@ def write_positions(positions: Positions, size: int, coding: Coding, writer: Bod
     if count > BITMAP_ABOVE * size:
         mask = np.zeros(size, dtype=np.uint8)
         mask[positions] = 1
-        writer.number(writer.symbols.put(Run.smaller(np.packbits(mask), bit_weights(count, size))))
+        writer.number(writer.symbols.put(SymbolRun.smaller(np.packbits(mask), bit_weights(count, size))))
         return PositionKind.LISTED
     between = gaps.gaps_of(positions)
     widths, low, unary = gaps.split(between, size, coding)
     if coding == "rice":
         varied = not np.array_equal(widths, gaps.common_widths(count, size, coding))
-        _write_head(len(unary), Form.VARIED if varied else Form.SPLIT, writer)
+        _write_head(len(unary), GapForm.VARIED if varied else GapForm.SPLIT, writer)
         if varied:
             writer.put(pack(widths, gaps.WIDTH_BITS))
         writer.put(low)
         writer.put(unary.tobytes())
         return PositionKind.LISTED | RICE
-    split = Run.smaller(unary, bit_weights(count, 8 * len(unary)))
+    split = SymbolRun.smaller(unary, bit_weights(count, 8 * len(unary)))
     classes, class_bits = gaps.classify(between)
-    classed = Run.with_table(classes, gaps.CLASSES)
+    classed = SymbolRun.with_table(classes, gaps.CLASSES)
     if classed.bits + 8 * len(class_bits) < _WORTHWHILE * (split.bits + 8 * len(low)):
         writer.symbols.put(classed)
-        _write_head(len(class_bits), Form.CLASSED, writer)
+        _write_head(len(class_bits), GapForm.CLASSED, writer)
         writer.put(class_bits)
     else:
         with_table = writer.symbols.put(split)
-        _write_head(len(unary), Form.SPLIT_WITH_TABLE if with_table else Form.SPLIT, writer)
+        _write_head(len(unary), GapForm.SPLIT_WITH_TABLE if with_table else GapForm.SPLIT, writer)
         writer.put(low)
     return PositionKind.LISTED
 
 
-def _write_head(size: int, form: Form, writer: BodyWriter) -> None:
+def _write_head(size: int, form: GapForm, writer: BodyWriter) -> None:
     writer.number(4 * size + form)
 
 
@@ -222,10 +222,11 @@ def _bitmap(count: int, size: int, with_table: bool, symbols: SymbolReader) -> P
 
 def _read_gaps(count: int, size: int, rice: bool, reader: BodyReader) -> Locate:
     head = reader.number(4 * max(gaps.unary_limit(count, size), 4 * count) + 3)
-    length, form = head // 4, Form(head % 4)
-    if form not in ((Form.SPLIT, Form.VARIED) if rice else (Form.SPLIT, Form.SPLIT_WITH_TABLE, Form.CLASSED)):
+    length, form = head // 4, GapForm(head % 4)
+    allowed = (GapForm.SPLIT, GapForm.VARIED) if rice else (GapForm.SPLIT, GapForm.SPLIT_WITH_TABLE, GapForm.CLASSED)
+    if form not in allowed:
         raise PacketError("positions", f"form {form.name} with this codec")
-    if form is Form.CLASSED:
+    if form is GapForm.CLASSED:
         class_bits = reader.take(length)
 
         def locate_classed(symbols: SymbolReader) -> Placement:
@@ -236,7 +237,7 @@ def _read_gaps(count: int, size: int, rice: bool, reader: BodyReader) -> Locate:
     if length > gaps.unary_limit(count, size):
         raise PacketError("positions", f"{length} bytes of unary numbers")
     runs = -(-count // gaps.RUN)
-    if form is Form.VARIED:
+    if form is GapForm.VARIED:
         packed = half_words_of(reader.take(packed_size(runs, gaps.WIDTH_BITS)))
         widths = unpack(packed, gaps.WIDTH_BITS, 0, runs).astype(np.uint8)
     else:
@@ -247,7 +248,7 @@ def _read_gaps(count: int, size: int, rice: bool, reader: BodyReader) -> Locate:
     def locate_split(symbols: SymbolReader) -> Placement:
         unary = stored
         if unary is None:
-            weights = symbols.own_weights(256) if form is Form.SPLIT_WITH_TABLE else bit_weights(count, 8 * length)
+            weights = symbols.own_weights(256) if form is GapForm.SPLIT_WITH_TABLE else bit_weights(count, 8 * length)
             unary = symbols.take(length, weights).astype(np.uint8)
         return AtPositions(gaps.join_split(widths, low, unary, count, size), size)
 

@@ -39,6 +39,7 @@ class Draw(StrEnum):
     DIAGNOSTICS = "diagnostics"
     DIRECTION = "direction"
     DOWNLINK = "downlink"
+    DOWNLINK_MEAN = "downlink/MEAN"
     DOWNLINK_STREAM = "downlink/{}"
     DROP = "fault/drop"
     DROPOUT = "dropout"

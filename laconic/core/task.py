@@ -74,8 +74,8 @@ class Task:
         loss: `loss(module, batch)` is the mean loss over the batch, a scalar tensor. Default: the loss that the module
             computes itself, as the models of Hugging Face do. It gets the targets as `labels`; its output has a `loss`.
         metrics: Metrics by name. Each is a metric of torchmetrics, or a function of the outputs and targets of all examples.
-            torchmetrics takes outputs for probabilities if all of them lie between 0 and 1, which logits of few examples
-            may do by chance: `predict` can return probabilities.
+            torchmetrics treats outputs as probabilities if all of them are between 0 and 1, which the logits of few
+            examples may be by chance. To avoid this, let `predict` return probabilities.
         losses: The per-example losses, whose mean is `loss`. Models of linear layers train faster with it.
         means: `means(module, batch)` returns metrics that are means over examples, such as {"loss": …, "accuracy": …}. An
             evaluation averages them over batches, weighted by batch size and `counted`. Default: the loss.
@@ -104,6 +104,9 @@ class Task:
                 f"Task: loss = {name}: a function of module and batch is needed, as in "
                 "lambda module, batch: F.cross_entropy(module(batch[0]), batch[1])"
             )
+        given = self.metrics.values() if isinstance(self.metrics, Mapping) else [self.metrics]
+        for metric in (metric for metric in given if isinstance(metric, type)):
+            raise ConfigError(f"metrics: {metric.__name__} is a class; pass {metric.__name__}(…)")
         if isinstance(self.metrics, Metric):
             # A MetricCollection of torchmetrics, whose value is a dict.
             object.__setattr__(self, "metrics", {"": self.metrics})
@@ -227,6 +230,11 @@ def predicts_classes(task: Task) -> bool:
     return task.loss in (_classification_loss, _token_loss)
 
 
+def has_own_logits(task: Task) -> bool:
+    """Whether the module computes its own loss, and its outputs, which may be logits of classes, are those of `predict`."""
+    return task.loss is own_loss and task.predict in (None, _counted_logits)
+
+
 def next_token(module: nn.Module) -> Task:
     """Next-token prediction: the module returns logits [batch, time, vocabulary] for tokens [batch, time].
 
@@ -270,23 +278,32 @@ def called_by_name(module: nn.Module, names: Sequence[str], optional: Sequence[s
     A module without any of these parameters gets them in order. Other modules do not get inputs that they have no parameter
     for: a warning names these, unless they are `optional`.
     """
-    parameters = inspect.signature(module.forward).parameters
-    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    required = [p for p in parameters.values() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-    if not any(name in parameters for name in names) and (required or not anything):
+    accepted = _accepted_names(module, names)
+    if not accepted:
         return module
-    dropped = [] if anything else [name for name in names if name not in parameters and name not in optional]
-    for name in dropped:
-        near = suggestion(name, [other for other in parameters if other not in names])
-        warn(f"model: forward has no parameter '{name}': it does not get this input{near and f'; {near}'}")
+    parameters = inspect.signature(module.forward).parameters
+    for name in names:
+        if name not in accepted and name not in optional:
+            near = suggestion(name, [other for other in parameters if other not in names])
+            warn(f"model: forward has no parameter '{name}': it does not get this input{near and f'; {near}'}")
 
     def by_name(_: nn.Module, inputs: tuple[Any, ...], more: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         given = dict(zip(names, inputs, strict=False))
-        return (), more | {name: value for name, value in given.items() if anything or name in parameters}
+        return (), more | {name: value for name, value in given.items() if name in accepted}
 
     module = copy.deepcopy(module)
     module.register_forward_pre_hook(by_name, with_kwargs=True)
     return module
+
+
+def _accepted_names(module: nn.Module, names: Sequence[str]) -> list[str]:
+    """The names that `forward` takes as keyword arguments; empty if inputs are passed in order."""
+    parameters = inspect.signature(module.forward).parameters
+    named = [name for name in names if name in parameters]
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return named
+    required = [p for p in parameters.values() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    return [] if required and not named else list(names)
 
 
 def output_of(module: nn.Module, batch: Batch) -> Tensor:

@@ -165,7 +165,7 @@ def _count(kind: Kind, examples: Examples, test: Examples | None) -> int:
     """The number of classes: up to the largest number among the targets, and among tokens also of the inputs."""
     parts = [examples.targets, *([] if test is None else [test.targets])]
     parts += [examples.inputs] if kind == "next_token" else []
-    return 1 + max(int(part.max()) for part in parts if part.numel())
+    return 1 + max(int(part.to(torch.int64).max()) for part in parts if part.numel())
 
 
 def _consecutive(sizes: Sequence[int]) -> list[Indices]:

@@ -11,37 +11,40 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
-from laconic.core.errors import DataError
+from laconic.core.errors import DataError, warn
 from laconic.data.arrays import Pair, named_inputs
 from laconic.data.doubts import equal_where_counted
-from laconic.data.federated import Array
+from laconic.data.federated import Array, Selection
 
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 """The columns of a tokenizer."""
 TARGETS = ("label", "labels", "target")
 """Names of a target column that is not given."""
+CLIENT_COLUMNS = ("client", "client_id")
+"""Names of a column of clients that is not given."""
+NUMBERS = ("idx", "id", "index")
+"""Columns that number the examples. Nobody misses them among the inputs."""
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Which columns of a sample are input and target."""
-
-    inputs: str | Sequence[str] | None = None
-    target: str | None = None
-    next_token: bool = False
-    """Whether the targets are the tokens after each token: those of the target column, default input_ids."""
-    order: tuple[str, ...] = ()
-    """The input columns of the first client. Those of all other data sets are put into this order."""
-    classes: tuple[str, ...] = ()
-    """The names of the classes of the first client, in order. Those of all other data sets are numbered like these."""
+class Columns(Selection):
+    """Reads the input and target columns of samples."""
 
     def names(self, present: Iterable[str]) -> tuple[list[str], str]:
         """The input columns and the target column, among those that are present."""
         known = list(present)
         tokens = [name for name in TOKENS if name in known]
         target = self._target(known, tokens[:1] if self.next_token else [])
-        inputs = [self.inputs] if isinstance(self.inputs, str) else list(self.inputs or ())
-        inputs = inputs or tokens or [name for name in known if name != target]
+        others = [name for name in known if name not in (target, *TARGETS, *CLIENT_COLUMNS)]
+        inputs = self._given_inputs() or tokens or others
+        self._check(known, inputs, target)
+        return list(self.order) or inputs, target
+
+    def _given_inputs(self) -> list[str]:
+        return [self.inputs] if isinstance(self.inputs, str) else list(self.inputs or ())
+
+    def _check(self, known: Sequence[str], inputs: Sequence[str], target: str) -> None:
+        """Refuse columns that are missing, and input columns that differ from those of the first client."""
         for name in (*inputs, target):
             if name not in known:
                 raise DataError(f"there is no column '{name}'; allowed: {', '.join(known)}")
@@ -52,7 +55,6 @@ class Columns:
                 f"the input columns are {', '.join(inputs)}, but those of the first client are {', '.join(self.order)}; "
                 "name them: inputs=[COLUMN, …]"
             )
-        return list(self.order) or inputs, target
 
     def resolved(self, dataset: Any, samples: Sequence[Any], guess: bool) -> Columns:
         """The columns for all data sets, as one of them and its first samples show them.
@@ -63,8 +65,29 @@ class Columns:
         if not samples or not isinstance(samples[0], Mapping):
             return self
         columns = replace(self, next_token=self.next_token or (guess and self._are_tokens(samples)))
-        inputs, _ = columns.names(samples[0])
-        return replace(columns, order=tuple(inputs), classes=columns.class_names(dataset))
+        inputs, target = columns.names(samples[0])
+        found = None if target in inputs else target
+        others = [name for name in samples[0] if name not in (*inputs, target)]
+        left_out = [] if self.inputs else [name for name in others if _is_missed(name, inputs, samples[0][name])]
+        columns = replace(columns, order=tuple(inputs), found=found, left_out=tuple(left_out))
+        return replace(columns, classes=columns.class_names(dataset))
+
+    def doubt(self, name: str) -> None:
+        """Warn of columns that are no inputs, although nobody said so."""
+        if self.left_out:
+            columns = " and ".join(f"'{column}'" for column in self.left_out)
+            reason = "" if TOKENS[0] in self.order else ", which may give the target away"
+            named = [*self.order[:1], "…", *self.left_out]
+            which = "it" if len(self.left_out) == 1 else "them"
+            warn(f"{name}: the model does not get {columns}{reason}; to pass {which}, name all inputs: inputs={named}")
+
+    @classmethod
+    def of_training(
+        cls, trained: Selection, inputs: Sequence[str], classes: Sequence[str], next_token: bool
+    ) -> Columns:
+        """The columns of training for further data sets, which may have more. `inputs` are those of a table."""
+        names = trained.order or tuple(inputs) or None
+        return cls(names, trained.target, next_token, classes=tuple(classes), found=trained.found)
 
     def _are_tokens(self, samples: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the targets are the tokens themselves wherever they count, or the only column is one of tokens."""
@@ -88,11 +111,11 @@ class Columns:
         """The names of the classes, if the target column of a Hugging Face data set has them."""
         if not is_hugging_face(dataset) or dataset.format["type"] == "custom":
             return ()
-        _, target = self.names(dataset.column_names)
+        _, target = self.names(shown(dataset))
         return tuple(getattr(dataset.features[target], "names", None) or ())
 
     def _target(self, known: Sequence[str], tokens: Sequence[str]) -> str:
-        found = [name for name in TARGETS if name in known]
+        found = [name for name in (self.found, *TARGETS) if name is not None and name in known]
         target = self.target or next(iter([*found, *tokens]), None)
         if target is None:
             raise DataError(f"no target among the columns {', '.join(known)}; name it: target=COLUMN")
@@ -129,7 +152,7 @@ class Columns:
         return None
 
     def _hugging_face(self, dataset: Any) -> Pair:
-        names, target = self.names(dataset.column_names)
+        names, target = self.names(shown(dataset))
         table = dataset.with_format("torch", columns=[*names, target])[:]
         for name in names:
             if not isinstance(table[name], Tensor):
@@ -157,6 +180,24 @@ class Columns:
 def is_hugging_face(dataset: object) -> bool:
     """Whether an object is a `datasets.Dataset`."""
     return all(hasattr(dataset, name) for name in ("column_names", "with_format", "format", "features", "__getitem__"))
+
+
+def shown(dataset: Any) -> list[str]:
+    """The columns of a Hugging Face data set, or those that `with_format` selected, unless it shows the others as well."""
+    selected = None if dataset.format.get("output_all_columns") else dataset.format["columns"]
+    return list(selected or dataset.column_names)
+
+
+def _is_missed(name: str, inputs: Sequence[str], value: Any) -> bool:
+    """Whether a column that is no input has numbers. Clients are not missed; beside tokens, labels are not, either."""
+    expected = (*NUMBERS, *TARGETS) if TOKENS[0] in inputs else ()
+    if name in (*expected, *CLIENT_COLUMNS) or isinstance(value, str) or value is None:
+        return False
+    try:
+        as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    return True
 
 
 def as_tensor(value: Any) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
@@ -14,8 +15,31 @@ from laconic.data.federated import ClientData, Indices, sizes_of
 from laconic.data.partition import natural, parse_partition
 
 DEFAULT_CLIENTS = 100
-TEST_NAMES = ("test", "testing", "validation", "valid", "val")
-"""The names of a file, folder or split of test examples. The first one that is there is used, and none is a client."""
+TRAIN_NAMES = ("train", "training")
+"""The names of a folder or split of training examples, in lower case."""
+TEST_NAMES = ("test", "testing", "validation", "valid", "val", "dev", "eval", "evaluation")
+"""The names of a file, folder or split of test examples, in lower case. The first one that is there is used, and none is a
+client.
+"""
+
+
+def check_client_names(where: str, names: Iterable[str], what: str, otherwise: str) -> None:
+    """Refuse clients that are probably training data, such as `train_a`.
+
+    Names that begin as those of test data do are allowed: dev1 may be a device, Val-de-Marne is a place.
+
+    Args:
+        where: The start of an error message.
+        names: The names of the clients.
+        what: What has these names: file or split.
+        otherwise: What else the user can do.
+    """
+    for name in names:
+        if re.split(r"[^a-z]", name.lower())[0] in TRAIN_NAMES:
+            raise DataError(
+                f"{where}: '{name}' looks like training data, not like a client. Name the {what}s train and test, rename "
+                f"the {what}, or {otherwise}"
+            )
 
 
 class Divisible(Protocol):

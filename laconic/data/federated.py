@@ -28,6 +28,24 @@ Array = Any
 """Anything that torch.as_tensor accepts: NumPy arrays, tensors, lists of numbers."""
 
 
+@dataclass(frozen=True)
+class Selection:
+    """Which columns of a data set are input and target."""
+
+    inputs: str | Sequence[str] | None = None
+    target: str | None = None
+    next_token: bool = False
+    """Whether the targets are the tokens after each token: those of the target column, default input_ids."""
+    order: tuple[str, ...] = ()
+    """The input columns of the first client. Those of all other data sets are put into this order."""
+    classes: tuple[str, ...] = ()
+    """The names of the classes of the first client, in order. Those of all other data sets are numbered like these."""
+    found: str | None = None
+    """The target column of the first client, if `target` is not given. Data sets that have it use it."""
+    left_out: tuple[str, ...] = ()
+    """Columns of numbers of the first client that could be inputs, but are used only if they are named."""
+
+
 @dataclass(frozen=True, eq=False)
 class Examples:
     """Inputs and targets in their compact form: uint8 images (NCHW), small-integer tokens, features.
@@ -257,6 +275,8 @@ class FederatedData:
     """Names of the clients, if the data has them."""
     columns: tuple[Any, ...] | None = None
     """Names of the input's columns, if it was a table. New inputs that are a DataFrame get this order."""
+    selection: Selection | None = None
+    """The input and target columns, if the examples come from a data set whose samples are dicts, or from a table."""
 
     def __post_init__(self) -> None:
         for part, examples in (("train", self.examples), ("test", self.test)):

@@ -23,7 +23,7 @@ from laconic.data.arrays import (
     with_named_inputs,
 )
 from laconic.data.columns import Columns
-from laconic.data.federated import Array, ClientData, Examples, Kind, NamedInputs, Normalize
+from laconic.data.federated import Array, ClientData, Examples, Kind, NamedInputs, Normalize, Selection
 from laconic.data.lazy import read
 
 
@@ -36,8 +36,12 @@ class Form:
     input_shape: tuple[int, ...]
     input_names: tuple[str, ...] = ()
     normalize: Normalize | None = None
+    normalizes: bool = True
+    """Whether `normalize` is known: a `ClientData` of a user's own may normalize its batches itself."""
     labels: tuple[str, ...] | None = None
     columns: tuple[Any, ...] | None = None
+    selection: Selection | None = None
+    """The columns of the data set that the data was read from, if it was one."""
     floating: bool | None = None
     """Whether inputs are floating-point; None if that is unknown."""
 
@@ -45,7 +49,11 @@ class Form:
     def of(cls, data: ClientData) -> Self:
         """The form of a data set."""
         names = data.input_names if isinstance(data, NamedInputs) else ()
-        details = {name: getattr(data, name, None) for name in ("normalize", "labels", "columns")}
+        details: dict[str, Any] = {
+            name: getattr(data, name, None) for name in ("normalize", "labels", "columns", "selection")
+        }
+        if not hasattr(data, "normalize"):
+            details |= {"normalize": data.test and data.test.normalize, "normalizes": data.test is not None}
         examples = getattr(data, "examples", None)
         floating = examples.inputs.is_floating_point() if isinstance(examples, Examples) else None
         return cls(data.kind, data.classes, data.input_shape, names, floating=floating, **details)
@@ -67,18 +75,19 @@ class Form:
         if isinstance(given, Mapping) and "test" in given:
             given = given["test"]
         if isinstance(given, Examples):
-            return given
+            return self._normalized(given)
         if isinstance(given, ClientData):
             if given.test is None:
                 raise DataError("data: it has no test examples; pass a pair (inputs, targets)")
             self._check_names(given)
-            return given.test
+            return self._normalized(given.test)
         if is_pair(given):
             given = (self._selected(given[0]), given[1])
         given = with_named_inputs(given)
         if not is_pair(given):
-            next_token = self.kind == "next_token"
-            given = read("data", given, Columns(self.columns, next_token=next_token, classes=self.labels or ()))
+            trained, next_token = self.selection or Selection(), self.kind == "next_token"
+            columns = Columns.of_training(trained, self.columns or (), self.labels or (), next_token)
+            given = read("data", given, columns)
         inputs, targets = given
         if self.input_names:
             inputs = dict(zip(self.input_names, self._in_order(inputs), strict=True))
@@ -88,6 +97,11 @@ class Form:
         data = pooled([(inputs, targets)], None, self.kind, self.classes, "data", **options)
         self._check_shape(data.examples.inputs)
         return replace(data.examples, inputs=self._like_training("data", data.examples.inputs))
+
+    def _normalized(self, given: Examples) -> Examples:
+        """Examples with the normalization of training instead of their own."""
+        inputs = self._like_training("data", given.inputs)
+        return replace(given, inputs=inputs, normalize=self.normalize) if self.normalizes else given
 
     def _check_names(self, data: ClientData) -> None:
         """Refuse data with other names, or with names in another order: its numbers mean something else."""

@@ -55,9 +55,6 @@ class GeneratedData:
         self.name, self.kind, self.classes, self.test = name, kind, classes, test
         self._clients, self._size, self._make = clients, size, make
         self.normalize = normalize
-        self._augmentation: Augment
-        self.augmented: Callable[[int, Indices, torch.dtype, int], tuple[Tensor, ...]]
-        """Only with augmentation: see `AugmentedData`."""
         self._cache: LRUCache[int, Examples] = LRUCache(cache)
         if test is not None:
             check_examples(f"{name} (test)", test.inputs, test.targets, kind, classes)
@@ -90,15 +87,9 @@ class GeneratedData:
         """Return the sha256 of the first and the last client, which detects a different seed but not every difference."""
         return self._fingerprint
 
-    def with_augmentation(self, augmentation: Augment) -> GeneratedData:
+    def with_augmentation(self, augmentation: Augment) -> AugmentedGeneratedData:
         """Return the same data with augmented training batches: `augmentation(compact inputs, seed)` changes them."""
-        other = copy.copy(self)
-        other._augmentation, other.augmented = augmentation, other._augmented
-        return other
-
-    def _augmented(self, client: int, positions: Indices, dtype: torch.dtype, seed: int) -> tuple[Tensor, ...]:
-        indices = torch.from_numpy(np.ascontiguousarray(positions))
-        return self._examples(client).batch(indices, dtype, lambda inputs: self._augmentation(inputs, seed))
+        return AugmentedGeneratedData(self, augmentation)
 
     def selected(self, positions: Sequence[Indices]) -> GeneratedData:
         """The same clients with some of their examples."""
@@ -113,7 +104,7 @@ class GeneratedData:
         """Return a copy without cached clients and test set, to send to another process."""
         other = copy.copy(self)
         other.test, other._cache = None, LRUCache(self._cache.limit)
-        return other.with_augmentation(self._augmentation) if hasattr(self, "_augmentation") else other
+        return other
 
     def batch(self, client: int, positions: Indices, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
         """A client's examples at `positions`, generated unless the client is cached."""
@@ -134,6 +125,19 @@ class GeneratedData:
             examples = Examples(inputs, targets, self.normalize)
             self._cache.put(client, examples)
         return examples
+
+
+class AugmentedGeneratedData(GeneratedData):
+    """Generated data whose training batches are augmented. Evaluations get them unchanged."""
+
+    def __init__(self, data: GeneratedData, augmentation: Augment) -> None:
+        vars(self).update(vars(data))
+        self._augmentation = augmentation
+
+    def augmented(self, client: int, positions: Indices, dtype: torch.dtype, seed: int) -> tuple[Tensor, ...]:
+        """A client's examples at `positions`, augmented."""
+        indices = torch.from_numpy(np.ascontiguousarray(positions))
+        return self._examples(client).batch(indices, dtype, lambda inputs: self._augmentation(inputs, seed))
 
 
 def _selected(make: Make, positions: Sequence[Indices], client: int) -> tuple[Tensor, Tensor]:

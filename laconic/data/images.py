@@ -14,12 +14,11 @@ from PIL import Image
 from laconic.core.errors import DataError
 from laconic.data.arrays import Pair, from_arrays
 from laconic.data.columns import eight_bits
-from laconic.data.divide import TEST_NAMES, divided, split_test
+from laconic.data.divide import TEST_NAMES, TRAIN_NAMES, divided, split_test
 from laconic.data.doubts import doubt_classes
 from laconic.data.federated import FederatedData
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
-TRAIN_FOLDERS = ("train", "training")
 
 
 def from_images(
@@ -40,7 +39,7 @@ def from_images(
     Args:
         root: The folder.
         size: Resize every image to `size` x `size`. Without it, all images must have the same size.
-        clients: Number of clients, if the folders do not name them (default: 100). Or a random subset of those that do.
+        clients: Number of clients, if the folders do not name them (default: 100); else, how many to draw at random.
         partition: How images are divided, if the folders do not name clients. Default: iid.
         test: Share of each client's images that is held out, the same ones with every seed, if there is no folder `test`.
         seed: The seed of the partition.
@@ -88,10 +87,10 @@ def _parts(root: Path) -> tuple[Path, list[Path]]:
     named = {folder.name.lower(): folder for folder in _folders(root)}
     parts = {name: folder for name, folder in named.items() if _folders(folder)}
     tests = [parts[name] for name in TEST_NAMES if name in parts]
-    train = next((parts[name] for name in TRAIN_FOLDERS if name in parts), None)
+    train = next((parts[name] for name in TRAIN_NAMES if name in parts), None)
     if train is None:
         return root, tests
-    others = [folder.name for name, folder in named.items() if name not in (*TRAIN_FOLDERS, *TEST_NAMES)]
+    others = [folder.name for name, folder in named.items() if name not in (*TRAIN_NAMES, *TEST_NAMES)]
     if others:
         raise DataError(
             f"{root}: the folder '{others[0]}' is beside '{train.name}', where only {' or '.join(TEST_NAMES)} may be; "

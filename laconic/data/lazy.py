@@ -61,20 +61,16 @@ class LazyData:
         self.labels_found = False
         self.client_names: tuple[str, ...] | None = None
         inputs, targets = self._stacked(0, [0], FIXED_SEED)
-        named = inputs if isinstance(inputs, dict) else {}
-        self.input_names: tuple[str, ...] = tuple(named)
-        self.input_shape: tuple[int, ...] = tuple(next(iter(named.values()), inputs).shape[1:])
-        self._shapes = {name: tuple(part.shape[1:]) for name, part in (named or {None: inputs}).items()}
+        parts: dict[str | None, Tensor] = inputs if isinstance(inputs, dict) else {None: inputs}
+        self.input_names = tuple(part for part in parts if part is not None)
+        self._shapes = {part: tuple(tensor.shape[1:]) for part, tensor in parts.items()}
+        self.input_shape: tuple[int, ...] = next(iter(self._shapes.values()))
         self.columns = self._columns.of_table(self.input_names, self.input_shape)
-        are_numbers = isinstance(targets, Tensor)
-        is_regression = are_numbers and targets.is_floating_point()
-        self.kind: Kind = kind or ("regression" if is_regression else "classification")
+        self.kind: Kind = kind or _kind_of(targets)
         if self.kind != "regression":
-            self.classes = classes or len(self.labels or ()) or None
-            if self.classes is None or not (are_numbers or self.labels):
-                self._find_classes(test, kind)
-        if are_numbers:
-            doubt_tokens(name, self.kind, [*named.values()] or [inputs], targets)
+            self._set_classes(targets, test, kind)
+        if isinstance(targets, Tensor):
+            doubt_tokens(name, self.kind, [*parts.values()], targets)
         self.test = None if test is None else self._examples(f"{name} (test)", *test)
 
     def __len__(self) -> int:
@@ -84,6 +80,11 @@ class LazyData:
         """A summary without the data."""
         examples = counted(int(self.sizes().sum()), "example")
         return f"<{self.name}: {counted(len(self), 'client')}, {examples} read lazily, {described(self)}>"
+
+    @property
+    def selection(self) -> Columns:
+        """The input and target columns of samples that are dicts."""
+        return self._columns
 
     def size(self, client: int) -> int:
         """Number of examples of a client."""
@@ -181,6 +182,12 @@ class LazyData:
         parts = [self._stacked(client, block, FIXED_SEED)[1] for block in blocks]
         return torch.cat(parts) if isinstance(parts[0], Tensor) else np.concatenate(parts)
 
+    def _set_classes(self, targets: Any, test: Pair | None, kind: Kind | None) -> None:
+        """Set the number of classes from the labels. Read all examples if this number or the text labels are unknown."""
+        self.classes = self.classes or len(self.labels or ()) or None
+        if self.classes is None or not (isinstance(targets, Tensor) or self.labels):
+            self._find_classes(test, kind)
+
     def _find_classes(self, test: Pair | None, kind: Kind | None) -> None:
         """Collect the text labels, or count the classes, in one pass over all examples."""
         train = [self._targets(client) for client in range(len(self))]
@@ -193,7 +200,7 @@ class LazyData:
             self.labels = check_labels(self.name, np.concatenate(texts), self.labels)
             self.classes = len(self.labels)
         else:
-            self.classes = 1 + max(int(torch.as_tensor(part).max()) for part in found if len(part))
+            self.classes = 1 + max(int(torch.as_tensor(part).to(torch.int64).max()) for part in found if len(part))
         if self.kind == "classification":
             tested = None if test is None else self._encoded(test[1])
             self._doubt(torch.cat([self._encoded(part) for part in train]), tested, kind)
@@ -235,7 +242,8 @@ def from_datasets(
         name: The name of the data in tables and reports.
         normalize: As for `from_arrays`.
         labels: As for `from_arrays`.
-        inputs: The input's key, or several keys of numbers, if samples are dicts. Default: all keys but the target.
+        inputs: The input's key, or several keys of numbers, if samples are dicts. Default: the keys of a tokenizer, if
+            there are some; otherwise all keys but those with names of targets and clients.
         target: The target's key, if samples are dicts. Default: "label", "labels" or "target".
         in_memory: Read every example once and keep it. Random augmentation is then frozen.
         skip_empty: Leave out clients without examples instead of refusing them.
@@ -244,6 +252,7 @@ def from_datasets(
         check_map_style(f"{name}, client {client}", dataset)
     clients = without_empty(name, clients, lambda dataset: len(dataset), skip_empty)  # type: ignore[arg-type]
     columns, kind = columns_of(name, clients[0], inputs, target, kind)
+    columns.doubt(name)
     classes = classes or len(columns.classes) or None
     if test is None or isinstance(test, tuple):
         test_pair = test
@@ -258,7 +267,7 @@ def from_datasets(
     ]
     data = from_arrays(pairs, test_pair, kind, classes, name, normalize, labels)
     table_columns = columns.of_table(data.input_names, data.input_shape)
-    return replace(data, labels=data.labels or columns.classes or None, columns=table_columns)
+    return replace(data, labels=data.labels or columns.classes or None, columns=table_columns, selection=columns)
 
 
 def columns_of(
@@ -350,6 +359,11 @@ def _samples(where: str, dataset: Any, positions: Sequence[int]) -> list[Any]:
         location = blamed(error)
         at = f" at {location[0]}" if location else ""
         raise DataError(f"{where}: reading samples failed{at}: {one_line(error)}") from error
+
+
+def _kind_of(targets: Any) -> Kind:
+    """The kind of task that a client's first target suggests."""
+    return "regression" if isinstance(targets, Tensor) and targets.is_floating_point() else "classification"
 
 
 def _is_text(targets: Any) -> bool:

@@ -113,6 +113,9 @@ def as_data(given: object, name: str = "data", skip_empty: bool = False, what: s
     _refuse_undivided(given, what)
     options: dict[str, Any] = {"name": name, "skip_empty": skip_empty}
     if isinstance(given, Mapping):
+        for split, part in given.items():
+            if hasattr(part, "features") and not hasattr(part, "__len__"):
+                check_map_style(f"data, split '{split}'", part)
         if isinstance(given.get("clients"), Mapping):
             return _named(given, name, skip_empty, what)
         options |= _options(given)
@@ -125,7 +128,8 @@ def as_data(given: object, name: str = "data", skip_empty: bool = False, what: s
             return from_arrays(cast(Sequence[Pair], given), **options)
         if not any(isinstance(client, int | float | str) for client in given):
             options["test"] = tuple(test) if isinstance(test, list) and len(test) == 2 else test
-            return from_datasets(given, **options)
+            make = from_hugging_face if is_hub_data(given) else from_datasets
+            return make(given, **options)
     raise DataError(
         f"{what} {type(given).__name__}; expected a ClientData, a non-empty list with one "
         '(inputs, targets) pair or torch Dataset per client, or a dictionary with "clients" and "test"'

@@ -14,7 +14,8 @@ import numpy as np
 
 from laconic.core.errors import ConfigError, DataError, suggestion, warn
 from laconic.data.arrays import Pair, doubt_guesses, pooled
-from laconic.data.divide import TEST_NAMES, divided, split_test
+from laconic.data.columns import Columns
+from laconic.data.divide import TEST_NAMES, check_client_names, divided, split_test
 from laconic.data.doubts import doubt_scale
 from laconic.data.federated import FederatedData, Kind, Normalize
 
@@ -75,11 +76,13 @@ def from_table(
         read.check(test_source, owned=False)
         test_pair = read.pair(test_source.rows)
     data = pooled(pairs, test_pair, kind, classes, name, _scales(pairs) if scale else None, labels, skip_empty)
-    data = replace(data, columns=tuple(read.inputs or ()))
+    data = replace(data, columns=tuple(read.inputs or ()), selection=Columns(target=target))
     doubt_guesses(data, kind, classes)
     if not scale:
         doubt_scale(name, data.examples.inputs, read.inputs, "pass scale=True (--dataset …,scale=true)")
     has_clients = client is not None or len(tables) > 1
+    if client is None and len(tables) > 1:
+        check_client_names(name, tables, "file", "pass client=COLUMN")
     if has_clients:
         data = data.named([owner for owner, rows in tables.items() if len(rows)])
     return divided(data, has_clients, clients, partition, seed)

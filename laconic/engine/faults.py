@@ -107,18 +107,22 @@ class FaultyEngine(SimulatedEngine):
         return float(self.randomness.numpy(purpose, message.round, message.client).random())
 
 
+def attack_factors(faults: Faults, clients: int, randomness: Randomness) -> dict[int, float]:
+    """Draw the attackers: the factor of each, by client."""
+    not_finite, boosted = faults.not_finite, faults.boosted
+    if not_finite + boosted > clients:
+        raise ConfigError(
+            f"faults.boosted = {boosted}: with {not_finite} not_finite, attackers outnumber the {clients} clients"
+        )
+    chosen = randomness.numpy(Draw.ATTACKERS).choice(clients, not_finite + boosted, replace=False).tolist()
+    return dict.fromkeys(chosen[:not_finite], math.nan) | dict.fromkeys(chosen[not_finite:], faults.boost)
+
+
 class Attacks:
     """A fixed set of attackers, whose vectors are multiplied by NaN or by a factor."""
 
     def __init__(self, faults: Faults, clients: int, layout: Layout, randomness: Randomness) -> None:
-        not_finite, boosted = faults.not_finite, faults.boosted
-        if not_finite + boosted > clients:
-            raise ConfigError(
-                f"faults.boosted = {boosted}: with {not_finite} not_finite, attackers outnumber the {clients} clients"
-            )
-        chosen = randomness.numpy(Draw.ATTACKERS).choice(clients, not_finite + boosted, replace=False).tolist()
-        self.factors = dict.fromkeys(chosen[:not_finite], math.nan) | dict.fromkeys(chosen[not_finite:], faults.boost)
-        """The factor of each attacker, by client."""
+        self.factors = attack_factors(faults, clients, randomness)
         self._layout = layout
 
     def apply(self, reply: Reply) -> Reply:

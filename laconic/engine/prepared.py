@@ -5,6 +5,7 @@ Simulations, Flower servers and Flower nodes all use `prepare`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -17,7 +18,7 @@ from torch import Tensor
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
 from laconic.core.subspace import Subspace
-from laconic.core.task import Batch, Task, predicts_classes
+from laconic.core.task import Batch, Task, has_own_logits, own_loss, predicts_classes
 from laconic.data.federated import ClientData
 from laconic.engine.doubts import doubt_task
 from laconic.gradients.choose import resolve_numerics
@@ -102,16 +103,31 @@ def client_example(data: ClientData, client: int) -> Example:
 
 def _check_labels(task: Task, classes: int | None, batch: Batch) -> None:
     """Refuse a classifier with fewer outputs than classes. `Task.check` reports a module that fails."""
-    if classes is None or not predicts_classes(task):
+    own = has_own_logits(task)
+    if classes is None or not (predicts_classes(task) or own):
         return
     try:
         with torch.no_grad():
             outputs = task.outputs(task.module.eval(), batch)[0].shape[-1]
     except Exception:
         return
-    if outputs < classes:
+    if outputs < classes and not (own and _takes_label(task, classes - 1, batch)):
         hint = "; one output for two classes needs a Task with binary_cross_entropy_with_logits" if outputs == 1 else ""
         raise ConfigError(f"model has {outputs} outputs, but the labels go from 0 to {classes - 1}{hint}")
+
+
+def _takes_label(task: Task, label: int, batch: Batch) -> bool:
+    """Whether a module's own loss works with this label: squared errors and contrastive losses need no output per class."""
+    # On a CPU, since an index out of range ends the use of a GPU.
+    module, inputs = copy.deepcopy(task.module).cpu().eval(), [part.cpu() for part in batch[:-1]]
+    try:
+        with torch.no_grad():
+            own_loss(module, (*inputs, torch.full_like(batch[-1], label, device="cpu")))
+    except IndexError:
+        return False
+    except Exception:  # of another cause, which `Task.check` reports
+        return True
+    return True
 
 
 def usable_device(name: str) -> torch.device:

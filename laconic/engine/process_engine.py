@@ -160,7 +160,7 @@ class ProcessEngine(ChunkedEngine):
             self._idle.put(worker)
 
     def _run_chunk(self, instructions: Sequence[Instruction]) -> list[Reply]:
-        lent = {each.client: self._store.lend(each.client, each.last_update) for each in instructions}
+        lent = {sent.client: self._store.lend(sent.client, sent.last_update) for sent in instructions}
         for _ in range(MAX_DEATHS):
             worker = self._idle.get()
             try:
@@ -172,7 +172,7 @@ class ProcessEngine(ChunkedEngine):
                 self._idle.put(worker)
             self._store.apply({client: _owned(change) for client, change in changes.items()})
             return replies  # type: ignore[no-any-return]
-        clients = ", ".join(str(each.client) for each in instructions)
+        clients = ", ".join(str(instruction.client) for instruction in instructions)
         raise LaconicError(f"processes: {MAX_DEATHS} workers in a row died while they ran client {clients}")
 
     def _replace(self, dead: WorkerProcess) -> WorkerProcess:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from statistics import median_low
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from laconic.compression import Payload
+from laconic.federation.sampling import limited
+
+FARTHEST = 20.0
+"""On Flower, a metric that a client reports counts as at most this multiple of the median client's, or `SMALLEST_LIMIT`."""
+SMALLEST_LIMIT = 10.0
+"""No limit of a metric is below this: late in training, the median loss may be near 0 while some honest clients' are not."""
 
 
 class RunningMean:
@@ -68,6 +75,32 @@ class RunningMean:
             if not helper.cancel():  # a helper that has not started has nothing left to do
                 helper.result()
         self._helpers = []
+
+
+def mean_loss(losses: Sequence[tuple[float, float]], limit: float | None) -> float:
+    """The mean of clients' (loss, weight) pairs that one client cannot own: weights are `limited`, losses `clamped`.
+
+    If the median loss is positive, negative ones count as 0. Without a limit this is `weighted_mean`.
+    """
+    known = [(loss, weight) for loss, weight in losses if weight > 0 and not math.isnan(loss)]
+    if limit is None or not known:
+        return weighted_mean(known)
+    weights = limited(np.array([weight for _, weight in known]), limit)
+    values = clamped([loss for loss, _ in known])
+    if median_low(values) > 0:
+        values = [max(loss, 0.0) for loss in values]
+    return weighted_mean(zip(values, weights.tolist(), strict=True))
+
+
+def clamped(values: Sequence[float]) -> list[float]:
+    """Clients' values of one metric, none farther from 0 than `FARTHEST` times the median client's, or `SMALLEST_LIMIT` if
+    that is more.
+
+    >>> clamped([0.4, 0.5, 9e8, -9e8]), clamped([0.02, 0.02, 3.0])
+    ([0.4, 0.5, 10.0, -10.0], [0.02, 0.02, 3.0])
+    """
+    most = max(SMALLEST_LIMIT, FARTHEST * median_low(map(abs, values))) if values else SMALLEST_LIMIT
+    return [min(max(value, -most), most) for value in values]
 
 
 def weighted_mean(values: Iterable[tuple[float, float]]) -> float:

@@ -281,9 +281,9 @@ class Database:
             self._insert(key, "", "json", "", json.dumps(value).encode())
 
     def _insert(self, key: Key, name: str, kind: str, shape: str, content: memoryview | bytes) -> None:
-        place = self._run(lambda connection: insert_content(connection, content))
+        content_id = self._run(lambda connection: insert_content(connection, content))
         born = self.marks[-1] if self.marks else 0
-        self._write((self.run, *key, name, born, ALIVE, kind, shape, place, checksum(content)))
+        self._write((self.run, *key, name, born, ALIVE, kind, shape, content_id, checksum(content)))
 
     def _write(self, row: Row) -> None:
         self.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)

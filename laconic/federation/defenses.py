@@ -54,9 +54,17 @@ def check_defenses(
         if need > defenses.memory:
             total = f"{counted(participants, 'update')} of {counted(layout.size, 'parameter')} need {need / 1e9:.3g} GB"
             raise ConfigError(f"{_named(defenses)}: {total}; defense.memory allows {defenses.memory / 1e9:.3g} GB")
-    if send_buffers and defenses.any() and defenses.aggregate == "mean":
+    if send_buffers and defenses.any() and defenses.aggregate == "mean" and (defenses.noise or not _judged(defenses)):
         reason = "batch-norm statistics are sent with the update and would be undefended"
-        raise ConfigError(f"{_named(defenses)}: {reason}; use buffers = 'frozen', or aggregate = 'median'")
+        allowed = (
+            "buffers = 'frozen'" if defenses.noise else "buffers = 'frozen', refuse = 'auto' or aggregate = 'median'"
+        )
+        raise ConfigError(f"{_named(defenses)}: {reason}; use {allowed}")
+
+
+def _judged(defenses: Defenses) -> bool:
+    """Whether batch-norm statistics are compared with those of other clients."""
+    return defenses.refuse == "auto"
 
 
 def _needs_exact_means(algorithm: Algorithm) -> str | None:
@@ -90,7 +98,8 @@ def resolve_auto(
             update={"aggregate": f"trimmed_mean:{AUTO_SHARE}" if useful and allowed and fits else "mean"}
         )
     if defenses.clip == "auto":
-        possible = defenses.aggregate == "mean" and not send_buffers and not exact
+        undefended = send_buffers and not _judged(defenses)
+        possible = defenses.aggregate == "mean" and not undefended and not exact
         defenses = defenses.model_copy(update={"clip": AUTO_CLIP if possible else None})
     return defenses
 

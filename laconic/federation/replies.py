@@ -20,6 +20,10 @@ from laconic.federation.messages import Reply
 MOST_SKIPPED = 2**21
 """The largest step between the sequence numbers of two updates. A client without a store skips up to 2^20 numbers, and every
 reply that was lost on the way takes one."""
+MOST_KEPT = 4
+"""A decoded vector waits in place of its bytes if it is at most this multiple of them."""
+VARIANCE = "running_var"
+"""The name that PyTorch gives to the variances of a batch-norm layer."""
 MOST_GROWTH = 2
 """A reply may report up to this multiple of the examples that the client had when it joined."""
 MOST_PASSES = 1000
@@ -46,7 +50,7 @@ class CodedVector:
 
     @cached_property
     def payload(self) -> Payload:
-        """The vector, decoded once; `PacketError` if a body is invalid."""
+        """The decoded vector; `PacketError` if a body is invalid."""
         return self._decode()
 
     def _decode(self) -> Payload:
@@ -58,13 +62,18 @@ class CodedVector:
         return payload
 
     def norm(self) -> float:
-        """The 2-norm, from the coded form where possible; `PacketError` if a body is invalid."""
+        """The 2-norm, from the coded form where possible; `PacketError` if a body is invalid.
+
+        Where the vector must be decoded, it is kept for `payload` unless it is large: the replies of a whole round may wait.
+        """
         if "payload" in vars(self):
             return self.payload.norm()
-        if self.stream == BUFFERS or len(self.bodies) > 1:
-            # Not kept: the replies of a whole round may wait.
-            return self._decode().norm()
-        return body_norm(self.bodies[0], self.layout)
+        if self.stream != BUFFERS and len(self.bodies) == 1:
+            return body_norm(self.bodies[0], self.layout)
+        payload = self._decode()
+        if payload.nbytes <= MOST_KEPT * sum(len(body.data) for body in self.bodies):
+            vars(self)["payload"] = payload
+        return payload.norm()
 
 
 @dataclass(frozen=True)
@@ -130,6 +139,15 @@ def check_counts(reply: Reply, phase: Phase, size: int) -> None:
         raise PacketError("count", f"client {reply.client} reports {counts}")
 
 
+def believed_counts(reply: Reply, phase: Phase, size: float | None) -> tuple[int, int]:
+    """The gradients and the computed samples that go into the metrics: at most those of a client of limited `size`."""
+    if size is None:
+        return reply.gradients, reply.samples
+    examples = min(reply.examples, int(MOST_GROWTH * size))
+    most = phase.gradients(examples)
+    return min(reply.gradients, most), min(reply.samples, MOST_PASSES * max(examples, most))
+
+
 def coded_vectors(
     packets: dict[str, Packet], expected: set[str], uplink: Uplink, uplink_state: State, context: RoundContext
 ) -> tuple[dict[str, CodedVector], State]:
@@ -143,4 +161,14 @@ def coded_vectors(
             bodies, uplink_state = uplink.receive(packet.body, packet.flags, uplink_state, context)
         if stream != CONFIRM:
             vectors[stream] = CodedVector(bodies, stream, context.layout)
+        if stream == BUFFERS:
+            _check_variances(vectors[BUFFERS].payload, context)
     return vectors, uplink_state
+
+
+def _check_variances(buffers: Payload, context: RoundContext) -> None:
+    """Refuse batch-norm statistics with a negative variance: a negative mean of them makes the model's outputs NaN."""
+    dense = buffers.dense()
+    for slot in context.layout.buffers:
+        if slot.name.rpartition(".")[2] == VARIANCE and slot.size and float(lowest := slot.view(dense).min()) < 0:
+            raise PacketError("variance", f"client {context.client} sent {slot.name} with an entry of {lowest:.3g}")

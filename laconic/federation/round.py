@@ -22,7 +22,7 @@ from laconic.compression import DENSE, Codec, decode_body, encode_dense, encode_
 from laconic.compression.packet import Body, Flag, Packet
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.randomness import GLOBAL, Draw
-from laconic.federation.aggregation import weighted_mean
+from laconic.federation.aggregation import mean_loss
 from laconic.federation.engine import Engine
 from laconic.federation.ledger import RoundCosts
 from laconic.federation.messages import Instruction, MalformedReply, Probe, Reply
@@ -30,6 +30,7 @@ from laconic.federation.policy import ExchangeReport, Outcome, Refusal
 from laconic.federation.replies import (
     SentInstruction,
     ValidReply,
+    believed_counts,
     check_counts,
     check_labels,
     coded_vectors,
@@ -109,10 +110,8 @@ class Round:
         phase_bodies: dict[str, dict[str, Body]] = {}
         send_buffers = self.server.send_buffers and exchange.model
         buffers = {BUFFERS: encode_dense(self.server.buffers)} if send_buffers else {}
-        blocklist = self.server.blocklist
-        clients = [
-            client for client in clients if not blocklist.is_blocked(client) and self.engine.is_available(client)
-        ]
+        is_blocked, is_available = self.server.blocklist.is_blocked, self.engine.is_available
+        clients = [client for client in clients if not is_blocked(client) and is_available(client)]
         self._sent_count = len(clients)
         models: Iterable[Body | None] = repeat(None)
         if exchange.model:
@@ -194,7 +193,7 @@ class Round:
             return False
         sent = self._sent.pop(reply.client)
         if valid is None:
-            self._forget_state(reply)
+            self._forget_state(reply, sent)
         elif self._waits:
             self._waiting[reply.client] = reply, sent, valid
         else:
@@ -264,9 +263,12 @@ class Round:
         table.advance(client, valid.sequence, valid.uplink_state, state, version, self.layout.period)
         self.answered.append(client)
 
-    def _forget_state(self, reply: Reply) -> None:
+    def _forget_state(self, reply: Reply, sent: SentInstruction) -> None:
         """Note that a client has lost its state, so that it receives the whole model next."""
-        self.costs.lost += int(not self.server.clients.has_lost_state(reply.client))
+        if self.server.clients.has_lost_state(reply.client):
+            self._sent[reply.client] = sent  # no answer: if it says so again and again, it counts as absent
+        else:
+            self.costs.lost += 1
         self.server.clients.forget(reply.client)
         self.costs.count("up", MODEL, sum(map(len, reply.packets)), 0)
 
@@ -274,16 +276,17 @@ class Round:
         for raw, (name, packet) in zip(reply.packets, valid.packets.items(), strict=True):
             bits = self._paper_bits_up(name, packet.body, sent.phase) if sent.exchange.counted else 0
             self.costs.count("up", name, len(raw), bits)
-        self.costs.samples += reply.samples
+        gradients, samples = believed_counts(reply, sent.phase, self.server.limited_size(reply.client))
+        self.costs.samples += samples
         self.clients_by_phase.setdefault(sent.phase.name, []).append(reply.client)
         if sent.exchange.counted:
-            self.costs.gradients += reply.gradients
+            self.costs.gradients += gradients
             self.costs.folded += reply.client not in self._counted
             self._counted.add(reply.client)
         # `_forget_state` has counted the clients that asked for the whole model.
         self.costs.lost += int(valid.started_over and not self.server.clients.has_lost_state(reply.client))
         if MODEL in valid.packets or not self.phases.has_update:
-            self._losses.append((reply.loss, reply.samples * reply.counted))
+            self._losses.append((reply.loss, samples * reply.counted))
         if MODEL in valid.packets:
             self.costs.updates += 1
             self.costs.skipped += valid.packets[MODEL].body.codec == Codec.SKIP
@@ -340,7 +343,7 @@ class Round:
         compression, context = self.method.mean_compression, self._context()
         if compression is None:
             return encode_exactly(mean, self.layout)
-        generator = context.generator(Draw.DOWNLINK_STREAM.format(MEAN.upper()))
+        generator = context.generator(Draw.DOWNLINK_MEAN)
         body = compression.encode(mean, self.layout, generator, context.invited)
         self.received.replace(MODEL, decode_body(body, self.layout).dense().to(mean.device))
         return body
@@ -352,7 +355,7 @@ class Round:
         work: dict[str, dict[int, int]] = {}
         for (client, (_, sent, _)), size in zip(self._waiting.items(), sizes.tolist(), strict=True):
             work.setdefault(sent.phase.name, {})[client] = max(1, sent.phase.gradients(int(size)))
-        return {client: each / median(of.values()) for of in work.values() for client, each in of.items()}
+        return {client: own / median(others.values()) for others in work.values() for client, own in others.items()}
 
     def _check_direction(
         self, client: int, sent: SentInstruction, valid: ValidReply, work: float, factor: float
@@ -385,10 +388,9 @@ class Round:
     def training_loss(self) -> float:
         """The mean training loss of the clients that take local steps, weighted by samples whose targets count.
 
-        As FedAMD's paper measures it (Wu et al., 2023, appendix F.1). Of a method without updates, such as EF21, it is the
-        mean over all clients that report a loss.
+        As in FedAMD (Wu et al., 2023, appendix F.1). Without updates, as in EF21, it is over all clients that report a loss.
         """
-        return weighted_mean(self._losses)
+        return mean_loss(self._losses, self.server.weight_limit)
 
     def _context(self, client: int = GLOBAL) -> RoundContext:
         server = self.server

@@ -166,6 +166,10 @@ class Server:
             return 1.0
         return float(self.data.size(client) if self.weight_limit is None else self.client_weights()[client])
 
+    def limited_size(self, client: int) -> float | None:
+        """The number of examples with which a client counts in the metrics; None if what it reports is believed."""
+        return None if self.weight_limit is None else float(self.client_weights()[client])
+
     def new_aggregate(self, stream: str) -> Aggregate:
         """An empty accumulator for the vectors of a stream in this round."""
         size = self.layout.buffer_size if stream == BUFFERS else self.layout.size

@@ -20,7 +20,7 @@ from laconic.core.part import State
 from laconic.federation.settings import Defenses, median_multiple
 
 OUTLIER = 5.0
-"""`refuse = "auto"` refuses updates above this multiple of the round's median. docs/defenses.md has the measurements."""
+"""`refuse = "auto"` refuses updates and batch-norm statistics above this multiple of the median. See docs/defenses.md."""
 CLIPPED_OUTLIER = 10.0
 """The same where updates are clipped, which bounds attackers too, once the norms of earlier updates are known."""
 OTHER_OUTLIER = 20.0
@@ -105,11 +105,11 @@ class UpdateNormFilter:
         # A client that was away for long, or has lost its state, sends a difference as large as the state.
         state = OUTLIER * median(self._accepted.get(f"first/{_stream(kind)}") or [0.0])
         limits = []
-        outlier = OUTLIER if _stream(kind) == MODEL else OTHER_OUTLIER
+        outlier = OUTLIER if _stream(kind) in (MODEL, BUFFERS) else OTHER_OUTLIER
         typical, origin = self._median(kind, norms), "times the median of the round"
         if len(accepted := self._accepted.get(kind, ())) >= ENOUGH:
             recent, known = median(accepted), "times the median of earlier rounds"
-            if self._defenses.clip is not None:
+            if self._defenses.clip is not None and _stream(kind) == MODEL:
                 # Near the optimum most updates are tiny, and some honest ones are not. Clipping bounds them.
                 outlier, recent, known = (
                     CLIPPED_OUTLIER,

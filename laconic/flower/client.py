@@ -24,16 +24,15 @@ from laconic.compression.packet import CoreStream, Packet
 from laconic.core.counts import counted
 from laconic.core.errors import ConfigError, LaconicError, PacketError
 from laconic.core.layout import Layout
-from laconic.core.user_code import is_own
 from laconic.data.federated import ClientData, Examples
 from laconic.data.owned import OwnData
-from laconic.data.supplied import is_file
 from laconic.engine.inline import ClientSpec, InlineEngine
 from laconic.engine.prepared import client_example, prepare
 from laconic.federation.store import ClientStore
 from laconic.flower import wire
 from laconic.flower.node_store import KEEP_DAYS, node_file
 from laconic.flower.plan import Plan, initial_hash, make_model
+from laconic.models import models
 from laconic.run.evaluate import ClientExamples, evaluate_counted
 from laconic.run.simulation import Model
 
@@ -57,7 +56,7 @@ def client_app(
         model: The same model as the server's.
         data: The node's own examples, `laconic.data.from_arrays([(inputs, targets)])`, or a function of Flower's `Context`
             that loads them. For experiments, the name of a data set, of which each node takes its own partition.
-        algorithm: The server's algorithm. Needed only for `own_training`, whose training loop cannot be sent.
+        algorithm: The server's algorithm. Needed only if it has code of your own, as `own_training` has: code is never sent.
         state: The folder of the node's file. `state = "…"` in the node's config takes precedence.
         device: The PyTorch device.
     """
@@ -198,10 +197,12 @@ class Node:
 
 
 def _named(context: Context, key: str, own: str) -> str:
-    """A name of the run config. The operator can change it, so it may name code only if the app names the same."""
+    """A name of the run config. The operator can change it, so it must be built in, or the one that the app names."""
     name = str(context.run_config.get(key, own))
-    if name != own and (is_own(name) or is_file(name)):
-        raise ConfigError(f"{key} = '{name}': a node runs only code of its app; name it in client_app.py")
+    # A model's name may have sizes after a colon. `models.build` reads them as nothing else if the model is built in.
+    word, known = (name, data_sets.datasets()) if key == "dataset" else (name.partition(":")[0], models())
+    if name != own and word not in {each.name for each in known}:
+        raise ConfigError(f"{key} = {name!r}: a run config can name only what is built in; name it in client_app.py")
     return name
 
 

@@ -48,8 +48,8 @@ class Compressed(Strategy):
             one uses its own.
         downlink: The compressor of the model. The server keeps a copy of each node's model, and sends C(model - copy).
             `dense` sends the whole model.
-        record: The name of the ArrayRecord that is compressed; by default the strategy's `arrayrecord_key`. Others travel
-            as they are.
+        record: The name of the ArrayRecord that is compressed; by default the strategy's `arrayrecord_key`. Others are
+            sent unchanged.
         exact: Patterns of names of arrays that are not compressed. Integers never are.
     """
 

@@ -103,7 +103,7 @@ class GridEngine(Engine):
 
     def _receive(self, sent: dict[str, Sent]) -> Iterator[tuple[int, Message | PacketError]]:
         """Yield replies until all have arrived, `stop_waiting` was called, or the deadline has passed."""
-        missing, phases = dict(sent), {each.phase for each in sent.values()}
+        missing, phases = dict(sent), {message.phase for message in sent.values()}
         deadline = self._times.deadline(phases) if self._adaptive else self._deadline
         started = checked = time.monotonic()
         pause = FIRST_PAUSE
@@ -125,9 +125,9 @@ class GridEngine(Engine):
 
     def _connected(self, missing: dict[str, Sent]) -> dict[str, Sent]:
         """The messages to nodes that are still connected. Replies of the others may only come late."""
-        disconnected = self._roster.disconnected(each.client for each in missing.values())
-        self._late |= {key: each for key, each in missing.items() if each.client in disconnected}
-        return {key: each for key, each in missing.items() if each.client not in disconnected}
+        disconnected = self._roster.disconnected(message.client for message in missing.values())
+        self._late |= {key: message for key, message in missing.items() if message.client in disconnected}
+        return {key: message for key, message in missing.items() if message.client not in disconnected}
 
     def _arrived(self, missing: dict[str, Sent]) -> Iterator[tuple[int, Message | PacketError]]:
         """Replies to messages in `missing`, which are removed from it."""
@@ -156,11 +156,11 @@ class GridEngine(Engine):
             self._roster.invite_again(client)
             return None
 
-    def evaluate(self, packets: list[bytes], round: int) -> tuple[int, list[tuple[int, float, dict[str, float]]]]:
+    def evaluate(self, packets: list[bytes], round: int) -> tuple[int, int, list[tuple[int, float, dict[str, float]]]]:
         """Evaluate the server's model on clients' own examples.
 
-        Returns the number of clients asked and, for each that replied, its number, its weight and its metrics. The
-        weight is the number of examples, times the share of their targets that count.
+        Returns the number of clients asked, the number of refused replies and, for each client that replied, its number,
+        its weight and its metrics. The weight is the number of examples, times the share of their targets that count.
         """
         clients = self._roster.clients()
         sent: dict[str, Sent] = {}
@@ -174,14 +174,15 @@ class GridEngine(Engine):
                 messages.append(self._message(content, node, MessageType.EVALUATE, round))
             sent |= self._push(messages, [(client, EVALUATION) for client in batch])
         results: dict[int, tuple[float, dict[str, float]]] = {}
-        self._enough = False
+        refused, self._enough = 0, False
         for client, message in self._receive(sent):
             try:
                 results[client] = _metrics(message)
             except PacketError as error:
+                refused += 1
                 LOG.warning("laconic: client %d did not evaluate: %s", client, error)
             self._enough = len(results) >= math.ceil(self._quorum * len(sent))
-        return len(sent), [(client, *results[client]) for client in sorted(results)]
+        return len(sent), refused, [(client, *results[client]) for client in sorted(results)]
 
 
 def _metrics(message: Message | PacketError) -> tuple[float, dict[str, float]]:

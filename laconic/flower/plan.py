@@ -14,13 +14,13 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from laconic.algorithms.algorithm import Algorithm
-from laconic.algorithms.methods.own_training import OwnTraining
 from laconic.algorithms.recipes import RECIPES
 from laconic.core.errors import ConfigError
 from laconic.core.part import SLOTS, find_part
 from laconic.core.task import Task
 from laconic.data.federated import ClientData, Kind, NamedInputs
 from laconic.gradients.numerics import Numerics
+from laconic.run.config import code_in
 from laconic.run.simulation import Model, initial_module, task_of
 
 
@@ -69,8 +69,9 @@ class Plan(BaseModel):
 
     def algorithm(self) -> Algorithm:
         """Build the algorithm from registered parts only: the server cannot make a node run other code."""
-        if self.parts.get("method", {}).get("name") == OwnTraining.name:
-            raise ConfigError("method = 'own_training': give client_app the same algorithm as server_app")
+        if code := code_in(self.parts):
+            named = ", ".join(map(repr, code))
+            raise ConfigError(f"the plan names code: {named}; give client_app the same algorithm as server_app")
         assert RECIPES, "the import of the recipes has registered all built-in parts"
         made: dict[str, Any] = {}
         for slot in SLOTS:

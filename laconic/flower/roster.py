@@ -32,6 +32,8 @@ from laconic.flower.plan import Plan
 LOG = getLogger("flwr.laconic")
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
 """The first and the longest delay, in seconds, of the exponential backoff for a rejected node."""
+LONGEST_NAME = 64
+"""The most characters of the name in a node's file. Every checkpoint has all names."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Roster:
         self._invited: dict[str, tuple[int, float]] = {}
         """Unanswered invitations by message id: the node, and when the invitation expires."""
         self._rejected: dict[int, Rejection] = {}
+        self.refused_joins = 0
+        """Invalid answers to invitations since the last finished round."""
         self._fits = fits
         """Raises `ConfigError` if the algorithm does not support clients of these sizes."""
         self._replace_nodes, self._most_examples, self._fixed_sizes = replace_nodes, most_examples, fixed_sizes
@@ -145,10 +149,11 @@ class Roster:
         """Read a node's answer to an invitation. Returns its client, or nothing if the node is rejected."""
         try:
             record = wire.read_answer(message)
-            name = wire.text(record, "name")
+            name = wire.text(record, "name", LONGEST_NAME)
             client = self._number(name, wire.count(record, "client", lowest=-1), node)
             size = self._size(client, wire.count(record, "examples", lowest=1))
         except PacketError as error:
+            self.refused_joins += error.reason != "full"  # spare nodes are no problem
             self._reject(node, str(error))
             return []
         previous = self._nodes.get(client, node)

@@ -111,7 +111,7 @@ def serve(
     if directory.exists():
         directory.check_config()
         stored = RunConfig.model_validate(tomllib.loads(directory.config.read_text()))
-        check_same(resolved.model_dump(), stored, path, MAY_CHANGE)
+        check_same(f"the run in '{path}'", resolved.model_dump(), stored.model_dump(), MAY_CHANGE)
     builtin = [ClientEvaluation(training, directory), RoundLog()]
     result = run_training(training, resolved, directory, [*builtin, *callbacks])
     LOG.info("laconic: finished: %s sha256=%s", result, result.model_sha256)

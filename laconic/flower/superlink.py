@@ -72,7 +72,7 @@ def _is_own_reply(body: bytes) -> bool:
     except DecodeError:
         return False
     sent = [message.metadata for message in request.messages_list]
-    return all(each.reply_to_message_id and each.src_node_id == request.node.node_id for each in sent)
+    return all(reply.reply_to_message_id and reply.src_node_id == request.node.node_id for reply in sent)
 
 
 async def _body(receive: Receive) -> bytes | None:

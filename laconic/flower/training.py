@@ -22,6 +22,7 @@ from laconic.core.randomness import Randomness
 from laconic.core.state_dict import StateDict
 from laconic.data.federated import ClientData
 from laconic.engine.prepared import prepare, usable_device
+from laconic.federation.aggregation import clamped
 from laconic.federation.ledger import Ledger
 from laconic.federation.policy import Outcome
 from laconic.federation.round import Round
@@ -124,7 +125,6 @@ class FederatedTraining(Training):
             # A slow client could otherwise shorten or extend the deadline of others, which the noise does not hide.
             deployment = deployment.model_copy(update={"adaptive_deadline": False})
         self.engine: GridEngine = GridEngine(grid, self.presence, deployment)
-        self.mapper = map
 
     def _set_secret(self, secret: int) -> None:
         self._secret = secret
@@ -157,6 +157,9 @@ class FederatedTraining(Training):
         # Count the traffic of failed attempts, but not their participants: a round has one set of them.
         wasted.invited = 0
         finished.costs.add(wasted)
+        if self.roster.refused_joins:
+            finished.costs.refused["join"] = self.roster.refused_joins
+            self.roster.refused_joins = 0
         return finished
 
     def evaluate_on_clients(self) -> Record:
@@ -164,16 +167,16 @@ class FederatedTraining(Training):
 
         Metrics are averaged over examples, weighted by the share of their targets that count. A client counts with at most
         the size that it reported when it joined, and with at most `largest_weight` times the median size. Metrics that
-        only a minority reports are left out.
+        only a minority reports are left out. No value is larger than `clamped` allows, and no accuracy is outside 0 to 1.
         """
         every = self.deployment.client_eval_every
         if not every or self.server.round % every:
             return {}
         packets = self._evaluation_packets()
-        asked, answers = self.engine.evaluate(packets, self.server.round)
+        asked, refused, answers = self.engine.evaluate(packets, self.server.round)
         for packet in packets * asked:
             self.ledger.count("down", "evaluation", len(packet), 0)
-        means: Record = {}
+        means: Record = {"evaluations_refused": refused} if refused else {}
         weights = self.server.client_weights()
         for name in sorted({name for _, _, metrics in answers for name in metrics}):
             reported = [
@@ -182,7 +185,10 @@ class FederatedTraining(Training):
                 if name in metrics and count > 0
             ]
             if 2 * len(reported) > len(answers):
-                total = math.fsum(count * value for count, value in reported)
+                values = clamped([value for _, value in reported])
+                if name.endswith("accuracy"):
+                    values = [min(max(value, 0.0), 1.0) for value in values]
+                total = math.fsum(count * value for (count, _), value in zip(reported, values, strict=True))
                 means[f"clients_{name}"] = total / sum(count for count, _ in reported)
         return means | self.ledger.totals()
 

@@ -138,11 +138,13 @@ def count(record: ConfigRecord, name: str, lowest: int = 0, highest: int = 2**53
     return value
 
 
-def text(record: ConfigRecord, name: str) -> str:
+def text(record: ConfigRecord, name: str, longest: float = math.inf) -> str:
     """A string of a record."""
     value = record.get(name)
     if not isinstance(value, str):
         raise PacketError("record", f"{name} is not a string")
+    if len(value) > longest:
+        raise PacketError("record", f"{name} has {len(value)} characters; allowed: {longest:g}")
     return value
 
 

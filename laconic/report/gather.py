@@ -9,7 +9,7 @@ from pathlib import Path
 
 from laconic.core.errors import ConfigError, unknown_name
 from laconic.report.labels import group_key, labels
-from laconic.report.reading import LONGEST_REASON, POINTS, UNREADABLE, Table, read_run
+from laconic.report.reading import POINTS, UNREADABLE, Table, printable, read_run
 from laconic.run.directory import RunDirectory
 from laconic.run.target import COSTS, Target
 
@@ -75,7 +75,7 @@ def read_runs(paths: Sequence[Path], read: Callable[[Path, int], Table]) -> tupl
             labels([run["settings"]])
             runs.append(run)
         except UNREADABLE as error:
-            unreadable[str(path)] = " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
+            unreadable[str(path)] = printable(str(error)) or type(error).__name__
     runs.sort(key=lambda run: (run.get("started", 0), run["path"]))
     for run in runs:  # The page shows the day. A resumed run writes its config again, and its page stays the same.
         run["started"] = run.get("started", 0) // 86400 * 86400

@@ -74,9 +74,9 @@ def _candidates(own: Table, settings: Sequence[Table], changes: set[str]) -> set
     """Return the keys in which a run differs from others of its algorithm, and the changes of its recipe that matter."""
     namesakes = [other for other in settings if other["algorithm"] == own["algorithm"]]
     differing = {key for other in namesakes for key in _differing(own, other)}
-    # A changed link is always named: the recipe's name alone would mislead. Other changes, if runs differ in them.
-    links = {key for key in changes if key.partition(".")[0] in LINKS}
-    differing |= links | {key for key in changes if any(key in run and run[key] != own[key] for run in settings)}
+    # A changed link or part is always named: the recipe's name alone would mislead. Other changes, if runs differ in them.
+    named = {key for key in changes if key.partition(".")[0] in LINKS or key.endswith(".name")}
+    differing |= named | {key for key in changes if any(key in run and run[key] != own[key] for run in settings)}
     return differing | ({"dataset"} if len({other.get("dataset") for other in settings}) > 1 else set())
 
 

@@ -111,7 +111,7 @@ def serve(folder: Path, host: str, port: int) -> LiveServer:
                 self._sign_in(parse_qs(url.query).get("token", [""])[0])
             elif url.path == "/":
                 page = html(watched.data())
-                self._respond("text/html; charset=utf-8", page.encode(), f"{policy(page)}; frame-ancestors 'none'")
+                self._respond("text/html; charset=utf-8", page.encode(), f"{policy()}; frame-ancestors 'none'")
             elif url.path == "/data":
                 data = watched.data()
                 if parse_qs(url.query).get("version") == [data["version"]]:

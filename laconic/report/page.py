@@ -7,6 +7,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
+from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -48,27 +49,35 @@ def report(
 
 def html(data: Table) -> str:
     """Return the page that shows `data`."""
+    # Escape "<": a tag inside a string could end the script element or start another.
+    content = json.dumps(plain(data | COLORED), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    # Insert the data last, so that text in it is neither taken for a placeholder nor part of the policy.
+    return _template().replace("POLICY", policy(), 1).replace("/*DATA*/", content, 1)
+
+
+@cache
+def _template() -> str:
+    """The page without data and policy."""
     from plotly.offline import get_plotlyjs  # late: start-up time
 
     folder = files("laconic.report") / "page"
     scripts = [
         (folder / name).read_text() for name in ("groups.js", "tables.js", "headline.js", "charts.js", "page.js")
     ]
-    # Escape "<": a tag inside a string could end the script element or start another.
-    content = json.dumps(plain(data | COLORED), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     page = (folder / "index.html").read_text()
     pieces = {"STYLE": (folder / "style.css").read_text(), "PLOTLY": get_plotlyjs(), "SCRIPT": "\n".join(scripts)}
-    # Insert the data last, so that text in it that looks like a placeholder is not replaced.
-    for name, text in (pieces | {"DATA": content}).items():
+    for name, text in pieces.items():
         page = page.replace(f"/*{name}*/", text, 1)
-    return page.replace("POLICY", policy(page), 1)
+    return page
 
 
-def policy(page: str) -> str:
+@cache
+def policy() -> str:
     """Return the page's content-security policy: its own scripts and styles by their hashes, and nothing else.
 
     The live page may also request its own data, and Plotly saves charts as images.
     """
+    page = _template()
     scripts, styles = (re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL) for tag in ("script", "style"))
     # Plotly adds style elements, one with the text of a string in its code and empty ones, and two style attributes.
     added = [ast.literal_eval(text) for text in re.findall(r"\.textContent=('(?:[^'\\\n]|\\.)*')", page)]

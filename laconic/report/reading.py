@@ -34,12 +34,14 @@ LONGEST_LINE = 1 << 16
 MOST_NAMES = 100
 """Maximum number of metrics, and of streams, of a run, and of characters of a name."""
 MOST_RECORDS = 10**7
+MOST_VALUES = 10**6
+"""Maximum number of values in the table of clients."""
 LONGEST_REASON = 200
 """Maximum number of characters of the reason of a failure."""
 LARGEST = 2.0**63
 COSTS = ("bytes_up", "bytes_down", "paper_bits_up", "paper_bits_down", "gradients", "simulated_seconds", "seconds")
 MEASURED = ("participants", "training_loss", *DIAGNOSTICS)
-UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, csv.Error)
 """Exceptions that the files of a run may cause."""
 
 
@@ -184,7 +186,7 @@ def _record(record: Any) -> Record:
     metrics = {_name(key): _number(key, value) for key, value in metrics_of(record).items()}
     numbers = {key: _number(key, record[key]) for key in ("round", *COSTS, *MEASURED) if key in record}
     # The advice after the semicolon is for the terminal.
-    reason = str(record["collapsed"]).partition(";")[0][:LONGEST_REASON] if "collapsed" in record else None
+    reason = printable(str(record["collapsed"]).partition(";")[0]) if "collapsed" in record else None
     return metrics | numbers | {"streams": streams, "troubles": troubles, "metrics": metrics, "collapsed": reason}
 
 
@@ -213,14 +215,23 @@ def _number(name: str, value: Any) -> float | None:
 def _name(name: str) -> str:
     if len(name) > MOST_NAMES:
         raise ValueError(f"a name has more than {MOST_NAMES} characters")
+    if not name.isprintable():
+        raise ValueError(f"{name!r}: a name has only printable characters")
     return name
+
+
+def printable(text: str) -> str:
+    """The start of a text from a run's files, without line breaks and without characters that control a terminal."""
+    line = " ".join(text.split())[:LONGEST_REASON]
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
 def _settings(settings: Table) -> Table:
     """Check the types of settings: strings, numbers and lists of them. Pages and labels rely on some."""
     for key, value in settings.items():
         values = value if isinstance(value, list) else [value]
-        if not all(isinstance(item, str | int | float) for item in values):
+        numbers = (item for item in values if isinstance(item, int))
+        if not all(isinstance(item, str | int | float) for item in values) or any(abs(n) >= LARGEST for n in numbers):
             raise ValueError(f"config.toml: {key[:MOST_NAMES]} is not a setting")
     for key, kind in {"algorithm": str, "dataset": str, "seed": int, "rounds": int, "clients": int}.items():
         if not isinstance(settings.get(key, kind()), kind):
@@ -272,9 +283,17 @@ def _client_metrics(path: Path) -> Table | None:
     """The clients' names, or else their numbers, and the values of each metric."""
     if not path.exists():
         return None
-    header, *rows = csv.reader(_lines(path))
-    if any(len(row) != len(header) for row in rows):
-        raise ValueError(f"{path.name} has lines of different lengths")
+    reader = csv.reader(_lines(path))
+    header = next(reader, [])
+    if not header:
+        raise ValueError(f"{path.name} has no header")
+    rows = []
+    for row in reader:
+        if len(row) != len(header):
+            raise ValueError(f"{path.name} has lines of different lengths")
+        rows.append(row)
+        if len(rows) * len(header) > MOST_VALUES:
+            raise ValueError(f"{path.name} has more than {MOST_VALUES} values")
     columns = dict(zip(map(_name, header), map(list, zip(*rows, strict=True)), strict=True))
     numbers = columns.pop("client", [])
     clients = [*map(_name, columns.pop("name", numbers))]

@@ -16,6 +16,7 @@ from rich import box, markup
 from rich.table import Table
 
 from laconic.core.counts import counted
+from laconic.core.errors import ConfigError
 from laconic.report.units import duration, size
 from laconic.run.collapse import AT_CHANCE, at_chance
 from laconic.run.directory import RunDirectory
@@ -186,8 +187,11 @@ def _state(group: Sequence[Finished]) -> str:
 
 def _never_learned(run: Finished) -> bool:
     path = RunDirectory(run.directory).label_counts
-    counts = json.loads(path.read_text()) if path.exists() else []
-    return at_chance([record["accuracy"] for record in run.result.history if "accuracy" in record], counts)
+    accuracies = [record["accuracy"] for record in run.result.history if "accuracy" in record]
+    try:
+        return at_chance(accuracies, json.loads(path.read_text()) if path.exists() else [])
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ConfigError(f"'{path}': not a table of label counts: {error}") from None
 
 
 def _failure(error: str) -> str:

@@ -39,8 +39,8 @@ def _crossed(runs: dict[str, str], cases: dict[str, str]) -> dict[str, str]:
 # Fed-EF, Figures 8, 9, 12, 13, 16 and 17: the loss of the runs of Figures 2 and 3.
 
 FED_EF_LOSSES = Reproduction(
-    "Figures 8, 9, 12, 13, 16 and 17: training loss against bits, every k and b",
-    f"{fed_ef.PAPER}. The runs are those of fed-ef-figures2-3",
+    "Figures 8, 9, 12, 13, 16 and 17: training loss against bits, for every k and b",
+    f"{fed_ef.PAPER}. These are the runs of fed-ef-figures2-3",
     {
         name.replace("figures2-3", "losses"): replace(
             study,
@@ -87,10 +87,10 @@ FEDBNLACA_FIGURES_5_20 = Reproduction(
 )
 _LAZY = {name: _FAMILY[name] for name in ("fed_nlaca", "fed_aca", "fed_bnlaca", "fed_baca")}
 FEDBNLACA_FIGURE_21 = Reproduction(
-    "Figure 21: the constants of Assumption C.1 while training",
-    f"{fedbnlaca.FIGURES_1_4.paper}. gamma is the distance of the compressed mean update from the mean of the compressed "
-    "updates, and lambda how far updates that are skipped or accelerated are from the last ones sent, both divided by the "
-    "norm of the mean update",
+    "Figure 21: the constants of Assumption C.1 during training",
+    f"{fedbnlaca.FIGURES_1_4.paper}. gamma is the distance between the compressed mean update and the mean of the "
+    "compressed updates. lambda is the distance between updates that are skipped or accelerated and the last ones "
+    "sent. Both are divided by the norm of the mean update",
     {
         "fedbnlaca-figure21": Study(
             "gamma and lambda, Fashion-MNIST, half of the clients",
@@ -121,12 +121,12 @@ def _figure_8_10(figure: int, steps: int) -> Study:
             claims[f"FedAMD ends more accurate than every baseline, {case} (F.2.2)"] = Claim(
                 FINAL, "more", best, others
             )
-        text = f"and needs fewer gradients, {case} (F.2.2)"
+        text = f"FedAMD needs fewer gradients than every baseline, {case} (F.2.2)"
         claims[text] = Claim(fedamd.GRADIENTS, "less", best, others)
     return Study(
         f"Figure {figure}: K = {steps}",
         Experiment(
-            f"{FED_AMD_SHUFFLED.common} --local-steps {steps}",
+            FED_AMD_SHUFFLED.common.replace("--local-steps 10", f"--local-steps {steps}"),
             _crossed(FED_AMD_SHUFFLED.runs, _PARTICIPANTS),
             rounds=400,
             rates=FED_AMD_RATES,
@@ -151,13 +151,13 @@ def _patterns(steps: Iterable[int]) -> Experiment:
 
 
 FEDAMD_FIGURES_5_10 = Reproduction(
-    "Figures 8 and 10: the algorithms with 5 and 20 local steps; Figures 5 to 7 with 40 clients per round",
+    "Figures 8 and 10: the algorithms with 5 and 20 local steps; Figures 5 to 7: with 40 clients per round",
     fedamd.PAPER,
     {
         "fedamd-figure8": _figure_8_10(8, 5),
         "fedamd-figure10": _figure_8_10(10, 20),
         "fedamd-figures5-7-40": Study(
-            "Figures 5 to 7, A = 40",
+            "Figures 5 to 7: A = 40, with K = 5, 10 and 20 local steps",
             _patterns((5, 10, 20)),
             measures=(FINAL, LAST_FIVE, TRAINING_LOSS),
             claims={
@@ -189,7 +189,7 @@ def _on_a_gpu(title: str, experiment: Experiment, quick: str, **details: object)
 
 
 FEDCAMS_FIGURES_5_8 = Reproduction(
-    "Figures 5 to 8: ConvMixer, gamma while training, participants of FedCAMS, CIFAR-100",
+    "Figures 5 to 8: ConvMixer, gamma during training, the number of participants of FedCAMS, CIFAR-100",
     fedcams.PAPER,
     {
         "fedcams-figure5": _on_a_gpu(
@@ -199,7 +199,7 @@ FEDCAMS_FIGURES_5_8 = Reproduction(
             measures=(FINAL, LAST_FIVE, TRAINING_LOSS, PAPER_BITS_UP),
             claims={
                 "sign is as accurate as uncompressed FedAMS": Claim(LAST_FIVE, "near", "sign", "fed_ams", margin=1),
-                "top_k:1/64 is above 1/128 and 1/256": Claim(
+                "top_k:1/64 is above top_k:1/128 and top_k:1/256": Claim(
                     LAST_FIVE, "more", "top_k:1/64", ("top_k:1/128", "top_k:1/256")
                 ),
             },
@@ -228,7 +228,7 @@ FEDCAMS_FIGURES_5_8 = Reproduction(
             "n = 20, resnet18",
             measures=(accuracy_at(100), FINAL, LAST_FIVE),
             claims={
-                f"n = {more} is faster than {fewer}, {model}": Claim(
+                f"n = {more} is faster than n = {fewer}, {model}": Claim(
                     accuracy_at(100), "more", f"n = {more}, {model}", f"n = {fewer}, {model}"
                 )
                 for model in _MODELS

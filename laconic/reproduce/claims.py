@@ -129,7 +129,7 @@ def judge(claim: Comparable, results: Results, *, exact: bool = False) -> Verdic
     """
     missing = [label for label in claim.labels if label not in results]
     if missing:
-        return Verdict("not judged", f"{', '.join(missing)}: not run")
+        return Verdict("not judged", f"not run: {'; '.join(f'`{label}`' for label in missing)}")
     seeds = sorted(set.intersection(*(set(results[label]) for label in claim.labels)))
     if not seeds:
         return Verdict("not judged", "no seed that all of its runs have")
@@ -237,7 +237,8 @@ class Claim:
         }
         known = [value for value in means.values() if value is not None]
         if len(means) > MANY and len(known) == len(means) and isinstance(self.others, float):
-            return f"from {self.measure.text(min(known))} to {self.measure.text(max(known))}"
+            least, most = (self.measure.text(value) for value in (min(known), max(known)))
+            return f"{self.measure.name} is between {least} and {most}"
         texts = [f"{label} {self.measure.text(value)}" for label, value in means.items()]
         margin = [f"margin {self.margin:g}"] if self.margin and labels_of(self.others) else []
         return "; ".join([*texts, *margin])

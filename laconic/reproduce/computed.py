@@ -109,7 +109,7 @@ def gradient_similarity(mode: Mode, seed: int) -> Numbers:
             "mean cosine": float(others.mean()),
             "lowest cosine": float(others.min()),
             "share of negative cosines, %": 100 * float((others < 0).mean()),
-            "largest number of other clients with a cosine above 0.5 to one client": float(
+            "largest number of other clients with which one client has a cosine above 0.5": float(
                 (others > ALIKE).sum(axis=1).max()
             ),
         }

@@ -1,4 +1,4 @@
-"""Results of studies on disk, and the pages that are rendered from them: docs/reproductions.md and one for each paper."""
+"""Results of studies on disk, and the pages that are rendered from them: docs/reproductions.md and one per paper."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS
 from laconic.reproduce.claims import KINDS, Verdict
 from laconic.reproduce.runner import Data
 from laconic.reproduce.study import Reproduction, Study
-from laconic.reproduce.tables import BRACKETS, about, command, draw, grid, shortened, verdicts
+from laconic.reproduce.tables import BRACKETS, about, as_run, command, draw, grid, shortened, verdicts
 from laconic.run import plain
 
 PAGE = "reproductions.md"
@@ -92,29 +92,33 @@ def _frontier(docs: Path) -> str:
 
 
 METHOD = """\
-A claim compares runs with the same seed, or a run with a number. From two seeds on, the mean difference has a
-Student-t interval of 95 %. With two seeds a claim is undecided, whatever the interval is. A claim **holds** if the
-interval lies where the claim says, for example above zero. If a claim says that two numbers are equal, the margin in
-brackets is the largest difference that counts as equal. If it says "far below", the margin is the smallest difference
-that counts as far. If the claim is about a share, such as a tenth of another run's bytes, the run is compared with that
-share of the other run's number. A claim **fails** if the interval lies outside of what it says, and is **undecided**
-otherwise. A claim of several comparisons holds if all of them do, and fails if one fails (with
-Bonferroni's correction). **One seed** decides nothing, so such claims are
-counted separately. **Not judged** are claims whose runs have not been made or did not learn. Claims
-about numbers that are computed exactly, such as bits, need no seeds. If a run does not reach a target, we know only that
-the target costs more than the whole run. The interval of its difference is then open on one side.
+A claim compares runs with the same seed, or a run with a number. With two or more seeds, we compute the 95 % Student-t
+interval of the mean difference. The verdicts are:
 
-In the tables, ± is the standard deviation over seeds, *both ways* is up and down together, and *mean of the last five* is
-the mean accuracy of the last five evaluations."""
+- **holds**: the whole interval lies where the claim says, for example above zero.
+- **fails**: the whole interval lies elsewhere.
+- **undecided**: neither of the two, or there are only two seeds.
+- **one seed**: a single seed decides nothing, so these claims are counted separately.
+- **not judged**: a run that the claim needs is missing, or none of its runs learned.
+
+If a claim says that two numbers are equal, the *margin* in its evidence is the largest difference that counts as
+equal. If it says "far below", the margin is the smallest difference that counts as far. If the claim is about a share,
+such as a tenth of another run's bytes, the run is compared with that share of the other run's number. A claim with
+several comparisons holds if all of them hold, and fails if one fails (with Bonferroni's correction). Claims about
+numbers that are computed exactly, such as bits, need no seeds. If a run does not reach a target, we know only that the
+target costs more than the whole run, so the interval of the difference is open on one side.
+
+In the tables, ± is the standard deviation over seeds, and *both ways* means up and down together."""
 USAGE = """\
-`laconic reproduce NAME` runs the studies of one table or figure. It shortens runs that take more than an hour on two
-cores; `--full` runs them as the paper did, `--quick` checks in seconds that they work.
+`laconic reproduce NAME` runs the studies of one table or figure. By default it shortens studies that take more than
+an hour on two cores. `--full` runs them as the paper did, and `--quick` only checks, in seconds, that they work.
 
-`laconic reproduce all --seeds 3 --hours 8` runs what is missing for eight hours, starting with the studies that
-decide the most claims per hour, and continues where it stopped; `progress.html` beside the runs shows how far it is.
-It keeps the published results of a seed if today's code gives the same first evaluation within 1 %. Otherwise it runs
-all seeds of that setting again, and the page says so. In a clone, a run replaces the data and figures of these pages;
-`--docs FOLDER` writes them elsewhere. `laconic reproduce --render` writes pages and figures from existing data."""
+`laconic reproduce all --seeds 3 --hours 8` runs the missing studies and seeds for eight hours, starting with the
+studies that decide the most claims per hour. The same command continues where the last one stopped. `progress.html`,
+in the folder of the runs, shows the progress. Published results of a setting are kept if the current code gives the
+same first evaluation to within 1 %. Otherwise all seeds of that setting are run again, and `progress.html` says so. In a
+clone of the repository, a run replaces the data and figures of these pages; `--docs FOLDER` writes them elsewhere. `laconic
+reproduce --render` writes pages and figures from existing data."""
 
 
 def _summary(docs: Path) -> str:
@@ -123,8 +127,8 @@ def _summary(docs: Path) -> str:
     lines = [
         "# Reproductions",
         "",
-        "Tables and figures of five papers, run with Laconic: their numbers beside ours, and which of their claims hold. "
-        "The last line is about our own studies.",
+        "We reran tables and figures of five papers with Laconic. The pages show the papers' numbers next to ours, and "
+        "which of the papers' claims hold. The last entry, Laconic, is about our own studies.",
         "",
         *_findings(docs),
         "| paper | studies run | " + " | ".join(KINDS) + " |",
@@ -132,7 +136,7 @@ def _summary(docs: Path) -> str:
         *(f"| [{paper}]({_page(paper)}) | {_row(score, done, of)} |" for paper, (score, done, of) in scores.items()),
         f"| all | {_row(*_total([*scores.values()]))} |",
         "",
-        f"{_exact(docs)} {_hours(docs)}",
+        f"{_exact(docs)} {_hours(docs)}".strip(),
         "",
         METHOD,
         "",
@@ -154,11 +158,12 @@ def _exact(docs: Path) -> str:
     holds = Counter[bool]()
     for study, data in _stored(docs).values():
         holds[study.exact] += sum(verdict.kind == "holds" for verdict in _verdicts(study, data, docs).values())
-    return f"Of the {counted(holds.total(), 'claim')} that hold, {holds[True]} are exact arithmetic, without seeds."
+    exact = f"{holds[True]} are exact computations, which need no seeds."
+    return f"Of the {counted(holds.total(), 'claim')} that hold, {exact}"
 
 
 def _hours(docs: Path) -> str:
-    """The hours of the runs that recorded them. Studies that share runs count them once."""
+    """The hours of the runs that recorded them; empty if none did. Studies that share runs count them once."""
     runs = [
         ((study.folder or name, label, seed), spent)
         for name, (study, data) in _stored(docs).items()
@@ -167,7 +172,7 @@ def _hours(docs: Path) -> str:
     ]
     known = {run: spent for run, spent in runs if spent is not None}
     text = f"{len(known)} of {counted(len(dict(runs)), 'run')} have recorded their running time"
-    return f"{text}: {sum(known.values()) / 3600:.1f} hours, without trials of rates." if known else f"{text}."
+    return f"{text}: {sum(known.values()) / 3600:.1f} hours, without trials of rates." if known else ""
 
 
 Score = tuple[Counter[str], int, int]
@@ -202,7 +207,7 @@ def _paper(paper: str, docs: Path) -> str:
     lines = [
         f"# {paper}",
         "",
-        "[Findings, and how claims are judged](../reproductions.md).",
+        "See [Reproductions](../reproductions.md) for the findings and for how claims are judged.",
         "",
         "| name | what | studies run | " + " | ".join(KINDS) + " |",
         "|---|---|---|" + "---|" * len(KINDS),
@@ -227,7 +232,7 @@ def _findings(docs: Path) -> list[str]:
 
 
 def _seeds(reproductions: Mapping[str, Reproduction], docs: Path) -> str:
-    """How many seeds the runs of a paper have, as in "Seeds: 1 to 3."; empty without runs."""
+    """How many seeds the runs of a paper have, as in "One to three seeds per study."; empty without runs."""
     studies = {name: study for each in reproductions.values() for name, study in each.studies.items()}
     stored = [load(name, docs) for name, study in studies.items() if not study.exact]
     counts = {
@@ -236,7 +241,16 @@ def _seeds(reproductions: Mapping[str, Reproduction], docs: Path) -> str:
         if data is not None
         for part in data.get("runs", {"": data}).values()
     }
-    return f"Seeds: {' to '.join(map(str, sorted({min(counts), max(counts)})))}." if counts else ""
+    if not counts:
+        return ""
+    least, most = min(counts), max(counts)
+    if least == most:
+        return f"{_spelled(most)} seed{'s' * (most > 1)}.".capitalize()
+    return f"{_spelled(least)} to {_spelled(most)} seeds per study.".capitalize()
+
+
+def _spelled(count: int) -> str:
+    return ("no", "one", "two", "three")[count] if count < 4 else str(count)
 
 
 def _discussion(docs: Path, table: str) -> dict[str, str]:
@@ -251,8 +265,8 @@ def _section(name: str, study: Study, docs: Path, figures: str) -> list[str]:
     lines = ["", f"### {study.title}", ""]
     if study.experiment is not None:
         today = study.experiment.common
-        recorded = today if data is None else data.get("setting")
-        unknown = f"The setting of these runs was not recorded. Today's is `{today}`."
+        recorded = today if data is None else as_run(data)
+        unknown = f"The setting of these runs was not recorded. The current setting is `{today}`."
         lines += [f"Setting: `{recorded}`" if recorded else unknown, ""]
     if data is None:
         return [*lines, _not_run(name, study)]

@@ -86,10 +86,10 @@ def _experiment(dataset: str, participants: int, links: dict[str, str]) -> Exper
 def _claims(dataset: str, participants: int) -> dict[str, Comparable]:
     sgd = tuple(f"sgd {link}" for link in (SIGN, TOP_K, HEAVY))
     claims: dict[str, Comparable] = {
-        "with SGD and memory, sign, top_k and heavy_sign match full precision (5.1)": Claim(
+        "with SGD and error feedback, sign, top_k and heavy_sign match full precision (5.1)": Claim(
             FINAL, "near", sgd, "sgd full", margin=3
         ),
-        "top_k and heavy_sign take at most a fiftieth of the bytes (5.1: a hundredth of the bits)": Claim(
+        "top_k and heavy_sign take at most a fiftieth of the bytes (paper, section 5.1: a hundredth of the bits)": Claim(
             MEGABYTES_UP, "less", sgd[1:], "sgd full", factor=0.02
         ),
     }
@@ -97,7 +97,7 @@ def _claims(dataset: str, participants: int) -> dict[str, Comparable]:
         fixed, free = ("ams sign", f"ams {HEAVY}"), (f"ams {TOP_K}", f"ams {STOCHASTIC}")
         claims |= {
             "with AMS, top_k and qsgd match full precision (Table 6)": Claim(FINAL, "near", free, "ams full", 3),
-            "with AMS, sign and heavy_sign are outperformed by top_k (5.1)": Claim(FINAL, "less", fixed, free[:1]),
+            "with AMS, top_k outperforms sign and heavy_sign (5.1)": Claim(FINAL, "less", fixed, free[:1]),
             "with AMS, heavy_sign is below sign (Table 6)": Claim(FINAL, "less", fixed[1:], fixed[:1]),
         }
     if (dataset, participants) == ("mnist", 100):
@@ -136,7 +136,7 @@ def _table(dataset: str, participants: int) -> Study:
 
 
 TABLES_3_6 = Reproduction(
-    "Tables 3 to 6: final accuracy with sign, top_k, heavy_sign, qsgd and in full precision, SGD and AMS",
+    "Tables 3 to 6: final accuracy of sign, top_k, heavy_sign, qsgd and full precision, with SGD and AMS",
     PAPER,
     {
         "fed-ef-tables": _table("fashion-mnist", 20),
@@ -156,7 +156,7 @@ def _every_rate(dataset: str, participants: int, folder: str) -> Study:
         experiment,
         measures=(FINAL, LAST_FIVE, PAPER_BITS_UP, MEGABYTES_UP),
         claims={
-            "some k or b of every compressor matches full precision with SGD (5.1)": Claim(
+            "with SGD, every compressor matches full precision at some k or b (5.1)": Claim(
                 FINAL, "near", light, "sgd full", margin=3
             ),
             "qsgd with b = 1 and no memory is below qsgd with b = 4 (Figures 2, 3)": Claim(
@@ -175,8 +175,8 @@ def _every_rate(dataset: str, participants: int, folder: str) -> Study:
 
 
 FIGURES_2_3 = Reproduction(
-    "Figures 2 and 3: accuracy against bits, every k and b",
-    f"{PAPER}. k is the share of entries that top_k and heavy_sign keep, b the number of bits of qsgd",
+    "Figures 2 and 3: accuracy against bits, for every k and b",
+    f"{PAPER}. k is the share of entries that top_k and heavy_sign keep, and b is the number of bits of qsgd",
     {
         "fed-ef-figures2-3-fashion": _every_rate("fashion-mnist", 20, "fed-ef-tables"),
         "fed-ef-figures2-3-fashion-half": _every_rate("fashion-mnist", 100, "fed-ef-tables-fashion-half"),
@@ -214,12 +214,12 @@ def _cifar(participants: int) -> Study:
 
 FIGURES_6_7 = Reproduction(
     "Figures 6 and 7: CIFAR-10 and ResNet-18, with random crops and flips",
-    f"{PAPER}. Its k is not given; 0.01 for top_k and 0.1 for heavy_sign have the paper's compression rates",
+    f"{PAPER}. The paper does not give k; 0.01 for top_k and 0.1 for heavy_sign match its compression rates",
     {"fed-ef-figure6-cifar10": _cifar(100), "fed-ef-figure7-cifar10": _cifar(20)},
 )
 
 FIGURE_1 = Reproduction(
-    "Figure 1: sign without memory",
+    "Figure 1: sign without error memory",
     PAPER,
     {
         "fed-ef-figure1": Study(
@@ -235,7 +235,7 @@ FIGURE_1 = Reproduction(
                 "sign without memory is far below full precision (Figure 1)": Claim(
                     LAST_FIVE, "less", _NO_MEMORY, "full precision", margin=5
                 ),
-                "error feedback corrects sign (section 3)": Claim(
+                "with error feedback, sign matches full precision (section 3)": Claim(
                     LAST_FIVE, "near", "sign", "full precision", margin=2
                 ),
             },
@@ -246,7 +246,7 @@ FIGURE_1 = Reproduction(
 _LARGEST_Q_A, _MEAN_Q_A = largest_and_mean("q_a", "q_A")
 _COMPRESSORS = ("sign", "top_k:0.01", "top_k:0.1")
 FIGURE_21 = Reproduction(
-    "Figure 21: q_A while training",
+    "Figure 21: q_A during training",
     f"{PAPER}. q_A is the relative error of the mean of the compressed updates, ‖mean C(x) - mean x‖ / ‖mean x‖",
     {
         f"fed-ef-figure21-{dataset}": Study(
@@ -273,14 +273,13 @@ _COUNTS = (20, 40, 60, 100)
 
 def _figure_4(symbol: str, title: str, options: str, short: Short, quick: tuple[str, ...]) -> Study:
     label = f"{symbol} = {{}}"
-    faster = f"with {symbol} = {{later}} {{what}} is below that with {{earlier}} (Figure 4)"
+    faster = f"with {symbol} = {{later}} {{what}} is lower than with {symbol} = {{earlier}} (Figure 4)"
     claims: dict[str, Comparable] = {}
     for what, measure in (("the gradient's norm", GRADIENT_CURVE), ("the training loss", OBJECTIVE)):
         claims |= in_order(faster.replace("{what}", what), measure, "less", label, _COUNTS)
     if symbol == "m":
-        claims["the gaps of the gradient's norm are larger with participants m than with clients n (Figure 4)"] = (
-            LargerGap(GRADIENT_CURVE, ("m = 20", "m = 100"), ("n = 20", "n = 100"))
-        )
+        text = "raising m from 20 to 100 lowers the gradient's norm by a larger factor than raising n from 20 to 100"
+        claims[f"{text} (Figure 4)"] = LargerGap(GRADIENT_CURVE, ("m = 20", "m = 100"), ("n = 20", "n = 100"))
     return Study(
         title,
         Experiment(
@@ -300,7 +299,7 @@ def _figure_4(symbol: str, title: str, options: str, short: Short, quick: tuple[
 
 _ALL, _SOME = "full participation, n clients", "m of 200 clients take part"
 FIGURE_4 = Reproduction(
-    "Figure 4: linear speed-up with clients n and participants m",
+    "Figure 4: linear speedup in the number of clients n and of participants m",
     PAPER,
     {
         "fed-ef-figure4-n": _figure_4(
@@ -312,8 +311,8 @@ FIGURE_4 = Reproduction(
 
 _RESTART = "--set uplink.restart_after=10 --set uplink.restart_from=50"
 FIGURE_5 = Reproduction(
-    "Figure 5: memories that are too old are dropped",
-    f"{PAPER}. The number of participants is not given; 20 of 200 here",
+    "Figure 5: error restarting, which drops error memories that are too old",
+    f"{PAPER}. The paper does not give the number of participants; we use 20 of 200",
     {
         f"fed-ef-figure5-{name}": Study(
             title,
@@ -339,9 +338,9 @@ _Q_A, _Q_C = (Measure(name, lambda curve: None, 3) for name in ("q_A squared", "
 FIGURE_20 = Reproduction(
     "Figure 20: q_A of simulated gradients",
     f"{PAPER}. q_A is the relative error of the mean of the compressed gradients, ‖mean C(x) - mean x‖ / ‖mean x‖, and "
-    "q_C that of the compressed mean, ‖C(mean x) - mean x‖ / ‖mean x‖. Five clients, 1,100 dimensions. A client's "
-    "gradient has strong coordinates, which are s times as large as the others. The "
-    "paper does not say which these are; here each client has 200 of its own",
+    "q_C is that of the compressed mean, ‖C(mean x) - mean x‖ / ‖mean x‖. There are five clients and 1,100 dimensions. "
+    "Some coordinates of a client's gradient are strong: s times as large as the others. The paper does not say which "
+    "ones; here each client has 200 strong coordinates of its own",
     {
         "fed-ef-figure20": Study(
             "TopK-0.1 and Sign, Gaussian and Laplace",

@@ -113,10 +113,11 @@ def _table_2(participants: int, quick: tuple[str, ...], order: str = "", short: 
 
 TABLE_2 = Reproduction(
     "Table 2: costs to 75 % and final accuracy, six algorithms, 20, 40 and 100 of 100 clients",
-    f"{PAPER}. On this page A is the number of participants and K the number of local steps; x 32 Mbit is the "
-    "paper's unit of communication, a million values of 32 bits; 1e5 gradients are 100,000 gradients of single "
-    "examples. In FedAMD's constant form each participant is an anchor with probability p; in "
-    "the sequential form all are anchors in one round and miners in the next",
+    f"{PAPER}. On this page, A is the number of participants, and K the number of local steps. Costs to 75 % end at "
+    "the first evaluation with at least this accuracy. x 32 Mbit is the paper's unit of communication: a million "
+    "values of 32 bits. 1e5 gradients are 100,000 gradients of single examples. Anchors recompute their stored "
+    "gradient, and miners train. In FedAMD's constant form, each participant is an anchor with probability p. In the "
+    "sequential form, all participants are anchors in one round and miners in the next",
     {
         "fed-amd-table2-shuffled": _table_2(
             20, (CONSTANT, SEQUENTIAL, "fed_avg"), short=Short(rounds=150, rates=("0.03", "0.01"), trial=20)
@@ -124,11 +125,10 @@ TABLE_2 = Reproduction(
         "fed-amd-table2-fixed": _table_2(
             20,
             (CONSTANT,),
-            "the same batches in every round, sorted by label (the published code shuffles the data once; this is its "
-            "loader without that)",
+            "the same batches in every round, sorted by label (the published code's loader, without its one shuffle)",
         ),
         "fed-amd-table2-as-counted": Study(
-            "A = 20, BVR-L-SGD and FedPAGE in forms that are closer to those whose costs the paper counts",
+            "A = 20, variants of BVR-L-SGD and FedPAGE whose costs are closer to the paper's counts",
             FED_AMD_AS_COUNTED,
             measures=MEASURES,
             paper=_paper({label: _PAPER_TABLES[20][label] for label in FED_AMD_AS_COUNTED.runs}),
@@ -203,7 +203,7 @@ def _figure_1(participants: int) -> Study:
 FIGURE_1 = Reproduction(
     "Figure 1: the probability of being an anchor",
     f"{PAPER}. The paper does not list the constant probabilities that it tried; ours are around its optimal p. In a "
-    "pattern such as {0,1}, 1 is a round of anchors and 0 one of miners",
+    "pattern such as {0,1}, 1 is a round of anchors, and 0 is a round of miners",
     {f"fedamd-figure1-{participants}": _figure_1(participants) for participants in (20, 40, 100)},
 )
 
@@ -212,7 +212,7 @@ _FORMS = {"p = 0.9": "probability=0.9", "p optimal": "probability=optimal", "{0,
 
 
 FIGURES_2_4 = Reproduction(
-    "Figures 2 to 4: the anchors' batch b, in three forms of the probability",
+    "Figures 2 to 4: the anchors' batch size b, for three choices of the probability p",
     PAPER,
     {
         "fedamd-figures2-4": Study(
@@ -230,7 +230,7 @@ FIGURES_2_4 = Reproduction(
             ),
             measures=(FINAL, LAST_FIVE, TRAINING_LOSS),
             claims={
-                f"b = full is above 256 and 64, {form} (Figures 2 to 4, appendix F.2.1)": Claim(
+                f"b = full is above b = 256 and b = 64, {form} (Figures 2 to 4, appendix F.2.1)": Claim(
                     LAST_FIVE, "more", f"{form}, b = full", (f"{form}, b = 256", f"{form}, b = 64")
                 )
                 for form in _FORMS
@@ -311,8 +311,9 @@ def _emnist(dataset: str) -> Study:
 
 
 EMNIST = Reproduction(
-    "Figure 11: EMNIST digits, and the same with MNIST",
-    f"{PAPER}. The paper has only figures of these runs, no numbers. The rate is halved every 100 rounds; the published "
-    "code halves it after one half and three quarters of the rounds",
+    "Figure 11: EMNIST digits, and the same runs on MNIST",
+    f"{PAPER}. The paper shows these runs in figures, without numbers. We halve the local rate every 100 rounds; the "
+    "published code halves it after one half and three quarters of the rounds. Costs to 80 % end at the first evaluation "
+    "with at least this accuracy",
     {"fedamd-emnist": _emnist("emnist-digits"), "fedamd-emnist-on-mnist": _emnist("mnist")},
 )

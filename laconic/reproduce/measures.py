@@ -101,7 +101,7 @@ FINAL = Measure(
     otherwise=0.0,
 )
 LAST_FIVE = Measure(
-    "mean of the last five, %",
+    "mean accuracy of the last five evaluations, %",
     lambda curve: mean_of_last(curve) if column(curve, "accuracy") else None,
     otherwise=0.0,
 )
@@ -115,16 +115,20 @@ GRADIENT_CURVE = Measure(
     lambda curve: exp(fmean(map(log, values))) if (values := column(curve, "gradient_norm_squared")) else None,
     scientific=True,
 )
-OBJECTIVE = Measure("objective over all clients", lambda curve: _last(curve, "objective"), 4)
+OBJECTIVE = Measure("objective (training loss over all clients)", lambda curve: _last(curve, "objective"), 4)
 MEGABYTES_UP = Measure("MB up", lambda curve: curve[-1]["bytes_up"] / 1e6 if curve else None)
 MEGABYTES = Measure("MB both ways", lambda curve: both(curve[-1]) / 1e6 if curve else None)
 PAPER_BITS_UP = Measure(
-    "the paper's bits up", lambda curve: float(curve[-1]["paper_bits_up"]) if curve else None, scientific=True
+    "bits up, as the paper counts them",
+    lambda curve: float(curve[-1]["paper_bits_up"]) if curve else None,
+    scientific=True,
 )
 PAPER_BITS = Measure(
-    "the paper's bits both ways", lambda curve: both(curve[-1], "paper_bits") if curve else None, scientific=True
+    "bits both ways, as the paper counts them",
+    lambda curve: both(curve[-1], "paper_bits") if curve else None,
+    scientific=True,
 )
-SKIP_RATE = Measure("skipped up, %", lambda curve: 100 * fmean(column(curve, "skip_rate") or [0.0]))
+SKIP_RATE = Measure("skipped updates, %", lambda curve: 100 * fmean(column(curve, "skip_rate") or [0.0]))
 
 
 def accuracy_at(round_: int) -> Measure:
@@ -133,7 +137,7 @@ def accuracy_at(round_: int) -> Measure:
     def value(curve: Curve) -> float | None:
         return next((100 * r["accuracy"] for r in curve if r["round"] == round_ and "accuracy" in r), None)
 
-    return Measure(f"after {counted(round_, 'round')}, %", value, otherwise=0.0)
+    return Measure(f"accuracy after {counted(round_, 'round')}, %", value, otherwise=0.0)
 
 
 def largest_and_mean(metric: str, name: str) -> tuple[Measure, Measure]:
@@ -149,8 +153,8 @@ COSTS: dict[str, Callable[[Record], float]] = {
     "1e5 gradients": lambda record: record["gradients"] / 1e5,
     # The unit of FedAMD's table: a million floats.
     "x 32 Mbit": lambda record: both(record, "paper_bits") / 32e6,
-    "MB up": lambda record: record["bytes_up"] / 1e6,
-    "MB down": lambda record: record["bytes_down"] / 1e6,
+    "uplink MB": lambda record: record["bytes_up"] / 1e6,
+    "downlink MB": lambda record: record["bytes_down"] / 1e6,
     "MB both ways": lambda record: both(record) / 1e6,
     "simulated seconds": lambda record: record.get("simulated_seconds", float("nan")),
 }

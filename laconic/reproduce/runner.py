@@ -65,6 +65,11 @@ def plan(study: Study, experiment: Experiment, mode: Mode, seeds: int | None = N
     )
 
 
+def evaluated_every(stated: int, rounds: int) -> int:
+    """Return the rounds between evaluations: those in the options, or fewer, because a mean needs five evaluations."""
+    return min(stated, max(1, rounds // WINDOW))
+
+
 @dataclass(frozen=True)
 class Rates:
     """A local rate, and a server rate unless it is the algorithm's own."""
@@ -228,8 +233,7 @@ class Runner:
             # In full, a setting may have more rounds than the others.
             longer = settings.get("rounds", 0) if self.plan.mode == "full" else 0
             settings["rounds"] = max(self.plan.rounds, longer)
-            # A shortened run still needs five evaluations for its mean.
-            settings["eval_every"] = min(settings.get("eval_every", 1), max(1, self.plan.rounds // WINDOW))
+            settings["eval_every"] = evaluated_every(settings.get("eval_every", 1), self.plan.rounds)
         if self.plan.mode == "quick":
             settings = quick(settings)
         if "{rate}" not in self.experiment.runs[label]:

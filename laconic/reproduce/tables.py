@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from laconic.core import counted
 from laconic.report import COLORS, COSTS, DASHES, INSIDE, scale_costs
 from laconic.reproduce.claims import Comparable, Result, Results, Verdict, judge
 from laconic.reproduce.measures import LAST_FIVE, Curve, both
-from laconic.reproduce.runner import Data, by_seed, curves, plan
+from laconic.reproduce.runner import Data, by_seed, curves, evaluated_every, plan
 from laconic.reproduce.study import Study
 from laconic.reproduce.targets import goals, measures
 from laconic.run import WINDOW, over_seeds
@@ -80,7 +81,7 @@ def grid(study: Study, data: Data) -> Grid:
     return Grid(["", *(measure.name for measure in columns)], lines)
 
 
-BRACKETS = "In brackets: the paper's number, and how far ours is from it."
+BRACKETS = "In parentheses: the paper's number, and ours minus the paper's."
 
 
 def _entitled(label: str, data: Data) -> str:
@@ -170,7 +171,7 @@ def _rates(study: Study, data: Data) -> str:
     some, grid = "some of " if tried.get("partly") else "", study.experiment.rates
     text = f"local rate {f'chosen from {some}' if len(tried['rates']) > 1 else ''}{', '.join(tried['rates'])}"
     if len(tried["rates"]) < len(grid):
-        text += f" (the paper's grid has {len(grid)})"
+        text += f" (the paper's grid has {counted(len(grid), 'rate')})"
     if study.experiment.server_rates:
         text += (
             f", server rate from 1, {', '.join(tried['server_rates'])}" if tried["server_rates"] else ", server rate 1"
@@ -187,12 +188,39 @@ def command(name: str, study: Study, data: Data) -> str:
     line = f"`{line}`" if study.exact else f"`{line} --seeds {seeds}`"
     if study.experiment is not None and "setting" not in data:
         return f"Made by an earlier version of {line}."
-    today = study.experiment.common.split() if study.experiment else []
-    earlier = data.get("setting", "").split()
+    today, earlier = _today(study, data), _split(as_run(data))
     if earlier != today:
-        added = " ".join(word for word in today if word not in earlier)
+        added = " ".join(option for option in today if option not in earlier)
         return f"Made by an earlier version of {line}. The current version uses `{added}` instead.{_explained(added)}"
     return f"Made by {line}." if _complete(study, data, seeds) else f"Some of the runs of {line}."
+
+
+def as_run(data: Data) -> str:
+    """Return the recorded options, with the number of rounds between the evaluations of these runs."""
+    first = [
+        next((record["round"] for record in curve if "accuracy" in record), inf)
+        for run in data.get("runs", {}).values()
+        for curve in curves(run)
+    ]
+    return _evaluated(data.get("setting", ""), lambda stated: min([stated, *first]))
+
+
+def _today(study: Study, data: Data) -> list[str]:
+    """Return the options with which today's study would run, in the mode of these data."""
+    if study.experiment is None:
+        return []
+    rounds = plan(study, study.experiment, data["mode"]).rounds
+    common = study.experiment.common
+    return _split(_evaluated(common, lambda stated: evaluated_every(stated, rounds)) if rounds else common)
+
+
+def _evaluated(options: str, interval: Callable[[int], float]) -> str:
+    return re.sub(r"(?<=--eval-every )\d+", lambda found: str(interval(int(found[0]))), options)
+
+
+def _split(options: str) -> list[str]:
+    """Split into options with their values."""
+    return re.split(r" (?=--)", options) if options else []
 
 
 def _explained(options: str) -> str:
@@ -216,7 +244,7 @@ def _complete(study: Study, data: Data, seeds: int) -> bool:
 def _left_out(study: Study, data: Data) -> str:
     runs = study.experiment.runs if study.experiment else ()
     left = [label for label in runs if label not in data["runs"]]
-    return f"without {', '.join(f'`{label}`' for label in left)}" if left else ""
+    return f"not run: {', '.join(f'`{label}`' for label in left)}" if left else ""
 
 
 def draw(study: Study, data: Data, path: Path) -> bool:

@@ -12,7 +12,7 @@ from laconic.run import over_seeds
 POINT = 0.01
 SHARE = 0.9
 IN_SHORT = ("rounds", "MB both ways")
-IN_DETAIL = ("rounds", "MB up", "MB down", "1e5 gradients", "simulated seconds")
+IN_DETAIL = ("rounds", "uplink MB", "downlink MB", "1e5 gradients", "simulated seconds")
 
 
 def times_fewer(accuracy: float, reference: float) -> Measure:

@@ -93,7 +93,7 @@ def run_config(
         label: The run's name in the terminal and in reports. Default: the algorithm's title.
         target: The target for the summary.
         data: Data that is already loaded, instead of the config's data set.
-        more: Whether other runs follow. See `run`.
+        more: Whether other runs follow. See `laconic.run.loop.run`.
     """
     folder = RunDirectory(directory, resume=resume, from_round=from_round)
     if resume and folder.exists():

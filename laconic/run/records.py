@@ -17,7 +17,7 @@ DIAGNOSTICS = (
 OTHER_KEYS = {
     *("round", "participants", "training_loss", "seconds", "streams", "refused", "clients"),
     *("skipped", "skipped_down", "accelerated", "lost", "clipped", "simulated_seconds", "cut_off", "collapsed"),
-    *("clients_evaluated", "clients_left_out"),
+    *("clients_evaluated", "clients_left_out", "evaluations_refused"),
     *DIAGNOSTICS,
     *Ledger().totals(),
 }

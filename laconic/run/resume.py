@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +19,24 @@ FREE_TO_CHANGE = frozenset(
 
 
 def check_same(
-    wanted: Mapping[str, Any], stored: RunConfig, directory: Path, free: frozenset[str] = FREE_TO_CHANGE
+    what: str, wanted: Mapping[str, Any], stored: Mapping[str, Any], free: Collection[str] = FREE_TO_CHANGE
 ) -> None:
-    """Refuse to resume a run with other settings than it was started with. The error names every difference.
+    """Refuse to resume with other settings than those of the start. The error names every difference.
 
     Args:
+        what: What is resumed, such as "the run in 'runs/first'".
         wanted: The new settings, as nested tables. Missing keys are not compared.
-        stored: The config of the run to resume.
-        directory: The directory of that run.
+        stored: The settings of the start.
         free: Keys that may differ.
     """
-    new, old = (_comparable(table) for table in (wanted, stored.model_dump()))
+    new, old = (_comparable(table) for table in (wanted, stored))
     differing = [key for key in sorted(new) if key not in free and new[key] != old.get(key)]
     if "algorithm" in differing:
         differing = ["algorithm"]  # its parts differ as a consequence
     if differing:
         given, started = (", ".join(f"{key} = {table.get(key)!r}" for key in differing) for table in (new, old))
         raise ConfigError(
-            f"resume: {given}, but the run in '{directory}' was started with {started}; "
+            f"resume: {given}, but {what} was started with {started}; "
             "resume it with the same settings, or give another out"
         )
 
@@ -46,7 +46,8 @@ def with_changes(wanted: RunConfig, stored: RunConfig, directory: Path) -> RunCo
 
     Any other setting of `wanted` must equal the stored one. Settings that `wanted` does not set are not compared.
     """
-    check_same(_without_auto(wanted.model_dump(exclude_unset=True)), stored, directory)
+    new = _without_auto(wanted.model_dump(exclude_unset=True))
+    check_same(f"the run in '{directory}'", new, stored.model_dump())
     changes = {name: getattr(wanted, name) for name in wanted.model_fields_set & FREE_TO_CHANGE}
     if "engine" in wanted.model_fields_set:
         changes["engine"] = wanted.engine
@@ -83,6 +84,13 @@ def _comparable(table: Mapping[str, Any]) -> dict[str, Any]:
     if flat.get("engine") == "processes":
         flat["engine"] = "inline"  # both keep all states in the one store, so a run may change between them
     for key, value in flat.items():
-        if key.endswith(".compressor") and isinstance(value, str):
-            flat[key] = str(parse_compressor(value))
+        if key.rpartition(".")[2] == "compressor" and isinstance(value, str):
+            flat[key] = _canonical(value)
     return flat
+
+
+def _canonical(compressor: str) -> str:
+    try:
+        return str(parse_compressor(compressor))
+    except ConfigError:  # a user's compressor whose file is not loaded yet
+        return compressor

@@ -37,7 +37,7 @@ Share = Annotated[float, BeforeValidator(_fraction), Field(gt=0, lt=1)]
 
 
 class Settings(BaseModel):
-    """The settings of a run that do not belong to the algorithm. The last six do not change the result."""
+    """The settings of a run that do not belong to the algorithm. Those from `threads` on do not change the result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 

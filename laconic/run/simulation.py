@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import inspect
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,12 +22,12 @@ from laconic.core.errors import ConfigError
 from laconic.core.layout import UNSHAPED, is_unshaped
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import StateDict, joined, section
-from laconic.core.task import TASKS, Batch, Task, called_by_name, own_loss
+from laconic.core.task import TASKS, Batch, Task, called_by_name, output_of, own_loss
 from laconic.data.columns import TOKENS
 from laconic.data.divide import hold_out
 from laconic.data.federated import ClientData, Described, Indices, NamedInputs, fingerprint_of, sizes_of
 from laconic.engine.choose import engine_for
-from laconic.engine.faults import FaultyEngine
+from laconic.engine.faults import FaultyEngine, attack_factors
 from laconic.engine.inline import ClientSpec
 from laconic.engine.network import NetworkEngine
 from laconic.engine.prepared import client_example, prepare, usable_device
@@ -45,7 +45,7 @@ from laconic.federation.round import Round
 from laconic.federation.store import MemoryStore
 from laconic.run.client_evaluation import ClientEvaluation
 from laconic.run.diagnostics import Diagnostics
-from laconic.run.evaluate import try_metrics
+from laconic.run.evaluate import Measured, try_metrics
 from laconic.run.full_gradient import FullGradient
 from laconic.run.metrics import check_metrics
 from laconic.run.records import Record
@@ -74,7 +74,8 @@ class Simulation(Training):
             data, held_out = hold_out(whole, settings.client_eval)
         self.database = Database(settings.store_cache) if settings.store == "disk" else None
         self.store = MemoryStore() if self.database is None else DiskStore(self.database)
-        self.policy = SimulationPolicy(Blocklist(settings.max_violations))
+        attackers = frozenset(attack_factors(settings.faults, len(data), Randomness(settings.seed)))
+        self.policy = SimulationPolicy(Blocklist(settings.max_violations), attackers)
         algorithm.method.check(sizes_of(data), weighting_of(algorithm, settings, len(data)))
         device = usable_device(settings.device)
         example = client_example(data, 0)
@@ -100,7 +101,6 @@ class Simulation(Training):
         )
         # Also needed with Ray workers: this process evaluates and measures the full gradient.
         self.local_engine = spec.engine(self.store, settings.threads)
-        self.mapper = self.local_engine.map
         assert prepared.batch is not None
         self._warm_up(prepared.batch)
         self.engine: SimulatedEngine = self.local_engine
@@ -127,9 +127,11 @@ class Simulation(Training):
             self.engine = self.faulty = FaultyEngine(
                 self.engine, settings.faults, self.server.randomness, clients=len(spec.data), layout=self.layout
             )
-            self.policy.attackers = frozenset(self.faulty.attacks.factors)
         if settings.network.any():
             self.engine = self.network = NetworkEngine(self.engine, settings.network, self.server.randomness)
+
+    def map(self, function: Callable[[int], Measured], batches: Iterable[int]) -> Iterable[Measured]:
+        return self.local_engine.map(function, batches)
 
     def _warm_up(self, batch: tuple[torch.Tensor, ...]) -> None:
         try:
@@ -268,8 +270,10 @@ class Simulation(Training):
 class SimulationPolicy(ReplyPolicy):
     """Detects divergence: an honest client whose update is not finite."""
 
-    attackers: frozenset[int] = frozenset()
-    diverged = False
+    def __init__(self, blocklist: Blocklist, attackers: frozenset[int]) -> None:
+        super().__init__(blocklist)
+        self.attackers = attackers
+        self.diverged = False
 
     def judge(self, report: ExchangeReport) -> Outcome:
         """Block attackers. If an honest client's update is not finite, training has diverged."""
@@ -324,9 +328,9 @@ def task_of(model: Model, data: Described, seed: int) -> Task:
 
 
 def make_task(model: nn.Module | Task, data: Described) -> Task:
-    """The built-in task for this kind of data. A given task is unchanged, but a module's own loss gets inputs by name."""
+    """The built-in task for this kind of data. A given task keeps its loss; the module's own loss gets inputs by name."""
     if isinstance(model, Task):
-        return _own_loss_by_name(model, data) if model.loss is own_loss else model
+        return _own_loss_by_name(model, data) if model.loss is own_loss else _outputs_by_name(model, data)
     if not isinstance(model, nn.Module):
         raise _no_module(model)
     return TASKS[data.kind](_by_name(model, data))
@@ -338,8 +342,27 @@ def _own_loss_by_name(task: Task, data: Described) -> Task:
             "Task: the targets of next_token data are already shifted, and a module's own loss shifts its labels once more; "
             "pass the module without a Task"
         )
-    counted = task.counted or TASKS[data.kind](task.module).counted
-    return replace(task, module=_by_name(task.module, data), counted=counted)
+    task = replace(task, module=_by_name(task.module, data))
+    if data.kind != "per_position":
+        return task
+    # Padding is no part of a metric, either.
+    built_in = TASKS[data.kind](task.module)
+    return replace(task, counted=task.counted or built_in.counted, predict=task.predict or built_in.predict)
+
+
+def _outputs_by_name(task: Task, data: Described) -> Task:
+    """The task, which gets outputs for its metrics by name. Its loss calls the module as it likes."""
+    names = data.input_names if isinstance(data, NamedInputs) else ()
+    parameters = inspect.signature(task.module.forward).parameters
+    needed = [name for name in names if name in parameters or name not in TOKENS]
+    if task.predict is not None or not needed or not all(name in parameters for name in needed):
+        return task
+    return replace(task, predict=partial(_named_outputs, {name: names.index(name) for name in needed}))
+
+
+def _named_outputs(positions: Mapping[str, int], module: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    called: Any = partial(module, **{name: batch[position] for name, position in positions.items()})
+    return output_of(called, batch[-1:]), batch[-1]
 
 
 def _by_name(module: nn.Module, data: Described) -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -37,7 +37,7 @@ from laconic.federation.privacy import Privacy
 from laconic.federation.round import Round, run_round
 from laconic.federation.server import Server
 from laconic.federation.settings import Weighting
-from laconic.run.evaluate import Mapper, evaluate, evaluate_module, predict, try_metrics
+from laconic.run.evaluate import Measured, evaluate, evaluate_module, predict, try_metrics
 from laconic.run.files import save_model
 from laconic.run.metrics import requested_metrics
 from laconic.run.records import NESTED, OTHER_KEYS, Record, metrics_of
@@ -134,8 +134,6 @@ class Training:
 
     engine: Engine
     """Runs the clients."""
-    mapper: Mapper
-    """Runs the evaluation."""
     database: Database | None = None
     """The database of client states and checkpoints, if the store is on disk."""
     last_round: Round | None = None
@@ -258,12 +256,16 @@ class Training:
         """Further entries of a round's record."""
         return {}
 
+    def map(self, function: Callable[[int], Measured], batches: Iterable[int]) -> Iterable[Measured]:
+        """Apply the evaluation to batches, in order; by default one after the other."""
+        return map(function, batches)
+
     def evaluate(self) -> dict[str, float]:
         """The metrics of the server's model on the test examples, or the clients' training loss if there are none."""
         if self.data.test is None:
             loss = math.nan if self.last_round is None else self.last_round.training_loss()
             return {"loss": loss} if loss == loss else {}
-        return evaluate(self.mapper, self.task, self.layout, *self.server.averages, self.data.test)
+        return evaluate(self.map, self.task, self.layout, *self.server.averages, self.data.test)
 
     def metric_names(self) -> set[str]:
         """The names of the metrics of `evaluate`, found on two examples. Raises if a metric does not fit the model."""

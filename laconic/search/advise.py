@@ -9,7 +9,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from laconic import SGD
 from laconic.core import counted
 from laconic.data import ClientData
 from laconic.run import WINDOW, Callback, RunConfig, RunRecords, load_config, run_or_resume
@@ -45,7 +44,7 @@ def candidates(arms: Sequence[dict[str, Any]] = ARMS) -> list[dict[str, Any]]:
     """Return every arm with every combination of rates. A rate that an arm sets is kept."""
     settings = []
     for arm in arms:
-        adaptive = not isinstance(load_config(None, {"algorithm": arm["algorithm"]}).build_algorithm().optimizer, SGD)
+        adaptive = load_config(None, arm).build_algorithm().optimizer.adaptive
         for local in (arm["local_lr"],) if "local_lr" in arm else LOCAL_RATES:
             for server in (arm["server_lr"],) if "server_lr" in arm else ADAPTIVE_RATES if adaptive else (1.0,):
                 settings.append({**arm, "local_lr": local, "server_lr": server})

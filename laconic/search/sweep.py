@@ -128,14 +128,14 @@ class Sweep:
 
     def _recorded(self) -> Iterator[dict[str, Any]]:
         path = self.directory / TRIALS
-        for line in path.read_text().splitlines() if path.exists() else ():
+        for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else (), 1):
             try:
-                settings = json.loads(line)
-            except json.JSONDecodeError:
-                return
+                settings = json.loads(line.decode())
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(f"'{path}', line {number}: not valid JSON: {error}") from None
             # A changed file must not add settings, such as a model in somebody's Python file.
             if not _is_point(settings, self.space):
-                raise ConfigError(f"'{path}': {line[:80]}: not a setting of this search")
+                raise ConfigError(f"'{path}': {line.decode()[:80]!r}: not a setting of this search")
             yield settings
 
     def _record(self, settings: dict[str, Any]) -> None:

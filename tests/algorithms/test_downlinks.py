@@ -12,12 +12,12 @@ from torch import Tensor
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import LOST, BroadcastModel, ClientModelVersion, Downlink, LostState
 from laconic.algorithms.downlinks.broadcast import Broadcast
-from laconic.algorithms.downlinks.catch_up import Form, frame, read
+from laconic.algorithms.downlinks.catch_up import CatchUpForm, frame, read
 from laconic.algorithms.downlinks.estimated import Estimated
 from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.compression import Codec, DensePayload, GroupedCompressor, decode_body, encode_dense, encode_sparse
 from laconic.compression.body import BodyWriter
-from laconic.compression.entropy import Run
+from laconic.compression.entropy import SymbolRun
 from laconic.compression.packet import Body
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
@@ -52,30 +52,32 @@ class Broadcasting:
         """Bytes of the steps that the server still has."""
         return sum(value.numel() for name, value in self.state.items() if name.startswith("step/"))
 
-    def forms(self, since: int) -> dict[Form, Body]:
+    def forms(self, since: int) -> dict[CatchUpForm, Body]:
         """All that the server can make, made here: steps that together are longer than the model are not kept."""
         now, model = len(self.steps), self.models[-1]
         missed = self.steps[since:]
-        forms = {Form.WHOLE: frame(0, now, Form.WHOLE, [encode_dense(model)])}
+        forms = {CatchUpForm.WHOLE: frame(0, now, CatchUpForm.WHOLE, [encode_dense(model)])}
         if sum(1 + len(body.data) for body in missed) <= 4 * LAYOUT.size:
-            forms[Form.STEPS] = frame(since, now, Form.STEPS, missed)
+            forms[CatchUpForm.STEPS] = frame(since, now, CatchUpForm.STEPS, missed)
         changed = [decode_body(body, LAYOUT).positions for body in missed]
         if changed and all(positions is not None for positions in changed):
             union = torch.from_numpy(np.unique(np.concatenate([positions.numpy() for positions in changed])))
-            forms[Form.VALUES] = frame(since, now, Form.VALUES, [encode_sparse(union, model[union], LAYOUT)])
+            forms[CatchUpForm.VALUES] = frame(
+                since, now, CatchUpForm.VALUES, [encode_sparse(union, model[union], LAYOUT)]
+            )
         return forms
 
 
 @pytest.mark.parametrize(
     ("spelling", "same_places", "expected"),
     [
-        ("top_k:0.05", True, {Form.STEPS, Form.VALUES}),
-        ("top_k:0.05", False, {Form.STEPS, Form.VALUES}),
-        ("top_k:0.3", False, {Form.STEPS, Form.VALUES, Form.WHOLE}),
-        ("sign", False, {Form.STEPS}),
+        ("top_k:0.05", True, {CatchUpForm.STEPS, CatchUpForm.VALUES}),
+        ("top_k:0.05", False, {CatchUpForm.STEPS, CatchUpForm.VALUES}),
+        ("top_k:0.3", False, {CatchUpForm.STEPS, CatchUpForm.VALUES, CatchUpForm.WHOLE}),
+        ("sign", False, {CatchUpForm.STEPS}),
     ],
 )
-def test_broadcast_sends_the_cheapest_form(spelling: str, same_places: bool, expected: set[Form]) -> None:
+def test_broadcast_sends_the_cheapest_form(spelling: str, same_places: bool, expected: set[CatchUpForm]) -> None:
     rounds = 20
     server = Broadcasting(spelling, same_places, rounds)
     seen = set()
@@ -92,7 +94,7 @@ def test_broadcast_sends_the_cheapest_form(spelling: str, same_places: bool, exp
         assert int(state["version"]) == rounds
     assert seen == expected
     lost = server.downlink.send(server.publication, ClientModelVersion(LOST, {}), context(rounds))
-    assert read(lost, LAYOUT)[2] == Form.WHOLE
+    assert read(lost, LAYOUT)[2] == CatchUpForm.WHOLE
     assert torch.equal(server.downlink.receive(lost, {}, server.models[0], LAYOUT, lost=True)[0], server.models[-1])
 
 
@@ -127,7 +129,7 @@ def test_mirrored_tells_what_was_skipped_later() -> None:
 
 
 SERVER = Broadcasting("top_k:0.05", False, 6)
-PAIR = frame(0, 3, Form.WHOLE, [encode_dense(SERVER.models[3]), encode_dense(SERVER.models[2])])
+PAIR = frame(0, 3, CatchUpForm.WHOLE, [encode_dense(SERVER.models[3]), encode_dense(SERVER.models[2])])
 HONEST = [*SERVER.forms(1).values(), *SERVER.forms(3).values(), *SERVER.forms(6).values(), PAIR]
 RECEIVERS: list[Downlink] = [
     SERVER.downlink,
@@ -180,15 +182,15 @@ def test_catch_ups_of_a_wrong_form_or_count_or_length() -> None:
     step, whole = SERVER.steps[0], encode_dense(SERVER.models[0])
     for since, now, form, items, reason in (
         (0, 0, 3, [whole], "form"),
-        (2, 1, Form.WHOLE, [whole], "form"),
-        (0, 2, Form.STEPS, [step], "form"),
-        (0, 1, Form.STEPS, [step, step], "form"),
-        (0, 2, Form.VALUES, [step, step], "form"),
-        (0, 2, Form.WHOLE, [], "form"),
-        (0, 1, Form.WHOLE, [Body(Codec.SKIP)], "codec"),
-        (0, 1, Form.STEPS, [frame(0, 1, Form.STEPS, [step])], "codec"),
-        (0, 1, Form.WHOLE, [Body(whole.codec, bytes(whole.data) + b"\0")], "length"),
-        (0, 200, Form.STEPS, [Body(Codec.SKIP)] * 200, "length"),
+        (2, 1, CatchUpForm.WHOLE, [whole], "form"),
+        (0, 2, CatchUpForm.STEPS, [step], "form"),
+        (0, 1, CatchUpForm.STEPS, [step, step], "form"),
+        (0, 2, CatchUpForm.VALUES, [step, step], "form"),
+        (0, 2, CatchUpForm.WHOLE, [], "form"),
+        (0, 1, CatchUpForm.WHOLE, [Body(Codec.SKIP)], "codec"),
+        (0, 1, CatchUpForm.STEPS, [frame(0, 1, CatchUpForm.STEPS, [step])], "codec"),
+        (0, 1, CatchUpForm.WHOLE, [Body(whole.codec, bytes(whole.data) + b"\0")], "length"),
+        (0, 200, CatchUpForm.STEPS, [Body(Codec.SKIP)] * 200, "length"),
     ):
         with pytest.raises(PacketError) as caught:
             SERVER.downlink.receive(frame(since, now, form, items), {}, SERVER.models[0], LAYOUT, lost=False)
@@ -207,32 +209,32 @@ def test_an_estimated_step_comes_as_changes_or_whole_with_its_model() -> None:
             own = clients.get(name, {})
             version = LOST if name == "lost" else int(own["version"]) if own else 0
             body = downlink.send(publication, ClientModelVersion(version, {}), context(round))
-            form = Form.WHOLE if name == "lost" else Form.STEPS
+            form = CatchUpForm.WHOLE if name == "lost" else CatchUpForm.STEPS
             assert read(body, LAYOUT, wholes=2)[2] == form
             received, clients[name] = downlink.receive(body, own, initial, LAYOUT, lost=False)
             assert torch.equal(received, model)
             assert torch.equal(clients[name]["estimate"], state["estimate"])
-            many = 64 * LAYOUT.size if form == Form.WHOLE else (round - version) * 64 * 10
+            many = 64 * LAYOUT.size if form == CatchUpForm.WHOLE else (round - version) * 64 * 10
             assert downlink.paper_bits(body, LAYOUT) == many
         model, state = downlink.advance(model, normal(LAYOUT, round + 1), state, context(round))
-    for wrong in (Form.WHOLE, Form.VALUES):  # the model without its estimate, and values
+    for wrong in (CatchUpForm.WHOLE, CatchUpForm.VALUES):  # the model without its estimate, and values
         with pytest.raises(PacketError) as caught:
             downlink.receive(frame(0, 1, wrong, [encode_dense(model)]), {}, initial, LAYOUT, lost=False)
         assert caught.value.reason == "form"
     with pytest.raises(LostState):
-        downlink.receive(frame(3, 4, Form.STEPS, [SERVER.steps[0]]), {}, initial, LAYOUT, lost=False)
+        downlink.receive(frame(3, 4, CatchUpForm.STEPS, [SERVER.steps[0]]), {}, initial, LAYOUT, lost=False)
 
 
 @pytest.mark.parametrize("literal", [False, True])
 def test_a_mirrored_client_takes_a_catch_up_only_whole(literal: bool) -> None:
     downlink = Mirrored("sign", literal=literal)
     for body in (
-        frame(0, 0, Form.STEPS, []),
-        frame(0, 1, Form.STEPS, [SERVER.steps[0]]),
-        frame(0, 1, Form.VALUES, [SERVER.steps[0]]),
-        frame(0, 1, Form.ACCELERATED, [SERVER.steps[0]]),
+        frame(0, 0, CatchUpForm.STEPS, []),
+        frame(0, 1, CatchUpForm.STEPS, [SERVER.steps[0]]),
+        frame(0, 1, CatchUpForm.VALUES, [SERVER.steps[0]]),
+        frame(0, 1, CatchUpForm.ACCELERATED, [SERVER.steps[0]]),
     ):
-        if read(body, LAYOUT)[2] == Form.ACCELERATED:
+        if read(body, LAYOUT)[2] == CatchUpForm.ACCELERATED:
             # A client that has lost its state first asks for the whole model.
             with pytest.raises(LostState):
                 downlink.receive(body, {}, SERVER.models[0], LAYOUT, lost=True)
@@ -292,7 +294,7 @@ def test_levels_at_their_limits_decode_to_finite_numbers(form: Codec, dtype: tor
         if form is Codec.GRID:
             writer.values(np.array([sign * most]))
         symbols = np.array([0, 256] * 4 + [256], dtype=np.uint32)
-        writer.symbols.put(Run.expecting(symbols, np.ones(257)))
+        writer.symbols.put(SymbolRun.expecting(symbols, np.ones(257)))
         for field in (2 * lowest if lowest >= 0 else -2 * lowest - 1, 2 * 8, 256):
             writer.number(field)
         writer.put(b"\xff" * 9)
@@ -321,6 +323,6 @@ def test_many_tiny_steps_cannot_keep_a_client_busy(spelling: str, monkeypatch: p
 
     monkeypatch.setattr("laconic.algorithms.downlinks.broadcast.decode_body", counted)
     with pytest.raises(PacketError):
-        body = frame(0, number, Form.STEPS, [step] * number)
+        body = frame(0, number, CatchUpForm.STEPS, [step] * number)
         Broadcast("sign").receive(body, {}, torch.zeros(layout.size), layout, lost=False)
     assert decoded <= 1000 < number

@@ -20,8 +20,9 @@ BIASED = ["fed_gate, n = 1", "fed_avg, n = 1", "fed_avg, n = N"]
 
 
 def at_length(name: str) -> object:
-    """Those that take thousands of rounds are left to `make test-long`."""
-    return pytest.param(name, marks=pytest.mark.long) if CASES[name].rounds > 1500 else name
+    """Those that take many rounds, or all clients in each round, are left to `make test-long`."""
+    long = CASES[name].rounds > 700 or "n = N" in name
+    return pytest.param(name, marks=pytest.mark.long) if long else name
 
 
 @pytest.mark.parametrize("name", [at_length(name) for name in CASES if name not in BIASED])

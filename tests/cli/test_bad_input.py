@@ -325,3 +325,24 @@ def test_doubtful_data_is_one_line_once(forked, tmp_path):
     done = forked("run", "--dataset", "own.py", "--model", "logistic", "--rounds", 1, "--out", "out", "--json")
     (line,) = [line for line in done.stderr.splitlines() if "class 0" in line]
     assert done.code == 0 and line.startswith("warning: own: the labels are 1..2; class 0 has no examples")
+
+
+def test_damaged_files_of_searches_and_runs_are_named(forked, small, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
+    done = forked("sweep", "bad.toml", "--try", "local_lr=0.1")
+    assert (done.code, done.stderr.count("\n")) == (2, 1) and "config 'bad.toml': not valid TOML" in done.stderr
+    assert forked("run", *small, "--rounds", 1, "--out", "run", "--no-report").code == 0
+    for damage in (b"\xff", b"[[1], 2]", b"7", b'[["a"]]'):
+        (tmp_path / "run/label_counts.json").write_bytes(damage)
+        done = forked("run", "run", "--resume", "--rounds", 2, "--no-report")
+        assert done.code == 2 and "Traceback" not in done.stderr, done.stderr
+        assert "label_counts.json': not a table of label counts" in done.stderr.splitlines()[-1]
+    pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
+    search = ("sweep", "--algorithm", "fed_avg", *small, "--rounds", 1, "--try", "local_lr=0.1,0.2", "--optuna", 1)
+    assert forked(*search, "--out", "s").code == 0
+    good = (tmp_path / "s/trials.jsonl").read_bytes()
+    for damage in (b"\xff\xfe\n", b'{"local_lr": \n', b"[" * 100_000):
+        (tmp_path / "s/trials.jsonl").write_bytes(damage + good)
+        done = forked(*search, "--out", "s", "--resume")
+        assert done.code == 2 and "Traceback" not in done.stderr, done.stderr
+        assert "trials.jsonl', line 1: not valid JSON" in done.stderr.splitlines()[-1]

@@ -109,6 +109,17 @@ def test_a_comparison_of_links_goes_on_when_its_command_is_repeated(forked, smal
     assert len({*wanted.values()}) == 3
 
 
+def test_a_comparison_goes_on_with_another_spelling_of_its_compressor(forked, small) -> None:
+    command = ("compare", "fed_ef_sgd", *small, "--rounds", 1, "--out", "part")
+    assert forked(*command, "--compressor", "top_k:1/64").code == 0
+    done = forked(*command, "--compressor", "top_k:0.015625", "--resume")
+    assert done.code == 0, done.stderr
+    refused = forked(*command, "--compressor", "sign", "--participants", 2, "--resume")
+    assert refused.code == 2
+    assert refused.stderr.startswith("error: resume: compressor = 'sign")
+    assert "participants = 2, but the comparison in 'part' was started with compressor = 'top_k:" in refused.stderr
+
+
 def test_seeds_give_mean_and_spread_and_more_can_be_added(forked, small, tmp_path: Path) -> None:
     command = ("compare", "fed_avg", "fed_sgd", *small, "--rounds", 2, "--seed", 3, "--out")
     assert forked(*command, "all").code == 0

@@ -143,6 +143,7 @@ def test_code_of_another_persons_config_runs_only_if_it_is_trusted(forked, small
         'model = "os:getcwd"': "'os:getcwd'",
         'dataset = "rows.py"': "'rows.py'",
         '[method]\nname = "own_training"\nfunction = "own.py:train"': "'own.py:train'",
+        '[method]\nprobability = "own.py:p"': "'own.py:p'",
         'engine = "ray"\n[ray]\naddress = "ray://example.org:10001"': "'ray://example.org:10001'",
         'imports = ["\\u001b[2Kown.py"]': r"'\x1b[2Kown.py'",
     }

@@ -65,6 +65,11 @@ def test_ctrl_c_saves_and_prints_a_command_that_finishes_the_run_bit_for_bit(for
     assert [record["round"] for record in records(tmp_path / "a run")] == list(range(1, 201))
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    # A run of more than a few seconds has an earlier checkpoint, too, in a folder of its own.
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 @pytest.fixture
 def begun(forked, small, tmp_path: Path) -> Path:
     """A run of four rounds."""
@@ -88,14 +93,14 @@ def begun(forked, small, tmp_path: Path) -> Path:
 def test_resuming_with_another_setting_is_refused_by_its_key(
     forked, begun: Path, option: tuple[str, ...], key: str, now: str, then: str
 ) -> None:
-    before = {path.name: path.read_bytes() for path in begun.iterdir()}
+    before = contents(begun)
     done = forked("run", "--out", "run", "--resume", *option)
     assert done.code == 2
     what = "resume it with the same settings, or give another out"
     assert (
         done.stderr == f"error: resume: {key} = {now}, but the run in 'run' was started with {key} = {then}; {what}\n"
     )
-    assert {path.name: path.read_bytes() for path in begun.iterdir()} == before
+    assert contents(begun) == before
 
 
 def test_what_is_not_said_again_is_taken_from_the_run(forked, begun: Path, small, tmp_path: Path) -> None:
@@ -120,20 +125,20 @@ def test_a_run_cannot_be_given_fewer_rounds_than_it_has_done(forked, begun: Path
 
 
 def test_resuming_a_finished_run_changes_nothing(forked, begun: Path) -> None:
-    before = {path.name: path.read_bytes() for path in begun.iterdir()}
+    before = contents(begun)
     done = forked("run", "run", "--resume", "--json")
     assert done.code == 0
     assert done.json()["rounds"] == 4
-    assert {path.name: path.read_bytes() for path in begun.iterdir()} == before
+    assert contents(begun) == before
 
 
 def test_an_existing_directory_is_not_overwritten(forked, begun: Path, small, tmp_path: Path) -> None:
-    before = {path.name: path.read_bytes() for path in begun.iterdir()}
+    before = contents(begun)
     done = forked("run", *small, "--rounds", 2, "--out", "run")
     assert done.code == 2
     assert done.stderr.count("\n") == 1
     assert "out = 'run': exists already" in done.stderr and "--resume" in done.stderr
-    assert {path.name: path.read_bytes() for path in begun.iterdir()} == before
+    assert contents(begun) == before
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters/dear.txt").touch()
     assert forked("run", *small, "--rounds", 2, "--out", "letters").code == 2

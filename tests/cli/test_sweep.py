@@ -11,10 +11,11 @@ from statistics import fmean, stdev
 import pytest
 from rich.console import Console
 
+from laconic import Optimizer, part
 from laconic.cli.view import SearchView
 from laconic.run.config import load_config
 from laconic.run.target import Reached
-from laconic.search.advise import advise, candidates
+from laconic.search.advise import ADAPTIVE_RATES, advise, candidates
 from laconic.search.score import Score, mean_of
 from laconic.search.space import PRESETS, Range, grid, parse_choice, space_of
 
@@ -216,6 +217,20 @@ def test_without_a_choice_every_recipe_is_tried_at_several_rates() -> None:
     assert {each["server_lr"] for each in settings if each["algorithm"] == "fed_avg"} == {1.0}
     for each in settings:
         load_config(None, each).build_algorithm()
+
+
+def test_an_optimizer_of_ones_own_is_tried_at_the_rates_that_it_asks_for() -> None:
+    class Plain(Optimizer):
+        server_lr: float = 1.0
+
+    class Scaled(Plain):
+        adaptive = True
+
+    part("optimizer", "plain")(Plain)
+    part("optimizer", "scaled")(Scaled)
+    for optimizer, rates in (("plain", {1.0}), ("scaled", {*ADAPTIVE_RATES})):
+        settings = candidates([{"algorithm": "fed_avg", "optimizer": optimizer}])
+        assert {setting["server_lr"] for setting in settings} == rates
 
 
 def test_advice_needs_a_network(forked) -> None:

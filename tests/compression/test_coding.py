@@ -16,7 +16,7 @@ from hypothesis.extra.numpy import arrays
 from laconic.compression import QSGD, Sign, TopK, Uniform, decode_body
 from laconic.compression import gap_coding as gaps
 from laconic.compression.bit_packing import half_words_of, pack, packed_size, unpack
-from laconic.compression.entropy import Run, SymbolReader, SymbolWriter, bit_weights
+from laconic.compression.entropy import SymbolReader, SymbolRun, SymbolWriter, bit_weights
 from laconic.compression.packet import HEADER_BYTES
 from laconic.compression.selection import largest
 from laconic.core.errors import PacketError
@@ -116,7 +116,7 @@ def test_runs_of_symbols_come_back_in_order(shapes: list[tuple[int, int, bool]],
     writer = SymbolWriter()
     runs = [(generator.integers(0, size, count) ** 2 // max(1, size), size, flat) for size, count, flat in shapes]
     tables = [
-        writer.put(Run.expecting(symbols, np.ones(size)) if flat else Run.smaller(symbols, np.ones(size)))
+        writer.put(SymbolRun.expecting(symbols, np.ones(size)) if flat else SymbolRun.smaller(symbols, np.ones(size)))
         for symbols, size, flat in runs
     ]
     reader = SymbolReader(memoryview(writer.finish()))
@@ -128,7 +128,7 @@ def test_runs_of_symbols_come_back_in_order(shapes: list[tuple[int, int, bool]],
 
 def test_words_that_are_not_used_up_are_refused() -> None:
     writer = SymbolWriter()
-    writer.put(Run.expecting(np.arange(200), np.ones(200)))
+    writer.put(SymbolRun.expecting(np.arange(200), np.ones(200)))
     data = writer.finish()
     reader = SymbolReader(memoryview(data))
     reader.take(100, np.ones(200))
@@ -144,7 +144,7 @@ def test_any_symbol_can_be_coded_whatever_its_weight(weights: np.ndarray, seed: 
     weights[0] += 1e-3
     symbols = draws(seed).integers(0, len(weights), 50)
     writer = SymbolWriter()
-    writer.put(Run.expecting(symbols, np.maximum(weights, 1e-300)))
+    writer.put(SymbolRun.expecting(symbols, np.maximum(weights, 1e-300)))
     reader = SymbolReader(memoryview(writer.finish()))
     assert np.array_equal(reader.take(50, np.maximum(weights, 1e-300)), symbols)
     reader.finish()
@@ -152,7 +152,7 @@ def test_any_symbol_can_be_coded_whatever_its_weight(weights: np.ndarray, seed: 
 
 def test_a_symbol_without_alternative_costs_nothing() -> None:
     writer = SymbolWriter()
-    writer.put(Run.expecting(np.zeros(1000, dtype=np.int64), np.ones(1)))
+    writer.put(SymbolRun.expecting(np.zeros(1000, dtype=np.int64), np.ones(1)))
     assert writer.finish() == b""
 
 

@@ -31,7 +31,7 @@ VECTORS = st.integers(1, 200).flatmap(
         np.float64, size, elements=st.floats(-1e6, 1e6, allow_subnormal=False) | st.sampled_from([0.0, 1.0])
     )
 )
-SHORT = settings(max_examples=40, deadline=None)
+SHORT = settings(max_examples=25, deadline=None)
 
 
 def relative_error(spelling: str, x: np.ndarray) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from laconic.compression import GroupedCompressor, decode_body, is_zero, kernels
 from laconic.compression import gap_coding as gaps
 from laconic.compression.compressors.budgeted import _total
 from laconic.compression.compressors.quantized import euclidean, round_magnitudes, round_to_kept
-from laconic.compression.entropy import BLOCK, Run, SymbolReader, SymbolWriter, count_symbols
+from laconic.compression.entropy import BLOCK, SymbolReader, SymbolRun, SymbolWriter, count_symbols
 from laconic.compression.packet import Body
 from laconic.compression.payload import DensePayload, SparsePayload, sum_norm
 from laconic.compression.selection import largest, peak
@@ -92,7 +92,7 @@ def test_symbols_become_values(frequent: float) -> None:
     symbols = np.where(generator.random(5000) < frequent, 3, generator.integers(0, 9, 5000)).astype(np.uint16)
     assert np.array_equal(count_symbols(symbols, 11), np.bincount(symbols, minlength=11))
     writer = SymbolWriter()
-    assert writer.put(Run.with_table(symbols, 9))
+    assert writer.put(SymbolRun.with_table(symbols, 9))
     reader = SymbolReader(memoryview(writer.finish()))
     read, out = reader.start(reader.own_weights(9)), np.empty(5000, dtype=np.float32)
     table = np.arange(9, dtype=np.float32) / 3

@@ -85,6 +85,7 @@ def test_names_of_draws_are_frozen() -> None:
         "DIAGNOSTICS": "diagnostics",
         "DIRECTION": "direction",
         "DOWNLINK": "downlink",
+        "DOWNLINK_MEAN": "downlink/MEAN",
         "DOWNLINK_STREAM": "downlink/{}",
         "DROP": "fault/drop",
         "DROPOUT": "dropout",

@@ -212,3 +212,16 @@ def test_tokens_as_arrays_say_how_to_predict_the_next():
     with warnings.catch_warnings():
         warnings.simplefilter("error", LaconicWarning)
         from_arrays([(TOKENS[:, :-1], TOKENS[:, 1:])], kind="next_token")
+
+
+def test_metrics_of_a_task_with_a_loss_get_inputs_by_name():
+    def loss(module, batch):
+        return nn.functional.cross_entropy(module(batch[1], batch[0]), batch[-1])
+
+    right = {"right": lambda outputs, targets: (outputs.argmax(-1) == targets).float().mean()}
+    module = Two()
+    data = from_arrays([pair(slice(0, 40), "right left")], test=pair(slice(40, 60), "right left"))
+    result = laconic.simulate("fed_avg", laconic.Task(module, loss, metrics=right), data, local_lr=0.3, **ROUNDS)
+    usual = laconic.simulate("fed_avg", module, data, numerics={"strategy": "loop"}, local_lr=0.3, **ROUNDS)
+    assert result.metrics["right"] == pytest.approx(usual.accuracy)
+    assert result.metrics["loss"] == pytest.approx(usual.metrics["loss"], rel=1e-5)

@@ -219,3 +219,75 @@ def test_an_output_without_logits_is_refused():
     task = classification(Odd())
     with pytest.raises(ConfigError, match="model returns list: a tensor, or an object or dict with logits, is allowed"):
         task.check((torch.zeros(2, 3), torch.tensor([0, 1])))
+
+
+class OwnLoss(nn.Module):
+    """A module that computes its own loss, without targets of -100, and returns it with its logits."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, outputs)
+
+    def forward(self, inputs, labels=None):
+        logits = self.layer(inputs)
+        if labels is None:
+            return {"logits": logits}
+        squared = self.layer.out_features == 1
+        fits = nn.functional.mse_loss if squared else nn.functional.cross_entropy
+        given = (logits.flatten(), labels.float()) if squared else (logits.flatten(0, -2), labels.flatten())
+        return {"logits": logits, "loss": fits(*given)}
+
+
+def test_metrics_of_a_modules_own_loss_leave_out_padding():
+    pytest.importorskip("torchmetrics")
+    generator = torch.Generator().manual_seed(0)
+    inputs, labels = torch.randn(12, 5, 4, generator=generator), torch.randint(0, 3, (12, 5), generator=generator)
+    labels[:, 3:] = -100
+    data = from_arrays([(inputs, labels)], test=(inputs, labels), kind="per_position")
+    module = OwnLoss(3)
+    right = {"right": lambda outputs, targets: (outputs.argmax(-1) == targets).float().mean()}
+    rounds = {"rounds": 1, "threads": 1, "metrics": right}
+    own = laconic.simulate("fed_avg", laconic.Task(module), data, **rounds)
+    usual = laconic.simulate("fed_avg", module, data, **rounds | {"numerics": {"strategy": "loop"}})
+    assert own.metrics == pytest.approx({name: usual.metrics[name] for name in own.metrics}, rel=1e-5)
+    assert own.metrics["right"] == pytest.approx(usual.accuracy)
+    by_name = [
+        laconic.simulate("fed_avg", model, data, **rounds | {"metrics": "f1"})
+        for model in (laconic.Task(module), module)
+    ]
+    assert by_name[0].metrics["f1"] == pytest.approx(by_name[1].metrics["f1"], rel=1e-5)
+
+
+def test_a_module_with_its_own_loss_and_too_few_outputs_is_refused_before_the_run():
+    clients = [(np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1])), (np.eye(4, dtype=np.float32), np.array([2] * 4))]
+    with pytest.raises(ConfigError, match="model has 2 outputs, but the labels go from 0 to 2"):
+        laconic.simulate("fed_avg", laconic.Task(OwnLoss(2)), clients, rounds=1)
+    squared = laconic.simulate("fed_avg", laconic.Task(OwnLoss(1)), clients, rounds=1)
+    assert squared.loss > 0, "one output is a regression on the numbers of the classes, as in Hugging Face's models"
+
+
+class Contrastive(nn.Module):
+    """A module whose own loss only asks which labels are equal. Its outputs are no logits of classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, inputs, labels=None):
+        outputs = self.layer(inputs)
+        if labels is None:
+            return outputs
+        equal = (labels[:, None] == labels).float()
+        return {"loss": nn.functional.binary_cross_entropy_with_logits(outputs @ outputs.T, equal)}
+
+
+def test_outputs_that_are_no_logits_are_not_counted():
+    clients = [(np.eye(4, dtype=np.float32), np.array([0, 1, 2, 3]))]
+    contrastive = laconic.simulate("fed_avg", laconic.Task(Contrastive()), clients, rounds=1, threads=1)
+    assert contrastive.loss > 0
+    right = {"right": lambda outputs, targets: (outputs == targets).float().mean()}
+    classes = laconic.Task(
+        OwnLoss(4), metrics=right, predict=lambda module, batch: (module(batch[0])["logits"].argmax(-1), batch[-1])
+    )
+    test = {"clients": clients, "test": clients[0]}
+    assert 0 <= laconic.simulate("fed_avg", classes, test, rounds=1, threads=1).metrics["right"] <= 1

@@ -15,7 +15,13 @@ from tests.cli.conftest import Laconic, forked, program, zygote  # noqa: F401
 from tests.documentation.pages import PAGES, blocks, name
 
 RUN = {"python", "sh"}
-STORIES = [page for page in PAGES if any(block.language in RUN for block in blocks(page))]
+LONG = {"own-data-and-model.md", "settings.md", "tutorial.md"}
+"""Pages whose examples take more than ten seconds. They are long tests, which the continuous integration runs, too."""
+STORIES = [
+    pytest.param(page, id=name(page), marks=[pytest.mark.long] if page.name in LONG else [])
+    for page in PAGES
+    if any(block.language in RUN for block in blocks(page))
+]
 
 
 def play(page: Path, folder: Path, command: Laconic, python: Callable[[str], str]) -> None:
@@ -33,7 +39,7 @@ def play(page: Path, folder: Path, command: Laconic, python: Callable[[str], str
                 assert outcome.code == 0, f"{page.name}: {' '.join(words)}\n{outcome.stderr}"
 
 
-@pytest.mark.parametrize("page", STORIES, ids=name)
+@pytest.mark.parametrize("page", STORIES)
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, forked, program) -> None:  # noqa: F811
     play(page, tmp_path, forked, program)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from laconic.compression import DensePayload, Payload, SparsePayload, SumPayload
-from laconic.federation.aggregation import RunningMean
+from laconic.federation.aggregation import RunningMean, mean_loss
 
 SIZE = 3_000_000
 
@@ -46,6 +46,10 @@ def test_sums_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None
             mean.add(payload, number)
         found = mean.mean()
         assert found is not None and torch.equal(found, expected)
+
+
+def test_clients_without_counted_targets_do_not_hide_the_loss_of_others() -> None:
+    assert mean_loss([(0.5, 4.0), (0.0, 0.0), (0.0, 0.0)], limit=5.0) == 0.5
 
 
 def test_nothing_folded_is_no_mean() -> None:

@@ -33,17 +33,18 @@ TRIMMED, CLIPPED, NEITHER = ("trimmed_mean:0.2", None), ("mean", "median:2"), ("
         ("fed_cams_two_way:compressor=sign", {}, CLIPPED),
         ("fed_cams:compressor=heavy_sign:0.1", {}, CLIPPED),
         ("fed_avg", {}, CLIPPED),
-        ("fed_avg", {"send_buffers": True}, NEITHER),
+        ("fed_avg", {"send_buffers": True}, CLIPPED),
+        ("fed_avg", {"send_buffers": True, "refuse": None}, NEITHER),
         ("scafcom:compressor=sign", {}, NEITHER),
     ],
 )
 def test_auto(algorithm: str, given: dict[str, Any], expected: tuple[str, str | None]) -> None:
     rest = {"participants": 10, "weighting": "uniform", "send_buffers": False} | given
-    defenses = Defenses(**AUTO | {"memory": rest.pop("memory", 10**9)})
+    defenses = Defenses(**AUTO | {"memory": rest.pop("memory", 10**9), "refuse": rest.pop("refuse", "auto")})
     name, _, compressor = algorithm.partition(":compressor=")
     built = make(name, **({"compressor": compressor} if compressor else {}))
     found = resolve_auto(defenses, built, layout_of(4), **rest)
-    assert (found.aggregate, found.clip, found.refuse) == (*expected, "auto")
+    assert (found.aggregate, found.clip, found.refuse) == (*expected, defenses.refuse)
 
 
 def test_a_deployment_trims_signs_as_if_asked_to() -> None:

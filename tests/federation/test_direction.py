@@ -40,6 +40,13 @@ def test_only_the_client_with_the_flipped_sign_is_refused(algorithm: str, caplog
     assert f"{client} is blocked" in caplog.text
 
 
+def test_clients_that_oppose_each_other_in_every_round_are_not_refused() -> None:
+    data = laconic.data.load("digits", clients=10, partition="dirichlet:0.1", seed=0)
+    given: dict[str, Any] = {"defense": DEPLOYMENT, "eval_every": 40}
+    result = laconic.simulate("fed_avg", "mlp:32", data, rounds=40, participants=10, **given)
+    assert not any("refused" in record for record in result.history)
+
+
 def clients(directions: DirectionFilter, rounds: range, flipped: int) -> list[tuple[int, int]]:
     """Ten quadratic losses with different minima. Returns the refusals, by round and client."""
     minima = torch.randn(10, 2000, generator=torch.Generator().manual_seed(0))
@@ -122,6 +129,20 @@ def test_many_attackers_widen_the_spread_and_do_not_switch_off_the_first_score(s
             directions.check("train", 8, torch.ones(5), torch.ones(5))
     else:
         directions.check("train", 8, torch.ones(5), torch.ones(5))
+
+
+@pytest.mark.parametrize(("below", "above", "refused"), [(3, 2, False), (4, 2, True), (5, 3, False), (6, 3, True)])
+def test_flipped_signs_are_judged_if_two_thirds_of_the_clients_are_below_0(
+    below: int, above: int, refused: bool
+) -> None:
+    averages = torch.tensor([-0.1] * below + [0.3] * above)
+    rows = torch.zeros(len(averages), MOMENTS + 1 + 3 * SIZE)
+    rows[:, 0], rows[:, 4] = 5, 5
+    rows[:, 1], rows[:, 2] = 5 * averages, 5 * averages**2
+    directions = DirectionFilter(Randomness(0))
+    directions.load_state_dict({"train/clients": torch.arange(len(averages)), "train/rows": rows})
+    with pytest.raises(PacketError, match="look reversed") if refused else nullcontext():
+        directions.check("train", below, torch.ones(5), torch.ones(5))
 
 
 @pytest.mark.parametrize("refused_at", [None, 3])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from laconic import fed_ams, fed_avg
 from laconic.algorithms.algorithm import Algorithm
-from laconic.compression import HEADER_BYTES, encode_dense
+from laconic.compression import HEADER_BYTES, GroupedCompressor, encode_dense
 from laconic.compression.packet import CoreStream, Packet
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
@@ -25,6 +25,7 @@ from laconic.federation.policy import Outcome
 from laconic.federation.round import Round
 from laconic.federation.server import Server
 from laconic.federation.settings import Defenses
+from tests.compression.test_compressors import draws, layout_of
 from tests.federation.rounds import NoEngine, begin, refusal
 
 SIZES = (3, 1, 4, 2)
@@ -156,7 +157,8 @@ def test_bad_buffers_refuse_the_whole_reply() -> None:
     round, (instruction, *_) = begin(server)
     update = reply(instruction, torch.ones(NORMED.size), NORMED)
     assert refused(server, round, update) == "stream"
-    for buffers, reason in ((torch.full((4,), float("inf")), "not finite"), (torch.zeros(5), "size")):
+    bad = (torch.full((4,), float("inf")), "not finite"), (torch.zeros(5), "size"), (-torch.ones(4), "variance")
+    for buffers, reason in bad:
         second = reply(instruction, buffers, NORMED, stream=CoreStream.BUFFERS)
         assert refused(server, round, replace(update, packets=update.packets + second.packets)) == reason
 
@@ -180,7 +182,7 @@ def test_the_mean_is_that_of_numpy_over_whoever_answered(answering: set[int], we
     server = make_server(layout=NORMED, weighting=weighting)
     generator = np.random.default_rng(seed)
     updates = generator.standard_normal((4, NORMED.size)).astype(np.float32)
-    statistics = generator.standard_normal((4, NORMED.buffer_size)).astype(np.float32)
+    statistics = abs(generator.standard_normal((4, NORMED.buffer_size))).astype(np.float32)
     round, instructions = begin(server)
     for instruction in instructions:
         if instruction.client in answering:
@@ -225,12 +227,10 @@ class Unordered(NoEngine):
 
 
 @pytest.mark.parametrize("refuse", [None, "auto"])
-def test_replies_in_any_order_give_the_same_sum_and_are_decoded_once(
+def test_replies_in_any_order_give_the_same_sum_and_are_checked_once_and_decoded_once(
     monkeypatch: pytest.MonkeyPatch, refuse: str | None
 ) -> None:
-    decoded = []
-    once = replies.decode_body
-    monkeypatch.setattr(replies, "decode_body", lambda *each: decoded.append(1) or once(*each))
+    passes = count_passes(monkeypatch)
     servers = []
     for order in (1, -1):
         server = make_server(quorum=0.5, defenses=Defenses(refuse=refuse))
@@ -243,7 +243,48 @@ def test_replies_in_any_order_give_the_same_sum_and_are_decoded_once(
         round.close()
         servers.append(server)
     assert torch.equal(servers[0].model, servers[1].model)
-    assert len(decoded) == 8
+    assert passes == ["body_norm"] * 4 + ["decode_body"] * 4 + ["body_norm"] * 4 + ["decode_body"] * 4
+
+
+def count_passes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the functions that read bodies to the end, once per call."""
+    passes: list[str] = []
+    for read in (replies.body_norm, replies.decode_body, replies.decode_dense):
+
+        def counted(*arguments, read=read):
+            passes.append(read.__name__)
+            return read(*arguments)
+
+        monkeypatch.setattr(replies, read.__name__, counted)
+    return passes
+
+
+@pytest.mark.parametrize(
+    ("spellings", "stream", "expected"),
+    [
+        (["top_k:1/8"], "model", ["body_norm", "decode_body"]),
+        (["sign"], "model", ["body_norm", "decode_body"]),
+        (["eden"], "model", ["body_norm", "decode_body"]),
+        (["top_k:1/8", "top_k:1/8"], "model", ["decode_body", "decode_body"]),
+        (["eden", "top_k:1/8"], "model", ["decode_body"] * 4),
+        (["dense"], "buffers", ["decode_dense"]),
+    ],
+    ids=["sparse", "signs", "rotated", "two sparse", "rotated and sparse", "buffers"],
+)
+def test_a_vector_that_its_norm_needs_is_kept_unless_it_is_large(
+    monkeypatch: pytest.MonkeyPatch, spellings: list[str], stream: str, expected: list[str]
+) -> None:
+    passes = count_passes(monkeypatch)
+    layout = layout_of(4096, dtype=torch.float32) if stream == "model" else NORMED
+    vector = torch.randn(layout.size if stream == "model" else layout.buffer_size)
+    if stream == "model":
+        bodies = [GroupedCompressor.parse(spelling).encode(vector, layout, draws()) for spelling in spellings]
+    else:
+        bodies = [encode_dense(vector)]
+    coded = replies.CodedVector(tuple(bodies), stream, layout)
+    norm = coded.norm()
+    assert norm == pytest.approx(coded.payload.norm(), rel=1e-6)
+    assert passes == expected
 
 
 def test_a_quorum_counts_valid_replies_only() -> None:

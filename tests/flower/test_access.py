@@ -26,11 +26,9 @@ from laconic.run.files import load_tensors
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-import flwr.app
 import httpx
 import tomli_w
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Context
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.serde import fab_from_proto
 from flwr.proto.fab_pb2 import Fab, GetFabResponse
@@ -46,7 +44,6 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from flwr.supernode.start_client_internal import _pull_and_store_message, _verify_fab
 
 from laconic.cli.new_app import TEMPLATES, write_app
-from laconic.flower.client import _named
 from laconic.flower.local_federation import CONNECTION, LocalFederation
 from laconic.flower.local_keys import make_local_keys
 from laconic.flower.superlink import FleetOnly
@@ -227,17 +224,6 @@ def test_superlink_and_supernode_do_not_import_torch():
     program = "import sys, laconic.flower.superlink, laconic.flower.supernode; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
-
-
-@pytest.mark.parametrize(
-    ("key", "name"), [("model", "os:abort"), ("model", "/tmp/nets.py:build"), ("dataset", "/tmp/clients.py")]
-)
-def test_the_operator_names_no_code_for_a_node(key, name):
-    context = Context(run_id=1, node_id=2, node_config={}, state=flwr.app.RecordDict(), run_config={key: name})
-    with pytest.raises(ConfigError, match="only code of its app"):
-        _named(context, key, "digits")
-    assert _named(context, key, name) == name, "the app names the same"
-    assert _named(context, "other", "digits") == "digits"
 
 
 def test_the_hash_of_an_app_depends_on_its_code_and_settings_only(tmp_path):

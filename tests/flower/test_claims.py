@@ -21,6 +21,7 @@ from laconic.algorithms.methods.received import Received
 from laconic.compression.packet import Packet
 from laconic.flower import client_app, server_app, wire
 from laconic.flower.server import serve
+from laconic.run.records import metrics_of
 from tests.flower.joining import Nodes, roster
 from tests.flower.loopback import LoopbackGrid, failure
 from tests.flower.small_federation import CLIENTS, SETTINGS, add, data, federation, run, simulated
@@ -177,6 +178,53 @@ def test_numbers_beyond_reason_do_not_get_into_the_metrics(tmp_path, name, value
     assert [line["participants"] for line in lines] == [2 if reason else 3] * 2
     assert all(0 < line["training_loss"] < 10 for line in lines)
     assert result.ledger.gradients == result.ledger.samples == 2 * 2 * 32 * (2 if reason else 3)
+
+
+@pytest.mark.parametrize(
+    "claims", [{"loss": 9e8}, {"loss": 9e8, "samples": 470_000}, {"loss": -9e8, "samples": 470_000}]
+)
+def test_one_client_does_not_own_the_training_loss(tmp_path, claims):
+    honest = run(federation(tmp_path / "honest"), tmp_path / "honest", "fed_avg", rounds=7)
+    grid = federation(tmp_path)
+    saying(grid, 101, ("train",), **claims)
+    result = run(grid, tmp_path, "fed_avg", rounds=7)
+    for line, expected in zip(metrics(tmp_path), honest.history, strict=True):
+        # Five of seven parts of the weight, and at most 20 times the median client's loss.
+        assert abs(line["training_loss"]) < 15 * expected["training_loss"]
+    assert not any("collapsed" in record for record in result.history)
+
+
+def test_one_client_does_not_own_the_evaluation(tmp_path):
+    honest = run(federation(tmp_path / "honest"), tmp_path / "honest", "fed_avg", rounds=1, client_eval_every=1)
+    for sign in (1, -1):
+        grid = federation(tmp_path / str(sign))
+        saying(grid, 101, ("evaluate",), names=["accuracy", "loss"], values=[sign * 9e8] * 2)
+        found = run(grid, tmp_path / str(sign), "fed_avg", rounds=1, client_eval_every=1).history[-1]
+        assert abs(found["clients_loss"]) < 7.5 * honest.history[-1]["clients_loss"]
+        assert 0 <= found["clients_accuracy"] <= 1
+
+
+def test_refused_evaluations_are_in_the_metrics(tmp_path):
+    grid = federation(tmp_path)
+    saying(grid, 101, ("evaluate",), names=["accuracy", "loss"], values=[1.0])
+    (record,) = run(grid, tmp_path, "fed_avg", rounds=1, client_eval_every=1).history
+    assert record["evaluations_refused"] == 1
+    assert "clients_accuracy" in metrics_of(record) and "evaluations_refused" not in metrics_of(record)
+
+
+def test_refused_joins_are_in_the_metrics(tmp_path):
+    grid = federation(tmp_path)
+    saying(grid, 101, ("query",), name="a" * 65)
+    (record,) = run(grid, tmp_path, "fed_avg", rounds=1, minimum=2).history
+    assert record["refused"]["join"] >= 1 and record["participants"] == 2
+
+
+def test_a_huge_client_counts_in_the_metrics_with_a_limited_size(tmp_path):
+    grid = federation(tmp_path)
+    saying(grid, 101, ("query", "train"), examples=2**31, gradients=2**31)
+    result = run(grid, tmp_path, "fed_avg", rounds=1, weighting="uniform", local_steps=None, local_epochs=1)
+    assert result.history[0]["participants"] == 3
+    assert result.ledger.gradients < 480 + 479 + 2 * 5 * 480 + 64
 
 
 @pytest.mark.parametrize(("sequence", "accepted"), [(2**20, True), (2**22, False), (2**24 - 1, False)])

@@ -19,8 +19,12 @@ from laconic.core.errors import ConfigError
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
+from flwr.app import Context, RecordDict
+
 from laconic.cli.new_app import write_app
 from laconic.flower import client_app
+from laconic.flower.client import _named
+from laconic.flower.plan import Plan
 from laconic.flower.server import serve
 from tests.flower.loopback import LoopbackGrid
 from tests.flower.small_federation import CLIENTS, federation, run
@@ -109,6 +113,39 @@ def test_a_fresh_node_finds_every_built_in_part():
         [sys.executable, "-c", NODE], input=json.dumps(plans), capture_output=True, text=True, timeout=120
     )
     assert done.stdout.split() == [*RECIPES], done.stderr
+
+
+def test_a_plan_cannot_name_code(tmp_path):
+    """The operator chooses the settings of a node, but not what it imports."""
+    ran = tmp_path / "ran"
+    (tmp_path / "x.py").write_text(f"open({str(ran)!r}, 'w')\ndef f(round):\n    return 0.5\ntrain = f\n")
+    parts = {slot: each.table() for slot, each in laconic.fed_amd().resolve().parts().items()}
+    rest = {"seed": 0, "clients": 1, "partition": None, "numerics": {}, "buffers": "mean", "shape": None}
+    for method in (
+        parts["method"] | {"probability": f"{tmp_path}/x.py:f"},
+        parts["method"] | {"probability": "os:getcwd"},
+        {"name": "own_training", "function": f"{tmp_path}/x.py:train"},
+    ):
+        plan = {"run": "", "name": "fed_amd", "parts": parts | {"method": method}, "fingerprint": 0, "initial": ""}
+        with pytest.raises(ConfigError, match=r"the plan names code: .*give client_app the same algorithm"):
+            Plan.model_validate(plan | rest).algorithm()
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        *(("model", "os:abort"), ("model", "/tmp/nets.py:build"), ("dataset", "/tmp/clients.py")),
+        *(("dataset", "/srv/hr.csv:target=ill"), ("dataset", "hr.parquet:target=ill"), ("dataset", "FOLDER")),
+    ],
+)
+def test_the_operator_names_neither_code_nor_files_for_a_node(key, name, tmp_path):
+    name = name.replace("FOLDER", str(tmp_path))
+    context = Context(run_id=1, node_id=2, node_config={}, state=RecordDict(), run_config={key: name})
+    with pytest.raises(ConfigError, match="only what is built in"):
+        _named(context, key, "digits")
+    assert _named(context, key, name) == name, "the app names the same"
+    assert _named(context, "other", "digits") == "digits"
 
 
 def test_nodes_weigh_by_the_targets_that_count(tmp_path):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import laconic
+from laconic.compression.packet import Flag, Packet
 from laconic.core.randomness import Randomness
 from laconic.federation.sampling import participants
 
@@ -14,7 +17,7 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from flwr.app import Message
 
-from laconic.flower import reply_times
+from laconic.flower import reply_times, wire
 from laconic.flower.absences import Absences
 from laconic.flower.reply_times import ReplyTimes
 from tests.flower.loopback import Filter, LoopbackGrid, failure
@@ -138,6 +141,24 @@ def test_a_client_that_is_asked_in_vain_counts_as_absent_for_longer_and_longer(t
     result = run(grid, tmp_path, "fed_avg", rounds=24, deadline=0.05)
     assert when[5:] == [20, 21, 22, 23, 24]
     assert [record["participants"] for record in result.history[19:]] == [3] * 5
+
+
+def test_a_client_that_loses_its_state_for_ever_counts_as_absent(tmp_path: Path) -> None:
+    layout = laconic.Layout.of(laconic.models.build("logistic", (1, 8, 8), 10))
+
+    def lose(node: int, reply: Message) -> Message:
+        if node == 101 and reply.metadata.message_type == "train":
+            record = reply.content.config_records[wire.RECORD]
+            packets = [Packet.parse(packet, layout) for packet in record["packets"]]
+            record["packets"] = [replace(packet, flags=Flag.LOST).to_bytes() for packet in packets]
+        return reply
+
+    grid = federation(tmp_path)
+    grid.spoil = lose
+    result = run(grid, tmp_path, "fed_avg", rounds=12, eval_every=12)
+    assert result.ledger.lost == 1
+    # Once to learn that the state is lost, three times with the whole model, then less and less.
+    assert asked(grid).count(101) < 8
 
 
 def test_absent_clients_are_asked_when_there_are_too_few_others(tmp_path: Path) -> None:

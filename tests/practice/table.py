@@ -11,5 +11,5 @@ def table() -> str:
     tables = []
     for group in dict.fromkeys(thing.group for thing in THINGS):
         rows = [f"| {thing.title} | `{thing.line}` |" for thing in THINGS if thing.group == group]
-        tables.append("\n".join([f"## {group}", "", "| what | line |", "|---|---|", *rows]))
+        tables.append("\n".join([f"## {group}", "", "| topic | code |", "|---|---|", *rows]))
     return "\n\n".join(tables)

@@ -163,3 +163,19 @@ def test_whole_numbers_for_a_model_of_a_normalized_table():
     expected = result.predict(rows.astype(np.float32))
     assert torch.equal(result.predict(rows), expected)
     assert result.evaluate((rows, np.arange(20) % 2)) == result.metrics
+
+
+def test_tokens_of_16_bits_without_a_number_of_classes():
+    tokens = np.arange(20).reshape(4, 5).astype("uint16") % 9
+    data = from_arrays([(tokens[:, :-1], tokens[:, 1:])] * 2, kind="next_token")
+    assert data.classes == 9
+    given = from_arrays([(tokens[:, :-1].astype("int64"), tokens[:, 1:].astype("int64"))] * 2, kind="next_token")
+    results = [laconic.simulate("fed_avg", "gpt:1x8", each, **ROUND).model_sha256 for each in (data, given)]
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("wrap", [lambda metric: {"f": metric}, lambda metric: metric])
+def test_a_class_of_metrics_says_what_to_write(wrap):
+    classification = pytest.importorskip("torchmetrics.classification")
+    with pytest.raises(ConfigError, match=r"metrics: MulticlassF1Score is a class; pass MulticlassF1Score\(…\)"):
+        laconic.simulate("fed_avg", net, arrays(), metrics=wrap(classification.MulticlassF1Score), **ROUND)

@@ -20,7 +20,7 @@ from tests.practice.things import RIGHT, TRAIN, arrays, loss, net, sentences, th
 
 @thing(
     RIGHT,
-    "F1, AUROC and other metrics that are not means",
+    "F1, AUROC and other metrics that are not means over batches",
     'laconic.simulate("fed_avg", laconic.Task(net, loss, metrics={"f1": MulticlassF1Score(3)}), data, rounds=2)',
 )
 def _f1(do: Callable[..., Any], folder: Path) -> None:
@@ -116,22 +116,22 @@ def _optimizers(do: Callable[..., Any], folder: Path) -> None:
 @thing(
     TRAIN,
     "Random augmentation in a Dataset",
-    'laconic.simulate("fed_avg", net, [Noisy(pair) for pair in pairs], rounds=2)',
+    'laconic.simulate("fed_avg", net, [Noisy(*pair) for pair in pairs], rounds=2)',
 )
 def _augmentation(do: Callable[..., Any], folder: Path) -> None:
     seen: set[float] = set()
 
     class Noisy(Dataset):
-        def __init__(self, pair: tuple[np.ndarray, np.ndarray]) -> None:
-            self.pair = pair
+        def __init__(self, inputs: np.ndarray, targets: np.ndarray) -> None:
+            self.inputs, self.targets = inputs, targets
 
         def __len__(self) -> int:
-            return len(self.pair[0])
+            return len(self.inputs)
 
         def __getitem__(self, position: int) -> tuple[torch.Tensor, int]:
-            value = torch.from_numpy(self.pair[0][position]) + 0.1 * torch.randn(4)
+            value = torch.from_numpy(self.inputs[position]) + 0.1 * torch.randn(4)
             seen.add(float(value[0]))
-            return value, int(self.pair[1][position])
+            return value, int(self.targets[position])
 
     first, second = (do(net=net, Noisy=Noisy, pairs=arrays()) for _ in range(2))
     assert first.model_sha256 == second.model_sha256 and len(seen) > 3 * 36
@@ -148,7 +148,7 @@ def _crop(do: Callable[..., Any], folder: Path) -> None:
 
 @thing(
     TRAIN,
-    "A Bert of Hugging Face that classifies, on dict batches",
+    "A Hugging Face BERT classifier, on dict batches",
     'laconic.simulate("fed_avg", bert, laconic.data.from_hugging_face(texts, clients=2), rounds=2)',
 )
 def _classifying(do: Callable[..., Any], folder: Path) -> None:
@@ -182,7 +182,7 @@ def _positions(do: Callable[..., Any], folder: Path) -> None:
 
 @thing(
     TRAIN,
-    "The loss that a model of Hugging Face computes",
+    "The loss that a Hugging Face model computes itself",
     'laconic.simulate("fed_avg", laconic.Task(bert), texts, rounds=1)',
 )
 def _own_loss(do: Callable[..., Any], folder: Path) -> None:

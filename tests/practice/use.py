@@ -17,7 +17,7 @@ from tests.practice.things import DATA, PYTHON, arrays, net, sentences, thing
 # Data
 
 
-@thing(DATA, "A DatasetDict of Hugging Face", 'laconic.simulate("fed_avg", "mlp:8", table, rounds=1)')
+@thing(DATA, "A Hugging Face DatasetDict", 'laconic.simulate("fed_avg", "mlp:8", table, rounds=1)')
 def _hub(do: Callable[..., Any], folder: Path) -> None:
     hub = pytest.importorskip("datasets", reason="the extra `datasets` is not installed")
     inputs, targets = arrays(1, 30)[0]
@@ -115,7 +115,7 @@ def _compare(do: Callable[..., Any], folder: Path) -> None:
 
 @thing(
     PYTHON,
-    "Rank by another metric, and count the bytes to a value of it (`laconic compare --target loss=1 --rank-by loss`)",
+    "Rank by another metric; count the bytes until it reaches a value (`laconic compare --target loss=1 --rank-by loss`)",
     'laconic.compare(["fed_avg", "fed_prox"], net, clients, rounds=6, eval_every=1, target="loss=1", rank_by="loss")',
 )
 def _rank(do: Callable[..., Any], folder: Path) -> None:
@@ -134,7 +134,7 @@ def _pandas(do: Callable[..., Any], folder: Path) -> None:
 
 @thing(
     PYTHON,
-    "Resume a run with one's own data and module",
+    "Resume a run with your own data and module",
     'laconic.simulate("fed_cams", net, clients, rounds=4, out=folder / "run", resume=True)',
 )
 def _resume(do: Callable[..., Any], folder: Path) -> None:

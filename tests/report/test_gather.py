@@ -149,6 +149,16 @@ def test_a_label_has_what_changes_a_recipe_unless_all_runs_share_it() -> None:
     assert labels([slow | {"numerics.strategy": word} for word in ("loop", "vmap")]) == ["fed_cams"] * 2
 
 
+def test_a_recipe_without_its_own_parts_says_so_also_alone() -> None:
+    assert labels([{"algorithm": "scaffold", "method.name": "local_sgd"}]) == ["scaffold (method=local_sgd)"]
+    assert labels([{"algorithm": "fed_cams", "optimizer.name": "sgd", "optimizer.server_lr": 0.5}]) == [
+        "fed_cams (optimizer=sgd)"
+    ]
+    assert labels([{"algorithm": "scaffold", "method.name": "control_variates", "method.local_lr": 0.5}]) == [
+        "scaffold"
+    ]
+
+
 def test_files_of_ones_own_are_told_by_their_names() -> None:
     files = [{"algorithm": "a", "model": f"/home/me/{name}.py:build"} for name in ("one/nets", "two/deep")]
     assert labels(files) == ["a (model=nets:build)", "a (model=deep:build)"]

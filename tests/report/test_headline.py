@@ -15,6 +15,8 @@ from laconic.report.page import html, report
 from laconic.report.palette import COLORS, TONES, stream_tones
 from laconic.run.target import Target
 
+pytestmark = pytest.mark.long
+
 
 def copy(run: Path, to: Path, settings: dict[str, str] | None = None) -> Path:
     """A copy of a run with other lines in its config."""

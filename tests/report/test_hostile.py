@@ -45,6 +45,9 @@ METRICS: dict[str, bytes] = {
     "a long name": json.dumps(RECORD | {"x" * 1000: 1}).encode() + b"\n",
     "many metrics": json.dumps(RECORD | {f"metric {n}": n for n in range(1000)}).encode() + b"\n",
     "a bad line before good ones": b"7\n" + json.dumps(RECORD).encode() + b"\n",
+    "a name of half a character": json.dumps(RECORD | {".textContent='\ud800'": 0.5}).encode() + b"\n",
+    "half a character and a text": json.dumps(RECORD | {"\ud800": "x"}).encode() + b"\n",
+    "a name that controls a terminal": json.dumps(RECORD | {"\x1b[2J\x1b]0;x\x07": "x"}).encode() + b"\n",
     "a line without end": b'{"round":' + b" " * 100_000_000,
 }
 CONFIGS: dict[str, bytes] = {
@@ -57,6 +60,13 @@ CONFIGS: dict[str, bytes] = {
     "a compressor that is a number": b'algorithm = "fed_cams"\ndataset = "digits"\n[uplink]\ncompressor = 7\n',
     "a fraction of nothing": b'algorithm = "fed_cams"\ndataset = "digits"\n[uplink]\ncompressor = "top_k:1/0"\n',
     "a config that is not UTF-8": b"\xff",
+    "a huge number of clients": b'algorithm = "fed_avg"\ndataset = "digits"\nclients = 0x' + b"f" * 5000 + b"\n",
+    "a list of huge numbers": b'algorithm = "fed_avg"\ndataset = "digits"\nx = [0x' + b"f" * 5000 + b"]\n",
+}
+TABLES: dict[str, bytes] = {
+    "a long field": b'client,accuracy\n0,"' + b"1\n" * 100_000 + b'"\n',
+    "many clients": b"client,accuracy\n" + b"0,1\n" * 600_000,
+    "an empty table": b"",
 }
 MATRICES: dict[str, bytes] = {
     "an empty matrix": b"[]",
@@ -71,11 +81,14 @@ def copies(finished: Path, folder: Path) -> tuple[Path, dict[str, Path]]:
     """A good run, and bad ones by what is wrong with them."""
     good = folder / "good"
     shutil.copytree(finished / "avg", good, ignore=shutil.ignore_patterns("*.html", "checkpoint*"))
-    bad = {name: folder / name for name in (*METRICS, *CONFIGS, *MATRICES)}
+    bad = {name: folder / name for name in (*METRICS, *CONFIGS, *MATRICES, *TABLES)}
     bad |= {name: folder / name for name in ("a pipe", "a folder", "a device", "a config that is a pipe")}
     for path in bad.values():
         shutil.copytree(good, path)
-    for contents, file in ((METRICS, "metrics.jsonl"), (CONFIGS, "config.toml"), (MATRICES, "label_counts.json")):
+    for contents, file in (
+        *((METRICS, "metrics.jsonl"), (CONFIGS, "config.toml")),
+        *((MATRICES, "label_counts.json"), (TABLES, "client_metrics.csv")),
+    ):
         for name, content in contents.items():
             (bad[name] / file).write_bytes(content)
     for name, file in (("a pipe", "metrics.jsonl"), ("a config that is a pipe", "config.toml")):
@@ -104,13 +117,23 @@ def test_bad_runs_are_left_out_by_name(mixed: tuple[Path, set[str]], tmp_path: P
     folder, bad = mixed
     skipped = report([folder], tmp_path / "page.html")
     assert {Path(path).name for path in skipped} == bad - HARMLESS
-    assert all(reason and "\n" not in reason and len(reason) <= 200 for reason in skipped.values())
+    assert all(reason and reason.isprintable() and len(reason) <= 200 for reason in skipped.values())
     plot([folder], tmp_path / "plot.svg")
     told = capsys.readouterr().out
     assert all(f"skipped '{folder / name}', which cannot be read" in told for name in bad - HARMLESS)
     data = Watched(folder).data()
     assert {Path(path).name for path in data["unreadable"]} == bad - HARMLESS
     assert {Path(run["path"]).name for run in data["runs"]} == {"good"} | HARMLESS
+
+
+def test_the_policy_does_not_depend_on_the_runs(finished: Path) -> None:
+    data = gather([finished / "avg"])
+    data["runs"][0]["label"] = ".textContent='\ud800' POLICY /*DATA*/ <style>x</style>"
+    plain, strange = (
+        html(each).partition('"Content-Security-Policy"')[2].partition(">")[0]
+        for each in (gather([finished / "avg"]), data)
+    )
+    assert strange == plain
 
 
 def test_numbers_that_no_chart_shows_are_gaps(finished: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from laconic.run.config import RunConfig
 from laconic.run.driver import run_config
 from laconic.run.target import Target
 
+pytestmark = pytest.mark.long
 COMMON: dict[str, Any] = {"clients": 6, "participants": 3, "eval_every": 2, "model": "logistic", "threads": 1}
 CHARTS = ["curves", "pareto", "streams", "course", "similarity", "labels"]
 

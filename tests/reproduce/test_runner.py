@@ -110,7 +110,8 @@ def test_data_survive_the_way_to_disk(tmp_path: Path) -> None:
     del data["setting"]
     document.save("bytes-to-accuracy", STUDY, data, tmp_path)
     page = (tmp_path / "reproductions/laconic.md").read_text()
-    assert f"Setting: `{COMMON}`" not in page and "The setting of these runs was not recorded. Today's is `--" in page
+    assert f"Setting: `{COMMON}`" not in page
+    assert "The setting of these runs was not recorded. The current setting is `--" in page
 
 
 def test_each_seed_has_its_running_time(tmp_path: Path) -> None:

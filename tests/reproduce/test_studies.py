@@ -224,7 +224,7 @@ def test_the_summary_says_how_many_claims_hold_by_arithmetic() -> None:
     assert data is not None
     holds = sum(verdict.kind == "holds" for verdict in verdicts(STUDIES[exact[0]], data).values())
     (row,) = (line for line in (DOCS / document.PAGE).read_text().splitlines() if line.startswith("| all |"))
-    text = f"Of the {row.split(' | ')[2]} claims that hold, {holds} are exact arithmetic, without seeds."
+    text = f"Of the {row.split(' | ')[2]} claims that hold, {holds} are exact computations, which need no seeds."
     assert holds and text in (DOCS / document.PAGE).read_text()
 
 
@@ -247,7 +247,7 @@ def test_the_line_above_a_table_says_what_was_run() -> None:
     for changed in ({"rounds": 100}, {"tried": rates | {"server_rates": []}}, {"runs": fewer}):
         assert command(name, study, whole | changed).startswith("Some of the runs of"), changed
     assert "100 of 400 rounds: shortened" in about(study, whole | {"rounds": 100})
-    assert "without `scaffold`" in about(study, whole | {"runs": fewer})
+    assert "not run: `scaffold`" in about(study, whole | {"runs": fewer})
     for stored, shown in (("1 cores, x86_64", ", 1 core, x86_64,"), ("2 cores, x86_64", ", 2 cores, x86_64,")):
         assert shown in about(study, whole | {"hardware": stored})
 
@@ -273,7 +273,7 @@ def test_runs_of_another_study_are_compared_only_if_they_are_as_long() -> None:
         }
         return {"mode": "short", "rounds": rounds, "runs": runs}
 
-    study, gap = STUDIES["fed-ef-figure4-m"], "the gaps of the gradient's norm are larger"
+    study, gap = STUDIES["fed-ef-figure4-m"], "raising m from 20 to 100"
     (text,) = (text for text in study.claims if text.startswith(gap))
     assert verdicts(study, data("m", 10.0, 40), data("n", 4.0, 40))[text].agrees
     assert verdicts(study, data("m", 4.0, 40), data("n", 10.0, 40))[text].agrees is False

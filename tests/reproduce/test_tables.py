@@ -10,8 +10,8 @@ import pytest
 from laconic.reproduce.catalog import PAPERS
 from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import FINAL, MEGABYTES_UP
-from laconic.reproduce.study import Study
-from laconic.reproduce.tables import draw, grid
+from laconic.reproduce.study import Short, Study
+from laconic.reproduce.tables import as_run, command, draw, grid
 
 STUDY = Study("three", Experiment("", {"a": "", "b": ""}), measures=(FINAL, MEGABYTES_UP))
 
@@ -32,6 +32,19 @@ def test_three_seeds_have_a_standard_deviation_in_every_cell() -> None:
     rows = [["a", "80.0 ± 10.0", "2.0 ± 0.0"], ["b", "70.0 ± 17.3", "2.0 ± 0.0"]]
     assert grid(STUDY, THREE).rows == rows
     assert all("±" not in cell for row in grid(STUDY, ONE).rows for cell in row)
+
+
+def test_a_shortened_study_shows_how_often_its_runs_were_evaluated() -> None:
+    experiment = Experiment("--clients 2 --eval-every 20", {"a": ""}, rounds=100)
+    study = replace(STUDY, experiment=experiment, short=Short(rounds=20))
+    curve = {"round": [4, 8, 12, 16, 20], "accuracy": [0.5] * 5}
+    data = {"mode": "short", "rounds": 20, "setting": experiment.common}
+    data |= {"runs": {"a": {"seeds": [0], "curves": [curve]}}}
+    assert as_run(data) == "--clients 2 --eval-every 4"
+    assert command("study", study, data) == "Made by `laconic reproduce study --seeds 1`."
+    curve["round"] = [1, 2, 3, 4, 5]
+    assert as_run(data) == "--clients 2 --eval-every 1"
+    assert command("study", study, data).endswith(" The current version uses `--eval-every 4` instead.")
 
 
 def test_three_seeds_have_a_band_in_the_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,6 +125,10 @@ def test_parts_by_name_in_python() -> None:
         laconic.fed_ef_ams(downlink=3)
 
 
+def test_interfaces_of_own_parts_are_exported() -> None:
+    assert {"Encoded", "Received", "Run", "RoundContext"} <= set(laconic.__all__)
+
+
 def test_optimisers_are_exported() -> None:
     wanted = {"SGD", "Adagrad", "Adam", "Yogi", "AMSGrad", "AMS"}
     assert wanted <= set(laconic.__all__)

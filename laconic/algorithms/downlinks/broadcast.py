@@ -14,7 +14,7 @@ from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import LOST, BroadcastModel, ClientModelVersion, Downlink, LostState
-from laconic.algorithms.downlinks.catch_up import MOST_STEPS, Form, frame, read
+from laconic.algorithms.downlinks.catch_up import MOST_STEPS, CatchUpForm, frame, read
 from laconic.algorithms.link import CompressedLink
 from laconic.compression import decode_body, encode_sparse
 from laconic.compression.packet import Body
@@ -80,24 +80,24 @@ class Broadcast(CompressedLink, Downlink):
         names = [f"step/{number}" for number in range(since + 1, now + 1)]
         if since != LOST and all(name in broadcast.state for name in names):
             steps = [Body.from_tensor(broadcast.state[name]) for name in names]
-            forms.append(frame(since, now, Form.STEPS, steps))
+            forms.append(frame(since, now, CatchUpForm.STEPS, steps))
         if since != LOST and now - since > 1 and "changed" in broadcast.state:
             positions = (broadcast.state["changed"] > since).nonzero().flatten().cpu()
             if len(positions) < broadcast.layout.size:
                 values = encode_sparse(positions, broadcast.model.cpu()[positions], broadcast.layout)
-                forms.append(frame(since, now, Form.VALUES, [values]))
+                forms.append(frame(since, now, CatchUpForm.VALUES, [values]))
         return min(forms, key=lambda body: len(body.data))
 
     def whole(self, broadcast: BroadcastModel) -> Body:
         """What a client needs that has nothing, or has missed too much."""
-        return frame(0, self.version(broadcast.state), Form.WHOLE, [broadcast.whole])
+        return frame(0, self.version(broadcast.state), CatchUpForm.WHOLE, [broadcast.whole])
 
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
         since, now, form, items = read(body, layout)
         version = int(state["version"]) if "version" in state else 0
-        if form == Form.WHOLE:
+        if form == CatchUpForm.WHOLE:
             model = decode_body(items[0], layout).dense()
-        elif form == Form.ACCELERATED:
+        elif form == CatchUpForm.ACCELERATED:
             raise PacketError("form", "a broadcast has no accelerated steps")
         elif version != since:
             raise LostState
@@ -108,7 +108,7 @@ class Broadcast(CompressedLink, Downlink):
                 if len(items) == 1:
                     # Most clients in one process share this body. A client that missed more steps has its own.
                     body.memo["step"] = payload
-                if form == Form.STEPS:
+                if form == CatchUpForm.STEPS:
                     payload.add_to(model, 1.0)
                 else:
                     payload.write_to(model)
@@ -117,9 +117,9 @@ class Broadcast(CompressedLink, Downlink):
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count per step; 64 per value with its position; 32 d for the whole model."""
         _, _, form, items = read(body, layout)
-        if form == Form.STEPS:
+        if form == CatchUpForm.STEPS:
             return sum(self.compression.paper_bits(layout) for item in items)
-        if form == Form.VALUES:
+        if form == CatchUpForm.VALUES:
             positions = decode_body(items[0], layout).positions
             return 32 * layout.size if positions is None else 64 * positions.numel()
         return 32 * layout.size

@@ -17,7 +17,7 @@ MOST_STEPS = 256
 """Bounds the decoding time: a step of a few bytes can expand to a whole vector."""
 
 
-class Form(IntEnum):
+class CatchUpForm(IntEnum):
     """The contents of a catch-up."""
 
     STEPS = 0
@@ -30,7 +30,7 @@ class Form(IntEnum):
     """One step, which the client adds together with what it has (a mirrored downlink)."""
 
 
-def frame(since: int, now: int, form: Form, items: list[Body]) -> Body:
+def frame(since: int, now: int, form: CatchUpForm, items: list[Body]) -> Body:
     """Frame the bodies that bring a client from version `since` to version `now`."""
     pieces = [_HEAD.pack(since, now, form)]
     for item in items:
@@ -38,7 +38,7 @@ def frame(since: int, now: int, form: Form, items: list[Body]) -> Body:
     return Body(Codec.CATCH_UP, b"".join(pieces))
 
 
-def read(body: Body, layout: Layout, wholes: int = 1) -> tuple[int, int, Form, list[Body]]:
+def read(body: Body, layout: Layout, wholes: int = 1) -> tuple[int, int, CatchUpForm, list[Body]]:
     """Parse a catch-up into (since, now, form, bodies). Every length is checked against the bytes that are left.
 
     `wholes` is the number of vectors in a client's whole state.
@@ -50,13 +50,19 @@ def read(body: Body, layout: Layout, wholes: int = 1) -> tuple[int, int, Form, l
     if reader.left > wholes * (_ITEM.size + layout.size * layout.dtype.itemsize):
         # Decoding many small items could take long, and an honest server would send the whole model instead.
         raise PacketError("length", "a catch-up that is longer than the model")
-    if form not in list(Form) or since > now:
+    if form not in list(CatchUpForm) or since > now:
         raise PacketError("form", f"catch-up of form {form} from {since} to {now}")
-    if form == Form.STEPS and now - since > MOST_STEPS:
+    if form == CatchUpForm.STEPS and now - since > MOST_STEPS:
         raise PacketError("form", f"a catch-up of {now - since} steps; {MOST_STEPS} is the most")
     while reader.left:
         codec, length = _ITEM.unpack(reader.take(_ITEM.size))
         items.append(Body(codec, reader.take(length)))
-    if len(items) != {Form.STEPS: now - since, Form.VALUES: 1, Form.WHOLE: wholes, Form.ACCELERATED: 1}[form]:
+    counts = {
+        CatchUpForm.STEPS: now - since,
+        CatchUpForm.VALUES: 1,
+        CatchUpForm.WHOLE: wholes,
+        CatchUpForm.ACCELERATED: 1,
+    }
+    if len(items) != counts[form]:
         raise PacketError("form", f"catch-up with {len(items)} items from {since} to {now}")
-    return since, now, Form(form), items
+    return since, now, CatchUpForm(form), items

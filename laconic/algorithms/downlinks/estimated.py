@@ -12,7 +12,7 @@ from torch import Tensor
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import BroadcastModel, LostState
 from laconic.algorithms.downlinks.broadcast import Broadcast
-from laconic.algorithms.downlinks.catch_up import Form, frame, read
+from laconic.algorithms.downlinks.catch_up import CatchUpForm, frame, read
 from laconic.compression import decode_body, encode_dense
 from laconic.compression.packet import Body
 from laconic.core.errors import PacketError
@@ -43,14 +43,14 @@ class Estimated(Broadcast):
 
     def whole(self, broadcast: BroadcastModel) -> Body:
         items = [broadcast.whole, encode_dense(broadcast.state["estimate"])]
-        return frame(0, self.version(broadcast.state), Form.WHOLE, items)
+        return frame(0, self.version(broadcast.state), CatchUpForm.WHOLE, items)
 
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
         since, now, form, items = read(body, layout, wholes=2)
         version = int(state["version"]) if "version" in state else 0
-        if form == Form.WHOLE:
+        if form == CatchUpForm.WHOLE:
             model, estimate = (decode_body(item, layout).dense() for item in items)
-        elif form != Form.STEPS:
+        elif form != CatchUpForm.STEPS:
             raise PacketError("form", "an estimated step comes as a change, or whole with its model")
         elif version != since:
             raise LostState
@@ -65,4 +65,4 @@ class Estimated(Broadcast):
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count per step; 64 d for the whole model and g."""
         _, _, form, items = read(body, layout, wholes=2)
-        return 64 * layout.size if form == Form.WHOLE else len(items) * self.compression.paper_bits(layout)
+        return 64 * layout.size if form == CatchUpForm.WHOLE else len(items) * self.compression.paper_bits(layout)

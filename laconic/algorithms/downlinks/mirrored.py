@@ -14,7 +14,7 @@ from torch import Tensor
 
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import LOST, BroadcastModel, ClientModelVersion, Downlink, LostState
-from laconic.algorithms.downlinks.catch_up import Form, frame, read
+from laconic.algorithms.downlinks.catch_up import CatchUpForm, frame, read
 from laconic.algorithms.link import CompressedLink
 from laconic.algorithms.threshold import RelativeThreshold
 from laconic.compression import Codec, decode_body, is_zero
@@ -69,7 +69,7 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
 
     def send(self, broadcast: BroadcastModel, client: ClientModelVersion, context: RoundContext) -> Body:
         if client.version == LOST:
-            return frame(0, 0, Form.WHOLE, [broadcast.whole])
+            return frame(0, 0, CatchUpForm.WHOLE, [broadcast.whole])
         mirror, model = self._mirror(broadcast, client), broadcast.model.cpu()
         target = model - mirror
         if self.literal:
@@ -80,7 +80,7 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
         limit = self.limit(context)
         if limit is None or not self._is_small(body, mirror, limit, context.layout):
             return body
-        return Body(Codec.SKIP) if self.aggregation == "lazy" else frame(0, 1, Form.ACCELERATED, [body])
+        return Body(Codec.SKIP) if self.aggregation == "lazy" else frame(0, 1, CatchUpForm.ACCELERATED, [body])
 
     def _is_small(self, body: Body, mirror: Tensor, limit: float, layout: Layout) -> bool:
         """Whether ||y|| <= limit ||v_i||."""
@@ -109,7 +109,7 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
 
     def receive(self, body: Body, state: State, initial: Tensor, layout: Layout, lost: bool) -> tuple[Tensor, State]:
         form = read(body, layout)[2] if body.codec == Codec.CATCH_UP else None
-        if lost and form in (None, Form.ACCELERATED):
+        if lost and form in (None, CatchUpForm.ACCELERATED):
             raise LostState
         moved = self._move(body, {"model": self._first(initial), **state}, layout, keep=True)
         return moved["model"], moved
@@ -124,9 +124,9 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
         accelerated = False
         if body.codec == Codec.CATCH_UP:
             _, _, form, items = read(body, layout)
-            if form == Form.WHOLE:
+            if form == CatchUpForm.WHOLE:
                 return {"model": decode_body(items[0], layout).dense()}
-            if form != Form.ACCELERATED or not self._accelerates:
+            if form != CatchUpForm.ACCELERATED or not self._accelerates:
                 raise PacketError("form", "a mirrored model comes whole or as a difference")
             body, accelerated = items[0], True
         moved, last = before["model"].clone(), before.get("difference")
@@ -140,6 +140,6 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count; a skip counts as one bit."""
-        if body.codec == Codec.CATCH_UP and read(body, layout)[2] == Form.WHOLE:
+        if body.codec == Codec.CATCH_UP and read(body, layout)[2] == CatchUpForm.WHOLE:
             return 32 * layout.size
         return 1 if body.codec == Codec.SKIP else self.compression.paper_bits(layout)

@@ -43,7 +43,7 @@ class AnchorSampling(LocalMethod):
     earlier v_i remains in vbar.
     """
 
-    anchor = SharedState()
+    anchor = SharedState(draw="ANCHOR")
     probability: Annotated[float, Field(ge=0, le=1)] | Literal["optimal", "optimal_pl"] | AnyProbabilities = "optimal"
     """p: a number; `optimal` is (2 / (n + 2))^(1/n) / c [A, Corollary 4.9]; `optimal_pl` is that under the PL condition. Or
     p_t of every round t: a list such as 1,0,0, which repeats, or a function of t."""

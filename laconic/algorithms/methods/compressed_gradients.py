@@ -36,7 +36,7 @@ class CompressedGradients(Method):
     On failure: see `SharedState`. If no client answers, the model does not change.
     """
 
-    gradient = SharedState()
+    gradient = SharedState(draw="GRADIENT")
     batch_size: Count | Literal["full"] = "full"
     """Examples per gradient; `full`: all of the client's examples."""
     clip_norm: ClipNorm = None
@@ -103,7 +103,7 @@ class DIANA(CompressedGradients):
             return self.alpha
         return 1.0 if self.quantizer is None else 1 / (1 + self.quantizer.omega(layout))
 
-    gradient = SharedState(contractive=False, rate=shift_rate)
+    gradient = SharedState(contractive=False, draw="GRADIENT", rate=shift_rate)
 
     def resolve(self, uplink: Uplink) -> Self:
         return self.replace(quantizer=uplink.unbiased_compression(self.name))
@@ -120,8 +120,8 @@ class DIANA(CompressedGradients):
 class VRDIANA(DIANA):
     """DIANA on gradients with less variance: g_i = grad(w, batch) - grad(w_i, batch) + mu_i, mu_i the gradient at w_i.
 
-    The point w_i is the initial model at first. With probability p it becomes the model of the round, after the round, and
-    mu_i the client's gradient there on all its data, for all participants of that round at once. [V] is Horvath, Kovalev,
+    At first, w_i is the initial model. After a round, with probability p and for all its participants at once, w_i
+    becomes the model of the round, and mu_i the client's gradient at w_i over all its data. [V] is Horvath, Kovalev,
     Mishchenko, Stich and Richtarik, "Stochastic distributed learning with gradient quantization and variance reduction"
     (2019), Algorithm 2, variant L-SVRG.
 

@@ -26,7 +26,7 @@ class ControlVariates(LocalMethod):
     c_i remains in c.
     """
 
-    control = SharedState(down=True)
+    control = SharedState(down=True, draw="CONTROL")
     warm_start: bool = False
     """c_i starts at the client's full gradient at w_0 instead of 0."""
     mean_compressor: AnyGroupedCompressor | None = None

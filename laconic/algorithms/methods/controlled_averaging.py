@@ -64,7 +64,7 @@ class ControlledAveraging(ControlVariates):
 class SCALLION(ControlledAveraging):
     """d_i = Q(alpha (gbar_i - c_i)), Q unbiased, with gbar_i the mean local gradient; c_i += d_i [H, Algorithm 2]."""
 
-    control = SharedState(down=True, contractive=False)
+    control = SharedState(down=True, contractive=False, draw="CONTROL")
     alpha: Share = 0.1
     """The share of a new gradient. The noisier the compressor, the smaller it should be."""
     sensitivity = ControlledAveraging.sensitivity

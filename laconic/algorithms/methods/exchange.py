@@ -35,14 +35,15 @@ class Stream:
     name: str
     compressor: AnyGroupedCompressor | None = None
     """A compressor, or the spelling of one, as "qsgd:8@layer"; None: dense."""
+    draw: str = ""
+    """The stream's part in the names of random draws, by default the name in upper case. Changing it changes results, so
+    built-in methods set it: a stream can then be renamed."""
 
-    @property
-    def draw(self) -> str:
-        """The stream's part in the names of random draws. Changing it would change results."""
-        return self.name.upper()
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "draw", self.draw or self.name.upper())
 
 
-UPDATE = Stream(MODEL)
+UPDATE = Stream(MODEL, draw="MODEL")
 """The client's update, which the uplink encodes, with its memory."""
 
 

@@ -32,10 +32,10 @@ class GradientTracking(LocalMethod):
     """K times W -= a (g(W, batch) - T_i); then T_i += beta (q - q_i) / (a K).
 
     q_i is the client's update as the server decodes it; q is the mean of all q_i, which the server returns in a second
-    exchange. beta (`tracker_rate`) is 1 for an uplink without memory, but 1 / (1 + omega) for a sparse unbiased compressor,
-    which is k/d for random_k: where such q_i are not zero, they are much larger than the update, and 1 diverges. With memory
-    q_i contains parts of old updates; beta is then k/d for compressors that keep k of d entries exactly, such as top_k, and
-    0.1 for others.
+    exchange. By default, beta (`tracker_rate`) is 1 for an uplink without memory. For a sparse unbiased compressor, it
+    is 1 / (1 + omega), which is k/d for random_k: the nonzero entries of q_i are much larger than those of the update,
+    and beta = 1 diverges. With memory, q_i contains parts of old updates; beta is then k/d for compressors that keep k of d
+    entries exactly, such as top_k, and 0.1 for others.
 
     On failure: a client subtracts its q_i term immediately and adds the q term when q arrives. The server resends q until
     the client confirms. So the trackers and the undelivered q terms sum to 0 for any participation. A client that loses

@@ -27,6 +27,12 @@ from laconic.core.schedules import clipped
 
 GRADIENT, RENEWAL, CHANGE = "gradient", "renewal", "change"
 PREVIOUS = "previous"
+PREVIOUS_MODEL = Stream(PREVIOUS, draw="PREVIOUS")
+
+
+def gradient_stream(compressor: GroupedCompressor | None = None) -> Stream:
+    """The stream of the estimate g, or of its change."""
+    return Stream(GRADIENT, compressor, draw="GRADIENT")
 
 
 def recursive_steps(method: LocalMethod, cohort: Cohort, start: Tensor, first: bool = False) -> Tensor:
@@ -97,7 +103,7 @@ class TwoExchanges(EstimatedGradient, LocalMethod):
         return 2 * super().nominal_gradients(size)
 
     def _train(self) -> Phase:
-        return Phase(TRAIN, self.local, self.nominal_gradients, down=(Stream(GRADIENT),))
+        return Phase(TRAIN, self.local, self.nominal_gradients, down=(gradient_stream(),))
 
 
 @checked
@@ -118,9 +124,9 @@ class UpdatedGradient(EstimatedGradient):
     def _estimate_phases(
         self, renewal: GroupedCompressor | None, change: GroupedCompressor | None, keeps_model: bool
     ) -> tuple[Phase, ...]:
-        up, previous = (Stream(GRADIENT, change),), (Stream(PREVIOUS),)
+        up, previous = (gradient_stream(change),), (PREVIOUS_MODEL,)
         return (
-            Phase(RENEWAL, self._gradient, self._examples, (Stream(GRADIENT, renewal),), keeps_model=keeps_model),
+            Phase(RENEWAL, self._gradient, self._examples, (gradient_stream(renewal),), keeps_model=keeps_model),
             Phase(CHANGE, self._change, self._change_examples, up, previous, keeps_model),
         )
 
@@ -206,7 +212,7 @@ class FedPAGE(RenewedGradient, TwoExchanges):
         if self.steps_from == "mean":
             return (*self._estimate_phases(compressor, compressor, keeps_model=True), self._train())
         renewal, _ = self._estimate_phases(compressor, compressor, keeps_model=False)
-        return renewal, Phase(TRAIN, self._own, self._own_gradients, down=(Stream(PREVIOUS), Stream(GRADIENT)))
+        return renewal, Phase(TRAIN, self._own, self._own_gradients, down=(PREVIOUS_MODEL, gradient_stream()))
 
     def exchanges(self, context: RoundContext, state: State) -> tuple[Exchange, ...]:
         (estimate,) = super().exchanges(context, state)

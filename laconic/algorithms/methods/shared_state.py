@@ -34,12 +34,15 @@ class SharedState:
         *,
         down: bool = False,
         contractive: bool = True,
+        draw: str = "",
         rate: Callable[[Any, Layout], float] = lambda method, layout: 1.0,
     ) -> None:
         self.down = down
         """Whether clients receive c, as `cohort.received.control`."""
         self.contractive = contractive
         """Whether to use the uplink's compressor in its contractive form."""
+        self.draw = draw
+        """As `Stream.draw`: by default the attribute's name in upper case."""
         self.rate = rate
         """r, a function of the method and the layout."""
 
@@ -51,15 +54,15 @@ class SharedState:
         compression = uplink.compression
         if compression is not None and self.contractive:
             compression = compression.scaled_for_feedback()
-        return Stream(self.name, compression)
+        return Stream(self.name, compression, self.draw)
 
     def exact(self) -> Stream:
         """The stream of the uncompressed difference, for the first pass."""
-        return Stream(self.name)
+        return Stream(self.name, draw=self.draw)
 
     def mean(self, compressor: GroupedCompressor | None = None) -> Stream:
         """The stream of c, from the server."""
-        return Stream(self.name, compressor)
+        return Stream(self.name, compressor, self.draw)
 
     def add(self, cohort: Cohort, state: State, decoded: Payload, rate: float) -> State:
         """One client's state plus the decoded difference times the rate."""

@@ -40,6 +40,10 @@ class Adaptive(Optimizer):
     average: Window = 1
     """Evaluate and save an average of the model over this number of rounds; below 1, this share of the rounds so far."""
 
+    @property
+    def adaptive(self) -> bool:
+        return True
+
     def init(self, model: Tensor) -> State:
         state = {"m": zeros_like(model), "v": zeros_like(model)}
         if self.bias_correction:

@@ -45,6 +45,11 @@ class Optimizer(Part):
         """Whether every step is `server_lr` times the mean, so that a client that knows the mean can repeat it."""
         return False
 
+    @property
+    def adaptive(self) -> bool:
+        """Whether steps are scaled entry by entry, as in Adam, so that the best `server_lr` must be searched for."""
+        return False
+
     def init(self, model: Tensor) -> State:
         """The state before round 0."""
         raise NotImplementedError

@@ -19,10 +19,13 @@ class Encoded:
     """An encoded update, and the client's state once the server has used it."""
 
     body: Body
+    """The bytes that are sent."""
     state: State
+    """The client's new state."""
     used: Payload
     """The update that the server will aggregate."""
     flags: Flag = Flag(0)
+    """Flags of the packet, for `receive`."""
     remembered: Payload | None = None
     """The update that the error memory counts as sent, if it differs from `used`."""
     similar: tuple[Payload, Payload] | None = None

@@ -83,11 +83,11 @@ class Budgeted(Compressor):
 class Stochastic(Budgeted):
     """step sign(x) level, with level = |x| / step rounded stochastically: unbiased, and k levels are not zero on average.
 
-    The step solves sum(min(1, |x| / step)) = k. While all |x| are below the step, this is the least variance for that number
-    (Wangni et al., 2018); larger entries have levels above 1 instead of exact values. omega = max(d/k - 1, 1/2). `auto` is
-    max(64, d / (8 n)) for n participants: the mean of n packets then has a relative variance of at most about 8. Below 256
-    entries d / 4 replaces 64. With error feedback and in mirrors, `dead_zone` with the same budget, or with its own `auto`,
-    takes its place.
+    The step solves sum(min(1, |x| / step)) = k. While all |x| are below the step, no unbiased code with k nonzero
+    levels has less variance (Wangni et al., 2018); larger entries have levels above 1 instead of exact values.
+    omega = max(d/k - 1, 1/2). `auto` is max(64, d / (8 n)) for n participants: the mean of n packets then has a
+    relative variance of at most about 8. Below 256 entries d / 4 replaces 64. With error feedback and in mirrors,
+    `dead_zone` with the same budget, or with its own `auto`, takes its place.
     """
 
     budget: Budget | Literal["auto"] = "auto"

@@ -35,7 +35,14 @@ class GroupedCompressor:
         return cls(parse_compressor(spelled), granularity or "model")
 
     def encode(self, vector: Tensor, layout: Layout, rng: np.random.Generator, participants: int = 1) -> Body:
-        """Encode a vector in a round with that many participants; only random compressors use the generator."""
+        """Encode a vector.
+
+        Args:
+            vector: The vector, of the layout's size and type.
+            layout: The layers of the model.
+            rng: The generator of random compressors. Others do not use it.
+            participants: The number of participants in the round.
+        """
         return self.for_participants(participants).compressor.encode(vector, layout, rng, self.granularity)
 
     def for_participants(self, count: int) -> GroupedCompressor:
