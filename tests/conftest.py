@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -33,6 +35,19 @@ def registry(request: pytest.FixtureRequest) -> Iterator[None]:
     LOADED.intersection_update(loaded)
     for names, collected in zip(REGISTRIES, COLLECTED, strict=True):
         _replace(names, collected)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium without a window. One for all tests: Playwright starts once in a process."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no Chromium on this machine")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
 
 
 def _modules(namespace: dict[str, object]) -> set[str]:

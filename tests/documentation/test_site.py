@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.documentation.pages import ROOT
-from tests.report.conftest import browser  # noqa: F401
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["index", "guides/settings", "guides/coming-from", "frontier"])
-def test_no_serious_rule_of_axe_is_broken(browser: Any, site: Path, name: str, scheme: str) -> None:  # noqa: F811
+def test_no_serious_rule_of_axe_is_broken(browser: Any, site: Path, name: str, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
     page.goto((site / f"{name}.html").as_uri())
