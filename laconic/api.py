@@ -76,10 +76,10 @@ def simulate(
             again if algorithm, model and data are given by name. With a run directory, Ctrl-C stops after the current
             round and saves it.
         resume: Whether to continue the run in `out`, if there is one. Pass the same algorithm, model, data and settings
-            again; only the number of rounds and settings of speed may differ. The result equals that of an uninterrupted
-            run, bit for bit.
+            again; only the number of rounds, and settings that affect only speed, may differ. The result equals that of an
+            uninterrupted run, bit for bit.
         settings: Fields of `Settings`, such as rounds, participants, seed and eval_every, and parameters of the algorithm,
-            such as local_lr. What the algorithm sets itself, to another value than its recipe, takes precedence.
+            such as local_lr. Values that `algorithm` sets, other than its recipe's defaults, take precedence.
 
     >>> import laconic
     >>> result = laconic.simulate("fed_avg", "logistic", "digits", rounds=3, participants=5)
@@ -122,13 +122,13 @@ def compare(
         seeds: The number of seeds per algorithm. The table then has means and standard deviations.
         target: A target accuracy, as a fraction, or a value of another metric, as in "f1=0.8". Algorithms are ranked by the
             cost until they reach it.
-        rank_by: That cost: "bytes", "rounds", or "time" in a simulated network. Or a metric, such as "f1", whose last value
-            ranks the algorithms.
+        rank_by: The cost of reaching the target: "bytes", "rounds", or "time" (simulated network). Or a metric, such as
+            "f1": algorithms are ranked by its last value.
         callbacks: As in `simulate`; each is used for one run after the other.
         progress: Whether to show a progress bar for each run.
-        out: The folder of the run directories. Default: a temporary folder, which is removed with the result.
-        resume: Whether to continue the comparison in `out`, if there is one. Finished runs are not repeated, and there may
-            be more seeds.
+        out: The folder of the run directories. Default: a temporary folder, which is deleted together with the result.
+        resume: Whether to continue the comparison in `out`, if there is one. Finished runs are not repeated. You may
+            increase `seeds`.
         settings: As in `simulate`.
 
     >>> import laconic

@@ -102,8 +102,9 @@ class Algorithm:
         A parameter goes to the part that has it: `replace(server_lr=0.1)`. If two parts have a parameter of that name, name
         the slot: `replace(uplink={"threshold": 0})`. `compressor`, `granularity` and `memory` go to the uplink.
 
-        A slot accepts a part or its name: `replace(downlink="broadcast")`. A new link keeps those settings of the old one
-        that it has too. A compressed downlink that replaces a dense one takes compressor and granularity of the uplink.
+        A slot accepts a part or its name: `replace(downlink="broadcast")`. A new link keeps the old link's values of
+        the settings that both have. A compressed downlink that replaces a dense one uses the uplink's compressor and
+        granularity.
         """
         parts, tables = self.parts(), self.by_slot(changes)
         # SLOTS ends with the downlink, which may take its compressor from the new uplink.

@@ -20,7 +20,7 @@ class RoundContext:
     round: int
     client: int = GLOBAL
     invited: int = 1
-    """n, the number of participants; with privacy noise the expected one, since the drawn one depends on who takes part."""
+    """n, the number of participants; with privacy noise the expected number: the actual one depends on who takes part."""
     population: int = 1
     """N, the number of clients."""
     model: Tensor | None = None

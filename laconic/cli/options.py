@@ -146,7 +146,7 @@ _TARGET_HELP = "Accuracy in %; report the costs until the mean accuracy of 5 eva
 _ANY_TARGET_HELP = (
     "Accuracy in %, or METRIC=VALUE, as in f1=0.8; report the costs until the mean of 5 evaluations reaches it."
 )
-_MLFLOW_HELP = "Also log to MLflow, at MLFLOW_TRACKING_URI if it is set, otherwise to mlflow.db in --out."
+_MLFLOW_HELP = "Also log to MLflow, at MLFLOW_TRACKING_URI if it is set, otherwise to mlflow.db next to the run."
 AnyTarget = Annotated[
     Target | None,
     _output("--target", metavar="TARGET", parser=as_target, help=_ANY_TARGET_HELP),
@@ -158,7 +158,7 @@ Ranking = Annotated[
         "--rank-by",
         metavar="COST|METRIC",
         autocompletion=completing(COSTS),
-        help=f"Rank runs by a cost of reaching the --target: {', '.join(COSTS)} (simulated); or by a metric's last value.",
+        help=f"Rank by a cost of reaching --target: {', '.join(COSTS)} (time is simulated); or by a metric's last value.",
     ),
 ]
 CostRanking = Annotated[
@@ -168,7 +168,7 @@ CostRanking = Annotated[
         metavar="COST",
         callback=_known_cost,
         autocompletion=completing(COSTS),
-        help=f"Rank runs by a cost of reaching the --target: {', '.join(COSTS)} (simulated).",
+        help=f"Rank by a cost of reaching --target: {', '.join(COSTS)} (time is simulated).",
     ),
 ]
 Out = Annotated[Path | None, _output("--out", help="Directory to write to. Default: a new one in runs/.")]

@@ -35,7 +35,7 @@ def decode_body(body: Body, layout: Layout, *, keep: bool = False) -> SentPayloa
         body: The bytes and their codec.
         layout: The layers of the model.
         keep: Whether the next call with the same object returns this result instead of decoding again. In a simulation both
-            sides of a link have the same object. The next call drops the result, so that messages that wait stay small.
+            sides of a link have the same object. The next call drops the result, so that queued messages stay small.
     """
     payload: SentPayload = body.kept or _decode_any(body, layout)
     if keep or body.kept:

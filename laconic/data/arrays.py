@@ -33,8 +33,8 @@ def from_arrays(
 ) -> FederatedData:
     """Build federated data from one (inputs, targets) pair per client.
 
-    Inputs are an array or a pandas DataFrame, a tuple of arrays, or a dict of arrays: the names of parameters of the
-    model's `forward`.
+    Inputs are an array or a pandas DataFrame, a tuple of arrays, or a dict of arrays whose keys are parameter names of
+    the model's `forward`.
 
     Args:
         clients: The (inputs, targets) of each client.

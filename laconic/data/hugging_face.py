@@ -40,10 +40,10 @@ def from_hugging_face(
 ) -> FederatedData | LazyData:
     """Build federated data from a `datasets.Dataset`, a `DatasetDict` or a list of data sets, or from Flower Datasets.
 
-    Clients are, in this order: the data sets of a list; the partitions of a Flower partitioner or `FederatedDataset`; the
-    values of the column `client`; the splits of a `DatasetDict` without "train"; or a partition of all examples, by default
-    `iid` over 100 clients, as for a named data set. A data set with `set_transform` is read batch by batch, any other
-    one once.
+    The first of these that applies gives the clients: the data sets of a list; the partitions of a Flower partitioner or
+    `FederatedDataset`; the values of the column `client`; the splits of a `DatasetDict` without "train"; a partition of all
+    examples, by default `iid` over 100 clients, as for a named data set. A data set with `set_transform` is read batch
+    by batch, any other one once.
 
     Args:
         data: The data set, or one data set per client as listed above.
@@ -53,8 +53,8 @@ def from_hugging_face(
         client: The column that names each example's client. Default: "client" or "client_id", if there is one.
         clients: The number of clients, if the data does not name them. Default: 100.
         partition: How examples are divided, if the data does not name clients. Default: iid.
-        test: The test set. Default: the split "test", or another one of `TEST_NAMES`, such as "validation" or "dev", if
-            there is none or all of its labels are -1.
+        test: The test set. Default: the split "test". If there is none, or if all of its labels are -1: another split of
+            `TEST_NAMES`, such as "validation" or "dev".
         kind: As for `from_arrays`; next_token for tokens without labels, or with labels that equal them.
         classes: The number of classes. Default: that of the target's `ClassLabel`, or found in the data.
         labels: As for `from_arrays`.

@@ -231,7 +231,7 @@ def from_datasets(
     """Build federated data from one map-style torch data set per client.
 
     A sample is a pair (input, target) or a dict. Data sets are read batch by batch, so that random augmentation differs
-    between epochs. Each batch is read with torch, NumPy and `random` seeded, so that a run repeats. `TensorDataset`,
+    between epochs. Each batch is read with torch, NumPy and `random` seeded, so a run is reproducible. `TensorDataset`,
     its subsets and lists are not random and are read at once, as is the test set.
 
     Args:

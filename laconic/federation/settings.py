@@ -98,9 +98,9 @@ class Defenses(BaseModel):
     aggregate: Annotated[str, AfterValidator(_valid_aggregate)] = "mean"
     """How updates are aggregated: mean, or by coordinate median or trimmed_mean:SHARE; auto: trimmed_mean:0.2 for sign."""
     clip: Annotated[float | Literal["median", "auto"] | str | None, BeforeValidator(_clip)] = None
-    """Scale updates down to at most this norm; median:2: twice the round's median norm; auto: that, where possible."""
+    """Scale updates down to at most this norm; median:2: twice the round's median norm; auto: median:2, where possible."""
     refuse: Annotated[float | Literal["auto"] | None, BeforeValidator(_refuse)] = None
-    """Refuse updates with a larger norm; auto: those whose norm or direction is unlike other clients'."""
+    """Refuse updates with a norm above this; auto: with a norm or direction unlike other clients'."""
     noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Differential privacy: standard deviation of the noise, as a multiple of the clipping norm."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5

@@ -56,7 +56,7 @@ def client_app(
         model: The same model as the server's.
         data: The node's own examples, `laconic.data.from_arrays([(inputs, targets)])`, or a function of Flower's `Context`
             that loads them. For experiments, the name of a data set, of which each node takes its own partition.
-        algorithm: The server's algorithm. Needed only if it has code of your own, as `own_training` has: code is never sent.
+        algorithm: The server's algorithm. Needed only if it has your own code, as `OwnTraining` does: code is never sent.
         state: The folder of the node's file. `state = "…"` in the node's config takes precedence.
         device: The PyTorch device.
     """

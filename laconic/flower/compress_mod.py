@@ -45,12 +45,12 @@ def compress_mod(
 ) -> Mod:
     """Build a mod that compresses a ClientApp's replies: `ClientApp(mods=[compress_mod("top_k:1/64")])`.
 
-    The server needs `Compressed` around its strategy. Messages without its mark pass unchanged.
+    The server needs `Compressed` around its strategy. Messages of other strategies pass unchanged.
 
     Args:
-        compressor: The compressor of this node's updates. By default the server names it.
-        memory: Error feedback: add the compression error to the next update. `auto`: if the compressor is biased and does
-            more than round.
+        compressor: The compressor of this node's updates. Default: the `uplink` of the server's `Compressed`.
+        memory: Error feedback: add the compression error to the next update. `auto`: on if the compressor is biased,
+            unless it only rounds entries.
         state: The folder of the node's file. `state = "…"` in the node's config takes precedence.
     """
     own = None if compressor is None else uplink_of(compressor, memory)

@@ -58,7 +58,7 @@ PANELS: dict[str, tuple[Quantity, ...]] = {
         Quantity(
             "heterogeneity", "sigma_g", "sigma_g: mean over clients of |grad f_i - grad f|^2 is at most sigma_g^2."
         ),
-        _positive("gap", "D", "D: f(w_0) - f*, the objective at the start above its minimum."),
+        _positive("gap", "D", "D: f(w_0) - f*, the initial objective minus its minimum."),
         _positive("gradient_bound", "G", "G: the norm of a stochastic gradient is at most G."),
         _positive("pl_constant", "mu", "mu of the PL condition: |grad f|^2 >= 2 mu (f - f*). Selects theorems for it."),
         Quantity("optimum_norm", "W", "W: |w*|, for a convex objective. Selects theorems for it."),
@@ -99,7 +99,7 @@ PANELS: dict[str, tuple[Quantity, ...]] = {
         ),
     ),
     LAZY: (
-        Quantity("threshold", "h", "h: the threshold C / (alpha n) of skipping or accumulating. Default: 0."),
+        Quantity("threshold", "h", "h: the threshold C / (alpha n) of skipping or accelerating. Default: 0."),
         Quantity("skip_dissimilarity", "lam", "lambda of Assumption C.1, a diagnostic of a run. Default: 0."),
         _positive("model_bound", "H", "H: the norm of the model is at most H."),
     ),

@@ -33,8 +33,8 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
     - accelerated, AA [B, Example 6]: v_i += r + y, with r the last difference sent, 0 at first. [B] adds models, v_i +
       (v_i + y), which doubles the weights; `literal=True` does that.
 
-    The threshold is a number, or `constant` / (alpha n) for n participants. Without either, every y is sent and added once,
-    with either `aggregation`.
+    The threshold is a number, or `constant` / (alpha n) for n participants. Without a threshold, every y is sent and added
+    once, whatever `aggregation` is.
 
     `literal=True` compresses the model itself with error feedback, as [B] prints it: v_i = C(w + E_i), E_i += w - v_i; the
     test is ||C(w + E_i) - v_i|| <= threshold ||v_i||. Only the average of v_i over time is then close to w, so training

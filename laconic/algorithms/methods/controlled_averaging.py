@@ -66,7 +66,7 @@ class SCALLION(ControlledAveraging):
 
     control = SharedState(down=True, contractive=False, draw="CONTROL")
     alpha: Share = 0.1
-    """The share of a new gradient. The noisier the compressor, the smaller it should be."""
+    """The weight of a new gradient in c_i. The noisier the compressor, the smaller it should be."""
     sensitivity = ControlledAveraging.sensitivity
 
     def resolve(self, uplink: Uplink) -> Self:

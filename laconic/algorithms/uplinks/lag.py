@@ -49,9 +49,9 @@ def parse_weights(value: Any) -> LagWeights:
 class LAG(SkippingUplink):
     """An update y is skipped if ||y - r||^2 <= 1 / (alpha N)^2 sum_{k=1..R} xi_k ||w^{t+1-k} - w^{t-k}||^2 [B, (1)].
 
-    The rule is for gradients; with one local step, y is the gradient times minus the local rate. alpha is therefore in units
-    of that rate, and alpha = 1 is the rule of LAG, whose alpha is the step size. w^t, w^{t-1}, … are the models that the
-    client has received: with full participation those of the last rounds.
+    r is the last update sent. LAG's rule is for gradients, and its alpha is the step size. With one local step, y is the
+    gradient times minus the local rate, so alpha is in units of that rate, and alpha = 1 is LAG's rule. w^t, w^{t-1}, …
+    are the models that the client has received: with full participation those of the last rounds.
 
     A client keeps the last model and R numbers. On failure: a client that has lost its state sends its next update.
     """

@@ -99,7 +99,7 @@ class ThresholdUplink(RelativeThreshold, ReferenceUplink):
 
 @part("uplink", "lazy")
 class Lazy(SkippingUplink, ThresholdUplink):
-    """NLA [B, Algorithms 1 and 3]: an update close to the last one sent is skipped; the server uses that one again.
+    """NLA [B, Algorithms 1 and 3]: an update close to the last one sent is skipped; the server reuses the last one.
 
     By default error feedback subtracts the update that the server used, so a skip loses nothing.
     """

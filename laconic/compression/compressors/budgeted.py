@@ -86,8 +86,8 @@ class Stochastic(Budgeted):
     The step solves sum(min(1, |x| / step)) = k. While all |x| are below the step, no unbiased code with k nonzero
     levels has less variance (Wangni et al., 2018); larger entries have levels above 1 instead of exact values.
     omega = max(d/k - 1, 1/2). `auto` is max(64, d / (8 n)) for n participants: the mean of n packets then has a
-    relative variance of at most about 8. Below 256 entries d / 4 replaces 64. With error feedback and in mirrors,
-    `dead_zone` with the same budget, or with its own `auto`, takes its place.
+    relative variance of at most about 8. Below 256 entries d / 4 replaces 64. With error feedback, and in a mirrored
+    downlink, `dead_zone` with the same budget (or its own `auto`) replaces it.
     """
 
     budget: Budget | Literal["auto"] = "auto"
