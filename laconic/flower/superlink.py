@@ -26,6 +26,8 @@ from flwr.supercore.address import parse_address
 from flwr.superlink.cli.flower_superlink import flower_superlink
 from google.protobuf.message import DecodeError
 
+from laconic.flower.forbidden import refuse_options
+
 LOOPBACK = "127.0.0.1"
 FLEET_ADDRESS = "0.0.0.0:9092"
 _FLEET_PATH = re.compile(r"/v1/fleet/[a-z-]+")
@@ -136,9 +138,8 @@ def main(arguments: Sequence[str]) -> None:
         "--fleet-address", default=FLEET_ADDRESS, help=f"address that nodes connect to (default: {FLEET_ADDRESS})"
     )
     options, others = parser.parse_known_args(arguments)
-    for forbidden in ("--host", "--insecure"):
-        if any(other.split("=")[0] == forbidden for other in others):
-            parser.error(f"{forbidden} is not allowed: the Control API is always on {LOOPBACK}, with TLS")
+    reason = f"the Control API is always on {LOOPBACK}, with TLS"
+    refuse_options(parser, others, {"--host": reason, "--insecure": reason})
     address = parse_address(options.fleet_address)
     if address is None or not address[0]:
         parser.error(f"--fleet-address {options.fleet_address}: HOST:PORT is needed, such as {FLEET_ADDRESS}")

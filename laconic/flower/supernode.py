@@ -34,10 +34,16 @@ from flwr.supernode.cli.flower_supernode import flower_supernode
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from laconic.core.errors import ConfigError
+from laconic.flower.forbidden import refuse_options
 
 LOG = getLogger("flwr.laconic")
 LOOPBACK = "127.0.0.1"
 """Where the node's own app processes connect to it."""
+FORBIDDEN = {
+    "--insecure": "a node connects with TLS and its key",
+    "--allow-runtime-dependency-installation": "an app runs with the packages that the owner has installed",
+}
+"""Options of `flower-supernode` that a node refuses."""
 _KEY = "fpk_node_owner"
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -123,8 +129,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--apps", type=Path, required=True, help="the file with the hashes of approved apps")
     options, others = parser.parse_known_args(arguments)
-    if "--insecure" in others:
-        parser.error("--insecure is not allowed: a node connects with TLS and its key")
+    refuse_options(parser, others, FORBIDDEN)
     try:
         apps = ApprovedApps(options.apps)
     except ConfigError as error:

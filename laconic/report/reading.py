@@ -302,7 +302,12 @@ def _client_metrics(path: Path) -> Table | None:
 
 
 def _label_counts(path: Path) -> list[list[float]] | None:
-    return _matrix(json.loads(_text(path))[:CLIENTS]) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        return _matrix(json.loads(_text(path))[:CLIENTS])
+    except UNREADABLE as error:
+        raise ValueError(f"{path.name}: {error}") from None
 
 
 def _matrix(rows: list[list[float]]) -> list[list[float]]:

@@ -79,6 +79,7 @@ class Checkpoints:
         A database returns to that round, but does not commit it before `adopt`.
         """
         try:
+            self._check_present(training)
             if training.database is not None:
                 training.database.open(self.database)
             if from_round is None:
@@ -87,12 +88,20 @@ class Checkpoints:
             state = self._read(training, from_round)
         except DataError as error:
             kept = [round for round in self.rounds(training) if round != from_round and self._readable(training, round)]
-            hint = f"; continue with the checkpoint before it: {self._spelling}{kept[0]}" if kept else ""
+            hint = f"; continue with another checkpoint: {self._spelling}{kept[0]}" if kept else ""
             raise DataError(f"{error}{hint}") from error
         if state is not None:
             # A client compares this number with that of the last instruction, which may be of a later round.
             state["incarnation"] = state["incarnation"] + UNKNOWN_RESTARTS if incarnation is None else incarnation
         return state
+
+    def _check_present(self, training: Training) -> None:
+        """Refuse to begin again if a database, or the file of a finished run, has gone."""
+        path, folder = self.file if training.database is None else self.database, self.file.parent
+        known = "model.safetensors" if training.database is None else "metrics.jsonl"
+        lost = not path.exists() or not path.stat().st_size
+        if lost and (folder / known).exists() and not self.earlier():
+            raise DataError(f"'{path}' is missing or empty; to begin again, use another directory")
 
     def rounds(self, training: Training) -> list[int]:
         """The rounds of all checkpoints, the latest first, unless they cannot be read."""
@@ -113,7 +122,12 @@ class Checkpoints:
             if not self._loaded.exists() and self.earlier():
                 raise DataError(f"'{self._loaded}' is missing")
             checkpoint = load_tensors(self._loaded) if self._loaded.exists() else None
-        return None if checkpoint is None else {**checkpoint[0], **checkpoint[1]}
+        if checkpoint is None:
+            return None
+        state = {**checkpoint[0], **checkpoint[1]}
+        if not {"server/round", "incarnation"} <= state.keys():
+            raise DataError(f"'{self.database if training.database is not None else self._loaded}' is not a checkpoint")
+        return state
 
     def _readable(self, training: Training, round: int) -> bool:
         try:
@@ -124,7 +138,7 @@ class Checkpoints:
     def _round_of(self, path: Path) -> int | None:
         try:
             return int(load_tensors(path)[0]["server/round"])
-        except (DataError, OSError):
+        except (DataError, KeyError):
             return None
 
     def _last_incarnation(self, training: Training) -> int | None:

@@ -26,7 +26,7 @@ from laconic.data.federated import FederatedData
 from laconic.run.callbacks import Callback, Outcome, Run
 from laconic.run.checkpoints import Checkpoints
 from laconic.run.config import RunConfig
-from laconic.run.files import is_unfinished, load_tensors, naming, write_atomically
+from laconic.run.files import check_regular, is_unfinished, load_tensors, naming, write_atomically
 from laconic.run.heat_map import heat_map
 from laconic.run.records import Record
 from laconic.run.resume import check_fingerprints, check_rounds
@@ -276,8 +276,7 @@ def load_model(path: str | Path) -> dict[str, Tensor]:
         path = RunDirectory(path).model
     if not path.exists():
         raise DataError(f"'{path}' is missing: a run writes it at its end")
-    with naming(path):
-        tensors, numbers = load_tensors(path)
+    tensors, numbers = load_tensors(path)
     if "sha256" not in numbers:
         raise DataError(f"'{path}' is not a model, but a checkpoint")
     return tensors
@@ -287,6 +286,7 @@ def read_metrics(path: Path, rounds: int | None = None) -> list[Record]:
     """The records of a metrics file, up to an incomplete last line, or those of the first `rounds` rounds."""
     if not path.exists():
         return []
+    check_regular(path)
     lines = path.read_bytes().splitlines(keepends=True)
     records: list[Record] = []
     for number, line in enumerate(lines[:rounds], 1):

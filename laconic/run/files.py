@@ -31,6 +31,12 @@ def naming(path: Path) -> Iterator[None]:
         raise DataError(f"'{path}': {error.strerror or error}") from error
 
 
+def check_regular(path: Path) -> None:
+    """Refuse what is not a regular file: reading a pipe could block, and reading a device could never end."""
+    if path.exists() and not path.is_file():
+        raise DataError(f"'{path}' is not a regular file")
+
+
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
     """Write a file completely or not at all, also in a power failure. `mode` applies to a new file, less the umask."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -85,8 +91,9 @@ def save_model(path: Path, module: nn.Module, sha256: str, round: int) -> None:
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read the tensors and plain values that `save_tensors` wrote. A file that has changed since is refused."""
+    check_regular(path)
     try:
-        with safe_open(path, "pt") as file:
+        with naming(path), safe_open(path, "pt") as file:
             header = json.loads(file.metadata()["laconic"])
             version = header["format"]
             if version != FORMAT:

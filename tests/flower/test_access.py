@@ -166,10 +166,16 @@ def test_a_list_that_cannot_be_read_is_an_error_at_the_start(tmp_path):
         (["superlink", "--host", "0.0.0.0"], "--host is not allowed"),
         (["superlink", "--host=0.0.0.0"], "--host is not allowed"),
         (["superlink", "--insecure"], "--insecure is not allowed"),
+        (["superlink", "--insec"], "--insecure is not allowed"),
         (["superlink", "--fleet-address", "9092"], "HOST:PORT"),
         (["supernode", "--superlink", "127.0.0.1:9092"], "--apps"),
         (["supernode", "--apps", "missing"], "No such file"),
         (["supernode", "--apps", "missing", "--insecure"], "--insecure is not allowed"),
+        (["supernode", "--apps", "missing", "--insec"], "--insecure is not allowed"),
+        (
+            ["supernode", "--apps", "missing", "--allow-runtime"],
+            "--allow-runtime-dependency-installation is not allowed",
+        ),
         (["prefork", "flower-superlink", "--host", "0.0.0.0"], "superlink or supernode is allowed"),
     ],
 )

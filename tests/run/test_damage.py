@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import random
@@ -19,7 +20,7 @@ import laconic
 from laconic.core.errors import ConfigError, DataError, LaconicError
 from laconic.federation.database import Database
 from laconic.federation.disk_store import DiskStore
-from laconic.run import directory
+from laconic.run import directory, files
 from laconic.run.callbacks import Callback
 from laconic.run.config import load_config
 from laconic.run.directory import RunDirectory, read_metrics
@@ -92,7 +93,7 @@ def damages(content: bytes, count: int, generator: random.Random) -> Iterator[by
     used = [place for place, byte in enumerate(content) if byte]
     for place in [*generator.choices(used, k=2 * count), *generator.choices(range(len(content)), k=count)]:
         yield flipped(content, place, generator.randrange(8))
-    for cut in {*generator.choices(range(len(content)), k=count), max(0, len(content) - 3000), len(content) - 1}:
+    for cut in {0, *generator.choices(range(len(content)), k=count), max(0, len(content) - 3000), len(content) - 1}:
         yield content[:cut]
 
 
@@ -212,10 +213,68 @@ def test_a_checkpoint_that_cannot_be_read_at_all(copy: Path, store: str) -> None
         path.unlink()
         with pytest.raises(DataError, match=r"checkpoint.safetensors' is missing; .* --resume --from-round 3$"):
             resume(copy)
+    else:
+        for exists in (False, True):
+            path.unlink(missing_ok=True)
+            if exists:
+                path.touch()
+            with pytest.raises(DataError, match=r"checkpoint.sqlite' is missing or empty"):
+                resume(copy)
     path.write_bytes(b"something else" * 1000)
     with pytest.raises(
         DataError, match=rf"{path.name}'.*{'--from-round 3$' if store == 'memory' else 'not a database$'}"
     ):
+        resume(copy)
+
+
+def test_a_finished_run_without_its_checkpoint_does_not_begin_again(copy: Path, store: str) -> None:
+    (copy / ("checkpoint.safetensors" if store == "memory" else "checkpoint.sqlite")).unlink()
+    shutil.rmtree(copy / "previous", ignore_errors=True)
+    with pytest.raises(DataError, match=r"checkpoint\..*' is missing or empty; to begin again, use another directory"):
+        resume(copy)
+
+
+def test_a_run_that_another_process_writes_to_is_refused(copy: Path, expected: str) -> None:
+    lock = os.open(copy, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with pytest.raises(ConfigError, match="another process is writing to this run"):
+        resume(copy)
+    os.close(lock)
+    assert resume(copy) == expected
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+def test_other_files_in_place_of_a_checkpoint(copy: Path) -> None:
+    path = copy / "checkpoint.safetensors"
+    shutil.copy(copy / "model.safetensors", path)
+    for from_round in (None, 4):
+        with pytest.raises(
+            LaconicError, match=r"checkpoint.safetensors' is not a checkpoint; .* 3$|no such checkpoint"
+        ):
+            resume(copy, from_round)
+    assert resume(copy, 3)
+    for make in (os.mkdir, os.mkfifo):
+        path.unlink() if path.is_file() else path.rmdir()
+        make(path)
+        with pytest.raises(DataError, match=r"checkpoint.safetensors' is not a regular file"):
+            resume(copy)
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+def test_metrics_in_a_pipe_are_refused(copy: Path) -> None:
+    (copy / "metrics.jsonl").unlink()
+    os.mkfifo(copy / "metrics.jsonl")
+    with pytest.raises(DataError, match=r"metrics.jsonl' is not a regular file"):
+        resume(copy)
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+def test_a_checkpoint_that_the_disk_does_not_give_back_is_named(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("Input/output error (os error 5)")
+
+    monkeypatch.setattr(files, "safe_open", fail)
+    with pytest.raises(DataError, match=r"checkpoint.safetensors': Input/output error"):
         resume(copy)
 
 
