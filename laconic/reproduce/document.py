@@ -98,7 +98,8 @@ interval of the mean difference. The verdicts are:
 - **holds**: the whole interval lies where the claim says, for example above zero.
 - **fails**: the whole interval lies elsewhere.
 - **undecided**: neither of the two, or there are only two seeds.
-- **one seed**: a single seed decides nothing, so these claims are counted separately.
+- **one seed**: a single seed decides nothing, so these claims are counted separately. The pages say whether this seed
+  *agrees* or *disagrees* with the claim.
 - **not judged**: a run that the claim needs is missing, or none of its runs learned.
 
 If a claim says that two numbers are equal, the *margin* in its evidence is the largest difference that counts as

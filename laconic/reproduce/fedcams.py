@@ -247,7 +247,7 @@ def _figure_1(setting: str, title: str, short: Short, quick: tuple[str, ...]) ->
 _AS_PRINTED = ("fed_ams", *_OTHERS)
 FIGURES_1_3 = Reproduction(
     "Figures 1 to 3: FedAMS against the baselines, and the numbers of participants and of local epochs",
-    f"{PAPER}. {IN_PLACE}. The rates are those of its appendix E.1. {REACHED}",
+    f"{PAPER}. {IN_PLACE}. The rates are those of the paper's appendix E.1. {REACHED}",
     {
         "fedcams-figure1": _figure_1(_FASHION, "Figure 1: baselines, LeNet-5", Short(rounds=100), tuple(_ADAPTIVE)),
         "fedcams-figure1-batch-norm": _figure_1(
