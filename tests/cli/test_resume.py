@@ -184,6 +184,7 @@ def test_resume_needs_to_know_which_run(forked) -> None:
     assert (missing.code, missing.stderr) == (2, "error: --resume: there is no run 'runs/nothing'\n")
 
 
+@pytest.mark.long  # tests/run/test_damage.py holds the lock, without processes
 def test_two_that_resume_at_once_do_not_destroy_the_run(forked, small, tmp_path: Path) -> None:
     options = ["run", *small, "--algorithm", "fed_yogi", "--rounds", "400", "--eval-every", "400"]
     whole = forked(*options, "--out", "whole", "--json").json()

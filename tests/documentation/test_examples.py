@@ -15,8 +15,8 @@ from tests.cli.conftest import Laconic, forked, program, zygote  # noqa: F401
 from tests.documentation.pages import PAGES, blocks, name
 
 RUN = {"python", "sh"}
-LONG = {"own-data-and-model.md", "settings.md", "tutorial.md"}
-"""Pages whose examples take more than ten seconds. They are long tests, which the continuous integration runs, too."""
+LONG = {"own-data-and-model.md", "read-the-report.md", "settings.md", "start.md", "tutorial.md", "use-a-result.md"}
+"""Pages whose examples take several seconds. They are long tests, which the continuous integration runs, too."""
 STORIES = [
     pytest.param(page, id=name(page), marks=[pytest.mark.long] if page.name in LONG else [])
     for page in PAGES

@@ -32,6 +32,15 @@ NAMES = {
     "fedbnlaca": "figures1-4 threshold",
 }
 STUDIES = {name: study for each in REPRODUCTIONS.values() for name, study in each.studies.items()}
+FAST = (
+    "fedamd-figure1",
+    "fed-ef-tables3-6",
+    "fedcams-figure4",
+    "fedcomgate-figure8",
+    "fedbnlaca-figures1-4",
+    "frontier",
+)
+"""One reproduction of each paper, and the frontier. The quick forms of the others are long tests."""
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -49,7 +58,9 @@ def test_every_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
             assert len(folders) == len(study.experiment.runs), name
 
 
-@pytest.mark.parametrize("name", REPRODUCTIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FAST else [pytest.mark.long]) for name in REPRODUCTIONS]
+)
 def test_the_quick_form_goes_the_whole_way(name: str, tmp_path: Path) -> None:
     for key, study in REPRODUCTIONS[name].studies.items():
         data = collect(key, study, "quick", tmp_path, LiveView(Console(quiet=True)))
