@@ -26,6 +26,7 @@ from laconic.federation.aggregation import clamped
 from laconic.federation.ledger import Ledger
 from laconic.federation.policy import Outcome
 from laconic.federation.round import Round
+from laconic.federation.update_norms import ENOUGH
 from laconic.flower.deployment import Deployment
 from laconic.flower.engine import GridEngine
 from laconic.flower.plan import Plan, initial_hash, make_model
@@ -125,6 +126,11 @@ class FederatedTraining(Training):
             # A slow client could otherwise shorten or extend the deadline of others, which the noise does not hide.
             deployment = deployment.model_copy(update={"adaptive_deadline": False})
         self.engine: GridEngine = GridEngine(grid, self.presence, deployment)
+        if self.server.defenses.compares_norms() and self.server.count < ENOUGH:
+            few = (
+                "with %d participants in a round, defenses that compare clients protect the model poorly or not at all"
+            )
+            LOG.warning(f"laconic: {few}; use at least %d", self.server.count, ENOUGH)
 
     def _set_secret(self, secret: int) -> None:
         self._secret = secret

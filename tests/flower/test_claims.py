@@ -352,3 +352,18 @@ def test_what_is_no_callback_is_refused(tmp_path):
     own = {"clients": CLIENTS, "out": str(tmp_path / "run"), "deadline": 0.5} | SETTINGS
     with pytest.raises(laconic.ConfigError, match=r"callbacks: .* is not a laconic\.Callback"):
         serve(federation(tmp_path), "fed_avg", "logistic", "digits", own, [print])
+
+
+def test_too_few_participants_for_the_defenses_are_named_at_the_start(tmp_path, caplog):
+    run(federation(tmp_path), tmp_path, "fed_avg", rounds=1, participants=2, refuse_updates="auto")
+    assert "with 2 participants in a round, defenses that compare clients protect the model poorly" in caplog.text
+    caplog.clear()
+    run(
+        federation(tmp_path / "plain"),
+        tmp_path / "plain",
+        "fed_avg",
+        rounds=1,
+        refuse_updates="none",
+        clip_updates=None,
+    )
+    assert "protect the model" not in caplog.text
