@@ -358,12 +358,6 @@ def test_too_few_participants_for_the_defenses_are_named_at_the_start(tmp_path, 
     run(federation(tmp_path), tmp_path, "fed_avg", rounds=1, participants=2, refuse_updates="auto")
     assert "with 2 participants in a round, defenses that compare clients protect the model poorly" in caplog.text
     caplog.clear()
-    run(
-        federation(tmp_path / "plain"),
-        tmp_path / "plain",
-        "fed_avg",
-        rounds=1,
-        refuse_updates="none",
-        clip_updates=None,
-    )
+    off = {"refuse_updates": "none", "clip_updates": "none"}
+    run(federation(tmp_path / "plain"), tmp_path / "plain", "fed_avg", rounds=1, **off)
     assert "protect the model" not in caplog.text
