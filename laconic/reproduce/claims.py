@@ -22,7 +22,8 @@ from laconic.run import over_seeds
 
 Relation = Literal["more", "less", "near"]
 Kind = Literal["holds", "fails", "undecided", "one seed", "not judged"]
-KINDS: tuple[Kind, ...] = ("holds", "fails", "undecided", "one seed", "not judged")
+WORDS = ("holds", "fails", "undecided", "one seed, agrees", "one seed, disagrees", "not judged")
+"""All values of `Verdict.word`."""
 MANY = 8
 """With more numbers than this, evidence gives their range."""
 ENOUGH = 3

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from laconic.core import counted
 from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS
-from laconic.reproduce.claims import KINDS, Verdict
+from laconic.reproduce.claims import WORDS, Verdict
 from laconic.reproduce.runner import Data
 from laconic.reproduce.study import Reproduction, Study
 from laconic.reproduce.tables import BRACKETS, about, as_run, command, draw, grid, shortened, verdicts
@@ -98,8 +98,7 @@ interval of the mean difference. The verdicts are:
 - **holds**: the whole interval lies where the claim says, for example above zero.
 - **fails**: the whole interval lies elsewhere.
 - **undecided**: neither of the two, or there are only two seeds.
-- **one seed**: a single seed decides nothing, so these claims are counted separately. The pages say whether this seed
-  *agrees* or *disagrees* with the claim.
+- **one seed**: a single seed decides nothing. It only *agrees* or *disagrees* with the claim.
 - **not judged**: a run that the claim needs is missing, or none of its runs learned.
 
 If a claim says that two numbers are equal, the *margin* in its evidence is the largest difference that counts as
@@ -129,11 +128,12 @@ def _summary(docs: Path) -> str:
         "# Reproductions",
         "",
         "We reran tables and figures of five papers with Laconic. The pages show the papers' numbers next to ours, and "
-        "which of the papers' claims hold. The last entry, Laconic, is about our own studies.",
+        "which of the papers' claims hold. Findings from one seed describe that run only. The last entry, Laconic, is "
+        "about our own studies.",
         "",
         *_findings(docs),
-        "| paper | studies run | " + " | ".join(KINDS) + " |",
-        "|---|---|" + "---|" * len(KINDS),
+        "| paper | studies run | " + " | ".join(WORDS) + " |",
+        "|---|---|" + "---|" * len(WORDS),
         *(f"| [{paper}]({_page(paper)}) | {_row(score, done, of)} |" for paper, (score, done, of) in scores.items()),
         f"| all | {_row(*_total([*scores.values()]))} |",
         "",
@@ -177,25 +177,25 @@ def _hours(docs: Path) -> str:
 
 
 Score = tuple[Counter[str], int, int]
-"""The number of verdicts of each kind, of studies that were run, and of all studies."""
+"""The number of verdicts by their word, of studies that were run, and of all studies."""
 
 
 def _score(reproduction: Reproduction, docs: Path) -> Score:
-    kinds, done = Counter[str](), 0
+    words, done = Counter[str](), 0
     for name, study in reproduction.studies.items():
         if (data := load(name, docs)) is not None:
-            kinds.update(verdict.kind for verdict in _verdicts(study, data, docs).values())
+            words.update(verdict.word for verdict in _verdicts(study, data, docs).values())
             done += 1
-    return kinds, done, len(reproduction.studies)
+    return words, done, len(reproduction.studies)
 
 
 def _total(scores: Sequence[Score]) -> Score:
-    kinds, done, of = zip(*scores, strict=True)
-    return sum(kinds, Counter[str]()), sum(done), sum(of)
+    words, done, of = zip(*scores, strict=True)
+    return sum(words, Counter[str]()), sum(done), sum(of)
 
 
-def _row(kinds: Counter[str], done: int, of: int) -> str:
-    return " | ".join([f"{done} of {of}", *(str(kinds[kind]) for kind in KINDS)])
+def _row(words: Counter[str], done: int, of: int) -> str:
+    return " | ".join([f"{done} of {of}", *(str(words[word]) for word in WORDS)])
 
 
 def _verdicts(study: Study, data: Data, docs: Path) -> dict[str, Verdict]:
@@ -210,8 +210,8 @@ def _paper(paper: str, docs: Path) -> str:
         "",
         "See [Reproductions](../reproductions.md) for the findings and for how claims are judged.",
         "",
-        "| name | what | studies run | " + " | ".join(KINDS) + " |",
-        "|---|---|---|" + "---|" * len(KINDS),
+        "| name | what | studies run | " + " | ".join(WORDS) + " |",
+        "|---|---|---|" + "---|" * len(WORDS),
     ]
     for name, reproduction in reproductions.items():
         lines.append(f"| [{name}](#{name}) | {reproduction.what} | {_row(*_score(reproduction, docs))} |")

@@ -192,7 +192,7 @@ def command(name: str, study: Study, data: Data) -> str:
     if earlier != today:
         added = " ".join(option for option in today if option not in earlier)
         return f"Made by an earlier version of {line}. The current version uses `{added}` instead.{_explained(added)}"
-    return f"Made by {line}." if _complete(study, data, seeds) else f"Some of the runs of {line}."
+    return f"Made by {line}." if _complete(study, data, seeds) else f"These are only some of the runs of {line}."
 
 
 def as_run(data: Data) -> str:

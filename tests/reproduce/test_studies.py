@@ -15,7 +15,7 @@ from laconic.cli.view import LiveView
 from laconic.data import ClientData
 from laconic.reproduce import computed, document
 from laconic.reproduce.catalog import PAPERS, REPRODUCTIONS
-from laconic.reproduce.claims import KINDS, Claim, Result, judge, labels_of
+from laconic.reproduce.claims import WORDS, Claim, Result, judge, labels_of
 from laconic.reproduce.computed import RESNET_18, bits_of_two_way_training
 from laconic.reproduce.options import options
 from laconic.reproduce.runner import Runner, collect, plan
@@ -219,13 +219,13 @@ def test_the_pages_are_made_of_the_data_beside_them() -> None:
 
 
 def test_the_summary_counts_every_verdict_once() -> None:
-    kinds = Counter[str]()
+    words = Counter[str]()
     for name, study in STUDIES.items():
         if (data := document.load(name, DOCS)) is not None and not name.startswith("frontier"):
             beside = document.load(study.beside, DOCS) if study.beside else None
-            kinds.update(verdict.kind for verdict in verdicts(study, data, beside).values())
+            words.update(verdict.word for verdict in verdicts(study, data, beside).values())
     (row,) = (line for line in (DOCS / document.PAGE).read_text().splitlines() if line.startswith("| all |"))
-    assert [int(cell) for cell in row.strip("| ").split(" | ")[2:]] == [kinds[kind] for kind in KINDS]
+    assert [int(cell) for cell in row.strip("| ").split(" | ")[2:]] == [words[word] for word in WORDS]
 
 
 def test_the_summary_says_how_many_claims_hold_by_arithmetic() -> None:
@@ -256,7 +256,7 @@ def test_the_line_above_a_table_says_what_was_run() -> None:
     assert about(study, whole).startswith("3 seeds; 400 rounds; local rate chosen from 0.1, 0.03")
     fewer = {label: each for label, each in whole["runs"].items() if label != "scaffold"}
     for changed in ({"rounds": 100}, {"tried": rates | {"server_rates": []}}, {"runs": fewer}):
-        assert command(name, study, whole | changed).startswith("Some of the runs of"), changed
+        assert command(name, study, whole | changed).startswith("These are only some of the runs of"), changed
     assert "100 of 400 rounds: shortened" in about(study, whole | {"rounds": 100})
     assert "not run: `scaffold`" in about(study, whole | {"runs": fewer})
     for stored, shown in (("1 cores, x86_64", ", 1 core, x86_64,"), ("2 cores, x86_64", ", 2 cores, x86_64,")):
