@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import laconic
 from laconic.algorithms.recipes import RECIPES
@@ -25,27 +26,38 @@ def test_the_citation_names_this_version() -> None:
 
 
 def test_the_headline_is_in_the_frontier_table() -> None:
-    page = (ROOT / "docs/frontier.md").read_text()
-    ours = re.search(r"`fed_laconic` needs \*\*([\d.]+ ± [\d.]+) MB\*\*", README)
-    theirs = re.search(r"of the model over rounds, needs ([\d,]+ ± [\d.]+) MB", README.replace("\n", " "))
-    factor = re.search(r": (\d+) times", README.replace("\n", " "))
-    assert ours and theirs and factor
-    table = page.split("### FEMNIST")[0]
-    ours_row = next(line for line in table.splitlines() if line.startswith("| fed_laconic |"))
-    reference = next(line for line in table.splitlines() if line.startswith("| fed_avg, clipped and averaged (rate"))
-    first, second = (float(number) for number in ours[1].split(" ± "))
-    cells = [cell.strip() for cell in ours_row.split("|")]
-    assert any(close(cell, first, second) for cell in cells), (ours[1], cells)
-    assert f"| {theirs[1]} |" in reference
-    assert any(cell.startswith(f"{factor[1]}.") for cell in cells)
-    longer = next(line for line in table.splitlines() if line.startswith("| fed_laconic, 740 rounds |"))
-    higher = re.search(r": (\d+) times fewer bytes, but", README.replace("\n", " "))
-    assert higher and round(float(longer.split("|")[9].split(" ± ")[0])) == int(higher[1])
+    """The columns of the README's table are rows of the first table of docs/frontier.md, with rounded numbers."""
+    table = (ROOT / "docs/frontier.md").read_text().split("### FEMNIST")[0]
+    first, second = (line.split("|")[2:-1] for line in README.splitlines() if re.match(r"\| (76|84)\.\d %", line))
+    rows = ("fed_laconic |", "stc (rate", "fed_avg, clipped and averaged (rate", "fed_avg (rate")
+    for label, cell in zip(rows, first, strict=True):
+        check(cell, row(table, label))
+    check(second[0], row(table, "fed_laconic, 740 rounds |"))
+    check(second[2], row(table, rows[2]))
+    assert all(
+        "not reached" in cell and "not reached" in row(table, label)[4]
+        for cell, label in zip(second[1::2], rows[1::2], strict=True)
+    )
+    low, high = re.search(r"That is (\d+) and (\d+) times fewer bytes", README).groups()
+    assert any(cell.startswith(f"{low}.") for cell in row(table, rows[0]))
+    assert any(round(mean) == int(high) for mean, _ in numbers(row(table, "fed_laconic, 740 rounds |")))
 
 
-def close(cell: str, mean: float, deviation: float) -> bool:
-    """Whether a cell has this mean and standard deviation, but for rounding to two decimals."""
-    parts = cell.replace(",", "").split(" ± ")
-    if len(parts) != 2:
-        return False
-    return abs(float(parts[0]) - mean) <= 0.005 and abs(float(parts[1]) - deviation) <= 0.0051
+def row(table: str, label: str) -> list[str]:
+    (found,) = (line for line in table.splitlines() if line.startswith(f"| {label}"))
+    return [cell.strip() for cell in found.split("|")]
+
+
+def numbers(cells: list[str]) -> list[tuple[float, float]]:
+    """Means and standard deviations of a row, and the sums of the megabytes up and down."""
+    pairs = [tuple(map(float, cell.replace(",", "").split(" ± "))) for cell in cells if " ± " in cell]
+    return [*pairs, *((first[0] + second[0], first[1] + second[1]) for first, second in pairwise(pairs))]
+
+
+def check(cell: str, cells: list[str]) -> None:
+    """The megabytes and the rounds of a cell are in a row, but for rounding."""
+    mean, deviation, rounds = re.search(r"([\d.,]+) ± ([\d.]+) MB\*{0,2}, (\d+) rounds", cell).groups()
+    mean = mean.replace(",", "")
+    near = lambda value, text: abs(value - float(text)) <= 0.51 * 10 ** -len(text.partition(".")[2])  # noqa: E731
+    assert any(near(first, mean) and near(second, deviation) for first, second in numbers(cells)), cell
+    assert any(near(first, rounds) for first, _ in numbers(cells)), cell
