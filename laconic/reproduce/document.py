@@ -83,7 +83,9 @@ def _frontier(docs: Path) -> str:
         "",
         f"{reproduction.what}. {reproduction.paper}.",
         "",
-        "    laconic reproduce frontier --full --seeds 3",
+        "```",
+        "laconic reproduce frontier --full --seeds 3",
+        "```",
         "",
         *filter(None, [_discussion(docs, "findings").get("frontier", "")]),
     ]

@@ -15,9 +15,9 @@ IN_SHORT = ("rounds", "MB both ways")
 IN_DETAIL = ("rounds", "uplink MB", "downlink MB", "1e5 gradients", "simulated seconds")
 
 
-def times_fewer(accuracy: float, reference: float) -> Measure:
-    """Return the measure of how many times fewer bytes a run needs than the reference."""
-    name = f"times fewer bytes to {100 * accuracy:.1f} %"
+def byte_ratio(accuracy: float, reference: float) -> Measure:
+    """Return the measure of the reference's bytes divided by those of a run."""
+    name = f"byte ratio to {100 * accuracy:.1f} %"
     return Measure(
         name, lambda curve: None if (needed := _bytes(curve, accuracy)) is None else reference / needed, absent=""
     )
@@ -62,5 +62,5 @@ def measures(study: Study, data: Data) -> tuple[Measure, ...]:
             for cost in (IN_DETAIL if number == 0 else IN_SHORT)
         ]
         if (reference := fewest_bytes(study, data, accuracy)) is not None:
-            columns.append(times_fewer(accuracy, reference))
+            columns.append(byte_ratio(accuracy, reference))
     return tuple(columns)

@@ -42,9 +42,9 @@ def test_the_denominator_is_the_reference_with_the_fewest_bytes_that_is_there() 
     assert fewest_bytes(STUDY, DATA, 0.79) == pytest.approx(9 * 2 * 2_000_000)
 
 
-def test_the_table_says_how_many_times_fewer_with_the_spread() -> None:
+def test_the_table_has_the_byte_ratio_with_the_spread() -> None:
     table = grid(STUDY, DATA)
     good, _, small, never = (dict(zip(table.head, row, strict=True)) for row in table.rows)
-    assert small["times fewer bytes to 79.0 %"] == "100.0 ± 0.0"
+    assert small["byte ratio to 79.0 %"] == "100.0 ± 0.0"
     assert never["uplink MB to 79.0 %"] == "not reached", "one of two seeds is not there"
     assert good["uplink MB to 79.0 %"] == "18.0 ± 12.7" and good["rounds to 79.0 %"] == "9 ± 0"
