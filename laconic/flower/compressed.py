@@ -44,8 +44,8 @@ class Compressed(Strategy):
 
     Args:
         strategy: The strategy that samples and aggregates.
-        uplink: The compressor of the nodes' updates, with error feedback if the compressor is biased. A compressor that
-            a node passes to `compress_mod` takes precedence.
+        uplink: The compressor of the nodes' updates, with error feedback if the compressor is biased and does more than
+            round entries. A compressor that a node passes to `compress_mod` takes precedence.
         downlink: The compressor of the model. The server keeps a copy of each node's model, and sends C(model - copy).
             `dense` sends the whole model.
         record: The name of the ArrayRecord that is compressed; by default the strategy's `arrayrecord_key`. Others are
