@@ -231,6 +231,7 @@ def test_alone_a_tensor_of_any_shape_comes_back_flat_and_bytes_are_checked() -> 
     matrix = torch.randn(8, 16, dtype=torch.float64)
     data = encode(matrix)
     assert torch.equal(decode(data, 128), matrix.flatten())
+    assert encode(matrix.numpy()) == data
     assert encode(matrix, "qsgd:4", seed=1) == encode(matrix, "qsgd:4", seed=1) != encode(matrix, "qsgd:4", seed=2)
     assert decode(encode(matrix, laconic.Sign()), 128).dtype == torch.float64
     for wrong in (b"", data[:-1], data + b"\0", b"Lb" + data[2:], bytes([*data[:40], data[40] ^ 1, *data[41:]])):
