@@ -38,6 +38,16 @@ from laconic.federation.update_norms import UpdateNormFilter
 class Server:
     """The state that persists between rounds. `laconic.federation.round.Round` has the state of one round."""
 
+    model: Tensor
+    """Every round makes a new tensor: clients, bodies and states may share the memory of this one."""
+    averages: tuple[Tensor, Tensor]
+    """The moving averages of model and buffers, which are evaluated and saved."""
+    method_state: State
+    optimizer_state: State
+    downlink_state: State
+    norms: UpdateNormFilter
+    directions: DirectionFilter
+
     def __init__(
         self,
         algorithm: Algorithm,
@@ -102,9 +112,7 @@ class Server:
         """Start all states from a model."""
         algorithm = self.algorithm
         self.model = model
-        """Every round makes a new tensor: clients, bodies and states may share the memory of this one."""
         self.averages = self.model, self.buffers
-        """The moving averages of model and buffers, which are evaluated and saved."""
         self.method_state = algorithm.method.init(model)
         self.optimizer_state = algorithm.optimizer.init(model)
         self.downlink_state = algorithm.downlink.init(model)
