@@ -15,10 +15,10 @@ from laconic.core.layout import Layout, Slot
 
 
 def encode(tensor: Tensor | np.ndarray, compressor: str | Compressor = "dense", seed: int = 0) -> bytes:
-    """Encode a float32 or float64 tensor or NumPy array as one self-contained packet: a header of 15 bytes and the compressed body.
+    """Encode a float32 or float64 tensor or array as one self-contained packet: a header of 15 bytes and the compressed body.
 
     Args:
-        tensor: A tensor or array of any shape; it is flattened.
+        tensor: A tensor or NumPy array of any shape; it is flattened.
         compressor: A compressor, or its name, such as `top_k:1/64` or `sign@chunk:4096`.
         seed: The seed of a random compressor.
 
