@@ -15,7 +15,7 @@ from laconic.core.layout import Layout, Slot
 
 
 def encode(tensor: Tensor | np.ndarray, compressor: str | Compressor = "dense", seed: int = 0) -> bytes:
-    """Encode a float32 or float64 tensor or array as one self-contained packet: a header of 15 bytes and the compressed body.
+    """Encode a float32 or float64 tensor or array as one self-contained packet: 15 bytes of header and the compressed body.
 
     Args:
         tensor: A tensor or NumPy array of any shape; it is flattened.
