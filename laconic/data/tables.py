@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from laconic.core.errors import ConfigError, DataError, suggestion, warn
+from laconic.core.errors import DataError, missing_extra, suggestion, warn
 from laconic.data.arrays import Pair, doubt_guesses, pooled
 from laconic.data.columns import Columns
 from laconic.data.divide import TEST_NAMES, check_client_names, divided, split_test
@@ -167,7 +167,7 @@ def _pandas(what: str) -> Any:
     try:
         return import_module("pandas")  # an extra
     except ImportError:
-        raise ConfigError(f"{what} needs pandas: in the folder of the clone, pip install -e '.[tables]'") from None
+        raise missing_extra(f"{what} needs pandas", "tables") from None
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from laconic.core.errors import ConfigError, LaconicError
+from laconic.core.errors import ConfigError, LaconicError, missing_extra
 from laconic.engine.settings import RaySettings
 from laconic.engine.shard import Shard
 from laconic.federation.messages import Instruction, Reply
@@ -37,7 +37,7 @@ _IDLE: list[PooledActor] = []
 def connect(settings: RaySettings, threads: int) -> RaySettings:
     """Connect to Ray or start it, once per process. Returns the settings with the number of workers resolved."""
     if find_spec("ray") is None:
-        raise ConfigError("engine = 'ray': Ray is not installed; in the folder of the clone, pip install -e '.[ray]'")
+        raise missing_extra("engine = 'ray': Ray is not installed", "ray")
     import ray  # late: an extra
 
     # Silences Ray's warning that actors without GPUs keep CUDA_VISIBLE_DEVICES: the run's `device` decides about GPUs.

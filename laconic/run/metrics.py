@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from laconic.core.errors import ConfigError, unknown_name
+from laconic.core.errors import ConfigError, missing_extra, unknown_name
 from laconic.core.task import Metric, Task
 from laconic.data.federated import ClientData, Kind
 from laconic.run.evaluate import AnyMetric
@@ -179,9 +179,7 @@ def metrics_by_name(names: str, kind: Kind, classes: int | None) -> dict[str, An
     try:
         import torchmetrics  # an extra
     except ImportError:
-        raise ConfigError(
-            "metrics need torchmetrics: in the folder of the clone, pip install -e '.[metrics]'"
-        ) from None
+        raise missing_extra("metrics need torchmetrics", "metrics") from None
     return {name: NAMES[kind][name](torchmetrics, classes) for name in wanted}
 
 
