@@ -26,7 +26,7 @@ from laconic.federation.aggregation import RunningMean
 from laconic.federation.blocklist import Blocklist
 from laconic.federation.client_links import ClientLinkState, DiskClientLinkState
 from laconic.federation.client_table import ClientTable
-from laconic.federation.defenses import CoordinateMean, NoisyMean, check_defenses, resolve_auto
+from laconic.federation.defenses import CoordinateMean, NoisyMean, resolve_defenses
 from laconic.federation.direction import DirectionFilter
 from laconic.federation.policy import ReplyPolicy
 from laconic.federation.privacy import check_noise
@@ -78,9 +78,9 @@ class Server:
         """The last models of the subspaces before, as many as take less space than the whole model."""
         self.count, self.sampling, self.weighting = participants, sampling, weighting
         self.send_buffers = send_buffers and layout.buffer_size > 0
-        rest = (algorithm, layout, participants, weighting, self.send_buffers)
-        self.defenses = resolve_auto(defenses or Defenses(), *rest)
-        check_defenses(self.defenses, *rest)
+        self.defenses = resolve_defenses(
+            defenses or Defenses(), algorithm, layout, participants, weighting, self.send_buffers
+        )
         if self.defenses.noise:
             fixed_number = sampling == "uniform" and participants < len(data)
             check_noise(self.defenses, algorithm, sampling, weighting, fixed_number=fixed_number, quorum=quorum)
