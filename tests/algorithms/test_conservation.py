@@ -45,7 +45,7 @@ from laconic.federation.messages import Instruction, Reply
 from laconic.federation.replies import CodedVector
 from laconic.federation.server import Server
 from laconic.federation.store import ClientStore, MemoryStore
-from tests.federation.rounds import begin
+from tests.federation.rounds import begin, folded_state, started
 
 CLIENTS, SEED = 4, 7
 TASK = laconic.regression(nn.Linear(15, 1).double())
@@ -153,19 +153,11 @@ class World:
         return MemoryStore(unseen)
 
     def make_server(self) -> Server:
-        initial = LAYOUT.flatten(TASK.module)
         self.starts += 1
-        counts = {"participants": CLIENTS}
-        server = Server(self.algorithm, LAYOUT, initial, torch.zeros(0), DATA, RANDOMNESS, **counts)
-        server.incarnation = self.starts
-        return server
+        return started(self.algorithm, TASK, DATA, RANDOMNESS, CLIENTS, self.starts)
 
     def state_of(self, client: int) -> State:
-        """The client's state that goes with the last update that the server has folded in."""
-        record, number = self.store.record(client), int(self.server.clients.sequences[client])
-        if record is None or client in self.emptied or number not in record.state_numbers():
-            return {}
-        return self.store.state(client, number)
+        return {} if client in self.emptied else folded_state(self.server, self.store, client)
 
     def round(self, faults: list[str], server_dies: bool) -> None:
         before = {name: value.clone() for name, value in self.server.state_dict().items()}

@@ -31,7 +31,7 @@ from laconic.federation.messages import Instruction, Reply
 from laconic.federation.round import Round
 from laconic.federation.server import Server
 from laconic.federation.store import MemoryStore
-from tests.federation.rounds import NoEngine
+from tests.federation.rounds import NoEngine, folded_state, started
 
 CLIENTS = 4
 TASK = laconic.regression(nn.Linear(15, 1).double())
@@ -119,18 +119,10 @@ class World:
 
     def make_server(self) -> Server:
         self.starts += 1
-        counts = {"participants": 3}
-        initial = LAYOUT.flatten(TASK.module)
-        server = Server(self.algorithm, LAYOUT, initial, torch.zeros(0), DATA, RANDOMNESS, **counts)
-        server.incarnation = self.starts
-        return server
+        return started(self.algorithm, TASK, DATA, RANDOMNESS, 3, self.starts)
 
     def state_of(self, client: int) -> State:
-        """The client's state that goes with the last answer that the server has folded in."""
-        record, number = self.store.record(client), int(self.server.clients.sequences[client])
-        if record is None or client in self.emptied or number not in record.state_numbers():
-            return {}
-        return self.store.state(client, number)
+        return {} if client in self.emptied else folded_state(self.server, self.store, client)
 
     def round(self, faults: list[str], death: int | None) -> None:
         before = {name: value.clone() for name, value in self.server.state_dict().items()}
