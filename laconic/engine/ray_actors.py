@@ -99,14 +99,14 @@ def give_back(actor: PooledActor) -> None:
 
 def stop(actor: PooledActor) -> None:
     """Kill an actor. It may be dead already."""
-    import ray
+    import ray  # late: an extra
 
     if ray.is_initialized():
         ray.kill(actor.handle)
 
 
 def _new(threads: int, address: str | None) -> PooledActor:
-    import ray
+    import ray  # late: an extra
 
     options: dict[str, Any] = {"num_cpus": threads, "scheduling_strategy": "SPREAD"}
     if address in {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}:
@@ -117,7 +117,7 @@ def _new(threads: int, address: str | None) -> PooledActor:
 
 def locate(actor: PooledActor) -> None:
     """Wait until an actor has started, and note its address. If it has died, its next call will fail."""
-    import ray
+    import ray  # late: an extra
 
     try:
         actor.address = actor.address or ray.get(actor.handle.address.remote(), timeout=START_SECONDS)
@@ -136,7 +136,7 @@ class _ShardActor:
         self._shard: Shard | None = None
 
     def address(self) -> str:
-        import ray
+        import ray  # late: an extra
 
         return str(ray.util.get_node_ip_address())
 
