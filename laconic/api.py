@@ -280,8 +280,10 @@ def _name(model: Model) -> str:
 
 _ELSEWHERE = {
     "loss": "a loss is part of the model; pass laconic.Task(module, loss) as the model",
-    "clients": "the data has the clients, as in laconic.data.load('digits', clients=10)",
-    "partition": "the data has the clients, as in laconic.data.load('digits', partition='iid')",
+    "clients": "not a setting of simulate; the number of clients is fixed when the data is loaded: "
+    "laconic.data.load('digits', clients=10)",
+    "partition": "not a setting of simulate; the partition is fixed when the data is loaded: "
+    "laconic.data.load('digits', partition='iid')",
     **{name: f"it is a part of numerics, as in numerics={{'{name}': …}}" for name in Numerics.model_fields},
 }
 """What is no setting of `simulate`, and where it belongs."""

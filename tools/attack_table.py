@@ -207,38 +207,49 @@ def measure(results: Path) -> dict[str, Any]:
     return done
 
 
-def table(done: dict[str, Any]) -> str:
+def tables(done: dict[str, Any]) -> str:
     """The tables of docs/defenses.md."""
+    return "\n".join([*attacks_table(done), "", *defenses_table(done), "", *norms_table(done)])
 
-    def cell(algorithm: str, defense: str, kind: str, count: int) -> str:
-        keys = [json.dumps(("accuracy", algorithm, seed, defense, kind, count)) for seed in SEEDS]
-        return f"{mean(done[key] for key in keys):.1f}" if all(key in done for key in keys) else "-"
 
-    lines = ["| attackers | algorithm | absent | " + " | ".join(ATTACKS) + " |", "|---" * (3 + len(ATTACKS)) + "|"]
+def attacks_table(done: dict[str, Any]) -> Iterator[str]:
+    """Accuracies with a deployment's defenses: every attack, one to three attackers among ten participants."""
+    yield "| attackers | algorithm | absent | " + " | ".join(ATTACKS) + " |"
+    yield "|---" * (3 + len(ATTACKS)) + "|"
     for count in (3, 6, 9):
         for algorithm in ALGORITHMS:
-            row = [
-                cell(algorithm, "mean", "none", count),
-                *(cell(algorithm, "deployment", kind, count) for kind in ATTACKS),
-            ]
-            lines.append(f"| {count // 3} of 10 | `{algorithm}` | {' | '.join(row)} |")
-    lines += ["", "| defense | algorithm | honest | " + " | ".join(COMPARED) + " |", "|---" * 7 + "|"]
+            absent = cell(done, algorithm, "mean", "none", count)
+            row = [absent, *(cell(done, algorithm, "deployment", kind, count) for kind in ATTACKS)]
+            yield f"| {count // 3} of 10 | `{algorithm}` | {' | '.join(row)} |"
+
+
+def defenses_table(done: dict[str, Any]) -> Iterator[str]:
+    """Accuracies with every defense: no attacker, or one among ten participants."""
+    yield "| defense | algorithm | honest | " + " | ".join(COMPARED) + " |"
+    yield "|---" * 7 + "|"
     for algorithm in ALGORITHMS[:2]:
         for defense in DEFENSES:
-            row = [cell(algorithm, defense, "none", 0), *(cell(algorithm, defense, kind, 3) for kind in COMPARED)]
-            lines.append(f"| {defense} | `{algorithm}` | {' | '.join(row)} |")
-    lines += [
-        "",
-        "| algorithm | largest update / median | largest other vector / median | updates above twice the median |",
-        "|---|---|---|---|",
-    ]
+            honest = cell(done, algorithm, defense, "none", 0)
+            row = [honest, *(cell(done, algorithm, defense, kind, 3) for kind in COMPARED)]
+            yield f"| {defense} | `{algorithm}` | {' | '.join(row)} |"
+
+
+def cell(done: dict[str, Any], algorithm: str, defense: str, kind: str, count: int) -> str:
+    """The mean accuracy over all seeds; "-" if a run is missing."""
+    keys = [json.dumps(("accuracy", algorithm, seed, defense, kind, count)) for seed in SEEDS]
+    return f"{mean(done[key] for key in keys):.1f}" if all(key in done for key in keys) else "-"
+
+
+def norms_table(done: dict[str, Any]) -> Iterator[str]:
+    """How large honest updates are, relative to the median of their round."""
+    yield "| algorithm | largest update / median | largest other vector / median | updates above twice the median |"
+    yield "|---|---|---|---|"
     ratios = [(json.loads(key), value) for key, value in done.items()]
     for algorithm in {case[1]: None for case, _ in ratios if case[0] == "ratio"}:
         found = [value for case, value in ratios if case[:2] == ["ratio", algorithm]]
         update, other, clipped = (max(values) for values in zip(*found, strict=True))
         shown = [f"{ratio:.3g}" if ratio else "" for ratio in (update, other)]
-        lines.append(f"| `{algorithm}` | {' | '.join(shown)} | {100 * clipped:.1f} % |")
-    return "\n".join(lines)
+        yield f"| `{algorithm}` | {' | '.join(shown)} | {100 * clipped:.1f} % |"
 
 
 if __name__ == "__main__":
@@ -246,4 +257,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     if len(sys.argv) > 2:
         SEEDS[:] = map(int, sys.argv[2].split(","))
-    print(table(measure(Path(sys.argv[1] if len(sys.argv) > 1 else "attack_table.jsonl"))))
+    print(tables(measure(Path(sys.argv[1] if len(sys.argv) > 1 else "attack_table.jsonl"))))

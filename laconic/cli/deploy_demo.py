@@ -13,7 +13,7 @@ from laconic.cli.output import new_directory, print_json
 from laconic.cli.training import and_report
 from laconic.cli.view import LiveView
 from laconic.core.counts import counted
-from laconic.core.errors import ConfigError
+from laconic.core.errors import missing_extra
 from laconic.report.units import size
 
 
@@ -31,8 +31,7 @@ def deploy_demo(
     try:
         from laconic.cli.demonstration import demonstrate  # late: needs the extra flower
     except ImportError as error:
-        how = "in the folder of the clone, pip install -e '.[flower]'"
-        raise ConfigError(f"deploy-demo needs the extra flower: {how} ({error})") from None
+        raise missing_extra(f"deploy-demo needs the extra flower ({error})", "flower") from None
     settings = {"algorithm": algorithm, "rounds": rounds, "dataset": dataset, "partition": partition, "model": model}
     directory = out or new_directory("deploy-demo", dataset)
     with ended_by_signals():

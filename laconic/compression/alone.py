@@ -14,11 +14,11 @@ from laconic.core.errors import PacketError
 from laconic.core.layout import Layout, Slot
 
 
-def encode(tensor: Tensor, compressor: str | Compressor = "dense", seed: int = 0) -> bytes:
-    """Encode a float32 or float64 tensor as one self-contained packet: a header of 15 bytes and the compressed body.
+def encode(tensor: Tensor | np.ndarray, compressor: str | Compressor = "dense", seed: int = 0) -> bytes:
+    """Encode a float32 or float64 tensor or array as one self-contained packet: 15 bytes of header and the compressed body.
 
     Args:
-        tensor: A tensor of any shape; it is flattened.
+        tensor: A tensor or NumPy array of any shape; it is flattened.
         compressor: A compressor, or its name, such as `top_k:1/64` or `sign@chunk:4096`.
         seed: The seed of a random compressor.
 
@@ -26,7 +26,7 @@ def encode(tensor: Tensor, compressor: str | Compressor = "dense", seed: int = 0
     >>> decode(data, 4)
     tensor([ 0., -2.,  0.,  1.])
     """
-    vector = tensor.detach().flatten()
+    vector = torch.as_tensor(tensor).detach().flatten()
     layout = vector_layout(vector.numel(), vector.dtype)
     grouped = GroupedCompressor.parse(compressor) if isinstance(compressor, str) else GroupedCompressor(compressor)
     body = grouped.encode(vector, layout, np.random.default_rng(seed))

@@ -49,7 +49,7 @@ def _padded(data: memoryview | Bytes, kind: str) -> NDArray[Any]:
 
 def unpack(words: HalfWords, width: int, start: int, end: int) -> NDArray[np.uint32]:
     """Unpack the numbers `start` to `end` of a sequence that was packed with one width."""
-    from laconic.compression import kernels
+    from laconic.compression import kernels  # late: Numba is slow to load
 
     numbers = np.empty(end - start, dtype=np.uint32)
     kernels.unpack(words, width, start, numbers)

@@ -136,7 +136,7 @@ class SymbolWriter:
         """Encode all runs. The coder is a stack: the last symbol is pushed first."""
         if not self._runs:
             return b""
-        from laconic.compression import kernels
+        from laconic.compression import kernels  # late: Numba is slow to load
 
         most = sum(len(symbols) for symbols, _ in self._runs) * PRECISION // 32  # no symbol takes more bits
         words, at, state = np.empty(most + 3, dtype=np.uint32), 0, 0
@@ -172,7 +172,7 @@ class SymbolReader:
 
     def start(self, weights: Weights) -> Callable[[NDArray[Any], NDArray[Any]], None]:
         """Start a run; return a function of a table and a vector: it fills the vector with the next symbols' values."""
-        from laconic.compression import kernels
+        from laconic.compression import kernels  # late: Numba is slow to load
 
         edges = _edges(weights)
 

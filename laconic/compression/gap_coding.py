@@ -93,7 +93,7 @@ def unary_limit(count: int, size: int) -> int:
 
 def join_split(widths: Widths, low: memoryview, unary: Bytes, count: int, size: int) -> Positions:
     """Decode split gaps to positions; `PacketError` if they are invalid."""
-    from laconic.compression import kernels
+    from laconic.compression import kernels  # late: Numba is slow to load
 
     if size > _MOST_ENTRIES:
         raise PacketError("positions", f"in a vector of {size}, where {_MOST_ENTRIES} is the most")
@@ -105,7 +105,7 @@ def join_split(widths: Widths, low: memoryview, unary: Bytes, count: int, size: 
 
 def classify(gaps: NDArray[np.int64]) -> tuple[Bytes, bytes]:
     """The class of each gap, and its bits within the class."""
-    from laconic.compression import kernels
+    from laconic.compression import kernels  # late: Numba is slow to load
 
     classes, widths = np.empty(len(gaps), dtype=np.uint8), np.empty(len(gaps), dtype=np.uint8)
     within = np.empty(len(gaps), dtype=np.uint32)
@@ -115,7 +115,7 @@ def classify(gaps: NDArray[np.int64]) -> tuple[Bytes, bytes]:
 
 def join_classes(classes: NDArray[np.uint16], low: memoryview, size: int) -> Positions:
     """Decode classed gaps to positions; `PacketError` if they are invalid."""
-    from laconic.compression import kernels
+    from laconic.compression import kernels  # late: Numba is slow to load
 
     positions = np.empty(len(classes), dtype=np.int64)
     bits = kernels.join_classes(classes, half_words_of(low), 8 * len(low), size, positions)

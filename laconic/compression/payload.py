@@ -170,7 +170,7 @@ class SparsePayload(Payload):
 def sum_norm(first: Payload, second: Payload, factor: float = 1.0) -> float:
     """||first + factor second|| in double precision. The sum of two sparse vectors is not made dense."""
     if isinstance(first, SparsePayload) and isinstance(second, SparsePayload):
-        from laconic.compression import kernels
+        from laconic.compression import kernels  # late: Numba is slow to load
 
         one, other = (first.positions.numpy(), first.values.numpy()), (second.positions.numpy(), second.values.numpy())
         return math.sqrt(kernels.squared_distance(*one, *other, factor))

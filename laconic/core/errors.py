@@ -41,6 +41,11 @@ class PacketError(LaconicError):
         return type(self), (self.reason, self._detail)
 
 
+def missing_extra(what: str, extra: str) -> ConfigError:
+    """The error for a package that an extra of Laconic installs. `what` starts the message."""
+    return ConfigError(f"{what}: in the folder of the clone, pip install -e '.[{extra}]'")
+
+
 class LaconicWarning(UserWarning):
     """Valid settings or data that are probably not what the user meant. The message is one line."""
 

@@ -183,7 +183,10 @@ def is_hugging_face(dataset: object) -> bool:
 
 
 def shown(dataset: Any) -> list[str]:
-    """The columns of a Hugging Face data set, or those that `with_format` selected, unless it shows the others as well."""
+    """The visible columns of a Hugging Face data set.
+
+    The columns selected by `with_format`; all columns if none are selected or `output_all_columns` is set.
+    """
     selected = None if dataset.format.get("output_all_columns") else dataset.format["columns"]
     return list(selected or dataset.column_names)
 

@@ -134,17 +134,24 @@ def _of_splits(data: Mapping[Any, Any], test: Any, columns: Columns) -> tuple[li
     train = next((splits[name] for name in TRAIN_NAMES if name in splits), None)
     others = {str(split): data[split] for name, split in splits.items() if name not in TEST_NAMES}
     if train is not None:
-        ignored = [name for name in others if name != str(train)]
-        if ignored and test is None:
-            names = ", ".join(f"'{name}'" for name in ignored)
-            warn(
-                f"only the split '{train}' is used, not {names}, and there is no test set; pass from_hugging_face(data, "
-                f"test=data['{ignored[0]}'])"
-            )
+        if test is None:
+            _warn_of_ignored(str(train), others)
         return [data[train]], None, test
-    if len(others) > 1:
-        check_client_names("splits", others, "split", "pass the data sets of the clients in a list")
-    return [*others.values()], [*others] if len(others) > 1 else None, test
+    if len(others) <= 1:
+        return [*others.values()], None, test
+    check_client_names("splits", others, "split", "pass the data sets of the clients in a list")
+    return [*others.values()], [*others], test
+
+
+def _warn_of_ignored(train: str, splits: Iterable[str]) -> None:
+    """Warn if splits other than the training split are ignored although there is no test set."""
+    ignored = [name for name in splits if name != train]
+    if ignored:
+        names = ", ".join(f"'{name}'" for name in ignored)
+        warn(
+            f"only the split '{train}' is used, not {names}, and there is no test set; pass from_hugging_face(data, "
+            f"test=data['{ignored[0]}'])"
+        )
 
 
 def _split(data: Any, test: Any, columns: Columns) -> tuple[Any, Any]:

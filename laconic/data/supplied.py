@@ -113,23 +113,18 @@ def as_data(given: object, name: str = "data", skip_empty: bool = False, what: s
     _refuse_undivided(given, what)
     options: dict[str, Any] = {"name": name, "skip_empty": skip_empty}
     if isinstance(given, Mapping):
-        for split, part in given.items():
-            if hasattr(part, "features") and not hasattr(part, "__len__"):
-                check_map_style(f"data, split '{split}'", part)
+        _refuse_streams(given)
         if isinstance(given.get("clients"), Mapping):
             return _named(given, name, skip_empty, what)
         options |= _options(given)
         given = options.pop("clients")
     _refuse_lists_of_arrays(given, what)
     if isinstance(given, Sequence) and len(given):
-        test = with_named_inputs(options.get("test"))
+        test = with_named_inputs(options.pop("test", None))
         if _are_arrays(given):
-            options["test"] = test if test is None or is_pair(test) else read("test", test, Columns())
-            return from_arrays(cast(Sequence[Pair], given), **options)
+            return _from_pairs(given, test, options)
         if not any(isinstance(client, int | float | str) for client in given):
-            options["test"] = tuple(test) if isinstance(test, list) and len(test) == 2 else test
-            make = from_hugging_face if is_hub_data(given) else from_datasets
-            return make(given, **options)
+            return _from_data_sets(given, test, options)
     raise DataError(
         f"{what} {type(given).__name__}; expected a ClientData, a non-empty list with one "
         '(inputs, targets) pair or torch Dataset per client, or a dictionary with "clients" and "test"'
@@ -138,6 +133,16 @@ def as_data(given: object, name: str = "data", skip_empty: bool = False, what: s
 
 def _are_arrays(clients: Sequence[Any]) -> bool:
     return is_bare(clients) or all(is_pair(with_named_inputs(client)) for client in clients)
+
+
+def _from_pairs(clients: Sequence[Any], test: Any, options: dict[str, Any]) -> ClientData:
+    test_pair = test if test is None or is_pair(test) else read("test", test, Columns())
+    return from_arrays(cast(Sequence[Pair], clients), test_pair, **options)
+
+
+def _from_data_sets(clients: Sequence[Any], test: Any, options: dict[str, Any]) -> ClientData:
+    make = from_hugging_face if is_hub_data(clients) else from_datasets
+    return make(clients, test=tuple(test) if isinstance(test, list) and len(test) == 2 else test, **options)
 
 
 def _named(given: Mapping[str, Any], name: str, skip_empty: bool, what: str) -> ClientData:
@@ -149,6 +154,13 @@ def _named(given: Mapping[str, Any], name: str, skip_empty: bool, what: str) -> 
         owner: len(part[-1] if is_pair(part) or isinstance(part, tuple) else part) for owner, part in clients.items()
     }
     return made.named([str(owner) for owner, size in sizes.items() if size])
+
+
+def _refuse_streams(splits: Mapping[Any, Any]) -> None:
+    """Refuse a split that has columns but no length."""
+    for split, part in splits.items():
+        if hasattr(part, "features") and not hasattr(part, "__len__"):
+            check_map_style(f"data, split '{split}'", part)
 
 
 def _refuse_undivided(given: object, what: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from laconic.core.errors import ConfigError, DataError, suggestion, warn
+from laconic.core.errors import DataError, missing_extra, suggestion, warn
 from laconic.data.arrays import Pair, doubt_guesses, pooled
 from laconic.data.columns import Columns
 from laconic.data.divide import TEST_NAMES, check_client_names, divided, split_test
@@ -63,29 +63,23 @@ def from_table(
     """
     name, sources, test_source = _sources(table)
     read = _Reader(target, inputs, client)
-    read.check_same([source for source in sources if len(source.rows)])
-    for source in sources:
-        read.check(source, owned=True)
-    tables = {source.name: source.rows for source in sources}
-    if client is not None:
-        tables = _by_client(tables, client)
+    tables = read.tables(sources)
     pairs = [read.pair(rows) for rows in tables.values()]
     if test_source is None:
         pairs, test_pair = split_test(pairs, test)
     else:
-        read.check(test_source, owned=False)
-        test_pair = read.pair(test_source.rows)
+        test_pair = read.test_pair(test_source)
     data = pooled(pairs, test_pair, kind, classes, name, _scales(pairs) if scale else None, labels, skip_empty)
     data = replace(data, columns=tuple(read.inputs or ()), selection=Columns(target=target))
     doubt_guesses(data, kind, classes)
     if not scale:
         doubt_scale(name, data.examples.inputs, read.inputs, "pass scale=True (--dataset …,scale=true)")
-    has_clients = client is not None or len(tables) > 1
-    if client is None and len(tables) > 1:
+    if client is None and len(tables) == 1:
+        return divided(data, False, clients, partition, seed)
+    if client is None:
         check_client_names(name, tables, "file", "pass client=COLUMN")
-    if has_clients:
-        data = data.named([owner for owner, rows in tables.items() if len(rows)])
-    return divided(data, has_clients, clients, partition, seed)
+    data = data.named([owner for owner, rows in tables.items() if len(rows)])
+    return divided(data, True, clients, partition, seed)
 
 
 def _scales(pairs: Sequence[Pair]) -> Normalize:
@@ -173,7 +167,7 @@ def _pandas(what: str) -> Any:
     try:
         return import_module("pandas")  # an extra
     except ImportError:
-        raise ConfigError(f"{what} needs pandas: in the folder of the clone, pip install -e '.[tables]'") from None
+        raise missing_extra(f"{what} needs pandas", "tables") from None
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -215,6 +209,19 @@ class _Reader:
     def __init__(self, target: str, inputs: Sequence[str] | None, client: str | None) -> None:
         self.target, self.client = target, client
         self.inputs = None if inputs is None else list(inputs)
+
+    def tables(self, sources: Sequence[_Source]) -> dict[str, Any]:
+        """Check the sources, and return the rows of each client, or of each source if no column names clients."""
+        self.check_same([source for source in sources if len(source.rows)])
+        for source in sources:
+            self.check(source, owned=True)
+        tables = {source.name: source.rows for source in sources}
+        return tables if self.client is None else _by_client(tables, self.client)
+
+    def test_pair(self, source: _Source) -> Pair:
+        """Check the test set, and return its inputs and targets."""
+        self.check(source, owned=False)
+        return self.pair(source.rows)
 
     def check_same(self, sources: Sequence[_Source]) -> None:
         """Raise `DataError` if only some tables have an input, or if targets are numbers in some and text in others."""

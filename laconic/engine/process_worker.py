@@ -66,7 +66,8 @@ def serve_forks(descriptor: int, parent: int) -> None:
     """Fork a worker for every connection that arrives at a socket, until the parent ends."""
     control = socket.socket(fileno=descriptor)
     end_with(parent)
-    from laconic.compression import kernels  # noqa: F401 - compiled code that all workers use
+    # Late: Numba is slow to load, and all workers share what is loaded before the fork.
+    from laconic.compression import kernels  # noqa: F401
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that no worker stays a zombie
     gc.freeze()

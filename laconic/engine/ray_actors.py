@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from laconic.core.errors import ConfigError, LaconicError
+from laconic.core.errors import ConfigError, LaconicError, missing_extra
 from laconic.engine.settings import RaySettings
 from laconic.engine.shard import Shard
 from laconic.federation.messages import Instruction, Reply
@@ -37,7 +37,7 @@ _IDLE: list[PooledActor] = []
 def connect(settings: RaySettings, threads: int) -> RaySettings:
     """Connect to Ray or start it, once per process. Returns the settings with the number of workers resolved."""
     if find_spec("ray") is None:
-        raise ConfigError("engine = 'ray': Ray is not installed; in the folder of the clone, pip install -e '.[ray]'")
+        raise missing_extra("engine = 'ray': Ray is not installed", "ray")
     import ray  # late: an extra
 
     # Silences Ray's warning that actors without GPUs keep CUDA_VISIBLE_DEVICES: the run's `device` decides about GPUs.
@@ -99,14 +99,14 @@ def give_back(actor: PooledActor) -> None:
 
 def stop(actor: PooledActor) -> None:
     """Kill an actor. It may be dead already."""
-    import ray
+    import ray  # late: an extra
 
     if ray.is_initialized():
         ray.kill(actor.handle)
 
 
 def _new(threads: int, address: str | None) -> PooledActor:
-    import ray
+    import ray  # late: an extra
 
     options: dict[str, Any] = {"num_cpus": threads, "scheduling_strategy": "SPREAD"}
     if address in {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}:
@@ -117,7 +117,7 @@ def _new(threads: int, address: str | None) -> PooledActor:
 
 def locate(actor: PooledActor) -> None:
     """Wait until an actor has started, and note its address. If it has died, its next call will fail."""
-    import ray
+    import ray  # late: an extra
 
     try:
         actor.address = actor.address or ray.get(actor.handle.address.remote(), timeout=START_SECONDS)
@@ -136,7 +136,7 @@ class _ShardActor:
         self._shard: Shard | None = None
 
     def address(self) -> str:
-        import ray
+        import ray  # late: an extra
 
         return str(ray.util.get_node_ip_address())
 

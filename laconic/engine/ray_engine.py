@@ -170,7 +170,7 @@ class RayEngine(SimulatedEngine):
         """Start all workers in parallel, unless they are running."""
         if self._workers:
             return
-        import ray
+        import ray  # late: an extra
         from ray import cloudpickle
 
         pickle_own_modules(cloudpickle)

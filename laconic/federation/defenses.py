@@ -32,50 +32,7 @@ _BLOCK = 1 << 22
 """The number of entries, over all updates, that are sorted at a time."""
 
 
-def check_defenses(
-    defenses: Defenses,
-    algorithm: Algorithm,
-    layout: Layout,
-    participants: int,
-    weighting: Weighting,
-    send_buffers: bool,
-) -> None:
-    """Raise `ConfigError` for defenses that the rest of the config makes impossible or ineffective."""
-    # `refuse` works with every method: a refused reply is handled as a lost one.
-    reason = _needs_exact_means(algorithm)
-    if defenses.any() and reason is not None:
-        raise ConfigError(
-            f"{_named(defenses)}: not possible with method '{algorithm.method.name}': {reason}; "
-            "leave it out, or use defense.refuse, which works with every method"
-        )
-    if defenses.aggregate != "mean":
-        _check_coordinates(defenses, algorithm, weighting)
-        need = _bytes(participants, layout)
-        if need > defenses.memory:
-            total = f"{counted(participants, 'update')} of {counted(layout.size, 'parameter')} need {need / 1e9:.3g} GB"
-            raise ConfigError(f"{_named(defenses)}: {total}; defense.memory allows {defenses.memory / 1e9:.3g} GB")
-    if send_buffers and defenses.any() and defenses.aggregate == "mean" and (defenses.noise or not _judged(defenses)):
-        reason = "batch-norm statistics are sent with the update and would be undefended"
-        allowed = (
-            "buffers = 'frozen'" if defenses.noise else "buffers = 'frozen', refuse = 'auto' or aggregate = 'median'"
-        )
-        raise ConfigError(f"{_named(defenses)}: {reason}; use {allowed}")
-
-
-def _judged(defenses: Defenses) -> bool:
-    """Whether batch-norm statistics are compared with those of other clients."""
-    return defenses.refuse == "auto"
-
-
-def _needs_exact_means(algorithm: Algorithm) -> str | None:
-    """Why updates must be averaged as they are; None if a defense may change them."""
-    reason = algorithm.method.exact_sums
-    for stream in algorithm.phases.extra_streams:
-        reason = reason or f"its stream '{stream}' is sent with the updates and would be undefended"
-    return reason
-
-
-def resolve_auto(
+def resolve_defenses(
     defenses: Defenses,
     algorithm: Algorithm,
     layout: Layout,
@@ -88,6 +45,8 @@ def resolve_auto(
     Signs are aggregated by a trimmed mean, which is close to a majority vote, if enough clients take part, the model is sent
     without compression, and the rest of the config allows it; all other updates by the mean. Means are clipped by
     `AUTO_CLIP` where that is possible.
+
+    Raises `ConfigError` for defenses that the rest of the config makes impossible or ineffective.
     """
     exact = _needs_exact_means(algorithm) is not None
     if defenses.aggregate == "auto":
@@ -101,7 +60,25 @@ def resolve_auto(
         undefended = send_buffers and not _judged(defenses)
         possible = defenses.aggregate == "mean" and not undefended and not exact
         defenses = defenses.model_copy(update={"clip": AUTO_CLIP if possible else None})
+    _check_method(defenses, algorithm)
+    if defenses.aggregate != "mean":
+        _check_coordinates(defenses, algorithm, layout, participants, weighting)
+    else:
+        _check_buffers(defenses, send_buffers)
     return defenses
+
+
+def _needs_exact_means(algorithm: Algorithm) -> str | None:
+    """Why updates must be averaged as they are; None if a defense may change them."""
+    reason = algorithm.method.exact_sums
+    for stream in algorithm.phases.extra_streams:
+        reason = reason or f"its stream '{stream}' is sent with the updates and would be undefended"
+    return reason
+
+
+def _judged(defenses: Defenses) -> bool:
+    """Whether batch-norm statistics are compared with those of other clients."""
+    return defenses.refuse == "auto"
 
 
 def _bytes(participants: int, layout: Layout) -> int:
@@ -109,13 +86,38 @@ def _bytes(participants: int, layout: Layout) -> int:
     return participants * layout.size * torch.empty(0, dtype=layout.dtype).element_size()
 
 
-def _check_coordinates(defenses: Defenses, algorithm: Algorithm, weighting: Weighting) -> None:
+def _check_method(defenses: Defenses, algorithm: Algorithm) -> None:
+    # `refuse` works with every method: a refused reply is handled as a lost one.
+    reason = _needs_exact_means(algorithm)
+    if defenses.any() and reason is not None:
+        raise ConfigError(
+            f"{_named(defenses)}: not possible with method '{algorithm.method.name}': {reason}; "
+            "leave it out, or use defense.refuse, which works with every method"
+        )
+
+
+def _check_coordinates(
+    defenses: Defenses, algorithm: Algorithm, layout: Layout, participants: int, weighting: Weighting
+) -> None:
     if weighting != "uniform":
         raise ConfigError(f"weighting = '{weighting}': a {defenses.aggregate} has no weights; uniform is allowed")
     compression = algorithm.uplink.compression
     if compression is not None and compression.compressor.sparse:
         reason = f"with '{compression.compressor}' most entries of an update are zero, and so is their median"
         raise ConfigError(f"defense.aggregate = '{defenses.aggregate}': {reason}; use clip, or another compressor")
+    need = _bytes(participants, layout)
+    if need > defenses.memory:
+        total = f"{counted(participants, 'update')} of {counted(layout.size, 'parameter')} need {need / 1e9:.3g} GB"
+        raise ConfigError(f"{_named(defenses)}: {total}; defense.memory allows {defenses.memory / 1e9:.3g} GB")
+
+
+def _check_buffers(defenses: Defenses, send_buffers: bool) -> None:
+    if send_buffers and defenses.any() and (defenses.noise or not _judged(defenses)):
+        reason = "batch-norm statistics are sent with the update and would be undefended"
+        allowed = (
+            "buffers = 'frozen'" if defenses.noise else "buffers = 'frozen', refuse = 'auto' or aggregate = 'median'"
+        )
+        raise ConfigError(f"{_named(defenses)}: {reason}; use {allowed}")
 
 
 def _named(defenses: Defenses) -> str:
@@ -164,12 +166,12 @@ class CoordinateMean:
         self._rows: list[Tensor] = []
 
     def add(self, payload: Payload, weight: float, factor: float = 1.0) -> None:
-        """Add one update. `check_defenses` refuses weights."""
+        """Add one update. `resolve_defenses` refuses weights."""
         row = payload.dense().to(self._result)
         self._rows.append(row if factor == 1 else row * factor)
 
     def total(self) -> Tensor:
-        """Not available: `check_defenses` refuses methods that need sums (`Method.exact_sums`)."""
+        """Not available: `resolve_defenses` refuses methods that need sums (`Method.exact_sums`)."""
         raise NotImplementedError
 
     def mean(self) -> Tensor | None:

@@ -7,8 +7,8 @@ since.
   not oppose y for long. cos(u - u', y) - cos(u, y) is negative on average, whatever the client's data. Here y is without the
   part that the client itself moved: u' is in that part and in u - u', so that the noise of its compression would look like a
   pull.
-- A client that had its way wants less: where u points along y, u - u' points against it. cos(u, y) + cos(u - u', y) is small
-  on average. Of a client that pushes the same way for ever, whatever the model, it is large.
+- After the model has moved in a client's direction, an honest client's next update is smaller in that direction, so
+  cos(u, y) + cos(u - u', y) is small on average. For a client that always sends the same direction, it is large.
 - The weights of a classifier grow in training: a = cos(g, x) is positive, where g is the client's update or, if it keeps
   the mean of its gradients as a shared state (SCAFFOLD), minus that state. If the model is homogeneous in its weights, as
   with ReLU and no biases, <g, x> of one step is proportional to the sum over examples of the label's logit minus the mean

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from laconic.algorithms.algorithm import Algorithm
-from laconic.core.errors import ConfigError
+from laconic.core.errors import ConfigError, missing_extra
 from laconic.core.part import BOUNDED, STATEFUL, stated_sensitivity
 from laconic.federation.settings import AnySampling, Defenses, Weighting
 
@@ -111,7 +111,5 @@ def _accounting() -> Any:
         import dp_accounting  # late: an extra
         import dp_accounting.rdp
     except ImportError as error:
-        raise ConfigError(
-            f"dp_noise needs the extra privacy: in the folder of the clone, pip install -e '.[privacy]' ({error})"
-        ) from None
+        raise missing_extra(f"dp_noise needs the extra privacy ({error})", "privacy") from None
     return dp_accounting

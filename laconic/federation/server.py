@@ -26,7 +26,7 @@ from laconic.federation.aggregation import RunningMean
 from laconic.federation.blocklist import Blocklist
 from laconic.federation.client_links import ClientLinkState, DiskClientLinkState
 from laconic.federation.client_table import ClientTable
-from laconic.federation.defenses import CoordinateMean, NoisyMean, check_defenses, resolve_auto
+from laconic.federation.defenses import CoordinateMean, NoisyMean, resolve_defenses
 from laconic.federation.direction import DirectionFilter
 from laconic.federation.policy import ReplyPolicy
 from laconic.federation.privacy import check_noise
@@ -37,6 +37,16 @@ from laconic.federation.update_norms import UpdateNormFilter
 
 class Server:
     """The state that persists between rounds. `laconic.federation.round.Round` has the state of one round."""
+
+    model: Tensor
+    """Every round makes a new tensor: clients, bodies and states may share the memory of this one."""
+    averages: tuple[Tensor, Tensor]
+    """The moving averages of model and buffers, which are evaluated and saved."""
+    method_state: State
+    optimizer_state: State
+    downlink_state: State
+    norms: UpdateNormFilter
+    directions: DirectionFilter
 
     def __init__(
         self,
@@ -68,9 +78,9 @@ class Server:
         """The last models of the subspaces before, as many as take less space than the whole model."""
         self.count, self.sampling, self.weighting = participants, sampling, weighting
         self.send_buffers = send_buffers and layout.buffer_size > 0
-        rest = (algorithm, layout, participants, weighting, self.send_buffers)
-        self.defenses = resolve_auto(defenses or Defenses(), *rest)
-        check_defenses(self.defenses, *rest)
+        self.defenses = resolve_defenses(
+            defenses or Defenses(), algorithm, layout, participants, weighting, self.send_buffers
+        )
         if self.defenses.noise:
             fixed_number = sampling == "uniform" and participants < len(data)
             check_noise(self.defenses, algorithm, sampling, weighting, fixed_number=fixed_number, quorum=quorum)
@@ -102,9 +112,7 @@ class Server:
         """Start all states from a model."""
         algorithm = self.algorithm
         self.model = model
-        """Every round makes a new tensor: clients, bodies and states may share the memory of this one."""
         self.averages = self.model, self.buffers
-        """The moving averages of model and buffers, which are evaluated and saved."""
         self.method_state = algorithm.method.init(model)
         self.optimizer_state = algorithm.optimizer.init(model)
         self.downlink_state = algorithm.downlink.init(model)

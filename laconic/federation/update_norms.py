@@ -26,7 +26,8 @@ CLIPPED_OUTLIER = 10.0
 OTHER_OUTLIER = 20.0
 """The same for other vectors. Most are differences from a shared state, which are large if a client was away for long."""
 EXPLODING = 100.0
-"""Above this multiple, of the round's median or that of recent norms, an update is no mere outlier."""
+"""An update whose norm exceeds this multiple of the median (of this round or of recent rounds) counts as exploding, not as
+an outlier."""
 ENOUGH = 5
 """The number of norms that make a median. A round with fewer is completed with the latest norms of earlier rounds."""
 FEWEST = 3

@@ -31,7 +31,7 @@ class ServerKeywords(SettingsKeywords, DeploymentKeywords, Changes, total=False)
     partition: str | None
     augment: str | None
     skip_empty: bool
-    dtype: Literal["float32", "float64"]
+    dtype: Literal["float32", "float64", "bfloat16"]
     strategy: Literal["auto", "compiled", "stacked", "vmap", "loop"]
     vmap_width: int
     aggregate: str

@@ -20,7 +20,7 @@ from typing import Any, Self
 import tomli_w
 from flwr.cli.build import build_fab_from_disk
 
-from laconic.core.errors import LaconicError
+from laconic.core.errors import LaconicError, missing_extra
 from laconic.flower.local_keys import LocalKeys, make_local_keys
 
 CONNECTION = "local"
@@ -239,5 +239,5 @@ def _command(name: str) -> str:
     sibling = Path(sys.executable).parent / name
     command = str(sibling) if sibling.exists() else shutil.which(name)
     if command is None:
-        raise LocalFederationError(f"{name} is not installed: in the folder of the clone, pip install -e '.[flower]'")
+        raise missing_extra(f"{name} is not installed", "flower")
     return command

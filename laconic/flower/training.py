@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from logging import getLogger
 from uuid import uuid4
@@ -191,11 +191,7 @@ class FederatedTraining(Training):
                 if name in metrics and count > 0
             ]
             if 2 * len(reported) > len(answers):
-                values = clamped([value for _, value in reported])
-                if name.endswith("accuracy"):
-                    values = [min(max(value, 0.0), 1.0) for value in values]
-                total = math.fsum(count * value for (count, _), value in zip(reported, values, strict=True))
-                means[f"clients_{name}"] = total / sum(count for count, _ in reported)
+                means[f"clients_{name}"] = _mean_metric(name, reported)
         return means | self.ledger.totals()
 
     def _evaluation_packets(self) -> list[bytes]:
@@ -225,6 +221,15 @@ class FederatedTraining(Training):
         self.roster.load_state_dict(state["roster"])
         self.server.attempt = state["attempt"]
         self._set_secret(state["secret"])
+
+
+def _mean_metric(name: str, reported: Sequence[tuple[float, float]]) -> float:
+    """The mean of a metric over (weight, value) pairs."""
+    values = clamped([value for _, value in reported])
+    if name.endswith("accuracy"):
+        values = [min(max(value, 0.0), 1.0) for value in values]
+    total = math.fsum(weight * value for (weight, _), value in zip(reported, values, strict=True))
+    return total / sum(weight for weight, _ in reported)
 
 
 def _check_sizes(algorithm: Algorithm, weighting: str, sizes: Iterable[int]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from laconic.core.counts import counted
-from laconic.core.errors import ConfigError
+from laconic.core.errors import missing_extra
 from laconic.report.reading import Table
 
 Scale = Literal["linear", "log"]
@@ -59,7 +59,7 @@ def figure(out: Path, style: Style, width: float, height: float) -> Iterator[Any
         import matplotlib  # late: an extra
         from matplotlib.figure import Figure
     except ImportError:
-        raise ConfigError("plots need matplotlib: in the folder of the clone, pip install -e '.[plot]'") from None
+        raise missing_extra("plots need matplotlib", "plot") from None
     look: dict[Any, Any] = {
         **{"font.size": style.font, "axes.titlesize": style.font + 1, "axes.labelsize": style.font},
         **{"lines.linewidth": style.line, "lines.markersize": 2.5 * style.line, "axes.linewidth": 0.6},

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 from uuid import uuid4
 
-from laconic.core.errors import ConfigError
+from laconic.core.errors import ConfigError, missing_extra
 from laconic.core.spelling import convert, parse
 from laconic.run.callbacks import BestSoFar, Callback, EarlyStopping, Outcome, Run, SaveBest
 from laconic.run.config import RunConfig
@@ -28,8 +28,7 @@ def _extra(tool: str, module: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        how = f"in the folder of the clone, pip install -e '.[{tool.lower()}]'"
-        raise ConfigError(f"{tool} is not installed: {how}") from None
+        raise missing_extra(f"{tool} is not installed", tool.lower()) from None
 
 
 def _directory(tool: str, given: Path | None, run: Run) -> Path:

@@ -32,7 +32,8 @@ BEST = {
 }
 """Contenders on every task: `fed_laconic` with its default rate, and with a rate chosen as for the others."""
 LONGER = {"fed_laconic, 740 rounds": "--algorithm fed_laconic --rounds 740"}
-"""Whether the first target is reached in more rounds: on the first task in three times those of the reference, 247."""
+"""Longer runs, to see whether the first target is reached at all: 740 rounds on the first task, three times the reference's
+247."""
 OTHERS = {
     "fed_cams, sign": "--algorithm fed_cams --compressor sign --local-lr {rate}",
     "fed_cams, top_k:1/64": "--algorithm fed_cams --compressor top_k:1/64 --local-lr {rate}",

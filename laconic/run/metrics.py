@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from laconic.core.errors import ConfigError, unknown_name
+from laconic.core.errors import ConfigError, missing_extra, unknown_name
 from laconic.core.task import Metric, Task
 from laconic.data.federated import ClientData, Kind
 from laconic.run.evaluate import AnyMetric
@@ -172,24 +172,26 @@ def check_test(what: str, settings: Settings, data: ClientData) -> None:
 
 def metrics_by_name(names: str, kind: Kind, classes: int | None) -> dict[str, AnyMetric]:
     """The metrics of a list of names separated by commas."""
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    wanted = _split(names)
     for name in wanted:
         if name not in NAMES[kind]:
             raise unknown_name("metric", name, NAMES[kind])
     try:
         import torchmetrics  # an extra
     except ImportError:
-        raise ConfigError(
-            "metrics need torchmetrics: in the folder of the clone, pip install -e '.[metrics]'"
-        ) from None
+        raise missing_extra("metrics need torchmetrics", "metrics") from None
     return {name: NAMES[kind][name](torchmetrics, classes) for name in wanted}
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
 
 
 def check_metrics(settings: Settings, task: Task, data: ClientData) -> None:
     """Raise `ConfigError` for a named metric of another kind of task, and for a task's metrics without examples."""
     if task.metrics:
         check_test("metrics", settings, data)
-    for name in map(str.strip, (settings.metrics or "").split(",")):
+    for name in _split(settings.metrics or ""):
         kinds = [other for other in NAMES if name in NAMES[other]]
         if kinds and data.kind not in kinds:
             reason = "floating-point" if data.kind == "regression" else "integers or text"

@@ -45,7 +45,7 @@ from laconic.federation.messages import Instruction, Reply
 from laconic.federation.replies import CodedVector
 from laconic.federation.server import Server
 from laconic.federation.store import ClientStore, MemoryStore
-from tests.federation.rounds import begin
+from tests.federation.rounds import begin, folded_state, started
 
 CLIENTS, SEED = 4, 7
 TASK = laconic.regression(nn.Linear(15, 1).double())
@@ -101,7 +101,7 @@ DOWNLINKS = {
         "top_k:1/4", threshold=0.5, aggregation="accelerated", mirror_start="zero"
     ),
 }
-FATES = [
+FAULTS = [
     "away",
     "answers",
     "answers",
@@ -153,25 +153,17 @@ class World:
         return MemoryStore(unseen)
 
     def make_server(self) -> Server:
-        initial = LAYOUT.flatten(TASK.module)
         self.starts += 1
-        counts = {"participants": CLIENTS}
-        server = Server(self.algorithm, LAYOUT, initial, torch.zeros(0), DATA, RANDOMNESS, **counts)
-        server.incarnation = self.starts
-        return server
+        return started(self.algorithm, TASK, DATA, RANDOMNESS, CLIENTS, self.starts)
 
     def state_of(self, client: int) -> State:
-        """The client's state that goes with the last update that the server has folded in."""
-        record, number = self.store.record(client), int(self.server.clients.sequences[client])
-        if record is None or client in self.emptied or number not in record.state_numbers():
-            return {}
-        return self.store.state(client, number)
+        return {} if client in self.emptied else folded_state(self.server, self.store, client)
 
-    def round(self, fates: list[str], server_dies: bool) -> None:
+    def round(self, faults: list[str], server_dies: bool) -> None:
         before = {name: value.clone() for name, value in self.server.state_dict().items()}
         round, instructions = begin(self.server)
         entries = []
-        for reply in self.deliver(instructions, fates):
+        for reply in self.deliver(instructions, faults):
             entry = self.would_fold(reply)
             if round.receive(reply) and entry is not None:
                 entries.append(entry)
@@ -188,9 +180,9 @@ class World:
             self.emptied.discard(client)
         self.models[self.algorithm.downlink.version(self.server.downlink_state)] = self.server.model.clone()
 
-    def deliver(self, instructions: list[Instruction], fates: list[str]) -> list[Reply]:
+    def deliver(self, instructions: list[Instruction], faults: list[str]) -> list[Reply]:
         arriving, self.late = self.late, []
-        for instruction, injected in zip(instructions, fates, strict=True):
+        for instruction, injected in zip(instructions, faults, strict=True):
             if injected in ("away", "dead before"):
                 continue
             if injected.startswith("emptied"):
@@ -300,14 +292,14 @@ class World:
             assert torch.equal(state["downlink/model"], self.models[version])
 
 
-ROUND = st.tuples(st.lists(st.sampled_from(FATES), min_size=CLIENTS, max_size=CLIENTS), st.booleans())
+ROUND = st.tuples(st.lists(st.sampled_from(FAULTS), min_size=CLIENTS, max_size=CLIENTS), st.booleans())
 HISTORY = st.lists(ROUND, min_size=2, max_size=12)
 
 
 def live_through(uplink: str, downlink: str, history: list[tuple[list[str], bool]], world_type: type = World) -> None:
     world = world_type(Algorithm(GivenUpdates(), UPLINKS[uplink], AMS(), DOWNLINKS[downlink]))
-    for fates, server_dies in history:
-        world.round(fates, server_dies)
+    for faults, server_dies in history:
+        world.round(faults, server_dies)
         world.check()
 
 
@@ -343,8 +335,8 @@ def test_with_no_faults_every_update_counts(uplink: str, downlink: str) -> None:
 
 def test_a_client_that_lost_everything_is_brought_back() -> None:
     world = World(Algorithm(GivenUpdates(), UPLINKS["lazy"], AMS(), DOWNLINKS["mirrored"]))
-    for fates in (["answers"] * 4, ["emptied"] + ["answers"] * 3, ["answers"] * 4, ["answers"] * 4):
-        world.round(fates, False)
+    for faults in (["answers"] * 4, ["emptied"] + ["answers"] * 3, ["answers"] * 4, ["answers"] * 4):
+        world.round(faults, False)
         world.check()
     assert not world.emptied
     assert world.server.clients.sequences[0] >= 3
@@ -353,8 +345,8 @@ def test_a_client_that_lost_everything_is_brought_back() -> None:
 
 def test_copies_of_instructions_are_tried() -> None:
     world = World(Algorithm(GivenUpdates(), UPLINKS["lazy"], AMS(), DOWNLINKS["mirrored"]))
-    for fates, server_dies in [(["answers"] * 4, False), (["asked again"] * 4, True), (["asked before"] * 4, False)]:
-        world.round(fates, server_dies)
+    for faults, server_dies in [(["answers"] * 4, False), (["asked again"] * 4, True), (["asked before"] * 4, False)]:
+        world.round(faults, server_dies)
         world.check()
     assert [len(world.asked[client]) for client in range(CLIENTS)] == [3] * CLIENTS
     assert world.server.clients.sequences.tolist() == [3] * CLIENTS

@@ -31,7 +31,7 @@ from laconic.federation.messages import Instruction, Reply
 from laconic.federation.round import Round
 from laconic.federation.server import Server
 from laconic.federation.store import MemoryStore
-from tests.federation.rounds import NoEngine
+from tests.federation.rounds import NoEngine, folded_state, started
 
 CLIENTS = 4
 TASK = laconic.regression(nn.Linear(15, 1).double())
@@ -96,7 +96,7 @@ PLAIN = ("ef21", "diana", "marina", "ef21_sgdm", "scallion", "scafcom")
 """They refuse uplinks with a memory or a reference, and so have the compressor alone."""
 MEANS = ("control", "anchor", "gradient", "dual")
 KEPT = (*MEANS, "tracker")
-FATES = ["answers"] * 3 + ["away", "dropped", "late", "doubled", "dead amid", "dead after", "emptied"]
+FAULTS = ["answers"] * 3 + ["away", "dropped", "late", "doubled", "dead amid", "dead after", "emptied"]
 
 
 @dataclass
@@ -119,25 +119,17 @@ class World:
 
     def make_server(self) -> Server:
         self.starts += 1
-        counts = {"participants": 3}
-        initial = LAYOUT.flatten(TASK.module)
-        server = Server(self.algorithm, LAYOUT, initial, torch.zeros(0), DATA, RANDOMNESS, **counts)
-        server.incarnation = self.starts
-        return server
+        return started(self.algorithm, TASK, DATA, RANDOMNESS, 3, self.starts)
 
     def state_of(self, client: int) -> State:
-        """The client's state that goes with the last answer that the server has folded in."""
-        record, number = self.store.record(client), int(self.server.clients.sequences[client])
-        if record is None or client in self.emptied or number not in record.state_numbers():
-            return {}
-        return self.store.state(client, number)
+        return {} if client in self.emptied else folded_state(self.server, self.store, client)
 
-    def round(self, fates: list[str], death: int | None) -> None:
+    def round(self, faults: list[str], death: int | None) -> None:
         before = {name: value.clone() for name, value in self.server.state_dict().items()}
         at_first = {client: self.belongings(client) for client in range(CLIENTS)}
         books, emptied = dict(self.thrown), set(self.emptied)
         self.newly_emptied: set[int] = set()
-        waiting = iter(fates)
+        waiting = iter(faults)
         round = Round(self.server, NoEngine())
         for number, exchange in enumerate(round.exchanges()):
             for reply in self.deliver(round.instructions(exchange), waiting):
@@ -156,10 +148,10 @@ class World:
             round.finish(exchange)
         round.close()
 
-    def deliver(self, instructions: list[Instruction], fates: object) -> list[Reply]:
+    def deliver(self, instructions: list[Instruction], faults: object) -> list[Reply]:
         arriving, self.late = self.late, []
         for instruction in instructions:
-            injected = next(fates, "answers")
+            injected = next(faults, "answers")
             if injected == "away":
                 continue
             if injected == "emptied":
@@ -218,7 +210,7 @@ class World:
         torch.testing.assert_close(trackers + owed + self.thrown.get("tracker", zero), zero, rtol=0, atol=1e-8)
 
 
-ROUND = st.tuples(st.lists(st.sampled_from(FATES), max_size=8), st.sampled_from([None, None, 0, 1]))
+ROUND = st.tuples(st.lists(st.sampled_from(FAULTS), max_size=8), st.sampled_from([None, None, 0, 1]))
 HISTORY = st.lists(ROUND, min_size=2, max_size=10)
 NO_LIMIT = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 COMBINATIONS = (st.sampled_from(list(METHODS)), st.sampled_from(list(UPLINKS)), st.sampled_from(list(DOWNLINKS)))
@@ -238,8 +230,8 @@ def live_through(method: str, uplink: str, downlink: str, history: list[tuple[li
     if METHODS[method].name in PLAIN and (link.has_memory or link.has_reference):
         link = laconic.Compressed(str(link.compression))
     world = World(Algorithm(METHODS[method], link, optimizer, DOWNLINKS[downlink]))
-    for fates, death in history:
-        world.round(fates, death)
+    for faults, death in history:
+        world.round(faults, death)
         world.check()
     return world
 

@@ -57,7 +57,7 @@ def test_fed_comgate_remembers_what_a_biased_compressor_leaves_out(compressor: s
 
 
 @pytest.mark.parametrize("compressor", ["uniform:4", "uniform:8,rounding=authors", "qsgd:4", "dense"])
-def test_fed_comgate_quantises_without_memory(compressor: str) -> None:
+def test_fed_comgate_quantizes_without_memory(compressor: str) -> None:
     algorithm = laconic.fed_comgate(compressor=compressor)
     assert isinstance(algorithm.uplink, laconic.Compressed)
     assert algorithm.resolve().method.tracker_rate == 1

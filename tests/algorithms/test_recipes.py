@@ -57,7 +57,7 @@ def test_recipe_equals_its_oracle_for_20_rounds(name: str, setting: Setting) -> 
     ],
     ids=["momentum", "adam", "ams-eps", "eps-inside", "adam-bias", "yogi-bias", "amsgrad-bias", "ams-bias"],
 )
-def test_every_parameter_of_the_optimisers_means_what_the_oracle_means(
+def test_every_parameter_of_the_optimizers_means_what_the_oracle_means(
     algorithm: laconic.Algorithm, oracle: optimizers.Optimizer
 ) -> None:
     assert difference(Setting(), algorithm, oracle) < 1e-8

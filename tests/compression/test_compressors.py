@@ -173,7 +173,7 @@ def test_random_ones_equal_the_oracle_with_the_same_draws(
     np.testing.assert_allclose(compressed(f"{spelling}@{by}", vector, layout).numpy(), expected, rtol=1e-12, atol=1e-15)
 
 
-def test_chain_quantises_the_kept_values_in_order_of_position() -> None:
+def test_chain_quantizes_the_kept_values_in_order_of_position() -> None:
     layout = layout_of(400)
     vector = normal(layout)
     expected = oracle.top_k_qsgd(vector.numpy(), 0.05, 4, draws().random(400))

@@ -116,7 +116,7 @@ def test_plain_random_k_never_expands(x: np.ndarray, ratio: float) -> None:
 
 @SHORT
 @given(VECTORS, st.integers(2, 12), st.booleans())
-def test_quantisers_err_by_less_than_a_step(x: np.ndarray, bits: int, nearest: bool) -> None:
+def test_quantizers_err_by_less_than_a_step(x: np.ndarray, bits: int, nearest: bool) -> None:
     layout = layout_of(len(x))
     vector = torch.from_numpy(x)
     grid = compressed(Uniform(bits=bits, rounding="nearest" if nearest else "stochastic"), vector, layout).numpy()
@@ -201,7 +201,7 @@ def many(spelling: str, vector: torch.Tensor, layout: Layout, number: int, seed:
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_quantisers_are_unbiased(spelling: str, step: Callable[[np.ndarray], float], dtype: torch.dtype) -> None:
+def test_quantizers_are_unbiased(spelling: str, step: Callable[[np.ndarray], float], dtype: torch.dtype) -> None:
     """Each draw is one of the two points next to x, so its variance is known: 1e-6 that a right one fails."""
     layout = layout_of(24, dtype=dtype)
     vector = normal(layout)

@@ -132,7 +132,7 @@ def test_omega_bounds_the_variance_of_every_vector(x: np.ndarray, spelling: str)
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("spelling", QUANTIZERS)
-def test_quantisers_have_the_variance_of_their_formula(spelling: str, dtype: torch.dtype) -> None:
+def test_quantizers_have_the_variance_of_their_formula(spelling: str, dtype: torch.dtype) -> None:
     """The mean of ||Q(x) - x||^2 over 1500 draws, from both sides: a chance of `CHANCE` that a right one fails."""
     compressor, x = parse_compressor(spelling), normal(layout_of(60, dtype=torch.float32)).double().numpy()
     errors = errors_of(compressor, x)

@@ -14,7 +14,7 @@ from torch import nn
 import laconic
 from laconic.compression import COMPRESSORS, GroupedCompressor, decode, decode_body, encode
 from laconic.core.user_code import import_file
-from laconic.federation.defenses import check_defenses
+from laconic.federation.defenses import resolve_defenses
 from laconic.federation.settings import Defenses
 from tests.compression.test_compressors import draws, layout_of, normal
 
@@ -85,7 +85,7 @@ def test_a_sparsifier_of_ones_own_is_treated_as_ours() -> None:
     algorithm = laconic.fed_cams(compressor="own")
     with pytest.raises(laconic.ConfigError, match="with 'own' most entries of an update are zero"):
         settings = {"participants": 3, "weighting": "uniform", "send_buffers": False}
-        check_defenses(Defenses(aggregate="median"), algorithm, layout_of(4), **settings)
+        resolve_defenses(Defenses(aggregate="median"), algorithm, layout_of(4), **settings)
     assert laconic.fed_gate(compressor="own").resolve().method.tracker_rate == 0.1
     returning(lambda x: laconic.Kept(np.array([0]), x[:1]), sparse=True, kept_fraction=0.25)
     assert laconic.fed_gate(compressor="own").resolve().method.beta(layout_of(4)) == 0.25
@@ -231,6 +231,7 @@ def test_alone_a_tensor_of_any_shape_comes_back_flat_and_bytes_are_checked() -> 
     matrix = torch.randn(8, 16, dtype=torch.float64)
     data = encode(matrix)
     assert torch.equal(decode(data, 128), matrix.flatten())
+    assert encode(matrix.numpy()) == data
     assert encode(matrix, "qsgd:4", seed=1) == encode(matrix, "qsgd:4", seed=1) != encode(matrix, "qsgd:4", seed=2)
     assert decode(encode(matrix, laconic.Sign()), 128).dtype == torch.float64
     for wrong in (b"", data[:-1], data + b"\0", b"Lb" + data[2:], bytes([*data[:40], data[40] ^ 1, *data[41:]])):

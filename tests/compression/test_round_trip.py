@@ -195,7 +195,7 @@ def test_nearest_levels_are_equal(bits: int, by: str) -> None:
         ("top_k:0.01", "cast:bfloat16"),
     ],
 )
-def test_chains_quantise_the_kept_values_in_order(first: str, second: str, by: str, dtype: torch.dtype) -> None:
+def test_chains_quantize_the_kept_values_in_order(first: str, second: str, by: str, dtype: torch.dtype) -> None:
     """The second acts on each group's kept values, in order of position, with the draws that follow the first's."""
     x, payload, found = sent(f"{first}+{second}@{by}", dtype)
     generator, moved = draws(), 0

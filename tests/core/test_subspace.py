@@ -128,17 +128,17 @@ def test_a_client_learns_the_new_base_from_the_last_z_or_from_the_whole_model() 
     z = torch.randn(first.size, dtype=torch.float64)
     second, third = first.for_round(2), first.for_round(5)
     assert first.for_round(1) is first and len({each.fingerprint for each in (first, second, third)}) == 3
-    told = second.located({}, z)
-    assert told is not None and torch.equal(told.weights, first.expand(z)) and told.period == 1
-    # z starts such that the model stays, and a client that knows the base is not told again.
-    torch.testing.assert_close(told.expand(told.start(z)), first.expand(z))
-    assert second.located(told.location(), None) is told
+    located = second.located({}, z)
+    assert located is not None and torch.equal(located.weights, first.expand(z)) and located.period == 1
+    # z starts such that the model stays, and a client that knows the base is not sent it again.
+    torch.testing.assert_close(located.expand(located.start(z)), first.expand(z))
+    assert second.located(located.location(), None) is located
     assert second.located({}, None) is None and third.located({}, z) is None
     missed = third.located({}, torch.cat([z, 2 * z]))
-    assert missed is not None and torch.equal(missed.weights, told.expand(2 * z))
-    after = third.located(told.location(), z)
-    assert after is not None and torch.equal(after.weights, told.expand(z))
-    whole = third.located({}, told.expand(z))
+    assert missed is not None and torch.equal(missed.weights, located.expand(2 * z))
+    after = third.located(located.location(), z)
+    assert after is not None and torch.equal(after.weights, located.expand(z))
+    whole = third.located({}, located.expand(z))
     assert whole is not None and torch.equal(whole.base, after.base)
     assert first.located({}, None) is first and not first.location()
 
@@ -179,7 +179,7 @@ def test_every_recipe_trains_in_redrawn_subspaces(name: str) -> None:
 
 
 def test_what_a_new_subspace_costs() -> None:
-    """A client is told the last z of each period that it missed once, or the whole model where that is shorter."""
+    """A client is sent the last z of each period that it missed once, or the whole model where that is shorter."""
     net = Subspace.within(module(), 0.5, 0)
     everyone = len(SIZES)
     result = redrawn("fed_avg", rounds=8, participants=everyone)

@@ -30,7 +30,7 @@ def federated(**changes) -> FederatedData:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_images_are_normalised_per_channel(dtype):
+def test_images_are_normalized_per_channel(dtype):
     examples = pictures()
     inputs, targets = examples.batch(torch.tensor([5, 0, 5]), dtype)
     mean, deviation = (torch.tensor(values, dtype=torch.float64).view(3, 1, 1) for values in NORMALIZE)

@@ -208,7 +208,7 @@ def test_heart_disease(real_data):
     assert (first_hungarian[0, :15] != 0).all()
 
 
-def test_heart_disease_is_standardised_by_training_rows_only(real_data, monkeypatch):
+def test_heart_disease_is_standardized_by_training_rows_only(real_data, monkeypatch):
     """Recompute one column, the age, by hand from the files."""
     data = whole("heart-disease", real_data("heart-disease"))
     ages, held_out = [], []

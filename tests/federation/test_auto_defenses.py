@@ -9,7 +9,7 @@ import torch
 
 import laconic
 from laconic.algorithms.recipes import make
-from laconic.federation.defenses import resolve_auto
+from laconic.federation.defenses import resolve_defenses
 from laconic.federation.settings import Defenses
 from laconic.federation.store import Question
 from laconic.run.simulation import Simulation, initial_module, make_task
@@ -43,7 +43,7 @@ def test_auto(algorithm: str, given: dict[str, Any], expected: tuple[str, str | 
     defenses = Defenses(**AUTO | {"memory": rest.pop("memory", 10**9), "refuse": rest.pop("refuse", "auto")})
     name, _, compressor = algorithm.partition(":compressor=")
     built = make(name, **({"compressor": compressor} if compressor else {}))
-    found = resolve_auto(defenses, built, layout_of(4), **rest)
+    found = resolve_defenses(defenses, built, layout_of(4), **rest)
     assert (found.aggregate, found.clip, found.refuse) == (*expected, defenses.refuse)
 
 

@@ -33,7 +33,7 @@ def test_the_envelope_is_below_five_percent(measured: ModuleType, compressor: st
     assert around < 1000
 
 
-def test_what_is_serialised_can_be_read_again(measured: ModuleType) -> None:
+def test_what_is_serialized_can_be_read_again(measured: ModuleType) -> None:
     from flwr.app import Message
     from flwr.common.serde import message_from_proto, message_to_proto
     from flwr.proto.message_pb2 import Message as Proto

@@ -111,41 +111,41 @@ class Federation:
 
     def check(self) -> Mapping[int, set[int]]:
         """Nothing was lost, and nothing counted twice."""
-        heard = folded(self.folder)
-        assert sorted(heard) == list(range(self.rounds))
-        assert [len(heard[round]) for round in range(self.rounds)] == [
+        received = folded(self.folder)
+        assert sorted(received) == list(range(self.rounds))
+        assert [len(received[round]) for round in range(self.rounds)] == [
             record["participants"] for record in read_metrics(self.run.metrics)
         ]
-        expected = simulated(self.label, self.nodes, self.rounds, heard)
+        expected = simulated(self.label, self.nodes, self.rounds, received)
         _, numbers = load_tensors(self.run.model)
         assert numbers["sha256"] == expected.model_sha256()
         checkpoint, _ = load_tensors(self.run.checkpoint)
-        for client in set().union(*heard.values()):
+        for client in set().union(*received.values()):
             there = expected.store.settle(client, Question(0, 10**6, 0, int(expected.server.clients.sequences[client])))
             here = self.memory(client, int(checkpoint["server/clients/sequences"][client]))
             assert torch.equal(here, there.state["uplink/memory"]), client
-        return heard
+        return received
 
 
 class OnlyThese(SimulatedEngine):
     """An engine of whose replies only some arrive."""
 
-    def __init__(self, simulation: Simulation, heard: Mapping[int, set[int]]) -> None:
-        self.engine, self.server, self.heard = simulation.engine, simulation.server, heard
+    def __init__(self, simulation: Simulation, received: Mapping[int, set[int]]) -> None:
+        self.engine, self.server, self.received = simulation.engine, simulation.server, received
 
     def run(self, instructions: Iterable[Instruction]) -> Iterator[Reply]:
-        arrives = self.heard[self.server.round]
+        arrives = self.received[self.server.round]
         return (reply for reply in self.engine.run(instructions) if reply.client in arrives)
 
 
-def simulated(label: str, clients: int, rounds: int, heard: Mapping[int, set[int]]) -> Simulation:
+def simulated(label: str, clients: int, rounds: int, received: Mapping[int, set[int]]) -> Simulation:
     name, _, compressor = label.partition(":compressor=")
     algorithm = laconic.algorithms.recipes.make(name, **({"compressor": compressor} if compressor else {}))
     data = laconic.data.load("digits", clients=clients, partition="iid")
     module = initial_module(lambda: laconic.models.build("mlp:32", data.input_shape, 10), 0)
     settings = laconic.Settings(rounds=rounds, eval_every=50, numerics={"strategy": "loop"})
     simulation = Simulation(algorithm, make_task(module, data), data, settings)
-    simulation.engine = OnlyThese(simulation, heard)
+    simulation.engine = OnlyThese(simulation, received)
     list(simulation.rounds())
     simulation.close()
     return simulation
@@ -186,9 +186,9 @@ def test_a_node_killed_in_every_phase(tmp_path: Path, label: str) -> None:
         federation.revive(1)
         federation.start(9)
         federation.finish()
-    heard = federation.check()
-    assert [round for round in heard if heard[round] == {0, 2}] == [1, 3, 5]
-    assert heard[8] == {0, 1, 2}
+    received = federation.check()
+    assert [round for round in received if received[round] == {0, 2}] == [1, 3, 5]
+    assert received[8] == {0, 1, 2}
 
 
 @pytest.mark.long
@@ -208,8 +208,8 @@ def test_a_server_killed_before_and_after_its_checkpoint(tmp_path: Path, label: 
         federation.trial.start_superlink()
         federation.start(8)
         federation.finish()
-    heard = federation.check()
-    assert all(heard[round] == {0, 1, 2} for round in heard)
+    received = federation.check()
+    assert all(received[round] == {0, 1, 2} for round in received)
     assert {line.split()[0] for line in (federation.folder / "folded").read_text().splitlines()} >= {"0", "1", "2"}
 
 
@@ -234,8 +234,8 @@ def test_a_run_that_is_stopped_continues(tmp_path: Path, label: str) -> None:
             federation.trial.start_superlink()
             run = federation.start(10)
         federation.finish()
-    heard = federation.check()
-    assert all(heard[round] == {0, 1, 2} for round in heard)
+    received = federation.check()
+    assert all(received[round] == {0, 1, 2} for round in received)
 
 
 @pytest.mark.long
@@ -259,9 +259,9 @@ def test_a_node_whose_network_is_cut_for_two_rounds(tmp_path: Path) -> None:
                 federation.revive(1)
             federation.start(14)
             federation.finish()
-    heard = federation.check()
-    assert heard[cut + 1] == heard[cut + 2] == {0, 2}
-    assert heard[12] == heard[13] == {0, 1, 2}
+    received = federation.check()
+    assert received[cut + 1] == received[cut + 2] == {0, 2}
+    assert received[12] == received[13] == {0, 1, 2}
 
 
 @pytest.mark.long
@@ -272,10 +272,10 @@ def test_an_old_reply_is_refused(tmp_path: Path) -> None:
         federation.wait_for_round(2)
         federation.tell("nodes/node-1.replay")
         federation.finish()
-    heard = federation.check()
+    received = federation.check()
     records = read_metrics(federation.run.metrics)
     assert [record["refused"] for record in records if "refused" in record] == [{"stale": 1}]
-    (round,) = [round for round in heard if heard[round] == {0, 2}]
+    (round,) = [round for round in received if received[round] == {0, 2}]
     assert records[round]["refused"] == {"stale": 1}
 
 
@@ -287,6 +287,6 @@ def test_a_node_without_a_registered_key_never_joins(tmp_path: Path) -> None:
         federation.finish()
         assert federation.trial.processes["node-2"].poll() not in (0, None)
     assert REFUSED in federation.trial.log_of("node-2")
-    heard = federation.check()
-    assert all(heard[round] == {0, 1} for round in heard)
+    received = federation.check()
+    assert all(received[round] == {0, 1} for round in received)
     assert not (federation.folder / "nodes" / "node-2.sqlite").exists()

@@ -76,7 +76,7 @@ def test_half_precision_is_that_of_ieee() -> None:
     )
 
 
-def test_chain_quantises_the_kept_values() -> None:
+def test_chain_quantizes_the_kept_values() -> None:
     x = np.array([0.0, 4.0, -3.0, 1.0])
     # s = 2^(3-1) - 1 = 3 levels of 4: 4 is level 3; 3 is 2.25, so a draw of 0.8 rounds it up and 0.7 down.
     up = compressors.top_k_qsgd(x, 0.5, 3, np.array([0.0, 0.8, 0.0, 0.0]))

@@ -129,7 +129,7 @@ def test_interfaces_of_own_parts_are_exported() -> None:
     assert {"Encoded", "Received", "Run", "RoundContext"} <= set(laconic.__all__)
 
 
-def test_optimisers_are_exported() -> None:
+def test_optimizers_are_exported() -> None:
     wanted = {"SGD", "Adagrad", "Adam", "Yogi", "AMSGrad", "AMS"}
     assert wanted <= set(laconic.__all__)
     assert laconic.fed_avg(optimizer=laconic.Yogi(server_lr=0.5)).optimizer.server_lr == 0.5

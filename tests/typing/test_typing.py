@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 from mypy import api
 
@@ -59,3 +60,24 @@ def test_the_keywords_of_server_app_are_taken_by_it() -> None:
     assert DeploymentKeywords.__annotations__.keys() == Deployment.model_fields.keys()
     taken = RunConfig.model_fields.keys() | Deployment.model_fields.keys() | SHORT_NAMES.keys()
     assert ServerKeywords.__annotations__.keys() - Changes.__annotations__.keys() <= taken
+
+
+def test_the_keywords_allow_every_value_that_the_settings_list() -> None:
+    annotations = {key: field.annotation for key, field in (Settings.model_fields | Deployment.model_fields).items()}
+    for short, key in SHORT_NAMES.items():
+        table, name = key.split(".")
+        if table not in SLOTS:
+            annotations[short] = Settings.model_fields[table].annotation.model_fields[name].annotation
+    keywords = get_type_hints(ServerKeywords)
+    listed = {key: strings(annotation) for key, annotation in annotations.items() if key in keywords}
+    assert listed["dtype"] == {"float32", "float64", "bfloat16"}
+    for key, values in listed.items():
+        allowed = strings(keywords[key])
+        assert str in allowed or values <= allowed, key
+
+
+def strings(annotation: Any) -> set[Any]:
+    """The values that the `Literal`s of a type list, and `str` if the type has any string."""
+    if isinstance(annotation, str) or annotation is str:
+        return {annotation}
+    return set().union(*map(strings, get_args(annotation)))

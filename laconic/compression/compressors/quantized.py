@@ -217,7 +217,7 @@ def round_to_kept(
     values: Floats, step: float, highest: int, generator: np.random.Generator, expected: int
 ) -> tuple[Positions, NDArray[np.int16]]:
     """The positions and the levels of `round_magnitudes` that are not 0, of which about `expected` are expected."""
-    from laconic.compression import kernels
+    from laconic.compression import kernels  # late: Numba is slow to load
 
     kind, found = values.dtype.type, 0
     positions, levels = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int16)
