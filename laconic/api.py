@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Unpack, cast
 
+from torch import nn
 from torch.utils.data import Dataset
 
 from laconic import data as data_sets
@@ -194,6 +195,10 @@ def _contenders(algorithms: Mapping[str, Recipe] | Sequence[Recipe], seeds: int)
 
 
 def _made(recipe: Algorithm | Callable[[], Algorithm]) -> Algorithm:
+    given: object = recipe
+    if isinstance(given, nn.Module | Task) or (isinstance(given, type) and issubclass(given, nn.Module)):
+        name = getattr(given, "__name__", type(given).__name__)
+        raise ConfigError(f"algorithm: {name} is a model; write simulate('fed_avg', model, data), in this order")
     algorithm: object = recipe() if callable(recipe) else recipe
     if not isinstance(algorithm, Algorithm):
         found = type(algorithm).__name__
@@ -284,6 +289,14 @@ _ELSEWHERE = {
     "laconic.data.load('digits', clients=10)",
     "partition": "not a setting of simulate; the partition is fixed when the data is loaded: "
     "laconic.data.load('digits', partition='iid')",
+    "test": "the data has the test examples, as in laconic.data.from_arrays(clients, test=(inputs, targets))",
+    "skip_empty": "leave out empty clients where you make the data: laconic.data.from_arrays(clients, skip_empty=True)",
+    **{
+        name: f"it belongs to the data, as in laconic.data.from_arrays(clients, {name}=…)"
+        for name in ("kind", "classes", "labels", "normalize")
+    },
+    "callback": "pass a list, as in callbacks=[laconic.EarlyStopping()]",
+    "betas": "the local optimizer has them, as in local_optimizer='adam:beta1=0.9,beta2=0.99'",
     **{name: f"it is a part of numerics, as in numerics={{'{name}': …}}" for name in Numerics.model_fields},
 }
 """What is no setting of `simulate`, and where it belongs."""

@@ -87,6 +87,15 @@ def parse_schedule(text: Any) -> RateSchedule:
     return text if isinstance(text, RateSchedule) else choose(str(text), SCHEDULES)
 
 
+def parse_step_schedule(text: Any) -> RateSchedule:
+    """Parse a schedule within a round, which counts steps."""
+    try:
+        return parse_schedule(text)
+    except ValueError as error:
+        raise ValueError(str(error).replace("ROUNDS", "STEPS").replace("rounds", "steps")) from None
+
+
+StepSchedule = Annotated[RateSchedule, PlainValidator(parse_step_schedule), PlainSerializer(str)]
 Schedule = Annotated[RateSchedule, PlainValidator(parse_schedule), PlainSerializer(str)]
 
 

@@ -22,7 +22,7 @@ _ARRAYS = (np.ndarray, Tensor)
 
 
 def from_arrays(
-    clients: Sequence[Pair],
+    clients: Sequence[Pair] | Mapping[str, Pair],
     test: Pair | None = None,
     kind: Kind | None = None,
     classes: int | None = None,
@@ -37,7 +37,7 @@ def from_arrays(
     the model's `forward`.
 
     Args:
-        clients: The (inputs, targets) of each client.
+        clients: The (inputs, targets) of each client, in a list or in a dict by the client's name.
         test: The (inputs, targets) that the server evaluates the model on.
         kind: Defaults to classification for integer or text targets, regression for floating-point targets.
         classes: The number of classes. Defaults to the largest class in the data plus one.
@@ -52,7 +52,11 @@ def from_arrays(
     >>> data.kind, data.classes, data.sizes().tolist(), data.input_shape
     ('classification', 3, [3, 1], (2,))
     """
-    data = pooled(clients, test, kind, classes, name, normalize, labels, skip_empty)
+    pairs = [*clients.values()] if isinstance(clients, Mapping) else clients
+    data = pooled(pairs, test, kind, classes, name, normalize, labels, skip_empty)
+    if isinstance(clients, Mapping):
+        # Empty clients were left out.
+        data = data.named([str(owner) for owner, pair in clients.items() if len(pair[-1])])
     doubt_guesses(data, kind, classes)
     if normalize is None:
         remedy = "scale them, or pass normalize=(means, deviations) of the columns"
@@ -199,7 +203,8 @@ def without_empty(
     empty = {client for client, examples in enumerate(clients) if _is_empty(examples, size)}
     if empty and not skip_empty:
         raise DataError(
-            f"{name}: client {min(empty)} has no examples; leave such clients out with --skip-empty (skip_empty=True)"
+            f"{name}: client {min(empty)} has no examples; leave such clients out with --skip-empty (in Python "
+            "laconic.data.from_arrays(…, skip_empty=True))"
         )
     if len(empty) == len(clients):
         raise DataError(f"{name}: there are no clients with examples")
@@ -345,7 +350,9 @@ def tensor_of(value: Array) -> Tensor:
         raise TypeError("a sparse matrix; pass inputs.toarray()")
     if has_text(value):
         raise TypeError("text; convert it to numbers or tokens first")
-    return torch.as_tensor(value.copy() if isinstance(value, np.ndarray) and not value.flags.writeable else value)
+    # torch has no negative strides, as those of inputs[::-1].
+    copied = isinstance(value, np.ndarray) and (not value.flags.writeable or min(value.strides, default=0) < 0)
+    return torch.as_tensor(value.copy() if copied else value)
 
 
 def without_pandas(value: Any, column: bool = False) -> Any:
@@ -359,11 +366,11 @@ def without_pandas(value: Any, column: bool = False) -> Any:
         value = value.iloc[:, 0]
     if value.ndim == 1:
         return value.to_numpy()
-    for name in value.columns:
-        if value[name].dtype.kind not in "iufb":
+    for number, (name, dtype) in enumerate(value.dtypes.items()):
+        if dtype.kind not in "iufb":
             raise DataError(
-                f"inputs: column '{name}' has no numbers, such as '{next(iter(value[name]), None)}'; convert it, or "
-                "select the columns of numbers"
+                f"inputs: column '{name}' has no numbers, such as '{next(iter(value.iloc[:, number]), None)}'; convert it, "
+                "or select the columns of numbers"
             )
     return value.to_numpy(np.float32)
 

@@ -112,4 +112,9 @@ def _check_range(where: str, what: str, values: Tensor, classes: int, numbers: S
         return
     first = torch.nonzero((wide < 0) | (wide >= classes))[0].tolist()
     value = wide[tuple(first)].item()
+    if value < 0:
+        raise DataError(
+            f"{where}: {what} {value} at index {numbers[first[0]]} is negative; {what}s are numbered from 0: renumber "
+            "them, as in np.unique(labels, return_inverse=True)[1]"
+        )
     raise DataError(f"{where}: {what} {value} at index {numbers[first[0]]} is out of range; allowed: 0..{classes - 1}")

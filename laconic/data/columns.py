@@ -156,7 +156,7 @@ class Columns(Selection):
         table = dataset.with_format("torch", columns=[*names, target])[:]
         for name in names:
             if not isinstance(table[name], Tensor):
-                raise DataError(f"column '{name}' {_fault(table[name])}")
+                raise DataError(f"column '{name}' {_fault(name, table[name])}")
             if type(dataset.features[name]).__name__ == "Image":
                 table[name] = torch.from_numpy(eight_bits(table[name].numpy()))
         targets = table[target]
@@ -249,9 +249,11 @@ def _rows(pair: Pair, indices: Tensor) -> Pair:
     return chosen, [targets[index] for index in indices.tolist()]
 
 
-def _fault(values: Sequence[Any]) -> str:
+def _fault(name: str, values: Sequence[Any]) -> str:
     if any(isinstance(value, str) for value in values):
         return "is text; convert it to numbers or tokens first, or name the inputs: inputs=[COLUMN, …]"
     if any(value is None for value in values):
         return f"has no value in row {next(row for row, value in enumerate(values) if value is None)}"
+    if name in TOKENS:
+        return "has sequences of different lengths; pad them: tokenizer(…, padding='max_length', max_length=128)"
     return "has values of different shapes; resize or pad them first"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 from laconic.core.errors import KindWarning, warn
 
 MANY_CLASSES = 50
+FEW_CLASSES = 10
+"""Whole numbers of this many different values may be classes, even if they are floating-point."""
 RARE = 5
 """A class with fewer examples is rare."""
 LARGE = 100
@@ -24,7 +27,7 @@ def doubt_kind(name: str, targets: Tensor, classes: int | None) -> bool:
 
     `classes` is None for regression.
     """
-    doubt = _zeros_and_ones(targets) if classes is None else _rare_classes(targets, classes)
+    doubt = _zeros_and_ones(targets) or _whole_numbers(targets) if classes is None else _rare_classes(targets, classes)
     if doubt:
         warn(f"{name}: {doubt}", KindWarning)
     return bool(doubt)
@@ -47,12 +50,30 @@ def _zeros_and_ones(targets: Tensor) -> str:
     return ""
 
 
+def _whole_numbers(targets: Tensor) -> str:
+    if targets.shape[1:].numel() != 1 or not bool((targets == targets.round()).all()):
+        return ""
+    values = torch.unique(targets)
+    if not 1 < len(values) <= min(FEW_CLASSES, len(targets) // RARE):
+        return ""
+    return (
+        f"all targets are one of {len(values)} whole numbers, {values[0]:g}..{values[-1]:g}; they are floating-point, so "
+        "this is regression; for classes pass kind='classification' (--dataset …,kind=classification), otherwise "
+        "kind='regression'"
+    )
+
+
 def _rare_classes(targets: Tensor, classes: int) -> str:
     if classes <= MANY_CLASSES:
         return ""
     _, counts = np.unique(targets.cpu().numpy(), return_counts=True)
     if classes - np.count_nonzero(counts >= RARE) <= classes / 2:
         return ""
+    if np.count_nonzero(counts >= RARE) > len(counts) / 2:
+        return (
+            f"the labels go up to {classes - 1}, so the model needs {classes} outputs, but only {len(counts)} labels occur; "
+            "renumber those of all clients and of the test together: np.unique(labels, return_inverse=True)[1]"
+        )
     return (
         f"the targets are integers, so this is classification, with {classes} classes, most of them with fewer than "
         f"{RARE} examples; for regression pass kind='regression' (--dataset …,kind=regression)"
@@ -96,6 +117,17 @@ def doubt_tokens(name: str, kind: str, inputs: Sequence[Tensor], targets: Tensor
         )
     if kind == "next_token":
         warn(f"{equal}; targets are the tokens after each: pass tokens[:, :-1] as inputs and tokens[:, 1:] as targets")
+
+
+def doubt_repeats(name: str, once: tuple[Any, Any], again: tuple[Any, Any]) -> None:
+    """Warn if an example that is read twice under the same seed differs, so that runs cannot repeat."""
+    parts = [[*pair[0].values()] if isinstance(pair[0], dict) else [pair[0]] for pair in (once, again)]
+    same = [np.array_equal(np.asarray(one), np.asarray(other)) for one, other in zip(*parts, strict=True)]
+    if not all(same) or not np.array_equal(np.asarray(once[1]), np.asarray(again[1])):
+        warn(
+            f"{name}: the first sample differs each time it is read, so no run can be repeated; in __getitem__ use "
+            "torch.rand, np.random or random, which are seeded before each batch, instead of a generator of its own"
+        )
 
 
 def doubt_scale(name: str, inputs: Tensor, columns: Sequence[str] | None, remedy: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -25,6 +26,16 @@ from laconic.data.arrays import (
 from laconic.data.columns import Columns
 from laconic.data.federated import Array, ClientData, Examples, Kind, NamedInputs, Normalize, Selection
 from laconic.data.lazy import read
+
+
+def _refuse_no_pair(given: Any, input_shape: tuple[int, ...]) -> None:
+    """Refuse inputs without targets, and a list of clients, whose arrays look like samples."""
+    if isinstance(given, np.ndarray | Tensor):
+        raise DataError("data: an array without targets; pass a pair (inputs, targets)")
+    if isinstance(given, list | tuple) and len(given) > 0 and all(map(is_pair, given)):
+        shapes = [getattr(pair[0], "shape", ()) for pair in given]
+        if all(len(shape) == 1 + len(input_shape) and tuple(shape[1:]) == input_shape for shape in shapes):
+            raise DataError(f"data: a list of {len(given)} clients; pass a pair (inputs, targets)")
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,9 @@ class Form:
                 raise DataError("data: it has no test examples; pass a pair (inputs, targets)")
             self._check_names(given)
             return self._normalized(given.test)
+        if hasattr(given, "iloc"):
+            given = self._pair_of_frame(given)
+        _refuse_no_pair(given, self.input_shape)
         if is_pair(given):
             given = (self._selected(given[0]), given[1])
         given = with_named_inputs(given)
@@ -97,6 +111,17 @@ class Form:
         data = pooled([(inputs, targets)], None, self.kind, self.classes, "data", **options)
         self._check_shape(data.examples.inputs)
         return replace(data.examples, inputs=self._like_training("data", data.examples.inputs))
+
+    def _pair_of_frame(self, frame: Any) -> Pair:
+        """A DataFrame with the target column of training as a pair."""
+        target = None if self.selection is None else self.selection.target
+        if target is None or target not in frame.columns:
+            missing = "its targets" if target is None else f"the column '{target}'"
+            raise DataError(
+                f"data: a DataFrame without {missing}; pass a pair (inputs, targets): (frame, frame[COLUMN])"
+            )
+        targets = frame[target]
+        return frame, targets.astype("int64") if targets.dtype.kind == "b" else targets
 
     def _normalized(self, given: Examples) -> Examples:
         """Examples with the normalization of training instead of their own."""

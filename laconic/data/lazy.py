@@ -21,7 +21,7 @@ from laconic.core.user_code import blamed, one_line
 from laconic.data.arrays import Pair, check_labels, first_line, from_arrays, in_order, of_kind, without_empty
 from laconic.data.checks import check_examples
 from laconic.data.columns import Columns
-from laconic.data.doubts import doubt_classes, doubt_kind, doubt_tokens
+from laconic.data.doubts import doubt_classes, doubt_kind, doubt_repeats, doubt_tokens
 from laconic.data.federated import (
     Examples,
     FederatedData,
@@ -61,6 +61,7 @@ class LazyData:
         self.labels_found = False
         self.client_names: tuple[str, ...] | None = None
         inputs, targets = self._stacked(0, [0], FIXED_SEED)
+        doubt_repeats(name, (inputs, targets), self._stacked(0, [0], FIXED_SEED))
         parts: dict[str | None, Tensor] = inputs if isinstance(inputs, dict) else {None: inputs}
         self.input_names = tuple(part for part in parts if part is not None)
         self._shapes = {part: tuple(tensor.shape[1:]) for part, tensor in parts.items()}

@@ -97,6 +97,11 @@ class _Source:
     rows: Any
     file: Path | None = None
 
+    def __post_init__(self) -> None:
+        repeated = self.rows.columns[self.rows.columns.duplicated()]
+        if len(repeated):
+            raise DataError(f"{self.where}: several columns have the name '{repeated[0]}'; rename all but one of them")
+
     @property
     def where(self) -> str:
         """The start of an error message."""

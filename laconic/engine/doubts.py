@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from laconic.core.errors import warn
-from laconic.core.task import Batch, Task
+from laconic.core.randomness import seeded
+from laconic.core.task import Batch, Task, is_squared_error, own_loss, predicts_classes
+
+MOST_LABELS = 10
+"""Labels that are tried to find class weights."""
 
 
 def doubt_task(task: Task, batch: Batch) -> None:
-    """Warn if the loss does not suit the model's outputs, if it mixes up examples, or if it is a sum instead of a mean."""
+    """Warn once if the loss does not suit the model's outputs, mixes up examples, or is not a mean over examples."""
     module = copy.deepcopy(task.module).eval()
-    for find in (_unsuitable, _sum):
+    for find in (_unsuitable, _no_mean):
         try:
-            with torch.no_grad():
+            # Seeded, so that a random loss does not change what is drawn later.
+            with torch.no_grad(), seeded(0):
                 doubt = find(task, module, batch)
         except Exception:
             continue  # a task that needs batches of another form
         if doubt:
             warn(doubt)
+            return
 
 
 def _unsuitable(task: Task, module: nn.Module, batch: Batch) -> str:
@@ -89,6 +96,10 @@ def _mixed_up(task: Task, module: nn.Module, batch: Batch, outputs: Tensor, loss
     return ""
 
 
+def _no_mean(task: Task, module: nn.Module, batch: Batch) -> str:
+    return _sum(task, module, batch) or _weighted(task, module, batch)
+
+
 def _sum(task: Task, module: nn.Module, batch: Batch) -> str:
     """A mean does not change if the examples are repeated; a sum doubles."""
     twice = tuple(torch.cat([part, part]) for part in batch)
@@ -102,6 +113,49 @@ def _sum(task: Task, module: nn.Module, batch: Batch) -> str:
         if _doubles(torch.as_tensor(value), torch.as_tensor(again[name])):
             return f"means: '{name}' is a sum: it doubles if the examples are repeated; return the mean over the batch"
     return ""
+
+
+def _weighted(task: Task, module: nn.Module, batch: Batch) -> str:
+    """A mean over two parts is the mean of the parts' means. With class weights, torch divides by the sum of the weights."""
+    inputs, targets = batch[:-1], batch[-1]
+    known = predicts_classes(task) or is_squared_error(task) or (task.loss is own_loss and targets.ndim > 1)
+    if known or not _equal(task.loss(module, batch), task.loss(module, batch)):
+        return ""
+    # Each example twice, since some modules fail on one.
+    pairs = [tuple(part[[row, row]] for part in batch) for row in (0, 1)]
+    outputs = task.outputs(module, batch)[0]
+    trials = [(pairs[0], pairs[1])]
+    if outputs.ndim == 2 and outputs.shape[1] > 1 and targets.ndim == 1 and not targets.is_floating_point():
+        labels = [targets.new_tensor([label, label]) for label in range(min(outputs.shape[1], MOST_LABELS))]
+        first, *others = [(*(part[[0, 0]] for part in inputs), label) for label in labels]
+        trials.append((first, _joined(others)))
+    return next(filter(None, (_unlike_its_parts(task, module, *trial) for trial in trials)), "")
+
+
+def _unlike_its_parts(task: Task, module: nn.Module, one: Batch, other: Batch) -> str:
+    both = _joined([one, other])
+    parts = [(len(part[-1]) * task.share(part), part) for part in (one, other)]
+    measured = [(weight, task.measure(module, part)) for weight, part in parts if weight]
+    total = sum(weight for weight, _ in measured)
+    for name, value in task.measure(module, both).items() if total else ():
+        mean = sum(weight * torch.as_tensor(values[name]).double() for weight, values in measured) / total
+        if not _equal(torch.as_tensor(value).double(), torch.as_tensor(mean)):
+            return _advice(task, name, one[-1])
+    return ""
+
+
+def _advice(task: Task, name: str, targets: Tensor) -> str:
+    what = f"means: '{name}'" if task.means else "loss"
+    doubt = f"{what} is not a mean over examples, so its value over all test examples is wrong"
+    if task.means and name != "loss":
+        return f"{doubt}; pass a function of all outputs and targets: metrics={{'{name}': …}}"
+    if targets.ndim > 1:
+        return f"{doubt}; if only some targets count, pass the share of those that do: counted=…"
+    return f"{doubt}; with class weights write (weight[targets] * F.cross_entropy(…, reduction='none')).mean()"
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    return tuple(map(torch.cat, zip(*batches, strict=True)))
 
 
 def _doubles(once: Tensor, twice: Tensor) -> bool:

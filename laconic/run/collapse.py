@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from laconic.run.records import Record
 
 WINDOW = 5
 """Rounds over which the training loss is averaged, since each round has other clients."""
+
+EXPLODED = 100
+"""A training loss that is this many times its lowest value, and above its first one, is a collapse at once."""
 
 AT_CHANCE = "no better than chance"
 """What a run that never learned is called."""
@@ -38,7 +42,7 @@ def collapse(history: Sequence[Record]) -> str | None:
     """
     if any("collapsed" in record for record in history):
         return None
-    reason = _accuracy_fell(history) or _loss_rose(history)
+    reason = _accuracy_fell(history) or _loss_exploded(history) or _loss_rose(history)
     advice = "try a smaller local_lr or server_lr"
     return None if reason is None else f"collapsed in round {history[-1]['round']}: {reason}; {advice}"
 
@@ -51,13 +55,32 @@ def _accuracy_fell(history: Sequence[Record]) -> str | None:
     return f"accuracy fell from {100 * max(values):.1f} % to {100 * values[-1]:.1f} %"
 
 
+def _losses(history: Sequence[Record]) -> list[float]:
+    """The training losses; none if the last round has none."""
+    if history[-1].get("training_loss") is None:
+        return []
+    return [record["training_loss"] for record in history if record.get("training_loss") is not None]
+
+
+def _loss_exploded(history: Sequence[Record]) -> str | None:
+    """The training loss is infinite, or many times its lowest value and above its first one."""
+    losses = _losses(history)
+    if not losses:
+        return None
+    if not math.isfinite(losses[-1]):
+        return "the training loss is infinite"
+    if losses[-1] <= max(EXPLODED * abs(min(losses)), losses[0]):
+        return None
+    return f"the training loss rose from {min(losses):.3g} to {losses[-1]:.3g}"
+
+
 def _loss_rose(history: Sequence[Record]) -> str | None:
     """The mean training loss is above twice its lowest value, and has risen by more than half of its decrease."""
-    losses = [record["training_loss"] for record in history if record.get("training_loss") is not None]
-    if history[-1].get("training_loss") is None or len(losses) <= WINDOW:
+    losses = _losses(history)
+    if len(losses) <= WINDOW:
         return None
     means = [sum(losses[end - WINDOW : end]) / WINDOW for end in range(WINDOW, len(losses) + 1)]
     best = min(means)
     if means[-1] <= max(2 * best, (means[0] + best) / 2):
         return None
-    return f"the training loss rose from {best:.3g} to {means[-1]:.3g}"
+    return f"the training loss rose from {min(losses):.3g} to {means[-1]:.3g}, the mean of {WINDOW} rounds"

@@ -152,15 +152,19 @@ def try_metrics(task: Task, batch: Batch) -> set[str]:
     shapes = " and ".join(str(tuple(tensor.shape)) for tensor in outputs)
     if outputs and outputs[0].shape == (*outputs[1].shape, 1):
         shapes += " (squeeze the model's outputs, as in squeeze(-1), or pass predict= to the Task)"
+    found: set[str] = set()
     for name, metric in task.named_metrics().items():
         if not isinstance(metric, Metric):
-            names.add(name)
+            found.add(name)
             continue
         tried = _fresh(metric, batch[0].device)
         with _naming(name, f" on outputs and targets of shapes {shapes}"), warnings.catch_warnings():
             # Two examples have few classes, of which torchmetrics warns.
             warnings.simplefilter("ignore")
-            names |= _numbers(name, _of_all(tried, outputs, batch[0].device)).keys()
+            found |= _numbers(name, _of_all(tried, outputs, batch[0].device)).keys()
+    for name in sorted(names & found):
+        raise ConfigError(f"metrics: '{name}' is the name of a mean that the task has already; choose another name")
+    names |= found
     if "" in names:
         raise ConfigError("metrics: a metric has no name; pass a dict, as in metrics={'f1': MulticlassF1Score(3)}")
     return names
@@ -182,7 +186,8 @@ def _naming(name: str, where: str = "") -> Iterator[None]:
 def predict(module: nn.Module, examples: Measurable, device: torch.device, dtype: torch.dtype) -> Tensor:
     """The module's outputs for the inputs of all examples, in host memory."""
     outputs: list[Tensor] = []
-    for start in range(0, len(examples), BATCH):
+    # At least one batch, so that no examples give an empty tensor.
+    for start in range(0, max(len(examples), 1), BATCH):
         indices = torch.arange(start, min(start + BATCH, len(examples)))
         batch = tuple(tensor.to(device) for tensor in examples.batch(indices, dtype))
         with torch.inference_mode():
@@ -215,7 +220,12 @@ def _numbers(name: str, value: Any) -> dict[str, float]:
     if isinstance(value, Mapping):
         inner = [_numbers(f"{name}_{part}" if name else part, number) for part, number in value.items()]
         return {key: number for numbers in inner for key, number in numbers.items()}
-    numbers = torch.as_tensor(value)
+    try:
+        numbers = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        title = f"metric '{name}'" if name else "metrics"
+        what = "a number, an array or a dict of numbers"
+        raise ConfigError(f"{title} must return {what}; it returned {type(value).__name__}") from None
     if numbers.ndim == 0:
         return {name: float(numbers)}
     return {f"{name}_{index}": float(number) for index, number in enumerate(numbers.flatten())}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,12 +25,19 @@ class OfProbabilities(nn.Module):
 
     by_batch = True
 
-    def __init__(self, metric: nn.Module) -> None:
+    def __init__(self, metric: nn.Module, classes: int | None) -> None:
         super().__init__()
         self.metric: Any = metric
+        self.classes = classes
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Add the logits and targets of a batch."""
+        if self.classes not in (None, outputs.shape[-1]):
+            count = outputs.shape[-1]
+            raise ConfigError(
+                f"metrics: the model has {count} outputs, but the data has {self.classes} classes; pass classes={count} "
+                f"to the data, as in laconic.data.from_arrays(clients, classes={count})"
+            )
         self.metric.update(outputs.softmax(-1), targets)
 
     def compute(self) -> Any:
@@ -110,7 +118,8 @@ def r2(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _multiclass(name: str, torchmetrics: Any, classes: int | None, **options: Any) -> Metric:
-    return OfProbabilities(getattr(torchmetrics.classification, f"Multiclass{name}")(num_classes=classes, **options))
+    metric = getattr(torchmetrics.classification, f"Multiclass{name}")(num_classes=classes, **options)
+    return OfProbabilities(metric, classes)
 
 
 def _top5(torchmetrics: Any, classes: int | None) -> Metric:
@@ -151,6 +160,16 @@ NAMES: dict[Kind, dict[str, Make]] = {
     "next_token": {name: _CLASSIFICATION[name] for name in ("f1", "top5_accuracy", "calibration_error")},
 }
 """The metrics of each kind of task. Averages over classes are macro averages."""
+
+
+_MULTILABEL = {
+    "f1": "MultilabelF1Score",
+    "precision": "MultilabelPrecision",
+    "recall": "MultilabelRecall",
+    "auroc": "MultilabelAUROC",
+    "average_precision": "MultilabelAveragePrecision",
+}
+"""The metrics of torchmetrics for several labels per example."""
 
 
 def requested_metrics(settings: Settings, data: ClientData) -> dict[str, AnyMetric]:
@@ -194,6 +213,13 @@ def check_metrics(settings: Settings, task: Task, data: ClientData) -> None:
     for name in _split(settings.metrics or ""):
         kinds = [other for other in NAMES if name in NAMES[other]]
         if kinds and data.kind not in kinds:
+            numbers = data.batch(0, np.arange(1))[-1].shape[1:].numel()
+            if data.kind == "regression" and numbers > 1:
+                several = f"metrics={{'{name}': {_MULTILABEL.get(name, 'Multilabel…')}({numbers})}}"
+                raise ConfigError(
+                    f"metrics: '{name}' needs one label per example, but the targets are {numbers} numbers; for several "
+                    f"labels pass a metric of torchmetrics.classification: {several}"
+                )
             reason = "floating-point" if data.kind == "regression" else "integers or text"
             why = f"the data is {data.kind}: the targets are {reason}; pass kind={kinds[0]} to change it"
             raise ConfigError(f"metrics: '{name}' needs {kinds[0]}, but {why}")

@@ -99,8 +99,8 @@ class Result:
         """The metrics of the trained model on other data.
 
         Args:
-            data: A pair of arrays (inputs, targets), a data set of torch or Hugging Face, or a `ClientData` or dict, whose
-                test examples are used.
+            data: A pair of arrays (inputs, targets), a data set of torch or Hugging Face, a DataFrame with the target column
+                of training, or a `ClientData` or dict, whose test examples are used.
         """
         return evaluate_module(map, self.task, self.model, self.form.examples(data), *self._placed())[0]
 

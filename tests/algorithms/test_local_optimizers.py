@@ -197,7 +197,16 @@ def test_the_rate_changes_within_a_round(schedule: str, spelling: str) -> None:
     assert float((found - reference(make)).abs().max()) > 1e-4, "a constant rate gives another model"
 
 
+def test_the_l2_term_is_not_mistaken_for_the_decay_of_adamw() -> None:
+    meant = r"^method.weight_decay = 0.1: .*; write local_optimizer='adamw:weight_decay=0.1,beta2=0.95'$"
+    with pytest.raises(ConfigError, match=meant):
+        laconic.simulate("fed_avg", model(), data(), rounds=1, local_optimizer="adamw:beta2=0.95", weight_decay=0.1)
+    laconic.simulate("fed_avg", model(), data(), rounds=1, local_optimizer="adam", weight_decay=0.1)
+
+
 def test_misuse_is_explained() -> None:
+    with pytest.raises(ConfigError, match=r"step_schedule = 'cosine': .*write it as cosine:STEPS$"):
+        laconic.fed_avg(step_schedule="cosine")
     with pytest.raises(ConfigError, match="unknown name 'adan': did you mean 'adam'"):
         laconic.fed_avg(local_optimizer="adan")
     with pytest.raises(ConfigError, match="settings have names, and the rate is local_lr; write it as adam"):

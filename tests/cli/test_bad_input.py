@@ -200,7 +200,7 @@ DATA = {
     "NaN": ("inputs[2, 1] = np.nan", ["input 2 contains nan", "finite"]),
     "infinity": ("inputs[0, 0] = -np.inf", ["input 0 contains -inf", "finite"]),
     "a label too high": ("labels[3] = 2", ["label 2 at index 3", "allowed: 0..1"]),
-    "a negative label": ("labels[0] = -1", ["label -1 at index 0", "allowed: 0..1"]),
+    "a negative label": ("labels[0] = -1", ["label -1 at index 0", "is negative; labels are numbered from 0"]),
     "a label too few": ("labels = labels[:3]", ["4 inputs but 3 targets"]),
     "nobody at all": ("return []", ["non-empty list"]),
     "an error": ("raise RuntimeError('one\\ntwo')", ["RuntimeError", "one"]),

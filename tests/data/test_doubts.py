@@ -43,6 +43,11 @@ def warned(make: Callable[[], Any]) -> list[str]:
             "classification, with 297 classes, most of them with fewer than 5 examples",
         ),
         (np.arange(60) % 2.0, "classification", "all targets are 0.0 or 1.0; they are floating-point, so this is regr"),
+        (
+            np.arange(60) % 3.0,
+            "classification",
+            r"one of 3 whole numbers, 0\.\.2; they are floating-point.*otherwise kind=",
+        ),
         (np.eye(3)[np.arange(60) % 3], "regression", "look one-hot.* for 3 classes pass .*targets.argmax"),
     ],
 )
@@ -53,9 +58,15 @@ def test_a_doubtful_kind_is_said_and_silenced_by_kind(targets, kind, expected):
     assert warned(lambda: from_arrays([(INPUTS, targets)], kind=kind)) == [] and data.kind == kind
 
 
+def test_labels_with_gaps_are_renumbered():
+    (line,) = warned(lambda: from_arrays([(INPUTS, np.array([0, 5, 1000000] * 20))]))
+    assert "needs 1000001 outputs, but only 3 labels occur; renumber" in line
+    assert "np.unique(labels, return_inverse=True)" in line
+
+
 def test_ordinary_data_is_not_doubted():
     many = RANDOM.permutation(np.repeat(np.arange(62), 6))
-    ordinary = [np.arange(60) % 2, RANDOM.normal(size=60), np.array(["a", "b", "c"] * 20)]
+    ordinary = [np.arange(60) % 2, RANDOM.normal(size=60), np.arange(60.0), np.array(["a", "b", "c"] * 20)]
     assert warned(lambda: from_arrays([(RANDOM.normal(size=(372, 3)), many)])) == []
     for targets in ordinary:
         assert warned(lambda targets=targets: from_arrays([(INPUTS, targets)], test=(INPUTS[:3], targets[:3]))) == []

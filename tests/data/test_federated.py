@@ -125,7 +125,7 @@ def features(inputs, targets, kind="classification", classes=2, **rest):
         (lambda: features([[1.0], [float("-inf")]], [0, 1]), "input 1 contains -inf"),
         (lambda: features([[1.0]], [float("inf")], "regression", None), "target 0 contains inf"),
         (lambda: features([[1.0], [2.0]], [0, 2]), r"label 2 at index 1 is out of range; allowed: 0\.\.1"),
-        (lambda: features([[1.0], [2.0]], [-1, 1]), r"label -1 at index 0 is out of range; allowed: 0\.\.1"),
+        (lambda: features([[1.0], [2.0]], [-1, 1]), r"label -1 at index 0 is negative; labels are numbered from 0"),
         (lambda: features([[1.0], [2.0]], [0]), "2 inputs but 1 target"),
         (lambda: features([[1.0]], [0], clients=[]), "there are no clients"),
         (lambda: features([[1.0]], [0], clients=[np.array([0]), np.array([], int)]), "client 1 has no examples"),

@@ -58,16 +58,27 @@ def test_a_small_bert_trains_on_a_dataset_dict():
     assert result.model_sha256 == train(threads=2, chunk=1).model_sha256
 
 
-def test_a_small_bert_trains_with_lora():
+def adapted() -> nn.Module:
     peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query", "value"], lora_dropout=0.1)
+    return peft.get_peft_model(bert(), config)
 
-    def adapted() -> nn.Module:
-        config = peft.LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query", "value"], lora_dropout=0.1)
-        return peft.get_peft_model(bert(), config)
 
+def test_a_small_bert_trains_with_lora():
     data = from_hugging_face(tokens(), clients=4)
     result = laconic.simulate(laconic.fed_cams(compressor="sign"), adapted, data, rounds=2, local_lr=0.1)
     assert result.history[-1]["loss"] < 2 and result.ledger.bytes("up") < 4 * 2 * 400, "only the adapter is sent"
+
+
+@pytest.mark.parametrize("algorithm", ["fed_cams", "fed_laconic"])
+def test_a_small_bert_with_lora_resumes_bit_for_bit(algorithm, tmp_path):
+    def train(rounds: int, **settings) -> laconic.Result:
+        data = from_hugging_face(tokens(), clients=2)
+        return laconic.simulate(algorithm, adapted, data, rounds=rounds, local_steps=2, threads=1, **settings)
+
+    train(2, out=tmp_path / "run")
+    resumed = train(4, out=tmp_path / "run", resume=True)
+    assert len(resumed.history) == 4 and resumed.model_sha256 == train(4).model_sha256
 
 
 def test_a_small_gpt_trains_on_next_tokens_and_padding_does_not_count():

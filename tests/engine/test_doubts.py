@@ -18,6 +18,7 @@ from laconic.engine.doubts import doubt_task
 torch.manual_seed(1)
 INPUTS = torch.randn(2, 4)
 CLASSES, NUMBERS, TAGS = torch.tensor([0, 2]), torch.tensor([0.5, -1.0]), torch.tensor([[1.0, 0, 1], [0, 1, 0]])
+WEIGHTS = torch.tensor([1.0, 5, 1])
 
 
 def model(outputs: int, *last: nn.Module) -> nn.Module:
@@ -46,6 +47,13 @@ def task_of(module: nn.Module, loss, **options) -> laconic.Task:
         (regression(model(3)), torch.tensor([[1.0, 0, 1], [0, 0, 1]]), "several labels.*with_logits as its loss"),
         (task_of(model(3), F.cross_entropy, reduction="sum"), CLASSES, "loss is a sum.*reduction='mean'"),
         (task_of(model(3), F.mse_loss, reduction="sum"), TAGS, "loss is a sum"),
+        (
+            task_of(model(3), F.cross_entropy, weight=WEIGHTS),
+            CLASSES,
+            r"not a mean over examples.*weight\[targets\] \*",
+        ),
+        (task_of(model(3), F.cross_entropy, weight=WEIGHTS), torch.tensor([1, 1]), "loss is not a mean over examples"),
+        (task_of(model(1, nn.Flatten(0)), lambda out, y: F.mse_loss(out, y).sqrt()), NUMBERS, "loss is not a mean"),
     ],
 )
 def test_a_doubtful_loss_is_one_line(task, targets, expected):
@@ -75,6 +83,28 @@ def test_a_mean_that_is_a_count_is_one_line():
     assert line.startswith("means: 'right' is a sum")
 
 
+def test_a_mean_that_is_no_mean_is_one_line():
+    def means(module, batch):
+        right = (module(batch[0]).argmax(1) == batch[1]).float().mean()
+        return {"loss": F.cross_entropy(module(batch[0]), batch[1]), "twice": (1 + right) ** 2}
+
+    task = laconic.Task(model(3), lambda module, batch: F.cross_entropy(module(batch[0]), batch[1]), means=means)
+    (line,) = warned(task, CLASSES)
+    assert line.startswith("means: 'twice' is not a mean over examples") and "metrics={'twice': …}" in line
+
+
+def test_a_loss_of_tokens_of_which_some_do_not_count():
+    tokens = torch.tensor([[0, 1, 2, 3], [3, -100, -100, -100]])
+
+    def loss(module, batch):
+        return F.cross_entropy(module(batch[0]).flatten(0, 1), batch[1].flatten())
+
+    (line,) = warned(laconic.Task(nn.Embedding(5, 5), loss), tokens, tokens.clamp(min=0))
+    assert "loss is not a mean over examples" in line and line.endswith("counted=…")
+    task = laconic.Task(nn.Embedding(5, 5), loss, counted=lambda batch: (batch[1] != -100).float().mean())
+    assert not warned(task, tokens, tokens.clamp(min=0))
+
+
 @pytest.mark.parametrize(
     ("task", "targets"),
     [
@@ -88,7 +118,8 @@ def test_a_mean_that_is_a_count_is_one_line():
         (task_of(model(3, nn.Softmax(-1)), lambda out, y: F.nll_loss(out.log(), y)), CLASSES),
         (task_of(model(3, nn.Sigmoid()), F.binary_cross_entropy), TAGS),
         (task_of(model(3), F.binary_cross_entropy_with_logits), TAGS),
-        (task_of(model(3), F.cross_entropy, weight=torch.tensor([1.0, 2, 3])), CLASSES),
+        (task_of(model(3), lambda out, y: (WEIGHTS[y] * F.cross_entropy(out, y, reduction="none")).mean()), CLASSES),
+        (task_of(model(3), lambda out, y: F.cross_entropy(out + torch.randn(len(out), 3), y)), CLASSES),
         (task_of(model(1, nn.Flatten(0)), F.mse_loss), NUMBERS),
         (task_of(nn.Linear(4, 1), lambda out, y: F.mse_loss(out.squeeze(-1), y)), NUMBERS),
     ],

@@ -27,6 +27,11 @@ def test_a_loss_of_outputs_and_targets_says_what_to_write(loss):
     ("settings", "said"),
     [
         ({"loss": F.cross_entropy}, r"loss is part of the model; pass laconic.Task\(module, loss\)"),
+        ({"test": None}, r"test: the data has .*from_arrays\(clients, test=\(inputs, targets\)\)$"),
+        ({"skip_empty": True}, r"laconic.data.from_arrays\(clients, skip_empty=True\)$"),
+        ({"normalize": None}, r"it belongs to the data, as in laconic.data.from_arrays\(clients, normalize=…\)$"),
+        ({"callback": None}, r"callback: pass a list, as in callbacks=\["),
+        ({"betas": (0.9, 0.9)}, "local_optimizer='adam:beta1=0.9,beta2=0.99'"),
         ({"clients": 10}, r"laconic.data.load\('digits', clients=10\)"),
         ({"local_optimizer": "adam:0.001"}, "the rate is local_lr"),
         ({"dtype": "bfloat16"}, r"dtype: it is a part of numerics, as in numerics=\{'dtype': …\}"),
@@ -35,6 +40,75 @@ def test_a_loss_of_outputs_and_targets_says_what_to_write(loss):
 def test_settings_that_belong_elsewhere(settings, said):
     with pytest.raises(ConfigError, match=said):
         laconic.simulate("fed_avg", net, arrays(), **ROUND, **settings)
+
+
+@pytest.mark.parametrize("model", [nn.Linear(4, 3), nn.Linear, laconic.Task(net(), lambda module, batch: None)])
+def test_a_model_in_place_of_the_algorithm(model):
+    with pytest.raises(ConfigError, match=r"is a model; write simulate\('fed_avg', model, data\), in this order"):
+        laconic.simulate(model, "fed_avg", arrays(), **ROUND)
+
+
+def test_other_data_for_a_result_is_a_pair():
+    result = laconic.simulate("fed_avg", net, arrays(), **ROUND)
+    for clients in (arrays(), arrays()[:2], arrays()[:1]):
+        with pytest.raises(DataError, match=rf"a list of {len(clients)} clients; pass a pair \(inputs, targets\)$"):
+            result.evaluate(clients)
+    with pytest.raises(DataError, match=r"an array without targets; pass a pair \(inputs, targets\)$"):
+        result.evaluate(arrays()[0][0])
+    assert result.predict(arrays()[0][0][:0]).shape == (0, result.predict(arrays()[0][0]).shape[1])
+
+
+def test_a_result_reads_a_table_as_training_does():
+    pd = pytest.importorskip("pandas", reason="the extra `tables` is not installed")
+    inputs, targets = arrays()[0]
+    frame = pd.DataFrame(inputs, columns=[*"abcd"]).assign(ill=targets > 0)
+    data = laconic.data.from_table(frame, "ill", clients=2, test=0.5)
+    result = laconic.simulate("fed_avg", "logistic", data, **ROUND)
+    expected = result.evaluate((frame[[*"abcd"]], frame["ill"].astype(int)))
+    assert result.evaluate(frame[["ill", *"dcba"]]) == expected
+    with pytest.raises(DataError, match=r"without the column 'ill'; pass .*: \(frame, frame\[COLUMN\]\)$"):
+        result.evaluate(frame[[*"abcd"]])
+    twice = pd.concat([frame, frame[["a"]]], axis=1)
+    with pytest.raises(DataError, match="table: several columns have the name 'a'; rename all but one of them"):
+        laconic.data.from_table(twice, "ill", clients=2)
+
+
+def test_named_clients_of_arrays():
+    first, second, _ = arrays()
+    data = from_arrays({"north": first, "none": (first[0][:0], first[1][:0]), "south": second}, skip_empty=True)
+    assert data.client_names == ("north", "south")
+    assert data.fingerprint() == from_arrays([first, second]).fingerprint()
+
+
+def test_arrays_in_reverse_order():
+    inputs, targets = arrays()[0]
+    data = from_arrays([(inputs[::-1], targets[::-1])])
+    assert torch.equal(data.examples.inputs, torch.tensor(inputs).flip(0))
+
+
+def test_negative_labels_say_how_to_number_them():
+    with pytest.raises(DataError, match=r"label -1 at index 0 is negative; labels are numbered from 0: .*np\.unique"):
+        from_arrays([(np.zeros((3, 4)), np.array([-1, 0, 1]))])
+
+
+def test_a_sample_of_three_entries_says_which_is_the_target():
+    samples = [(torch.ones(4), 0, 7), (torch.zeros(4), 1, 8), (torch.ones(4), 1, 8)]
+    with pytest.raises(
+        ConfigError, match="of the 3 entries of a sample, the last is the target and the others are inp"
+    ):
+        laconic.simulate("fed_avg", nn.Linear(4, 9), [samples], **ROUND)
+
+
+def test_pixels_without_normalize():
+    with pytest.raises(ConfigError, match=r"the inputs are integers: for pixels pass normalize=\(means, deviations\)"):
+        laconic.simulate("fed_avg", "logistic", from_arrays([(pixels(6), np.arange(6) % 2)]), **ROUND)
+
+
+def test_sequences_of_different_lengths_say_how_to_pad_them():
+    datasets = pytest.importorskip("datasets", reason="the extra `datasets` is not installed")
+    ragged = datasets.Dataset.from_dict({"input_ids": [[1, 2], [1, 2, 3]], "label": [0, 1]})
+    with pytest.raises(DataError, match=r"column 'input_ids' has sequences of .* tokenizer\(…, padding='max_length'"):
+        laconic.data.from_hugging_face(ragged, clients=1)
 
 
 def test_metrics_without_test_examples_are_refused():

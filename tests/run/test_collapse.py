@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from torch import nn
 
 import laconic
 from laconic.run.collapse import collapse
@@ -37,8 +39,23 @@ def test_a_run_that_learns_says_nothing(recwarn: pytest.WarningsRecorder) -> Non
         ("training_loss", [10.0] * 5 + [0.1] * 5 + [0.3] * 5, False),
         ("training_loss", [10.0] * 5 + [0.1] * 5 + [9.0] * 5, True),
         ("training_loss", [2.0, 0.1, None, 3.0], False),
+        ("training_loss", [2.0, 0.001, 1.9], False),
+        ("training_loss", [2.0, float("inf")], True),
+        ("training_loss", [180.0, 30.0, 6e5], True),
     ],
 )
 def test_what_counts_as_a_collapse(key: str, values: list[float | None], expected: bool) -> None:
     history = [{"round": number + 1, key: value} for number, value in enumerate(values)]
     assert (collapse(history) is not None) == expected
+
+
+def test_the_lowest_loss_is_that_of_a_single_round() -> None:
+    losses = [10.0] * 5 + [0.1, 0.3, 0.3, 0.3, 0.3] + [9.0] * 5
+    reason = collapse([{"round": number + 1, "training_loss": loss} for number, loss in enumerate(losses)])
+    assert reason is not None and "rose from 0.1 to 9, the mean of 5 rounds" in reason
+
+
+def test_a_short_run_that_explodes_says_so() -> None:
+    inputs = np.random.default_rng(0).normal(5, 1, (60, 4)).astype(np.float32)
+    with pytest.warns(laconic.LaconicWarning, match=r"collapsed in round 2: the training loss rose from"):
+        laconic.simulate("fed_avg", nn.Linear(4, 1), [(inputs, inputs.sum(1) / 3)], rounds=3, local_lr=0.02)

@@ -279,6 +279,37 @@ def test_regression_metrics_of_one_example_are_not_defined() -> None:
     assert last["client_r2"] == last["worst_client_r2"], "one of two clients is left out"
 
 
+@pytest.mark.parametrize("name", ["loss", "accuracy"])
+def test_a_metric_does_not_replace_a_mean_of_the_task(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"metrics: '{name}' is the name of a mean that the task has already; choose"
+    ):
+        laconic.simulate(
+            "fed_avg", "logistic", data(ordered=False), metrics={name: lambda outputs, targets: 7.0}, rounds=1
+        )
+    task = laconic.Task(nn.Linear(4, CLASSES), loss, metrics={"accuracy": lambda outputs, targets: 0.5})
+    assert laconic.simulate("fed_avg", task, data(ordered=False), rounds=1).metrics["accuracy"] == 0.5
+
+
+def test_a_metric_must_return_numbers() -> None:
+    with pytest.raises(ConfigError, match=r"metric 'none' must return a number, .*; it returned NoneType"):
+        laconic.simulate(
+            "fed_avg", "logistic", data(ordered=False), metrics={"none": lambda outputs, targets: None}, rounds=1
+        )
+
+
+def test_a_model_with_more_outputs_than_classes() -> None:
+    with pytest.raises(ConfigError, match=r"the model has 5 outputs, but the data has 3 classes; pass classes=5"):
+        laconic.simulate("fed_avg", nn.Linear(4, 5), data(ordered=False), metrics=["f1", "auroc"], rounds=1)
+
+
+def test_several_labels_per_example_have_metrics_of_their_own() -> None:
+    inputs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    tags = laconic.data.from_arrays([(inputs, np.float32(inputs > 0))], test=(inputs, np.float32(inputs > 0)))
+    with pytest.raises(ConfigError, match=r"targets are 4 numbers; .*metrics=\{'f1': MultilabelF1Score\(4\)\}"):
+        laconic.simulate("fed_avg", nn.Linear(4, 4), tags, metrics=["f1"], rounds=1)
+
+
 def test_misuse_is_explained() -> None:
     federated = data(ordered=False)
     with pytest.raises(ConfigError, match="unknown metric 'recal': did you mean 'recall'"):

@@ -5,6 +5,7 @@ With the proximal term it is FedProx.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -16,12 +17,12 @@ from laconic.algorithms.context import RoundContext
 from laconic.algorithms.methods.base import LocalMethod, method
 from laconic.algorithms.methods.cohort import Cohort, Step
 from laconic.algorithms.methods.exchange import TRAIN, UPDATE, Answer, Exchange, Phase, Stream
-from laconic.algorithms.methods.local_optimizers import COUNT, AnyLocalOptimizer, LocalOptimizer
+from laconic.algorithms.methods.local_optimizers import COUNT, AdamW, AnyLocalOptimizer, LocalOptimizer
 from laconic.algorithms.methods.received import Received
 from laconic.algorithms.uplinks.base import Uplink
 from laconic.core.errors import ConfigError
 from laconic.core.part import BOUNDED, STATEFUL, State
-from laconic.core.schedules import LARGEST, RateSchedule, Schedule
+from laconic.core.schedules import LARGEST, RateSchedule, StepSchedule
 
 
 @method("local_sgd")
@@ -38,7 +39,7 @@ class LocalSGD(LocalMethod):
     """sgd, momentum, nesterov, adam or adamw, with settings as in adamw:weight_decay=0.1,beta2=0.95."""
     local_optimizer_state: Literal["reset", "kept", "averaged"] = "reset"
     """The local optimizer's state: reset in every round, kept by each client, or averaged by the server."""
-    step_schedule: Schedule = RateSchedule()
+    step_schedule: StepSchedule = RateSchedule()
     """The factor on the local rate in each step of a round, such as warmup:5 or cosine:20."""
 
     @property
@@ -58,6 +59,12 @@ class LocalSGD(LocalMethod):
 
     def check(self, sizes: np.ndarray, weighting: str) -> None:
         super().check(sizes, weighting)
+        if self.weight_decay and isinstance(self.local_optimizer, AdamW):
+            meant = replace(self.local_optimizer, weight_decay=self.weight_decay)
+            raise ConfigError(
+                f"method.weight_decay = {self.weight_decay:g}: this is an L2 term of the loss, not the decay of AdamW; "
+                f"write local_optimizer='{meant}'"
+            )
         if self.local_optimizer_state == "averaged" and not self._averaged:
             raise ConfigError(
                 f"method.local_optimizer_state = 'averaged': local_optimizer = '{self.local_optimizer}' has no state; "
