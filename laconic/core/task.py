@@ -191,9 +191,8 @@ def _hint(line: str, batch: Batch) -> str:
     if len(batch) > 2 and re.search(r"takes .* positional argument", line):
         return f"; of the {len(batch)} entries of a sample, the last is the target and the others are inputs"
     if not batch[0].is_floating_point() and "dtype" in line:
-        pixels = "for pixels pass normalize=(means, deviations) to laconic.data.from_arrays"
-        advice = pixels if batch[0].ndim > 2 else "convert them to floats, unless they are tokens"
-        return f"; the inputs are integers: {advice}"
+        pixels, numbers = "for pixels pass normalize=(means, deviations) to from_arrays", "convert them to floats"
+        return f"; the inputs are integers: {pixels if batch[0].ndim > 2 else f'{numbers}, unless they are tokens'}"
     return ""
 
 

@@ -80,7 +80,9 @@ def _empty(do: Callable[..., Any], folder: Path) -> None:
     inputs, targets = arrays(1)[0]
     clients = [(inputs, targets), (inputs[:0], targets[:0])]
     assert len(do(clients=clients)) == 1
-    with pytest.raises(laconic.DataError, match=r"client 1 has no examples; .*--skip-empty \(skip_empty=True\)"):
+    with pytest.raises(
+        laconic.DataError, match=r"client 1 has no examples; .*--skip-empty \(in Python .*skip_empty=True\)"
+    ):
         laconic.simulate("fed_avg", net, clients)
 
 
