@@ -374,7 +374,7 @@ def marina(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_laconic(**parameters: Unpack[Changes]) -> Algorithm:
-    """FedAvg with sparse packets both ways: the fewest bytes to a given accuracy in our experiments.
+    """FedAvg in sparse packets both ways: few bytes to a given accuracy.
 
     Updates are unbiased and without memory, with the budget max(64, d / (8 n)) for n participants. A client that was absent
     for any number of rounds gets one packet, with the budget max(64, d / 40). With d < 256, d / 4 replaces 64.
