@@ -123,34 +123,44 @@ class Packet:
     exchange: int = 0
     """The number of the exchange in the round, 0 to 15."""
 
-    def to_bytes(self) -> bytes:
-        """The packet as bytes."""
-        return bytes(self.to_frame())
-
-    def to_frame(self) -> Frame:
-        """The packet as header and body, without copying the body."""
-        data = self.body.data
-        if len(data) > _MAXIMUM_BODY:
-            raise ConfigError(f"a packet body of {len(data)} bytes is above the limit of {_MAXIMUM_BODY}")
+    def __post_init__(self) -> None:
+        if len(self.body.data) > _MAXIMUM_BODY:
+            raise ConfigError(f"a packet body of {len(self.body.data)} bytes is above the limit of {_MAXIMUM_BODY}")
         if max(self.sequence, self.round) > MOST_ROUNDS:
             raise ConfigError(f"round {self.round}: packets can count {MOST_ROUNDS} rounds")
+
+    def __len__(self) -> int:
+        return HEADER_BYTES + len(self.body.data)
+
+    def __bytes__(self) -> bytes:
+        return self.to_bytes()
+
+    def to_bytes(self) -> bytes:
+        """The packet as it is sent: header and body."""
         numbers = (number.to_bytes(3, "little") for number in (self.sequence, self.round))
         first, stream = VERSION | self.flags << 4, self.stream | self.exchange << 4
         label = _LABEL.pack(first, self.body.codec, stream, self.incarnation, *numbers)
-        return Frame(label + _checksum(label, self.body, self.fingerprint), self.body)
+        return b"".join((label, _checksum(label, self.body, self.fingerprint), self.body.data))
 
     @classmethod
-    def parse(cls, data: Buffer | Frame, layout: Layout) -> Packet:
-        """Parse exactly one packet for a model with this layout; `PacketError` if it is invalid."""
-        head = data.head if isinstance(data, Frame) else memoryview(data)[:HEADER_BYTES]
-        if len(head) < HEADER_BYTES:
-            raise PacketError("truncated", f"{len(head)} bytes, a header has {HEADER_BYTES}")
-        label, expected = head[: _LABEL.size], head[_LABEL.size :]
+    def parse(cls, data: Buffer | Packet, layout: Layout) -> Packet:
+        """Parse exactly one packet for a model with this layout; `PacketError` if it is invalid.
+
+        A `Packet` comes from a simulation's own process or worker. Its fields need no checks, except for the layout.
+        """
+        if isinstance(data, Packet):
+            if data.fingerprint != layout.fingerprint:
+                raise PacketError("checksum", "it was made for another model")
+            return data
+        data = memoryview(data)
+        if len(data) < HEADER_BYTES:
+            raise PacketError("truncated", f"{len(data)} bytes, a header has {HEADER_BYTES}")
+        label, expected = data[: _LABEL.size], data[_LABEL.size : HEADER_BYTES]
         first, codec, stream, incarnation, *numbers = _LABEL.unpack(label)
         version, flags = first & 15, first >> 4
         if version != VERSION:
             raise PacketError("version", f"{version}, this side speaks {VERSION}")
-        body = data.body if isinstance(data, Frame) else Body(codec, memoryview(data)[HEADER_BYTES:])
+        body = Body(codec, data[HEADER_BYTES:])
         if _checksum(label, body, layout.fingerprint) != expected:
             raise PacketError("checksum", "damaged on the way, or made for another model")
         if flags > sum(Flag):
@@ -159,27 +169,15 @@ class Packet:
         return cls(body, stream & 15, layout.fingerprint, sequence, round_, Flag(flags), incarnation, stream >> 4)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A packet within one process: the header, and a body that frames share. `bytes(frame)` is the packet."""
-
-    head: bytes
-    body: Body
-
-    def __len__(self) -> int:
-        return len(self.head) + len(self.body.data)
-
-    def __bytes__(self) -> bytes:
-        return b"".join((self.head, self.body.data))
-
-
-Wire = bytes | Frame
-"""An encoded packet."""
+Wire = bytes | Packet
+"""A packet as bytes, or, between a simulation and its workers, as an object whose body is shared and not copied."""
 
 
 def sequence_of(data: Wire) -> int:
     """The sequence number of a packet that this process made, without checks."""
-    *_, sequence, _ = _LABEL.unpack_from(data.head if isinstance(data, Frame) else data)
+    if isinstance(data, Packet):
+        return data.sequence
+    *_, sequence, _ = _LABEL.unpack_from(data)
     return int.from_bytes(sequence, "little")
 
 

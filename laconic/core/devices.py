@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -21,4 +23,4 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 def all_finite(tensor: Tensor) -> bool:
     """Whether no entry is NaN or infinite, in one pass without temporaries."""
     # A finite sum implies finite entries. Otherwise the sum may have overflowed, and the slow test decides.
-    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
+    return math.isfinite(float(tensor.sum())) or bool(torch.isfinite(tensor).all())

@@ -34,9 +34,12 @@ from laconic.gradients.strategies import check_numerics, make_gradients
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 CACHE_BYTES = 3_500_000
-"""The total size of the models in a chunk of the strategies `compiled` and `stacked`, so that they fit in a core's cache."""
+"""The total size of the models in a chunk of the strategy `stacked`, so that they fit in a core's cache."""
+COMPILED_BYTES = 8_000_000
+"""The same for the strategy `compiled`. Only one client's model at a time needs to be in the cache. With more clients in a
+chunk, Python's own code and data stay there, too: a round of the MLP takes 5 to 10 % less CPU time with it."""
 MOST_STACKED = 25
-"""The maximum number of clients in one call of the strategy `stacked`. More clients are not faster."""
+"""The maximum number of clients in a chunk of these strategies. More clients are not faster."""
 SWITCH_SECONDS = 0.0005
 """The interpreter's switch interval. Rounds are 4 to 7 % faster than with Python's default of 0.005."""
 
@@ -85,7 +88,8 @@ class InlineEngine(ChunkedEngine):
         )
         self.threads = 1 if method.one_at_a_time else threads or os.cpu_count() or 1
         widths = {"loop": 1, "vmap": numerics.vmap_width}
-        self.chunk = spec.chunk or widths.get(numerics.strategy, self._share(spec.participants))
+        most_bytes = COMPILED_BYTES if numerics.strategy == "compiled" else CACHE_BYTES
+        self.chunk = spec.chunk or widths.get(numerics.strategy, self._share(spec.participants, most_bytes))
         if method.one_at_a_time:
             self.chunk = 1
         gradient_arguments = prepared.task, prepared.layout, numerics, prepared.stochastic, spec.frozen_buffers
@@ -99,10 +103,10 @@ class InlineEngine(ChunkedEngine):
         start = partial(_start_thread, self._local, operator_threads, gradient_arguments)
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="laconic", initializer=start)
 
-    def _share(self, participants: int | None) -> int:
-        """The size of a chunk: the largest that fits in the cache and gives every thread the same number of chunks."""
+    def _share(self, participants: int | None, most_bytes: int) -> int:
+        """The size of a chunk: the largest whose models fit, and that gives every thread the same number of chunks."""
         model_bytes = self.runtime.layout.full.size * self.runtime.layout.dtype.itemsize
-        most = min(max(1, CACHE_BYTES // model_bytes), MOST_STACKED)
+        most = min(max(1, most_bytes // model_bytes), MOST_STACKED)
         chunks_per_thread = -(-(participants or most) // (self.threads * most))
         return -(-(participants or most) // (self.threads * chunks_per_thread))
 

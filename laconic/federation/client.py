@@ -23,7 +23,7 @@ from laconic.algorithms.downlinks.base import LostState
 from laconic.algorithms.methods.cohort import Cohort
 from laconic.algorithms.methods.exchange import BASE, BUFFERS, CONFIRM, MEAN, MODEL, Phase
 from laconic.compression import DENSE, Codec, Payload, decode_body, decode_dense, encode_dense
-from laconic.compression.packet import Body, Flag, Frame, Packet
+from laconic.compression.packet import Body, Flag, Packet
 from laconic.core.errors import PacketError
 from laconic.core.layout import Layout
 from laconic.core.part import State
@@ -253,7 +253,7 @@ class ClientRuntime:
         change = None if answer.similar is None else answer.similar[0].dense() - answer.similar[1].dense()
         return Probe(update.clone(), target, arrived, memory, change)
 
-    def _close(self, opening: _Opening, answer: _Answer, method_state: State, buffers: Tensor) -> tuple[Frame, ...]:
+    def _close(self, opening: _Opening, answer: _Answer, method_state: State, buffers: Tensor) -> tuple[Packet, ...]:
         """Store the new state as pending, then return the packets of the reply."""
         instruction = opening.instruction
         parts = {"uplink": answer.uplink_state, "downlink": opening.downlink_state, "method": method_state}
@@ -274,7 +274,7 @@ class ClientRuntime:
         packet = self._packet(Body(Codec.SKIP), MODEL, label)
         return Reply(instruction.round, instruction.client, (packet,), 0, 0, 0, float("nan"))
 
-    def _packet(self, body: Body, stream: str, label: _Label) -> Frame:
+    def _packet(self, body: Body, stream: str, label: _Label) -> Packet:
         return Packet(
             body,
             self.algorithm.phases.number(stream),
@@ -284,7 +284,7 @@ class ClientRuntime:
             label.flags,
             label.incarnation,
             label.exchange,
-        ).to_frame()
+        )
 
 
 @dataclass(frozen=True)

@@ -155,8 +155,7 @@ class Round:
         label = (self.layout.fingerprint, table.acknowledged(client), server.round, Flag(0))
         packets = []
         for name, body in bodies.items():
-            packet = Packet(body, self.phases.number(name), *label, server.incarnation, self._number)
-            packets.append(packet.to_frame())
+            packets.append(Packet(body, self.phases.number(name), *label, server.incarnation, self._number))
             self.costs.skipped_down += body.codec == Codec.SKIP
             bits = self._paper_bits_down(name, body, phase) if exchange.counted else 0
             self.costs.count("down", name, len(packets[-1]), bits)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from laconic.core.errors import PacketError
@@ -76,7 +76,7 @@ class Record:
 
     def copy(self) -> Record:
         """A copy that shares no list with this record."""
-        return replace(self, pending=list(self.pending))
+        return Record(self.number, self.committed, list(self.pending), self.last)
 
     def settled(self, question: Question) -> Record:
         """The record after a question: the acknowledged state is committed, the continued one stays pending."""

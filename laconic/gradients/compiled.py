@@ -129,8 +129,9 @@ class CompiledGradients(Gradients):
         losses = np.full((len(steps), len(models)), np.nan)
         for row in range(len(models)):
             taken = [(number, batch) for number, step in enumerate(steps) if (batch := step[row]) is not None]
-            for program, group in itertools.groupby(taken, lambda one: self._program(one[1])):
+            for _, group in itertools.groupby(taken, lambda one: [tensor.shape for tensor in one[1]]):
                 numbers, batches = zip(*group, strict=True)
+                program = self._program(batches[0])
                 own_seeds: list[Callable[[], int]] = [partial(seeds[number], row) for number in numbers]
                 own = own_seeds, [rates[number] for number in numbers]
                 if program is None:

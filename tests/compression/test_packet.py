@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from laconic.compression import Codec, decode_dense, encode_dense
-from laconic.compression.packet import HEADER_BYTES, MOST_ROUNDS, VERSION, Body, CoreStream, Frame, Packet, sequence_of
+from laconic.compression.packet import HEADER_BYTES, MOST_ROUNDS, VERSION, Body, CoreStream, Packet, sequence_of
 from laconic.core.errors import ConfigError, PacketError
 from laconic.core.layout import Layout
 
@@ -205,23 +205,25 @@ def test_flags_that_nobody_has_defined_are_refused() -> None:
     assert caught.value.reason == "flags"
 
 
-def test_a_frame_is_the_same_packet_and_travels_with_one_copy_of_a_body_that_is_shared() -> None:
-    frame, data = SMALL.to_frame(), SMALL.to_bytes()
-    assert bytes(frame) == data
-    large = Packet(encode_dense(torch.ones(1000), lent=True), CoreStream.MODEL, LAYOUT.fingerprint, 5, 9)
-    sent = pickle.dumps([large.to_frame() for _ in range(10)])
+def test_a_packet_is_not_copied_within_a_process_and_travels_with_one_copy_of_a_shared_body() -> None:
+    data = SMALL.to_bytes()
+    assert (bytes(SMALL), len(SMALL)) == (data, len(data))
+    assert Packet.parse(SMALL, LAYOUT) is SMALL
+    assert Packet.parse(data, LAYOUT) == SMALL
+    assert sequence_of(SMALL) == sequence_of(data) == 5
+    body = encode_dense(torch.ones(1000), lent=True)
+    large = [Packet(body, CoreStream.MODEL, LAYOUT.fingerprint, 5, number) for number in range(10)]
+    sent = pickle.dumps(large)
     assert len(sent) < 2 * 4000
-    first, *others = pickle.loads(sent)
-    assert first == large.to_frame()
-    assert all(other.body is first.body for other in others)
-    assert len(frame) == len(data)
-    parsed = Packet.parse(frame, LAYOUT)
-    assert parsed.body is SMALL.body, "within a process nothing is copied"
-    assert parsed == Packet.parse(data, LAYOUT)
-    assert sequence_of(frame) == sequence_of(data) == 5
-    other = Frame(frame.head, Body(frame.body.codec, b"another body"))
-    with pytest.raises(PacketError, match="checksum"):
-        Packet.parse(other, LAYOUT)
+    received = pickle.loads(sent)
+    assert received == large
+    assert all(packet.body is received[0].body for packet in received)
+
+
+def test_a_packet_for_another_model_is_refused_within_a_process_too() -> None:
+    with pytest.raises(PacketError) as caught:
+        Packet.parse(SMALL, Layout.of(nn.Linear(3, 1)))
+    assert caught.value.reason == "checksum"
 
 
 def test_a_lent_vector_is_not_copied_and_one_that_is_not_is() -> None:

@@ -131,8 +131,9 @@ class Cohort:
         return self._planned(Draw.BATCHES, Draw.DROPOUT, positions)
 
     def _planned(self, purpose: str, dropout: str, positions: Plan) -> Iterator[Step]:
+        augmented = self.data if self.augment and isinstance(self.data, AugmentedData) else None
         plans = [
-            self._batches(client, purpose, positions(self.data.size(client), generator))
+            self._batches(client, purpose, positions(self.data.size(client), generator), augmented)
             for client, generator in ((i, self.randomness.numpy(purpose, self.round, i)) for i in self.clients)
         ]
         for number in itertools.count():
@@ -266,11 +267,13 @@ class Cohort:
         weights: np.ndarray = np.array([counts for _, counts, _ in self._seen]) * shares
         return weights
 
-    def _batches(self, client: int, purpose: str, plan: Iterator[np.ndarray]) -> Iterator[Batch]:
-        if self.augment and isinstance(self.data, AugmentedData):
+    def _batches(
+        self, client: int, purpose: str, plan: Iterator[np.ndarray], augmented: AugmentedData | None
+    ) -> Iterator[Batch]:
+        if augmented is not None:
             for number, positions in enumerate(plan):
                 seed = self.randomness.integer(f"{Draw.AUGMENTATION}/{purpose}/{number}", self.round, client)
-                read = self.data.augmented(client, positions, self.models.dtype, seed)
+                read = augmented.augmented(client, positions, self.models.dtype, seed)
                 yield tuple(to_device(tensor, self.models.device) for tensor in read)
             return
         # One gather for several batches: a call costs more than the copy of a small batch.
