@@ -36,8 +36,8 @@ Result = TypeVar("Result")
 CACHE_BYTES = 3_500_000
 """The total size of the models in a chunk of the strategy `stacked`, so that they fit in a core's cache."""
 COMPILED_BYTES = 8_000_000
-"""The same for the strategy `compiled`. Only one client's model at a time needs to be in the cache. With more clients in a
-chunk, Python's own code and data stay there, too: a round of the MLP takes 5 to 10 % less CPU time with it."""
+"""The same for the strategy `compiled`. Only one client's model at a time needs to be in the cache. With larger chunks,
+Python's own code and data stay there, too (docs/performance.md, "Compiled kernels")."""
 MOST_STACKED = 25
 """The maximum number of clients in a chunk of these strategies. More clients are not faster."""
 SWITCH_SECONDS = 0.0005
