@@ -33,15 +33,6 @@ def test_the_same_key_gives_the_same_draws(key: tuple) -> None:
     assert one.integer(*name) == other.integer(*name)
 
 
-@given(KEYS)
-def test_draws_are_those_of_a_philox_generator_with_the_key(key: tuple) -> None:
-    seed, *name = key
-    number = int.from_bytes(Randomness(seed).key(*name), "little")
-    expected, found = np.random.Generator(np.random.Philox(key=number)), Randomness(seed).numpy(*name)
-    assert np.array_equal(found.permutation(9), expected.permutation(9))
-    assert np.array_equal(found.standard_normal(5), expected.standard_normal(5))
-
-
 @pytest.mark.parametrize(
     "other",
     [
