@@ -256,7 +256,8 @@ def codec_fraction(model: str, spelling: str, rounds: int) -> dict[str, float]:
     settings = Settings(rounds=rounds + 2, participants=20, eval_every=rounds + 2)  # no evaluation before the end
     taken: list[tuple[float, float]] = []
     plain = [
-        (owner, name, getattr(owner, name)) for owner, name in ((laconic.Compressed, "encode"), (CodedVector, "decode"))
+        (owner, name, getattr(owner, name))
+        for owner, name in ((laconic.Compressed, "encode"), (CodedVector, "_decode"))
     ]
     for owner, name, method in plain:
         setattr(owner, name, clocked(method, taken))

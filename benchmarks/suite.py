@@ -95,16 +95,18 @@ def machine() -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 1 if a benchmark failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--only", nargs="+", choices=list(BENCHMARKS), default=list(BENCHMARKS), help="which benchmarks"
     )
     parser.add_argument("--output", type=Path, default=HERE / "results", help="the folder of the JSON file")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     before, now, commit = machine(), datetime.now(UTC), git("rev-parse", "--short", "HEAD")
     changed = bool(git("status", "--porcelain", "--untracked-files=no"))
-    figures = measure(HERE.parent, options.only)
+    found = {name: measure(HERE.parent, [name]) for name in options.only}
+    figures = {name: figure for of_benchmark in found.values() for name, figure in of_benchmark.items()}
     options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / f"{now:%Y-%m-%d-%H%M}-{commit}.json"
     report = {"date": now.isoformat(timespec="seconds"), "commit": commit, "changed": changed, "machine": before}
@@ -112,7 +114,8 @@ def main() -> None:
     for name, figure in figures.items():
         print(f"{figure:10.3f}  {name}")
     print(path)
+    return int(not all(found.values()))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

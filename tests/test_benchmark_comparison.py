@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -66,3 +68,22 @@ def test_figures_are_costs(compare: ModuleType) -> None:
     assert suite.BENCHMARKS["codec"].figures({"speed": {"sign": {"ratio": 0.5}}}) == {"sign, time / reference": 2.0}
     links = suite.BENCHMARKS["links"].figures({"stc": {"ms": 1.0, "copies": 9.0, "vectors": -0.3}})
     assert links == {"links of stc, time / copy": 9.0, "links of stc, vectors per client": 0.1}
+
+
+@pytest.mark.long
+def test_every_benchmark_runs_and_its_figures_are_written(compare: ModuleType, tmp_path: Path) -> None:
+    """The scripts are no part of the package, so no other test notices that one uses a name that is gone."""
+    assert compare.suite.main(["--output", str(tmp_path)]) == 0
+    (written,) = tmp_path.iterdir()
+    figures = json.loads(written.read_text())["figures"]
+    assert all(math.isfinite(figure) for figure in figures.values())
+    for part in ("links of fed_laconic, time", "W3, time", "gpt, time", "time / reference"):
+        assert any(part in name for name in figures), part
+
+
+def test_a_benchmark_that_fails_gives_exit_code_1(
+    compare: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(compare.suite, "measure", lambda tree, only: {} if only == ["codec"] else {only[0]: 1.0})
+    assert compare.suite.main(["--output", str(tmp_path), "--only", "zoo", "codec"]) == 1
+    assert compare.suite.main(["--output", str(tmp_path), "--only", "zoo"]) == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -25,7 +27,7 @@ from laconic.compression import (
     decode_body,
 )
 from laconic.core.layout import Layout
-from tests.compression.test_compressors import ALL, draws, layout_of, normal
+from tests.compression.test_compressors import ALL, compressed, draws, layout_of, normal
 from tests.oracles import compressors as oracle
 
 
@@ -75,12 +77,18 @@ def allowed(values: Compressor, x: np.ndarray, least: float, eps: float) -> tupl
             return x, np.full_like(x, step + rounding)
         case Uniform():
             share = {"stochastic": 1.0, "nearest": 0.5, "authors": 1.5}[values.rounding] + values.zero_point_noise
-            if values.rounding == "authors" and x.max() == x.min():
-                rounding += 0.256 * eps  # their grid for a constant: 256 points that are 0.001 apart
             # A grid among the smallest numbers has whole multiples of `least` for its step.
             step = (x.max() - x.min()) / (2**values.bits - 1) + least
             return x, np.full_like(x, share * step + rounding * (1 + values.zero_point_noise))
     return x, np.zeros_like(x)
+
+
+@pytest.mark.parametrize("rounding", ["stochastic", "nearest", "authors"])
+@pytest.mark.parametrize("value", [0.0, 3e-24, -0.1, 1e30])
+def test_a_grid_keeps_equal_values_exactly(rounding: Literal["stochastic", "nearest", "authors"], value: float) -> None:
+    """Also in the authors' rounding, whose grid of equal values has steps of 0.001: x + 0.004 - 0.004 may be 0."""
+    vector = torch.full((3,), value, dtype=torch.float64)
+    assert torch.equal(compressed(Uniform(bits=3, rounding=rounding), vector, layout_of(3)), vector)
 
 
 @pytest.mark.parametrize("spelling", ALL)

@@ -120,8 +120,8 @@ class Uniform(Compressor):
         peak(values)  # rejects NaN and infinity
         low, high, last = float(values.min()), float(values.max()), 2**self.bits - 1
         step = representable(high / last - low / last if high - low == math.inf else (high - low) / last, values.dtype)
-        if self.rounding == "authors":
-            return self._authors_grid(values, step or 0.001, levels)
+        if self.rounding == "authors" and step:  # equal values are exact on a grid without steps
+            return self._authors_grid(values, step, levels)
         for start, end in blocks(len(values)):
             draws = generator.random(end - start, values.dtype.type) if self.rounding == "stochastic" else None
             if step:
