@@ -113,7 +113,8 @@ target costs more than the whole run, so the interval of the difference is open 
 In the tables, ± is the standard deviation over seeds, and *both ways* means up and down together."""
 USAGE = """\
 `laconic reproduce NAME` runs the studies of one table or figure. By default it shortens studies that take more than
-an hour on two cores. `--full` runs them as the paper did, and `--quick` only checks, in seconds, that they work.
+an hour on two cores: fewer rounds, fewer learning rates, or fewer runs. `--full` runs them as the paper did, and
+`--quick` only checks, in seconds, that they work.
 
 `laconic reproduce all --seeds 3 --hours 8` runs the missing studies and seeds for eight hours, starting with the
 studies that decide the most claims per hour. The same command continues where the last one stopped. `progress.html`,

@@ -122,11 +122,7 @@ TABLE_2 = Reproduction(
         "fed-amd-table2-shuffled": _table_2(
             20, (CONSTANT, SEQUENTIAL, "fed_avg"), short=Short(rounds=150, rates=("0.03", "0.01"), trial=20)
         ),
-        "fed-amd-table2-fixed": _table_2(
-            20,
-            (CONSTANT,),
-            "the same batches in every round, sorted by label (the published code's loader, without its one shuffle)",
-        ),
+        "fed-amd-table2-fixed": _table_2(20, (CONSTANT,), "the same batches in every round, sorted by label"),
         "fed-amd-table2-as-counted": Study(
             "A = 20, variants of BVR-L-SGD and FedPAGE whose costs are closer to the paper's counts",
             FED_AMD_AS_COUNTED,

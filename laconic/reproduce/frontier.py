@@ -119,15 +119,17 @@ FRONTIER = Reproduction(
     """This is our own study.
 
 - **Rates.** We chose the local learning rate of each algorithm from 0.3, 0.1, 0.03 and 0.01, in trial runs of 60
-  rounds on seed 0. `fed_laconic` keeps its default rate, except in rows with *rate from the grid*. `fed_laconic_1`
-  and the three `ef21` recipes keep theirs.
+  rounds on seed 0. `fed_laconic` keeps its default rate, except in rows with *rate from the grid*. `fed_laconic_1`,
+  `ef21_p`, `ef21_bc` and `ef21_sgdm` keep their default rates.
 - **Seeds.** The tables show seeds 1 to 3. A final accuracy is the mean of the last five evaluations.
 - **Targets.** B is the highest final accuracy of a dense method, and G the accuracy of random guessing. The targets
   of a task are B - 1 % and G + 0.9 (B - G). Fashion-MNIST has a third target, 76.4 %, from our first study. A run
   reaches a target when the mean of its last five evaluations reaches it. A target counts as reached only if all
   seeds reach it.
-- **Byte ratio.** The bytes of the dense method that needs the fewest to reach the target, divided by the bytes of
-  the run. A ratio above 1 means fewer bytes than the dense method.
+- **Byte ratio.** The best dense method is the one that needs the fewest bytes to reach the target, in the mean over
+  seeds. The ratio of a run is this mean, divided by the bytes of the run. The tables show the mean of these ratios over
+  seeds. A ratio above 1 means fewer bytes than the best dense method. The factors "times fewer bytes" in the text below
+  are computed in the same way.
 - **Other columns.** Simulated seconds assume 1 Mbit/s up, 10 Mbit/s down and a latency of 50 ms. "1e5 gradients"
   counts gradients of single examples, in units of 100,000""",
     {f"frontier-{name}": _study(name) for name in TASKS},

@@ -46,8 +46,10 @@ BYTES_TO_ACCURACY = Reproduction(
 _ROUNDS, _TO_75 = to_accuracy(0.75, "rounds"), to_accuracy(0.75, "MB both ways")
 FED_AMD_AT_ITS_BEST = Reproduction(
     "FedAMD at its best: the probability, the rate, clipping and the server's optimizer",
-    "This is our own study, in the setting of FedAMD's Table 2 with 20 of 100 clients and shuffled batches. Costs to 75 % "
-    "end at the first evaluation with at least this accuracy",
+    "This is our own study, in the setting of FedAMD's Table 2 with 20 of 100 clients and shuffled batches. In each round "
+    "of FedAMD, a participant is an anchor with probability p and otherwise a miner. Anchors renew their stored gradient, "
+    "and miners train. In the sequential form, all participants are anchors in one round and miners in the next. Costs to "
+    "75 % end at the first evaluation with at least this accuracy",
     {
         "fedamd-settings": Study(
             "A = 20, 200 rounds",
@@ -60,11 +62,12 @@ FED_AMD_AT_ITS_BEST = Reproduction(
 )
 FED_AMD_IN_FEW_BYTES = Reproduction(
     "FedAMD with compressed links in both directions: bytes to 75 %",
-    "This is our own study, in the setting of FedAMD's Table 2 with 20 of 100 clients, shuffled batches and the "
-    "sequential form. Updates are compressed by top_k with error feedback. The changes of anchors' gradients and the "
-    "broadcast of the model are compressed by top_k, and the mean of the anchors' gradients by qsgd:8. The first pass "
-    "over all clients is not compressed, and its bytes count. Costs to 75 % end at the first evaluation with at least "
-    "this accuracy",
+    "This is our own study, in the setting of FedAMD's Table 2 with 20 of 100 clients and shuffled batches. In FedAMD, "
+    "anchors renew their stored gradient, and miners train. In the sequential form, which we use here, all participants "
+    "are anchors in one round and miners in the next. Updates are compressed by top_k with error feedback. The changes of "
+    "the stored gradients and the broadcast of the model are compressed by top_k, and the mean of all stored gradients "
+    "by qsgd:8. The first pass over all clients is not compressed, and its bytes count. Costs to 75 % end at the first "
+    "evaluation with at least this accuracy",
     {
         "fedamd-links": Study(
             "A = 20, 400 rounds",
