@@ -134,7 +134,11 @@ class ClientLinkState:
 
 
 class DiskClientLinkState:
-    """Link states by client in a database. Every commit of the database includes them."""
+    """Link states by client in a database. Every commit of the database includes them.
+
+    As in `ClientLinkState`, writing to a vector changes the state of one client only: the database's cache keeps the tensors
+    that it is given, so they are copied. Clients often start with one and the same vector, the initial model.
+    """
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -153,7 +157,9 @@ class DiskClientLinkState:
         return self[client] or default or {}
 
     def __setitem__(self, client: int, state: State) -> None:
-        self.database.put(("peer", client, 0), state)
+        before = self[client]
+        own = {name: value if value is before.get(name) else value.clone() for name, value in state.items()}
+        self.database.put(("peer", client, 0), own)
 
     def forget(self, client: int) -> None:
         """Delete a client's state."""

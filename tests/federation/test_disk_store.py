@@ -223,6 +223,19 @@ def test_peers_on_disk_are_peers_in_memory() -> None:
     assert sorted(restored) == [2, 3] and same(restored[3], memory[3])
 
 
+@pytest.mark.parametrize("cache", [0, 10**6])
+def test_writing_to_a_vector_changes_one_client_only(cache: int) -> None:
+    layout = Layout.of(torch.nn.Linear(3, 1))
+    first = torch.ones(4)  # as the initial model is the first mirror of every client
+    for peers in (ClientLinkState(layout), DiskClientLinkState(Database(cache))):
+        peers[1], peers[2] = {"mirror": first}, {"mirror": first}
+        state = peers[1]
+        state["mirror"].add_(1.0)
+        peers[1] = state
+        assert peers[1]["mirror"].tolist() == [2.0] * 4
+        assert peers[2]["mirror"].tolist() == first.tolist() == [1.0] * 4
+
+
 def test_the_least_recently_used_states_make_room() -> None:
     recent = Database(3 * 5000)._recent
     for client in range(3):
