@@ -128,11 +128,15 @@ class Algorithm:
             tables[slot] = table.replace(**change) if isinstance(table, Part) else _table(slot, table | change)
         return tables
 
+    def kinds(self, tables: Mapping[str, Part | Table] | None = None) -> dict[str, type[Part]]:
+        """The classes of the parts by slot, after the changes in `tables`."""
+        return {slot: _kind(slot, (tables or {}).get(slot, {}), part) for slot, part in self.parts().items()}
+
     def owners(self, key: str, tables: Mapping[str, Part | Table] | None = None) -> list[str]:
         """The slots whose parts have the parameter, after the changes in `tables`."""
         if key in DEFAULT_SLOTS:
             return [DEFAULT_SLOTS[key]]
-        kinds = {slot: _kind(slot, (tables or {}).get(slot, {}), part) for slot, part in self.parts().items()}
+        kinds = self.kinds(tables)
         owners = [slot for slot, kind in kinds.items() if key in parameter_names(kind)]
         return owners or [slot for slot, kind in kinds.items() if key in kind.absent]
 
@@ -140,7 +144,14 @@ class Algorithm:
         """The slot whose part has the parameter; `ConfigError` if there is none, or more than one."""
         owners = self.owners(key, tables)
         if not owners:
-            known = {name for part in self.parts().values() for name in part.parameters()}
+            kinds = self.kinds(tables)
+            for slot, part in self.parts().items():
+                if key in part.parameters():
+                    # The part that had the parameter is replaced.
+                    raise unknown_name(
+                        "parameter", key, parameter_names(kinds[slot]), of=f"{slot} '{kinds[slot].name}'"
+                    )
+            known = {name for kind in kinds.values() for name in parameter_names(kind)}
             raise unknown_name("parameter", key, known, of=self.name)
         if len(owners) > 1:
             ways = " or ".join(f"{slot}.{key}" for slot in owners)

@@ -34,6 +34,16 @@ UNSTATED = (
 P = TypeVar("P", bound="Part")
 
 
+def check_state(state: object, source: str) -> State:
+    """The state that a part returned, if it is a dict of tensors."""
+    if not isinstance(state, dict):
+        raise ConfigError(f"{source} returned a {type(state).__name__}; a state is a dict of tensors")
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise ConfigError(f"{source}: '{name}' is {value!r}, but a state has tensors only: write torch.tensor(...)")
+    return state
+
+
 SLOTS: dict[str, dict[str, type[Part]]] = {"method": {}, "uplink": {}, "optimizer": {}, "downlink": {}}
 """All registered parts, by slot and name."""
 

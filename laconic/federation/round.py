@@ -240,9 +240,11 @@ class Round:
 
     def _use(self, reply: Reply, sent: SentInstruction, valid: ValidReply, factor: float) -> None:
         """Aggregate a valid reply, with its update scaled by `factor`."""
-        weight = self.server.weight(reply.client)
+        weight, shared = self.server.weight(reply.client), {state.name for state in self.method.shared_states()}
         for stream, vector in valid.vectors.items():
-            self.received.add(stream, vector.payload, weight, factor if stream == MODEL else 1.0)
+            # A shared state c is the plain mean of all c_i, however updates are weighted.
+            factors = (1.0 if stream in shared else weight, factor if stream == MODEL else 1.0)
+            self.received.add(stream, vector.payload, *factors)
         self.costs.clipped += factor < 1
         # A client that claims again and again to have lost its state must not raise the limit for first vectors.
         self.server.norms.add({} if valid.started_over else valid.norms)
@@ -331,7 +333,7 @@ class Round:
         if self.outcome is not Outcome.PROCEED:
             return self.outcome
         server = self.server
-        server.method_state = self.method.gather(exchange, server.method_state, self.received, self._context())
+        server.gather(exchange, self.received, self._context())
         mean = self.received.mean(MODEL) if self.method.sends_mean else None
         if mean is not None and UPDATE in self.phases[exchange.phase].up:
             server.clients.pending.must_deliver(server.round, {MEAN: self._encode_mean(mean)}, self.answered)

@@ -11,13 +11,13 @@ from torch import Tensor
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.context import RoundContext
 from laconic.algorithms.downlinks.base import LOST
-from laconic.algorithms.methods.exchange import BASE, BUFFERS
+from laconic.algorithms.methods.exchange import BASE, BUFFERS, Exchange
 from laconic.algorithms.methods.received import Aggregate, Received
 from laconic.compression import encode_dense
 from laconic.compression.packet import Body
 from laconic.core.errors import ConfigError
 from laconic.core.layout import Layout
-from laconic.core.part import State
+from laconic.core.part import State, check_state
 from laconic.core.randomness import Draw, Randomness
 from laconic.core.state_dict import joined, section
 from laconic.core.subspace import Subspace
@@ -113,8 +113,9 @@ class Server:
         algorithm = self.algorithm
         self.model = model
         self.averages = self.model, self.buffers
-        self.method_state = algorithm.method.init(model)
-        self.optimizer_state = algorithm.optimizer.init(model)
+        method, optimizer = algorithm.method, algorithm.optimizer
+        self.method_state = check_state(method.init(model), f"method '{method.name}': `init`")
+        self.optimizer_state = check_state(optimizer.init(model), f"optimizer '{optimizer.name}': `init`")
         self.downlink_state = algorithm.downlink.init(model)
         self.norms = UpdateNormFilter(self.defenses)
         self.directions = DirectionFilter(self.direction_secret)
@@ -204,6 +205,12 @@ class Server:
         """Mark all updates used so far as durable, so that instructions acknowledge them."""
         self.clients.acknowledge()
 
+    def gather(self, exchange: Exchange, received: Received, context: RoundContext) -> None:
+        """Update the method's state with the vectors of an exchange."""
+        method = self.algorithm.method
+        state = method.gather(exchange, self.method_state, received, context)
+        self.method_state = check_state(state, f"method '{method.name}': `gather`")
+
     def advance(self, received: Received) -> None:
         """Update the model with the received vectors, and go to the next round."""
         algorithm, before = self.algorithm, self.model
@@ -215,7 +222,11 @@ class Server:
                 raise ConfigError(
                     f"optimizer '{algorithm.optimizer.name}': `step` must return the step and the new state"
                 )
-            step, self.optimizer_state = stepped
+            step, state = stepped
+            self.optimizer_state = check_state(state, f"optimizer '{algorithm.optimizer.name}': `step`")
+            if step.shape != self.model.shape:
+                shapes = f"shape {list(step.shape)}, but the model has {list(self.model.shape)}"
+                raise ConfigError(f"optimizer '{algorithm.optimizer.name}': `step` returned a step of {shapes}")
             del update, stepped
             step = algorithm.optimizer.scheduled(step, self.round)
             population = len(self.data)

@@ -81,10 +81,14 @@ def test_states_on_disk_give_the_same_model(tmp_path: Path, faults: dict) -> Non
     assert results[0].history[-1]["accuracy"] > 0.5
 
 
-def test_the_server_has_the_mean_of_the_clients_states_whatever_is_lost() -> None:
-    checked = laconic.Settings(rounds=15, participants=2, faults={"drop": 0.3, "late": 0.2, "duplicate": 0.2}, seed=5)
+@pytest.mark.parametrize("weighting", ["uniform", "size"])
+def test_the_server_has_the_mean_of_the_clients_states_whatever_is_lost(weighting: str) -> None:
+    """Also if updates are weighted by size, as they are in fed_avg: c is the plain mean."""
+    faults = {"drop": 0.3, "late": 0.2, "duplicate": 0.2}
+    checked = laconic.Settings(rounds=15, participants=2, faults=faults, seed=5, weighting=weighting)
     task = laconic.classification(laconic.models.build("logistic", (1, 8, 8), 10))
-    simulation = laconic.Simulation(own(), task, data(), checked)
+    unequal = laconic.data.load("digits", clients=CLIENTS, seed=5, partition="dirichlet:0.3")
+    simulation = laconic.Simulation(own(), task, unequal, checked)
     for _ in simulation.rounds():
         pass
     states = dict(simulation.store.states())

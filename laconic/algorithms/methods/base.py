@@ -72,7 +72,7 @@ class Method(Part):
 
     def local(self, cohort: Cohort) -> Tensor | Answer:
         """The updates [C, d], each client's end minus its start; with shared state an `Answer`."""
-        raise NotImplementedError
+        raise ConfigError(f"method '{self.name}': define `local(self, cohort)`, which returns the updates")
 
     def receive(self, state: State, received: Mapping[str, Tensor]) -> State:
         """One client's state after receiving an instruction's vectors, by stream. Called before the phase runs."""

@@ -65,6 +65,10 @@ class Answer:
     """The vectors that a cohort sends, [C, d] by stream: `Answer(update, control=difference)`."""
 
     def __init__(self, update: Tensor | None = None, /, **vectors: Tensor) -> None:
+        if update is not None and MODEL in vectors:
+            raise ConfigError(
+                f"an answer has two vectors '{MODEL}': this is the name of the update; choose another one"
+            )
         self.vectors = vectors if update is None else {MODEL: update} | vectors
 
 
@@ -99,6 +103,11 @@ class Phase:
                 f"phase '{self.name}': the answer has streams {sorted(vectors)}, but the phase declares {expected}"
             )
         for name, vector in vectors.items():
+            kind = vector.dtype if isinstance(vector, Tensor) else type(vector).__name__
+            if kind != cohort.models.dtype:
+                raise ConfigError(
+                    f"phase '{self.name}': '{name}' is {kind}, but must be a {cohort.models.dtype} tensor"
+                )
             if vector.shape != cohort.models.shape:
                 given, needed = list(vector.shape), list(cohort.models.shape)
                 raise ConfigError(
@@ -116,6 +125,8 @@ class PhaseTable:
 
     def __init__(self, phases: Iterable[Phase]) -> None:
         self._phases = {phase.name: phase for phase in phases}
+        if any(stream.name == MODEL and stream != UPDATE for phase in self._phases.values() for stream in phase.up):
+            raise ConfigError(f"stream = '{MODEL}': this is the name of the update, which is laconic.UPDATE")
         up = [stream.name for phase in self._phases.values() for stream in phase.up]
         down = [stream.name for phase in self._phases.values() for stream in phase.down]
         self.extra_streams = tuple(dict.fromkeys(name for name in up if name != MODEL))

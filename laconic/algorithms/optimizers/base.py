@@ -12,6 +12,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
+from laconic.core.errors import ConfigError
 from laconic.core.part import BOUNDED, Part, State
 from laconic.core.schedules import LARGEST, RateSchedule, Schedule
 
@@ -51,12 +52,14 @@ class Optimizer(Part):
         return False
 
     def init(self, model: Tensor) -> State:
-        """The state before round 0."""
-        raise NotImplementedError
+        """The state before round 0, a dict of tensors; by default empty."""
+        return {}
 
     def step(self, mean: Tensor, state: State) -> tuple[Tensor, State]:
         """The step, which `Downlink.advance` adds to the model, and the new state, which may overwrite the old one."""
-        raise NotImplementedError
+        raise ConfigError(
+            f"optimizer '{self.name}': define `step(self, mean, state)`, which returns the step and the state"
+        )
 
     def average_weight(self, rounds: int) -> float:
         """The weight of the newest model in the average after t rounds.
