@@ -37,6 +37,8 @@ def play(page: Path, folder: Path, command: Laconic, python: Callable[[str], str
                 assert words[0] == "laconic", f"{page.name}: only laconic is run in a block of shell: {words}"
                 outcome = command(*words[1:])
                 assert outcome.code == 0, f"{page.name}: {' '.join(words)}\n{outcome.stderr}"
+                printed = outcome.stdout + outcome.stderr
+                assert "collapsed in round" not in printed, f"{page.name}: {' '.join(words)}\n{printed}"
 
 
 @pytest.mark.parametrize("page", STORIES)
