@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from inspect import signature
 from itertools import product
 from os import PathLike
 from pathlib import Path
@@ -16,11 +17,11 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from laconic import data as data_sets
-from laconic.algorithms.algorithm import Algorithm
+from laconic.algorithms.algorithm import DEFAULT_SLOTS, Algorithm
 from laconic.algorithms.parameters import Changes
 from laconic.algorithms.precedence import without_own
 from laconic.core.errors import ConfigError, Interrupted, KindWarning, unknown_name, warn
-from laconic.core.part import SLOTS
+from laconic.core.part import SLOTS, parameter_names
 from laconic.core.task import Metric, Task
 from laconic.core.validation import validated
 from laconic.data.arrays import Pair
@@ -151,7 +152,7 @@ def compare(
     def build(label: str, seed: int) -> tuple[Simulation, RunConfig]:
         if isinstance(data, str) and seed not in loaded:
             loaded[seed] = data_sets.load(data, seed=seed)
-        return _build(contenders[label], model, data, {**settings, "seed": seed}, loaded.get(seed))
+        return _build(contenders[label], model, data, {**settings, "seed": seed}, loaded.get(seed), compare)
 
     def start(label: str, seed: int, directory: Path, more: bool) -> Finished:
         simulation, config = build(label, seed)
@@ -212,11 +213,12 @@ def _build(
     data: Data,
     keywords: Mapping[str, Any],
     loaded: Data | None = None,
+    caller: Callable[..., Any] = simulate,
 ) -> tuple[Simulation, RunConfig]:
     """The simulation and its config. `loaded` is the data set that `data` names, if it is loaded already."""
     metrics = keywords.get("metrics")
     objects = metrics if isinstance(metrics, Mapping | Metric) else {}
-    recipe, checked = _configured(algorithm, {**keywords, "metrics": None} if objects else keywords)
+    recipe, checked = _configured(algorithm, {**keywords, "metrics": None} if objects else keywords, caller)
     given = data if loaded is None else loaded
     clients = data_sets.load(given, seed=checked.seed) if isinstance(given, str) else _as_data(given, model)
     simulation = Simulation(recipe, task_of(model, clients, checked.seed).with_metrics(objects), clients, checked)
@@ -302,10 +304,12 @@ _ELSEWHERE = {
 """What is no setting of `simulate`, and where it belongs."""
 
 
-def _configured(algorithm: Recipe, keywords: Mapping[str, Any]) -> tuple[Algorithm, Settings]:
+def _configured(
+    algorithm: Recipe, keywords: Mapping[str, Any], caller: Callable[..., Any]
+) -> tuple[Algorithm, Settings]:
     """The algorithm with the parameters among the keywords, and the settings.
 
-    A label, and what an algorithm sets, take precedence over keywords.
+    A label, and what an algorithm sets, take precedence over keywords. An error also names the keywords of `caller`.
     """
     settings = {key: value for key, value in keywords.items() if key in Settings.model_fields}
     changes = {key: value for key, value in keywords.items() if key not in Settings.model_fields}
@@ -314,13 +318,16 @@ def _configured(algorithm: Recipe, keywords: Mapping[str, Any]) -> tuple[Algorit
         recipe, checked = _labeled(algorithm, settings)
     else:
         recipe, checked = _made(algorithm), validated(Settings, settings)
+    changed = without_own(recipe, changes)
+    parts = recipe.by_slot({key: value for key, value in changed.items() if key in SLOTS or key in DEFAULT_SLOTS})
     for key in changes:
-        if key not in SLOTS and not recipe.owners(key):
+        if key not in SLOTS and not recipe.owners(key) and not recipe.owners(key, parts):
             if key in _ELSEWHERE:
                 raise ConfigError(f"{key}: {_ELSEWHERE[key]}")
-            parameters = {name for part in recipe.parts().values() for name in part.parameters()}
-            raise unknown_name("setting", key, [*Settings.model_fields, *parameters])
-    return recipe.replace(**cast(Changes, without_own(recipe, changes))), checked
+            named = [name for name, taken in signature(caller).parameters.items() if taken.kind is taken.KEYWORD_ONLY]
+            parameters = {name for kind in recipe.kinds(parts).values() for name in parameter_names(kind)}
+            raise unknown_name("setting", key, {*named, *SLOTS, *DEFAULT_SLOTS, *Settings.model_fields, *parameters})
+    return recipe.replace(**cast(Changes, changed)), checked
 
 
 def _labeled(label: str, settings: Mapping[str, Any]) -> tuple[Algorithm, Settings]:

@@ -65,6 +65,53 @@ def test_what_fed_amd_allows_is_said(parameters: dict, said: str) -> None:
         laconic.fed_amd(**parameters)
 
 
+@laconic.part("optimizer", "step_of_one")
+class StepOfOne(laconic.Optimizer):
+    """An author's optimizer without a schedule."""
+
+    server_lr: float = 1.0
+    pull: float = 0.5
+
+    def init(self, model):
+        return {}
+
+    def step(self, mean, state):
+        return self.server_lr * self.pull * mean, state
+
+
+@pytest.mark.parametrize("optimizer", ["step_of_one", StepOfOne()])
+def test_a_parameter_of_the_part_that_was_replaced_is_unknown_to_the_new_one(optimizer: object) -> None:
+    said = r"^unknown parameter 'server_schedule' of optimizer 'step_of_one': .*allowed: pull, server_lr$"
+    with pytest.raises(laconic.ConfigError, match=said):
+        laconic.fed_avg(optimizer=optimizer, server_schedule="cosine:10")
+
+
+def test_parameters_of_a_part_that_replaces_another_are_suggested_and_used() -> None:
+    with pytest.raises(laconic.ConfigError, match=r"unknown parameter 'pulls' of fed_avg: did you mean 'pull'\?"):
+        laconic.fed_avg(optimizer="step_of_one", pulls=1.0)
+    half, whole = (
+        laconic.simulate("fed_avg", "logistic", "digits", optimizer="step_of_one", pull=pull, **SMALL)
+        for pull in (0.5, 1.0)
+    )
+    assert half.history != whole.history
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("resum", "resume"), ("outt", "out"), ("callbak", "callbacks"), ("optimiser", "optimizer")]
+)
+def test_a_misspelled_keyword_of_simulate_is_recognized(wrong: str, meant: str) -> None:
+    with pytest.raises(laconic.ConfigError, match=rf"unknown setting '{wrong}': did you mean '{meant}'\?") as caught:
+        laconic.simulate("fed_avg", "logistic", "digits", **SMALL, **{wrong: 1})
+    assert {"callbacks", "on_round", "out", "progress", "resume", "uplink"} <= set(
+        str(caught.value).replace(",", "").split()
+    )
+
+
+def test_a_misspelled_keyword_of_compare_is_recognized() -> None:
+    with pytest.raises(laconic.ConfigError, match="unknown setting 'rankby': did you mean 'rank_by'"):
+        laconic.compare(["fed_avg"], "logistic", "digits", **SMALL, rankby="time")
+
+
 def test_a_part_without_parameters_says_that_it_has_none() -> None:
     with pytest.raises(laconic.ConfigError, match="it has none"):
         laconic.DenseDownlink().replace(ratio=1)
