@@ -61,6 +61,17 @@ def _decoded(body: Body, layout: Layout) -> SentPayload:
     return payload
 
 
+def sent_count(body: Body, layout: Layout) -> int:
+    """The number of values in a body. It is in the first fields, so nothing is decoded.
+
+    `PacketError` if the codec is not that of entries.
+    """
+    reader = BodyReader(body.data, layout)
+    codec, groups = _groups(body.codec, reader, layout)
+    form_of(codec)
+    return read_positions(codec, layout.size, groups, reader)[0]
+
+
 def body_norm(body: Body, layout: Layout) -> float:
     """The 2-norm of the vector of a body, without the vector: values are read in blocks, positions only where coded.
 

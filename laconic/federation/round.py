@@ -175,7 +175,7 @@ class Round:
         if name in (BUFFERS, BASE):
             return 0
         compressors = {stream.name: stream.compressor for stream in phase.down} | {MEAN: self.method.mean_compression}
-        return (compressors.get(name) or DENSE).paper_bits(self.layout)
+        return (compressors.get(name) or DENSE).paper_bits(self.layout, body)
 
     # Receiving.
 
@@ -300,7 +300,7 @@ class Round:
             return self.server.algorithm.uplink.paper_bits(body, self.layout)
         if name in (BUFFERS, CONFIRM):
             return 0
-        return (phase.stream(name).compressor or DENSE).paper_bits(self.layout)
+        return (phase.stream(name).compressor or DENSE).paper_bits(self.layout, body)
 
     def unanswered(self) -> set[int]:
         """Clients that have not answered the current exchange."""

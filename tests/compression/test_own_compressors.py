@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.compression import COMPRESSORS, GroupedCompressor, decode, decode_body, encode
+from laconic.compression import COMPRESSORS, Codec, GroupedCompressor, decode, decode_body, encode
+from laconic.compression.packet import Body
 from laconic.core.user_code import import_file
 from laconic.federation.defenses import resolve_defenses
 from laconic.federation.settings import Defenses
@@ -89,6 +90,62 @@ def test_a_sparsifier_of_ones_own_is_treated_as_ours() -> None:
     assert laconic.fed_gate(compressor="own").resolve().method.tracker_rate == 0.1
     returning(lambda x: laconic.Kept(np.array([0]), x[:1]), sparse=True, kept_fraction=0.25)
     assert laconic.fed_gate(compressor="own").resolve().method.beta(layout_of(4)) == 0.25
+
+
+def all_but_zeros() -> None:
+    @laconic.compressor("all_but_zeros")
+    class AllButZeros(laconic.Compressor):
+        """The number of kept entries depends on the vector."""
+
+        sparse = True
+
+        def compress(self, x: np.ndarray, rng: np.random.Generator) -> laconic.Kept:
+            positions = np.flatnonzero(abs(x) > 0.01 * abs(x).max())
+            return laconic.Kept(positions, x[positions])
+
+
+@pytest.mark.parametrize("granularity", ["model", "layer", "chunk:100"])
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.9])
+def test_papers_would_count_the_values_in_the_body_if_their_number_is_not_fixed(granularity: str, share: float) -> None:
+    all_but_zeros()
+    layout, rng = layout_of(1000, 100, 10), draws()
+    vector = torch.from_numpy(rng.choice([0.0, 1.0, -2.0], 1110, p=[1 - share, share / 2, share / 2]))
+    kept = int(vector.count_nonzero())
+    exact = GroupedCompressor.parse(f"all_but_zeros@{granularity}")
+    body = exact.encode(vector, layout, rng)
+    assert exact.paper_bits(layout, body) == 32 * kept
+    assert exact.paper_bits(layout) == exact.paper_bits(layout, Body(Codec.SKIP)) == 32 * 1110, "nothing is known"
+    chain = GroupedCompressor.parse(f"all_but_zeros+qsgd:4@{granularity}")
+    assert chain.paper_bits(layout, chain.encode(vector, layout, rng)) == 4 * kept + 32
+    assert GroupedCompressor.parse("top_k:0.1").paper_bits(layout, body) == 64 * 111, "a fixed number needs no body"
+
+
+@pytest.mark.parametrize("downlink", ["broadcast", "mirrored", "estimated", "compressed"])
+def test_the_ledger_counts_the_values_in_the_bodies_of_every_link(downlink: str) -> None:
+    all_but_zeros()
+    chosen: Any = {"compressor": "all_but_zeros", "granularity": "layer"}
+    algorithm = laconic.fed_ef_sgd(**chosen, downlink={"name": downlink, **chosen})
+    ledger = laconic.simulate(algorithm, "logistic", "digits", rounds=2, participants=3).ledger
+    dense = 2 * 3 * 32 * 650  # pixels at the border are always zero, and so are their gradients
+    assert 0 < ledger.paper_bits("up") < dense and 0 < ledger.paper_bits("down") < dense
+
+
+def test_a_number_by_ones_own_rule_is_the_papers() -> None:
+    @laconic.compressor("first_two")
+    class FirstTwo(laconic.Compressor):
+        sparse = True
+
+        def compress(self, x: np.ndarray, rng: np.random.Generator) -> laconic.Kept:
+            return laconic.Kept(np.arange(1), x[:1])
+
+        def kept(self, size: int) -> int:
+            return 2
+
+        def position_bits(self, count: int) -> int:
+            return 16 * count
+
+    grouped, layout = GroupedCompressor(FirstTwo()), layout_of(30)
+    assert grouped.paper_bits(layout, grouped.encode(normal(layout), layout, draws())) == 2 * (16 + 32)
 
 
 def test_a_vector_that_leaves_out_groups_may_keep_nothing_in_one() -> None:

@@ -118,7 +118,7 @@ class Broadcast(CompressedLink, Downlink):
         """The compressor's count per step; 64 per value with its position; 32 d for the whole model."""
         _, _, form, items = read(body, layout)
         if form == CatchUpForm.STEPS:
-            return sum(self.compression.paper_bits(layout) for item in items)
+            return sum(self.compression.paper_bits(layout, item) for item in items)
         if form == CatchUpForm.VALUES:
             positions = decode_body(items[0], layout).positions
             return 32 * layout.size if positions is None else 64 * positions.numel()

@@ -36,4 +36,4 @@ class CompressedDownlink(CompressedLink, Downlink):
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count."""
-        return self.compression.paper_bits(layout)
+        return self.compression.paper_bits(layout, body)

@@ -140,6 +140,9 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count; a skip counts as one bit."""
-        if body.codec == Codec.CATCH_UP and read(body, layout)[2] == CatchUpForm.WHOLE:
-            return 32 * layout.size
-        return 1 if body.codec == Codec.SKIP else self.compression.paper_bits(layout)
+        if body.codec == Codec.CATCH_UP:
+            _, _, form, items = read(body, layout)
+            if form == CatchUpForm.WHOLE:
+                return 32 * layout.size
+            body = items[0]
+        return 1 if body.codec == Codec.SKIP else self.compression.paper_bits(layout, body)

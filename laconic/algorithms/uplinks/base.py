@@ -53,7 +53,7 @@ class Uplink(Part):
 
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The bits that the papers' formulas count for this body."""
-        return (self.compression or DENSE).paper_bits(layout)
+        return (self.compression or DENSE).paper_bits(layout, body)
 
     @property
     def compression(self) -> GroupedCompressor | None:

@@ -142,6 +142,11 @@ class Compressor(Part):
         """The number of values that are sent for a group of `size` entries."""
         return size if self.kept_fraction is None else groups.kept(self.kept_fraction, size)
 
+    @property
+    def keeps_any_number(self) -> bool:
+        """Whether the number of values that are sent depends on the vector: neither `kept_fraction` nor `kept` says it."""
+        return self.sparse and self.kept_fraction is None and type(self).kept is Compressor.kept
+
     def position_bits(self, count: int) -> int:
         """The bits that the papers count for `count` positions."""
         return 0

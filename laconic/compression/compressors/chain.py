@@ -68,6 +68,10 @@ class Chain(Compressor):
     def kept(self, size: int) -> int:
         return self.first.kept(size)
 
+    @property
+    def keeps_any_number(self) -> bool:
+        return self.first.keeps_any_number
+
     def position_bits(self, count: int) -> int:
         return self.first.position_bits(count)
 

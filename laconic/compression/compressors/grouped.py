@@ -9,12 +9,17 @@ import numpy as np
 from pydantic import BeforeValidator
 from torch import Tensor
 
+from laconic.compression.codec import Codec
 from laconic.compression.compressors.base import Compressor
 from laconic.compression.compressors.dense import Dense
 from laconic.compression.compressors.spelling import parse_compressor, split_granularity
+from laconic.compression.decoding import sent_count
 from laconic.compression.groups import group_bounds, spans
 from laconic.compression.packet import Body
 from laconic.core.layout import Layout
+
+_NO_ENTRIES = (Codec.SKIP, Codec.CATCH_UP, Codec.ROTATED)
+"""Codecs of bodies whose values are not entries of the vector."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,19 @@ class GroupedCompressor:
         sizes = self._sizes(layout)
         return sum(self.compressor.kept(size) for size in sizes) / sum(sizes)
 
-    def paper_bits(self, layout: Layout) -> int:
-        """The bits that the papers count for a vector. FedCAMS (by model) counts positions; Fed-EF (by layer) does not."""
+    def paper_bits(self, layout: Layout, body: Body | None = None) -> int:
+        """The bits that the papers count for a vector. FedCAMS (by model) counts positions; Fed-EF (by layer) does not.
+
+        Args:
+            layout: The layers of the model.
+            body: The encoded vector. If the compressor has no fixed number of values, those of the body count; without a
+                body, all entries.
+        """
         sizes = self._sizes(layout)
-        count = sum(self.compressor.kept(size) for size in sizes)
+        if body is not None and body.codec not in _NO_ENTRIES and self.compressor.keeps_any_number:
+            count = sent_count(body, layout)
+        else:
+            count = sum(self.compressor.kept(size) for size in sizes)
         positions = self.compressor.position_bits(count) if self.granularity == "model" else 0
         return positions + self.compressor.value_bits(count, len(sizes))
 
