@@ -65,8 +65,6 @@ class Estimated(Broadcast):
     def paper_bits(self, body: Body, layout: Layout) -> int:
         """The compressor's count per step; 64 d for the whole model and g."""
         _, _, form, items = read(body, layout, wholes=2)
-        return (
-            64 * layout.size
-            if form == CatchUpForm.WHOLE
-            else sum(self.compression.paper_bits(layout, item) for item in items)
-        )
+        if form == CatchUpForm.WHOLE:
+            return 64 * layout.size
+        return sum(self.compression.paper_bits(layout, item) for item in items)
