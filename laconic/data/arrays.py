@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from itertools import pairwise
 from typing import Any, TypeGuard, TypeVar
 
@@ -15,6 +15,7 @@ from laconic.core.errors import DataError
 from laconic.data.checks import check_finite
 from laconic.data.doubts import doubt_classes, doubt_kind, doubt_scale, doubt_tokens
 from laconic.data.federated import Array, Examples, FederatedData, Indices, Kind, Normalize
+from laconic.data.scales import checked_normalize
 
 Pair = tuple[Array, Array]
 Client = TypeVar("Client")
@@ -53,6 +54,8 @@ def from_arrays(
     ('classification', 3, [3, 1], (2,))
     """
     pairs = [*clients.values()] if isinstance(clients, Mapping) else clients
+    if isinstance(clients, Mapping):
+        without_empty(name, pairs, lambda pair: len(pair[-1]), skip_empty, [*clients])
     data = pooled(pairs, test, kind, classes, name, normalize, labels, skip_empty)
     if isinstance(clients, Mapping):
         # Empty clients were left out.
@@ -97,6 +100,7 @@ def pooled(
     targets = torch.cat([targets for _, targets in parts])
     kind = kind or ("regression" if targets.is_floating_point() else "classification")
     inputs = [torch.cat(column) for column in zip(*(inputs for inputs, _ in parts), strict=True)]
+    normalize = checked_normalize(name, normalize, inputs[0].shape[1:])
     examples = _examples(inputs, of_kind(name, targets, kind), normalize, names)
     test_set = None
     if test is not None:
@@ -197,13 +201,18 @@ def _examples(inputs: Sequence[Tensor], targets: Tensor, normalize: Normalize | 
 
 
 def without_empty(
-    name: str, clients: Sequence[Client], size: Callable[[Client], int], skip_empty: bool
+    name: str,
+    clients: Sequence[Client],
+    size: Callable[[Client], int],
+    skip_empty: bool,
+    names: Sequence[object] | None = None,
 ) -> Sequence[Client]:
-    """The clients that have examples. Without `skip_empty`, a client that has none is an error."""
+    """The clients that have examples. Without `skip_empty`, a client that has none is an error, with its name if known."""
     empty = {client for client, examples in enumerate(clients) if _is_empty(examples, size)}
     if empty and not skip_empty:
+        who = min(empty) if names is None else f"'{names[min(empty)]}'"
         raise DataError(
-            f"{name}: client {min(empty)} has no examples; leave such clients out with --skip-empty (in Python "
+            f"{name}: client {who} has no examples; leave such clients out with --skip-empty (in Python "
             "laconic.data.from_arrays(…, skip_empty=True))"
         )
     if len(empty) == len(clients):
@@ -321,10 +330,10 @@ def has_text(targets: Array) -> bool:
     return values.ndim == 1 and values.dtype.kind in "UO" and any(isinstance(value, str) for value in values)
 
 
-def _all_numbers(texts: Iterable[str]) -> bool:
+def _all_numbers(texts: Iterable[Any]) -> bool:
     try:
         [float(text) for text in texts]
-    except ValueError:
+    except (TypeError, ValueError):
         return False
     return True
 
@@ -368,11 +377,20 @@ def without_pandas(value: Any, column: bool = False) -> Any:
         return value.to_numpy()
     for number, (name, dtype) in enumerate(value.dtypes.items()):
         if dtype.kind not in "iufb":
+            found, _ = not_a_number(value.iloc[:, number])
             raise DataError(
-                f"inputs: column '{name}' has no numbers, such as '{next(iter(value.iloc[:, number]), None)}'; convert it, "
-                "or select the columns of numbers"
+                f"inputs: column '{name}' has no numbers, such as '{found}'; convert it, or select the columns of numbers"
             )
     return value.to_numpy(np.float32)
+
+
+def not_a_number(values: Iterable[Any]) -> tuple[Any, int | None]:
+    """The first value of a column that is no number, and its position if most others are numbers."""
+    bad = [(value, place) for place, value in enumerate(values) if not _all_numbers([value])]
+    size = len(values) if isinstance(values, Sized) else 0
+    if not bad:
+        return next(iter(values), None), None
+    return bad[0][0], bad[0][1] if len(bad) < size / 2 else None
 
 
 def first_line(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -26,6 +27,9 @@ from laconic.data.arrays import (
 from laconic.data.columns import Columns
 from laconic.data.federated import Array, ClientData, Examples, Kind, NamedInputs, Normalize, Selection
 from laconic.data.lazy import read
+
+_EVALUATED = "the data to evaluate"
+_ONLY_CLIENT = rf"^{_EVALUATED}(, client 0| \(train\)|: client 0(?= has))"
 
 
 def _refuse_no_pair(given: Any, input_shape: tuple[int, ...]) -> None:
@@ -107,10 +111,14 @@ class Form:
             inputs = dict(zip(self.input_names, self._in_order(inputs), strict=True))
         if self.labels is None and has_text(targets):
             raise DataError("data: the targets are text, but the model was trained on numbers; pass numbers of classes")
-        options: dict[str, Any] = {"normalize": self.normalize, "labels": self.labels}
-        data = pooled([(inputs, targets)], None, self.kind, self.classes, "data", **options)
+        try:
+            data = pooled([(inputs, targets)], None, self.kind, self.classes, _EVALUATED, labels=self.labels)
+        except DataError as error:
+            # The examples are the only client of a data set, of which the user knows nothing.
+            raise DataError(re.sub(_ONLY_CLIENT, _EVALUATED, str(error))) from error
         self._check_shape(data.examples.inputs)
-        return replace(data.examples, inputs=self._like_training("data", data.examples.inputs))
+        inputs = self._like_training(_EVALUATED, data.examples.inputs)
+        return replace(data.examples, inputs=inputs, normalize=self.normalize)
 
     def _pair_of_frame(self, frame: Any) -> Pair:
         """A DataFrame with the target column of training as a pair."""

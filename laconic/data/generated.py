@@ -16,6 +16,7 @@ from laconic.core.errors import ConfigError, DataError
 from laconic.core.lru import LRUCache
 from laconic.data.checks import check_examples
 from laconic.data.federated import Array, Examples, Indices, Kind, Normalize, add_to_digest
+from laconic.data.scales import checked_normalize
 
 Make = Callable[[int], tuple[Array, Array]]
 Size = Callable[[int], int]
@@ -59,6 +60,7 @@ class GeneratedData:
         if test is not None:
             check_examples(f"{name} (test)", test.inputs, test.targets, kind, classes)
         self.input_shape: tuple[int, ...] = tuple(self._examples(0).inputs.shape[1:])
+        self.normalize = checked_normalize(name, normalize, self.input_shape)
 
     def __len__(self) -> int:
         return self._clients

@@ -32,6 +32,7 @@ from laconic.data.federated import (
     check_shapes,
     described,
 )
+from laconic.data.scales import checked_normalize
 
 FIXED_SEED = 0
 """The seed under which examples are read outside of training."""
@@ -56,7 +57,7 @@ class LazyData:
         columns: Columns | None = None,
     ) -> None:
         self.name, self.classes = name, classes
-        self._datasets, self.normalize, self._columns = datasets, normalize, columns or Columns()
+        self._datasets, self._columns = datasets, columns or Columns()
         self.labels = None if labels is None else tuple(labels)
         self.labels_found = False
         self.client_names: tuple[str, ...] | None = None
@@ -67,6 +68,7 @@ class LazyData:
         self._shapes = {part: tuple(tensor.shape[1:]) for part, tensor in parts.items()}
         self.input_shape: tuple[int, ...] = next(iter(self._shapes.values()))
         self.columns = self._columns.of_table(self.input_names, self.input_shape)
+        self.normalize = checked_normalize(name, normalize, self.input_shape)
         self.kind: Kind = kind or _kind_of(targets)
         if self.kind != "regression":
             self._set_classes(targets, test, kind)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from laconic.core.errors import ConfigError, DataError, LaconicError
 from laconic.core.user_code import import_file, importable, line_in
-from laconic.data.arrays import Pair, first_line, from_arrays, is_bare, is_pair, with_named_inputs
+from laconic.data.arrays import Pair, first_line, from_arrays, is_bare, is_pair, with_named_inputs, without_empty
 from laconic.data.columns import Columns
 from laconic.data.divide import divide, some_clients
 from laconic.data.federated import ClientData, FederatedData
@@ -148,12 +148,14 @@ def _from_data_sets(clients: Sequence[Any], test: Any, options: dict[str, Any]) 
 def _named(given: Mapping[str, Any], name: str, skip_empty: bool, what: str) -> ClientData:
     """The data of a dictionary whose clients have names."""
     clients = given["clients"]
+    without_empty(name, [*clients.values()], _size, skip_empty, [*clients])
     made = as_data({**given, "clients": [*clients.values()]}, name, skip_empty, what)
     assert isinstance(made, FederatedData | LazyData)
-    sizes = {
-        owner: len(part[-1] if is_pair(part) or isinstance(part, tuple) else part) for owner, part in clients.items()
-    }
-    return made.named([str(owner) for owner, size in sizes.items() if size])
+    return made.named([str(owner) for owner, part in clients.items() if _size(part)])
+
+
+def _size(client: Any) -> int:
+    return len(client[-1] if is_pair(client) or isinstance(client, tuple) else client)
 
 
 def _refuse_streams(splits: Mapping[Any, Any]) -> None:

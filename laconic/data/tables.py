@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from laconic.core.errors import DataError, missing_extra, suggestion, warn
-from laconic.data.arrays import Pair, doubt_guesses, pooled
+from laconic.data.arrays import Pair, doubt_guesses, not_a_number, pooled, without_empty
 from laconic.data.columns import Columns
 from laconic.data.divide import TEST_NAMES, check_client_names, divided, split_test
 from laconic.data.doubts import doubt_scale
@@ -65,6 +65,7 @@ def from_table(
     read = _Reader(target, inputs, client)
     tables = read.tables(sources)
     pairs = [read.pair(rows) for rows in tables.values()]
+    without_empty(name, pairs, lambda pair: len(pair[1]), skip_empty, [*tables])
     if test_source is None:
         pairs, test_pair = split_test(pairs, test)
     else:
@@ -262,7 +263,7 @@ class _Reader:
             source.check_column(column)
         for column in self.inputs:
             if source.content(column) == "text":
-                self._refuse(source.where, column, rows[column])
+                self._refuse(source, column, rows[column])
 
     def _all_inputs(self, source: _Source) -> list[str]:
         inputs = self._candidates(source)
@@ -274,12 +275,17 @@ class _Reader:
                 )
         return inputs
 
-    def _refuse(self, where: str, column: str, values: Any) -> None:
-        """Refuse an input that has no numbers. If values repeat, it may be the column of clients."""
+    def _refuse(self, source: _Source, column: str, values: Any) -> None:
+        """Refuse an input that is not numbers. If values repeat, it may be the column of clients."""
+        found, row = not_a_number(values)
+        if row is not None:
+            raise DataError(
+                f"{source.where}: column '{column}' has '{found}' in {source.place(row)}; write a number, or drop the row"
+            )
         clients = self.client is None and values.nunique() <= len(values) / 2
         question = f"is it the column of clients? client={column}; if not, " if clients else ""
         raise DataError(
-            f"{where}: column '{column}' has no numbers, such as '{values.iloc[0]}'; {question}convert it to numbers, "
+            f"{source.where}: column '{column}' has no numbers, such as '{found}'; {question}convert it to numbers, "
             "or list the inputs (inputs=A+B on the command line)"
         )
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from laconic.core.errors import ConfigError, DataError
 from laconic.core.state_dict import bytes_of, checksum
+from laconic.data.scales import stored_normalize
 
 FORMAT = 4
 """The version of the checkpoint format. Files of another version are refused."""
@@ -80,13 +81,15 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]
     write_atomically(path, save(contiguous, {"laconic": json.dumps(header)}), mode)
 
 
-def save_model(path: Path, module: nn.Module, sha256: str, round: int) -> None:
-    """Write a model's state dict to a safetensors file, with its hash and its round."""
+def save_model(path: Path, module: nn.Module, sha256: str, round: int, normalize: object = None) -> None:
+    """Write a model's state dict to a safetensors file, with its hash, its round, and what inputs were normalized by."""
     if path.suffix in (".pt", ".pth", ".bin"):
         raise ConfigError(
             f"'{path}': this writes a safetensors file; name it so, or use torch.save(result.model.state_dict(), …)"
         )
-    save_tensors(path, module.state_dict(), {"sha256": sha256, "round": round})
+    stored = stored_normalize(normalize)
+    scales = {} if stored is None else {"normalize": stored}
+    save_tensors(path, module.state_dict(), {"sha256": sha256, "round": round, **scales})
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -109,7 +109,7 @@ class Result:
 
         `module.load_state_dict(laconic.load_model(path))` loads it into a module of the same kind.
         """
-        save_model(Path(path), self.model, self.model_sha256, len(self.history))
+        save_model(Path(path), self.model, self.model_sha256, len(self.history), self.form.normalize)
 
     def to_pandas(self) -> Any:
         """The history as a pandas DataFrame: one row per round, one column per number (extra `tables`)."""
@@ -330,7 +330,7 @@ class Training:
 
     def save_model(self, path: Path) -> None:
         """Write the server's current model, including frozen parameters, as a safetensors file."""
-        save_model(path, self.trained(), self.model_sha256(), self.server.round)
+        save_model(path, self.trained(), self.model_sha256(), self.server.round, Form.of(self.data).normalize)
 
     def model_sha256(self) -> str:
         """The SHA-256 hash of all parameters and floating-point buffers."""

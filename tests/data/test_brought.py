@@ -11,7 +11,7 @@ from PIL import Image
 
 import laconic
 from laconic.core.errors import ConfigError, DataError, LaconicWarning
-from laconic.data import FederatedData, LazyData, from_hugging_face, from_images, from_table, load
+from laconic.data import FederatedData, LazyData, from_arrays, from_hugging_face, from_images, from_table, load
 
 hub = pytest.importorskip("datasets")
 pd = pytest.importorskip("pandas")
@@ -169,9 +169,24 @@ def test_a_folder_of_files_has_one_client_per_file(tmp_path):
     data = load(f"{tmp_path}:target=ill")
     assert data.sizes().tolist() == [20, 25] and len(data.test) == 15
     (tmp_path / "west.csv").write_text("age,weight,ill\n")
-    with pytest.raises(DataError, match=r"client 2 has no examples; leave such clients out with --skip-empty"):
+    with pytest.raises(DataError, match=r"client 'west' has no examples; leave such clients out with --skip-empty"):
         load(f"{tmp_path}:target=ill")
     assert load(f"{tmp_path}:target=ill", skip_empty=True).client_names == ("north", "south")
+
+
+def test_a_cell_that_is_no_number_is_named_with_its_line(tmp_path):
+    columns = people()
+    columns["weight"] = [*map(str, columns["weight"])]
+    columns["weight"][7] = "n/k"
+    frame = pd.DataFrame(columns)
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    message = r"column 'weight' has 'n/k' in {}; write a number, or drop the row$"
+    with pytest.raises(DataError, match=message.format("line 9")):
+        load(f"{tmp_path / 'people.csv'}:target=ill,client=hospital")
+    with pytest.raises(DataError, match=message.format("row 7")):
+        from_table(frame, "ill", client="hospital")
+    with pytest.raises(DataError, match="inputs: column 'weight' has no numbers, such as 'n/k'"):
+        from_arrays([(frame[["age", "weight"]], frame["ill"])])
 
 
 def test_faults_of_tables_say_what_to_do(table, tmp_path):

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from laconic.core.errors import ConfigError, DataError, LaconicError, LaconicWarning
-from laconic.data import FederatedData, divide, from_arrays, from_datasets, from_file, load
+from laconic.data import FederatedData, as_data, divide, from_arrays, from_datasets, from_file, load
 
 
 def test_arrays_become_clients_in_order():
@@ -92,6 +92,15 @@ def test_arrays_that_do_not_fit(clients, message):
     with pytest.raises(DataError, match=message) as caught:
         from_arrays(clients)
     assert "\n" not in str(caught.value)
+
+
+def test_an_empty_client_is_called_by_its_name():
+    full, empty = (np.zeros((2, 3)), np.array([0, 1])), (np.zeros((0, 3)), np.zeros(0, int))
+    with pytest.raises(DataError, match="client 'north' has no examples"):
+        from_arrays({"south": full, "north": empty})
+    assert from_arrays({"south": full, "north": empty}, skip_empty=True).client_names == ("south",)
+    with pytest.raises(DataError, match="client 'north' has no examples"):
+        as_data({"clients": {"south": full, "north": empty}})
 
 
 class Squares(Dataset):

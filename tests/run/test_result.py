@@ -66,8 +66,10 @@ def test_what_cannot_be_predicted_or_evaluated_is_said_in_one_line(result: lacon
         result.predict({"left": pixels})
     with pytest.raises(DataError, match="not an array of numbers"):
         result.predict("pixels")
-    with pytest.raises(DataError, match=r"label \d at index 0 is out of range"):
+    with pytest.raises(DataError, match=r"^the data to evaluate: label \d at index 0 is out of range"):
         result.evaluate((pixels, targets + 7))
+    with pytest.raises(DataError, match=r"^the data to evaluate has 12 inputs but 3 targets"):
+        result.evaluate((pixels, targets[:3]))
     with pytest.raises(DataError, match="no test examples"):
         result.evaluate(laconic.data.from_arrays([(pixels, targets)]))
 
