@@ -288,9 +288,10 @@ def _name(model: Model) -> str:
 _ELSEWHERE = {
     "loss": "a loss is part of the model; pass laconic.Task(module, loss) as the model",
     "clients": "not a setting of simulate; the number of clients is fixed when the data is loaded: "
-    "laconic.data.load('digits', clients=10)",
+    "laconic.data.divide(data, clients=10, partition='iid'), or for built-in data laconic.data.load('digits', clients=10)",
     "partition": "not a setting of simulate; the partition is fixed when the data is loaded: "
-    "laconic.data.load('digits', partition='iid')",
+    "laconic.data.divide(data, clients=10, partition='iid'), or for built-in data laconic.data.load('digits', "
+    "partition='iid')",
     "test": "the data has the test examples, as in laconic.data.from_arrays(clients, test=(inputs, targets))",
     "skip_empty": "leave out empty clients where you make the data: laconic.data.from_arrays(clients, skip_empty=True)",
     **{

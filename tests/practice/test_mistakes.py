@@ -27,6 +27,8 @@ def test_a_loss_of_outputs_and_targets_says_what_to_write(loss):
     ("settings", "said"),
     [
         ({"loss": F.cross_entropy}, r"loss is part of the model; pass laconic.Task\(module, loss\)"),
+        ({"partition": "iid"}, r"laconic\.data\.divide\(data, clients=10, partition='iid'\)"),
+        ({"clients": 5}, r"laconic\.data\.divide\(data, clients=10, partition='iid'\)"),
         ({"test": None}, r"test: the data has .*from_arrays\(clients, test=\(inputs, targets\)\)$"),
         ({"skip_empty": True}, r"laconic.data.from_arrays\(clients, skip_empty=True\)$"),
         ({"normalize": None}, r"it belongs to the data, as in laconic.data.from_arrays\(clients, normalize=…\)$"),
