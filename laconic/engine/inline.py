@@ -41,7 +41,7 @@ Python's own code and data stay there, too (docs/performance.md, "Compiled kerne
 MOST_STACKED = 25
 """The maximum number of clients in a chunk of these strategies. More clients are not faster."""
 SWITCH_SECONDS = 0.0005
-"""The interpreter's switch interval. Rounds are 4 to 7 % faster than with Python's default of 0.005."""
+"""The interpreter's switch interval. Rounds of small models are up to 7 % faster than with Python's default of 0.005."""
 
 
 @dataclass(frozen=True)
