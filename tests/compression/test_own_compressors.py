@@ -296,3 +296,18 @@ def test_alone_a_tensor_of_any_shape_comes_back_flat_and_bytes_are_checked() -> 
             decode(wrong, 128)
     with pytest.raises(laconic.PacketError, match="not a vector of 127 entries"):
         decode(data, 127)
+
+
+@pytest.mark.parametrize("second", ["uniform:4", "uniform:4,rounding=authors", "qsgd:4", "sign", "cast", "natural"])
+def test_a_chain_whose_first_compressor_keeps_nothing(second: str) -> None:
+    @laconic.compressor("large_only")
+    class LargeOnly(laconic.Compressor):
+        sparse = True
+        exact = True
+
+        def compress(self, x: np.ndarray, rng: np.random.Generator) -> laconic.Form:
+            positions = np.flatnonzero(np.abs(x) > 1)
+            return laconic.Kept(positions, x[positions])
+
+    vector = torch.full((8,), 0.5)
+    assert torch.equal(decode(encode(vector, f"large_only+{second}"), 8), torch.zeros(8))

@@ -117,6 +117,8 @@ class Uniform(Compressor):
         return Levels(levels, step, offset, self.bits)
 
     def _grid(self, values: Floats, generator: np.random.Generator, levels: NDArray[Any]) -> tuple[float, float]:
+        if not len(values):  # a sparse compressor before it in a chain kept nothing
+            return 0.0, 0.0
         peak(values)  # rejects NaN and infinity
         low, high, last = float(values.min()), float(values.max()), 2**self.bits - 1
         step = representable(high / last - low / last if high - low == math.inf else (high - low) / last, values.dtype)
