@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from itertools import product
@@ -323,12 +323,17 @@ def _configured(
     parts = recipe.by_slot({key: value for key, value in changed.items() if key in SLOTS or key in DEFAULT_SLOTS})
     for key in changes:
         if key not in SLOTS and not recipe.owners(key) and not recipe.owners(key, parts):
-            if key in _ELSEWHERE:
-                raise ConfigError(f"{key}: {_ELSEWHERE[key]}")
-            named = [name for name, taken in signature(caller).parameters.items() if taken.kind is taken.KEYWORD_ONLY]
             parameters = {name for kind in recipe.kinds(parts).values() for name in parameter_names(kind)}
-            raise unknown_name("setting", key, {*named, *SLOTS, *DEFAULT_SLOTS, *Settings.model_fields, *parameters})
+            raise _unknown_keyword(key, caller, parameters)
     return recipe.replace(**cast(Changes, changed)), checked
+
+
+def _unknown_keyword(key: str, caller: Callable[..., Any], parameters: Collection[str]) -> ConfigError:
+    """The error for a keyword that is neither one of `caller` nor a setting nor one of the algorithm's parameters."""
+    if key in _ELSEWHERE:
+        return ConfigError(f"{key}: {_ELSEWHERE[key]}")
+    named = [name for name, taken in signature(caller).parameters.items() if taken.kind is taken.KEYWORD_ONLY]
+    return unknown_name("setting", key, {*named, *SLOTS, *DEFAULT_SLOTS, *Settings.model_fields, *parameters})
 
 
 def _labeled(label: str, settings: Mapping[str, Any]) -> tuple[Algorithm, Settings]:

@@ -332,11 +332,10 @@ class Round:
         self.outcome = self.server.policy.judge(ExchangeReport(self.server.round, self._number, *replies))
         if self.outcome is not Outcome.PROCEED:
             return self.outcome
-        server = self.server
-        server.gather(exchange, self.received, self._context())
+        self.server.gather(exchange, self.received, self._context())
         mean = self.received.mean(MODEL) if self.method.sends_mean else None
         if mean is not None and UPDATE in self.phases[exchange.phase].up:
-            server.clients.pending.must_deliver(server.round, {MEAN: self._encode_mean(mean)}, self.answered)
+            self.server.clients.pending.must_deliver(self.server.round, {MEAN: self._encode_mean(mean)}, self.answered)
         return self.outcome
 
     def _encode_mean(self, mean: Tensor) -> Body:
