@@ -313,18 +313,18 @@ def _configured(
     A label, and what an algorithm sets, take precedence over keywords. An error also names the keywords of `caller`.
     """
     settings = {key: value for key, value in keywords.items() if key in Settings.model_fields}
-    changes = {key: value for key, value in keywords.items() if key not in Settings.model_fields}
+    changes = {key: value for key, value in keywords.items() if key not in settings}
     if isinstance(algorithm, str):
         changes = {key: value for key, value in changes.items() if key not in split_label(algorithm)}
         recipe, checked = _labeled(algorithm, settings)
     else:
         recipe, checked = _made(algorithm), validated(Settings, settings)
     changed = without_own(recipe, changes)
-    parts = recipe.by_slot({key: value for key, value in changed.items() if key in SLOTS or key in DEFAULT_SLOTS})
-    for key in changes:
-        if key not in SLOTS and not recipe.owners(key) and not recipe.owners(key, parts):
-            parameters = {name for kind in recipe.kinds(parts).values() for name in parameter_names(kind)}
-            raise _unknown_keyword(key, caller, parameters)
+    parts = recipe.by_slot({key: value for key, value in changed.items() if key in {*SLOTS, *DEFAULT_SLOTS}})
+    for key in sorted(changes.keys() - SLOTS.keys()):
+        if not recipe.owners(key) and not recipe.owners(key, parts):
+            kinds = recipe.kinds(parts).values()
+            raise _unknown_keyword(key, caller, set().union(*map(parameter_names, kinds)))
     return recipe.replace(**cast(Changes, changed)), checked
 
 

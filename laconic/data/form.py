@@ -96,17 +96,7 @@ class Form:
                 raise DataError("data: it has no test examples; pass a pair (inputs, targets)")
             self._check_names(given)
             return self._normalized(given.test)
-        if hasattr(given, "iloc"):
-            given = self._pair_of_frame(given)
-        _refuse_no_pair(given, self.input_shape)
-        if is_pair(given):
-            given = (self._selected(given[0]), given[1])
-        given = with_named_inputs(given)
-        if not is_pair(given):
-            trained, next_token = self.selection or Selection(), self.kind == "next_token"
-            columns = Columns.of_training(trained, self.columns or (), self.labels or (), next_token)
-            given = read("data", given, columns)
-        inputs, targets = given
+        inputs, targets = self._pair(given)
         if self.input_names:
             inputs = dict(zip(self.input_names, self._in_order(inputs), strict=True))
         if self.labels is None and has_text(targets):
@@ -119,6 +109,21 @@ class Form:
         self._check_shape(data.examples.inputs)
         inputs = self._like_training(_EVALUATED, data.examples.inputs)
         return replace(data.examples, inputs=inputs, normalize=self.normalize)
+
+    def _pair(self, given: Any) -> Pair:
+        """Inputs and targets of data in a form that training takes."""
+        if hasattr(given, "iloc"):
+            given = self._pair_of_frame(given)
+        _refuse_no_pair(given, self.input_shape)
+        if is_pair(given):
+            given = (self._selected(given[0]), given[1])
+        given = with_named_inputs(given)
+        if not is_pair(given):
+            trained, next_token = self.selection or Selection(), self.kind == "next_token"
+            columns = Columns.of_training(trained, self.columns or (), self.labels or (), next_token)
+            given = read("data", given, columns)
+        inputs, targets = given
+        return inputs, targets
 
     def _pair_of_frame(self, frame: Any) -> Pair:
         """A DataFrame with the target column of training as a pair."""

@@ -117,7 +117,7 @@ def _sum(task: Task, module: nn.Module, batch: Batch) -> str:
 
 def _weighted(task: Task, module: nn.Module, batch: Batch) -> str:
     """A mean over two parts is the mean of the parts' means. With class weights, torch divides by the sum of the weights."""
-    inputs, targets = batch[:-1], batch[-1]
+    targets = batch[-1]
     known = predicts_classes(task) or is_squared_error(task) or (task.loss is own_loss and targets.ndim > 1)
     if known or not _equal(task.loss(module, batch), task.loss(module, batch)):
         return ""
@@ -126,10 +126,15 @@ def _weighted(task: Task, module: nn.Module, batch: Batch) -> str:
     outputs = task.outputs(module, batch)[0]
     trials = [(pairs[0], pairs[1])]
     if outputs.ndim == 2 and outputs.shape[1] > 1 and targets.ndim == 1 and not targets.is_floating_point():
-        labels = [targets.new_tensor([label, label]) for label in range(min(outputs.shape[1], MOST_LABELS))]
-        first, *others = [(*(part[[0, 0]] for part in inputs), label) for label in labels]
-        trials.append((first, _joined(others)))
+        trials.append(_one_label_and_others(batch, min(outputs.shape[1], MOST_LABELS)))
     return next(filter(None, (_unlike_its_parts(task, module, *trial) for trial in trials)), "")
+
+
+def _one_label_and_others(batch: Batch, classes: int) -> tuple[Batch, Batch]:
+    """The first example twice with label 0, and with every other label."""
+    labels = [batch[-1].new_tensor([label, label]) for label in range(classes)]
+    first, *others = [(*(part[[0, 0]] for part in batch[:-1]), label) for label in labels]
+    return first, _joined(others)
 
 
 def _unlike_its_parts(task: Task, module: nn.Module, one: Batch, other: Batch) -> str:

@@ -120,14 +120,20 @@ class Phase:
         return next(stream for stream in self.up if stream.name == name)
 
 
+def _check_stream(name: str) -> None:
+    if name in RESERVED or not name.isidentifier() or name != name.lower():
+        raise ConfigError(f"stream = '{name}': must be a lower-case identifier other than {', '.join(RESERVED)}")
+
+
 class PhaseTable:
     """The phases of a method by name, and its streams by number. Server and clients build equal tables."""
 
     def __init__(self, phases: Iterable[Phase]) -> None:
         self._phases = {phase.name: phase for phase in phases}
-        if any(stream.name == MODEL and stream != UPDATE for phase in self._phases.values() for stream in phase.up):
+        sent = [stream for phase in self._phases.values() for stream in phase.up]
+        if any(stream.name == MODEL and stream != UPDATE for stream in sent):
             raise ConfigError(f"stream = '{MODEL}': this is the name of the update, which is laconic.UPDATE")
-        up = [stream.name for phase in self._phases.values() for stream in phase.up]
+        up = [stream.name for stream in sent]
         down = [stream.name for phase in self._phases.values() for stream in phase.down]
         self.extra_streams = tuple(dict.fromkeys(name for name in up if name != MODEL))
         """Streams that clients send besides their update."""
@@ -135,10 +141,7 @@ class PhaseTable:
         """Whether clients send updates in any phase."""
         own = tuple(dict.fromkeys((*self.extra_streams, *down)))
         for name in own:
-            if name in RESERVED or not name.isidentifier() or name != name.lower():
-                raise ConfigError(
-                    f"stream = '{name}': must be a lower-case identifier other than {', '.join(RESERVED)}"
-                )
+            _check_stream(name)
         self._names = (*CORE, *own)
         if len(self._names) > STREAMS:
             raise ConfigError(f"{len(own)} streams: at most {STREAMS - len(CORE)} are allowed")
