@@ -175,7 +175,7 @@ def short(part: Part) -> str:
     table = part.table()
     if table.get("compressor", "dense") in PLAIN:
         return part.name
-    memory = {True: ", memory", "auto": ", memory if the compressor is biased"}.get(table.get("memory"), "")
+    memory = {True: ", memory", "auto": ", memory if the compressor is biased and does more than round"}.get(table.get("memory"), "")
     return f"{part.name}(`{table['compressor']}@{table['granularity']}`{memory})"
 
 
