@@ -175,7 +175,8 @@ def short(part: Part) -> str:
     table = part.table()
     if table.get("compressor", "dense") in PLAIN:
         return part.name
-    memory = {True: ", memory", "auto": ", memory if the compressor is biased and does more than round"}.get(table.get("memory"), "")
+    unknown = ", memory if the compressor is biased and does more than round"
+    memory = {True: ", memory", "auto": unknown}.get(table.get("memory"), "")
     return f"{part.name}(`{table['compressor']}@{table['granularity']}`{memory})"
 
 
