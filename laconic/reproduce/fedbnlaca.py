@@ -7,7 +7,9 @@ from laconic.reproduce.experiments import Experiment
 from laconic.reproduce.measures import FINAL, LAST_FIVE, MEGABYTES, SKIP_RATE, accuracy_at, to_accuracy
 from laconic.reproduce.study import Reproduction, Short, Study
 
-PAPER = "FedBNLACA's paper has figures but no numbers, and does not say which learning rates and thresholds its runs use"
+PAPER = (
+    "FedBNLACA's paper has figures but no numbers, and does not say which learning rates and thresholds its runs use"
+)
 _AMS = "--server-lr 0.1"
 """The best of 0.03 (the default), 0.1 and 0.3 for FedAMS after six rounds of the first setting."""
 _THRESHOLD = "--set uplink.threshold=0.5"
