@@ -142,9 +142,10 @@ class SymbolWriter:
         words, at, state = np.empty(most + 3, dtype=np.uint32), 0, 0
         for symbols, weights in reversed(self._runs):
             edges = _edges(weights)
+            inverses = np.uint64(2**64 - 1) // np.diff(edges)
             for start, end in reversed(list(blocks(len(symbols)))):
                 block = symbols[start:end].astype(np.uint16, copy=False)
-                state, at = kernels.encode_symbols(block, edges, np.uint64(state), words, at)
+                state, at = kernels.encode_symbols(block, edges, inverses, np.uint64(state), words, at)
         words[at : at + 2] = state % 2**32, state >> 32
         # Trailing zero bytes are not sent; the reader restores them.
         return words[: at + 2].astype("<u4").tobytes().rstrip(b"\0")

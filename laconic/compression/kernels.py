@@ -12,7 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba import types
 from numba.cpython.unsafe import numbers
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from laconic.compression.words import PRECISION, HalfWords, Widths, Words
@@ -131,14 +134,29 @@ def join_classes(
     return int(bit)
 
 
+def _multiply_high(context: Any, first: Any, second: Any) -> Any:
+    """The upper 64 bits of the product of two words."""
+
+    def generate(context: Any, builder: Any, signature: Any, words: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(*(builder.zext(word, wide) for word in words))
+        return builder.trunc(builder.lshr(product, wide(64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+_high_product: Any = intrinsic(_multiply_high)
 _PRECISION, _LOOKUP = np.uint64(PRECISION), np.uint64(12)
 
 
 @kernel
 def encode_symbols(
-    symbols: NDArray[np.uint16], edges: Words, state: np.uint64, words: NDArray[np.uint32], at: int
+    symbols: NDArray[np.uint16], edges: Words, inverses: Words, state: np.uint64, words: NDArray[np.uint32], at: int
 ) -> tuple[Any, int]:
-    """Push symbols, the last one first; full states spill to `words`. Returns the new state and word index."""
+    """Push symbols, the last one first; full states spill to `words`. Returns the new state and word index.
+
+    `inverses` has floor((2^64 - 1) / share) for the share of each symbol: a multiplication is faster than a division.
+    """
     for index in range(len(symbols) - 1, -1, -1):
         symbol = symbols[index]
         start = edges[symbol]
@@ -147,8 +165,12 @@ def encode_symbols(
             words[at] = state & ((_1 << _32) - _1)
             at += 1
             state >>= _32
-        whole = state // share
-        state = (whole << _PRECISION) + start + (state - whole * share)
+        # floor(state / share), or one less
+        whole = _high_product(state, inverses[symbol])
+        rest = state - whole * share
+        if rest >= share:
+            whole, rest = whole + _1, rest - share
+        state = (whole << _PRECISION) + start + rest
     return state, at
 
 

@@ -227,6 +227,13 @@ class MemoryStore(ClientStore):
         self._records.pop(client, None)
         self._states.pop(client, None)
 
+    def commit(self, client: int, number: int) -> None:
+        """Commit a pending state now, so that the states before it need no memory until the client's next instruction."""
+        record = self.record(client)
+        if record is not None and number in record.pending:
+            dropped = record.state_numbers() - {number}
+            self._write(client, Record(record.number, number, [], record.last), {}, dropped)
+
     def _write(self, client: int, record: Record, added: dict[int, State], dropped: Iterable[int]) -> None:
         self._records[client] = record
         states = self._states.setdefault(client, {})

@@ -154,6 +154,9 @@ class Simulation(Training):
 
     def _round(self) -> Round:
         finished = super()._round()
+        if isinstance(self.store, MemoryStore):
+            for client in {client for clients in finished.clients_by_phase.values() for client in clients}:
+                self.store.commit(client, int(self.server.clients.sequences[client]))
         if self.policy.diverged:
             raise Diverged(f"the update of a client is not finite in round {self.server.round}: {DIVERGENCE_HINT}")
         if self.policy.blocklist.blocked_count() == len(self.data):

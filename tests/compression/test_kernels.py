@@ -48,6 +48,24 @@ def test_a_step_of_zero_draws_as_many_numbers_as_any_other() -> None:
     assert generators[0].random() == generators[1].random()
 
 
+@pytest.mark.parametrize("shares", [[1, 2**24 - 1], [1, 1, 2**24 - 2], [2**23, 2**23], [3, 5, 7, 2**24 - 15], [2**24]])
+@pytest.mark.parametrize("start", [0, 1, 2**32 - 1, 2**40 - 1, 2**63 + 12345, 2**64 - 1])
+def test_symbols_are_pushed_as_with_divisions_of_unbounded_integers(shares: list[int], start: int) -> None:
+    edges = np.array([0, *np.cumsum(shares)], dtype=np.uint64)
+    symbols = np.random.default_rng(len(shares)).integers(0, len(shares), 500).astype(np.uint16)
+    expected, state = [], start
+    for symbol in symbols[::-1]:
+        share = shares[symbol]
+        if state >> 40 >= share:
+            expected.append(state % 2**32)
+            state >>= 32
+        state = (state // share << 24) + int(edges[symbol]) + state % share
+    words = np.zeros(500, dtype=np.uint32)
+    inverses = np.uint64(2**64 - 1) // np.diff(edges)
+    found, at = kernels.encode_symbols(symbols, edges, inverses, np.uint64(start), words, 0)
+    assert int(found) == state and words[:at].tolist() == expected
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sums_have_the_bits_of_one_sum_over_the_vector(size: int, dtype: type) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import laconic
+from laconic.algorithms.recipes import RECIPES
 from laconic.compression import HEADER_BYTES
 from laconic.core.errors import ConfigError
 from laconic.data import FederatedData, from_arrays
@@ -325,3 +326,18 @@ def test_each_recipe_has_its_papers_weighting() -> None:
     by_size = train(plain(), data, rounds=2).model_sha256
     assert by_size == train(plain(), data, rounds=2, weighting="size").model_sha256
     assert by_size != train(plain(), data, rounds=2, weighting="uniform").model_sha256
+
+
+@pytest.mark.parametrize("recipe", ["stc", "scaffold", "fed_page", "bvr_l_sgd", "fed_laconic_1"])
+def test_a_client_keeps_one_state_between_rounds_and_more_if_a_reply_was_lost(recipe: str) -> None:
+    task = laconic.classification(plain())
+    for faults in ({}, {"drop": 0.4}):
+        settings = laconic.Settings(rounds=6, participants=4, faults=faults)
+        simulation = Simulation(RECIPES[recipe](), task, images(), settings)
+        kept = []
+        for _ in simulation.rounds():
+            records = [simulation.store.record(client) for client in simulation.store.clients()]
+            kept += [len(record.state_numbers()) for record in records if record is not None]
+            assert faults or not any(record.pending for record in records if record is not None)
+        simulation.close()
+        assert max(kept) > 1 if faults else max(kept) == 1
