@@ -151,8 +151,8 @@ FRONTIER = Reproduction(
     """This is our own study.
 
 - **Rates.** We chose the local learning rate of each algorithm from 0.3, 0.1, 0.03 and 0.01, in trial runs of 60
-  rounds (40 on Tiny Shakespeare) on seed 0. `fed_laconic` keeps its default rate, except in rows with *rate from the grid*. `fed_laconic_1`,
-  `ef21_p`, `ef21_bc` and `ef21_sgdm` keep their default rates.
+  rounds (40 on Tiny Shakespeare) on seed 0. `fed_laconic` keeps its default rate, except in rows with *rate from the
+  grid*. `fed_laconic_1`, `ef21_p`, `ef21_bc` and `ef21_sgdm` keep their default rates.
 - **Seeds.** The tables show seeds 1 to 3. A final accuracy is the mean of the last five evaluations.
 - **Targets.** B is the highest final accuracy of a dense method, and G the accuracy of random guessing. The targets
   of a task are B - 1 % and G + 0.9 (B - G). Fashion-MNIST has a third target, 76.4 %, from our first study. A run
