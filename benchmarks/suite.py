@@ -39,6 +39,7 @@ def _over_plain_loop(report: dict[str, Any]) -> Figures:
 
 
 def _links(report: dict[str, Any]) -> Figures:
+    report = {name: row for name, row in report.items() if "copies" in row}
     costs = {f"links of {name}, time / copy": row["copies"] for name, row in report.items()}
     # Less than a tenth of a vector is no difference.
     return costs | {f"links of {name}, vectors per client": max(row["vectors"], 0.1) for name, row in report.items()}

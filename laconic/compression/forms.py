@@ -204,9 +204,10 @@ def _write_levels(levels: NDArray[Any], bits: int | None, writer: BodyWriter) ->
     """Write levels as symbols, their differences from the lowest level."""
     if not len(levels):
         return
-    if not np.isfinite([levels.min(), levels.max()]).all():
+    ends = levels.min(), levels.max()
+    if not np.isfinite(ends).all():
         raise PacketError("not finite", "the vector to send has NaN or infinity")
-    lowest, highest = int(levels.min()), int(levels.max())
+    lowest, highest = map(int, ends)
     if max(-lowest, highest, highest - lowest) > HIGHEST_LEVEL:
         raise ConfigError(f"levels from {lowest} to {highest}: at most {HIGHEST_LEVEL} from zero and from each other")
     if levels.dtype.kind == "f" and not np.array_equal(levels, np.rint(levels)):
@@ -215,12 +216,13 @@ def _write_levels(levels: NDArray[Any], bits: int | None, writer: BodyWriter) ->
     width = max(0, needed - CODED_BITS)
     size = ((highest - lowest) >> width) + 1
     integers = levels.astype(np.int32) if levels.dtype.kind in "fb" else levels
-    shifted: NDArray[Any] = np.subtract(integers, lowest, dtype=np.int32, casting="unsafe")
+    # Differences below 2^16 are exact modulo 2^16, whatever the signs.
+    kind = np.uint16 if highest - lowest < 2**16 else np.uint32
+    symbols: NDArray[Any] = np.subtract(integers, integers.dtype.type(lowest), dtype=kind, casting="unsafe")
     low = b""
     if width:
-        low = pack(shifted & (2**width - 1), width)
-        shifted >>= width
-    symbols = shifted.astype(np.uint16 if size <= 2**16 else np.uint32)
+        low = pack(symbols & (2**width - 1), width)
+        symbols >>= width
     with_table = writer.symbols.put(SymbolRun.smaller(symbols, np.ones(size)))
     for field in (2 * lowest if lowest >= 0 else -2 * lowest - 1, 2 * width + with_table, size - 1):
         writer.number(field)
