@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
+from typing import Literal
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -31,8 +32,7 @@ from laconic.engine.prepared import client_example, prepare
 from laconic.federation.store import ClientStore
 from laconic.flower import wire
 from laconic.flower.node_store import KEEP_DAYS, node_file
-from laconic.flower.plan import Plan, initial_hash, make_model
-from laconic.models import models
+from laconic.flower.plan import Plan, allowed_name, initial_hash, make_model
 from laconic.run.evaluate import ClientExamples, evaluate_counted
 from laconic.run.simulation import Model
 
@@ -196,14 +196,9 @@ class Node:
         return OwnData(data, plan.clients, {client: 0})
 
 
-def _named(context: Context, key: str, own: str) -> str:
-    """A name of the run config. The operator can change it, so it must be built in, or the one that the app names."""
-    name = str(context.run_config.get(key, own))
-    # A model's name may have sizes after a colon. `models.build` reads them as nothing else if the model is built in.
-    word, known = (name, data_sets.datasets()) if key == "dataset" else (name.partition(":")[0], models())
-    if name != own and word not in {each.name for each in known}:
-        raise ConfigError(f"{key} = {name!r}: a run config can name only what is built in; name it in client_app.py")
-    return name
+def _named(context: Context, key: Literal["model", "dataset"], own: str) -> str:
+    """A name of the run config, or the app's own."""
+    return allowed_name(key, str(context.run_config.get(key, own)), own)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
+from laconic import data as data_sets
 from laconic.algorithms.algorithm import Algorithm
 from laconic.algorithms.recipes import RECIPES
 from laconic.core.errors import ConfigError
@@ -20,6 +21,7 @@ from laconic.core.part import SLOTS, find_part
 from laconic.core.task import Task
 from laconic.data.federated import ClientData, Kind, NamedInputs
 from laconic.gradients.numerics import Numerics
+from laconic.models import models
 from laconic.run.config import code_in
 from laconic.run.simulation import Model, initial_module, task_of
 
@@ -98,3 +100,12 @@ def initial_hash(model: Tensor, buffers: Tensor) -> str:
     for vector in (model, buffers):
         digest.update(vector.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:32]
+
+
+def allowed_name(key: Literal["model", "dataset"], name: str, own: str) -> str:
+    """A model or data set of the run config. The operator can change it, so it must be built in, or the app's own."""
+    # A model's name may have sizes after a colon. `models.build` reads them as nothing else if the model is built in.
+    word, known = (name, data_sets.datasets()) if key == "dataset" else (name.partition(":")[0], models())
+    if name != own and word not in {each.name for each in known}:
+        raise ConfigError(f"{key} = {name!r}: a run config can name only what is built in; name it in the app's code")
+    return name

@@ -22,6 +22,7 @@ from laconic.data.federated import ClientData
 from laconic.federation.settings import Defenses
 from laconic.flower.deployment import Deployment
 from laconic.flower.keywords import ServerKeywords
+from laconic.flower.plan import allowed_name
 from laconic.flower.training import FederatedTraining
 from laconic.run.callbacks import Callback, Run
 from laconic.run.config import RunConfig, load_config
@@ -126,12 +127,13 @@ def _renamed(
     Objects that are passed instead of names are not replaced. Nodes read the same run config.
     """
     named: dict[str, Any] = {key: settings.pop(key) for key in ("model", "dataset", "algorithm") if key in settings}
-    model = named.pop("model", model) if isinstance(model, str) else model
+    # Nodes refuse other names, too. Here the error comes before a name's code is imported, and at once.
+    model = allowed_name("model", str(named.pop("model", model)), model) if isinstance(model, str) else model
     if isinstance(algorithm, str) and named.get("algorithm", algorithm) != algorithm:
         LOG.info("laconic: the run config's algorithm %r replaces the app's %r", named["algorithm"], algorithm)
     algorithm = named.pop("algorithm", algorithm) if isinstance(algorithm, str) else algorithm
     if isinstance(data, str):
-        data = named.pop("dataset", data)
+        data = allowed_name("dataset", str(named.pop("dataset", data)), data)
     else:
         named |= {key: settings.pop(key) for key in ("partition", "augment", "skip_empty") if key in settings}
     for key, value in named.items():
