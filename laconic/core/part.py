@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform, get_args
 
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
@@ -87,7 +87,8 @@ class Part:
 def checked(cls: type[P]) -> type[P]:
     """Class decorator: a frozen dataclass that validates its values against their types.
 
-    Every invalid parameter is a `ConfigError` of one line that names key, value and what is allowed.
+    Every invalid parameter is a `ConfigError` of one line that names key, value and what is allowed. The text "none" stands
+    for None, for command lines and files.
     """
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     made: Any = checked_dataclass(frozen=True, config=config)(cls)
@@ -101,6 +102,10 @@ def checked(cls: type[P]) -> type[P]:
         if len(positional) == len(arguments) and not positional.keys() & parameters.keys():
             # By name, so that an error names the parameter.
             arguments, parameters = (), positional | parameters
+        unset = {key for key, value in parameters.items() if isinstance(value, str) and value == "none"}
+        parameters |= dict.fromkeys(
+            key for key in unset if type(None) in get_args(made.__pydantic_fields__[key].annotation)
+        )
         try:
             validate(self, *arguments, **parameters)
         except ValidationError as error:

@@ -78,13 +78,24 @@ class RunConfig(ConfigKeys):
 
     def resolved(self, training: Training) -> RunConfig:
         """The same config with every default explicit: running it again gives the same model."""
-        parts = {slot: part.table() for slot, part in training.algorithm.parts().items()}
+        parts = self._tables(training.algorithm)
         settings = {name: getattr(training.settings, name) for name in Settings.model_fields}
         clients = training.data
         partition = self.partition or _default_partition(self.dataset)
         model = absolute(self.model or default_model(clients))
         own = {"clients": len(clients), "partition": partition, "model": model, "dataset": _absolute_data(self.dataset)}
         return self.model_copy(update=parts | settings | own)
+
+    def _tables(self, algorithm: Algorithm) -> dict[str, Table]:
+        """The parts of an algorithm as tables. TOML has no null: a parameter that only the recipe sets is "none"."""
+        tables = {slot: part.table() for slot, part in algorithm.parts().items()}
+        if self.algorithm in RECIPES:
+            rebuilt = make(self.algorithm, **tables).parts()
+            for slot, part in algorithm.parts().items():
+                known = rebuilt[slot].parameters()
+                unset = [key for key, value in part.parameters().items() if value is None and known[key] is not None]
+                tables[slot] |= dict.fromkeys(unset, "none")
+        return tables
 
     def to_toml(self) -> str:
         """The config as TOML, without keys that are not set."""

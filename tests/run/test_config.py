@@ -159,3 +159,18 @@ def test_settings_alone_refuse_in_one_line(settings: dict[str, object], message:
     with pytest.raises(ConfigError) as raised:
         laconic.Settings(**settings)
     assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("parameters", [{"clip_norm": None, "noise_limit": None}, {"local_epochs": 2}], ids=str)
+def test_a_run_with_a_parameter_unset_is_resumed_without_it(tmp_path: Path, parameters: dict[str, object]) -> None:
+    """TOML has no null: a value that only the recipe sets must not come back."""
+    algorithm = laconic.fed_laconic(**parameters)
+    laconic.simulate(algorithm, "mlp:8", "digits", rounds=1, participants=2, out=tmp_path / "run")
+    assert load_config(tmp_path / "run" / "config.toml", {}).build_algorithm() == algorithm.resolve()
+
+
+def test_none_unsets_a_parameter_on_the_command_line() -> None:
+    algorithm = load_config(None, {"algorithm": "fed_laconic", "clip_norm": "none"}).build_algorithm()
+    assert algorithm == laconic.fed_laconic(clip_norm=None)
+    with pytest.raises(ConfigError, match=r"method\.local_lr = 'none': must be a valid number"):
+        laconic.fed_laconic(local_lr="none")
