@@ -64,6 +64,7 @@ class Changes(TypedDict, total=False):
     momentum: float
     momentum_rate: float
     nesterov: bool
+    noise_limit: float | None
     period: int | None
     pl_constant: float
     probability: float | Literal["optimal", "optimal_pl"] | str | Sequence[float] | Callable[[int], float]
@@ -82,6 +83,7 @@ class Changes(TypedDict, total=False):
     sparsifier: GroupedCompressor | str | None
     step_schedule: RateSchedule | str
     steps_from: Literal["mean", "own"]
+    stretch: float
     threshold: float | None
     tracker_rate: float | None
     trainers: Literal["all", "one"]

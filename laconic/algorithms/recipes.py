@@ -378,13 +378,13 @@ def fed_laconic(**parameters: Unpack[Changes]) -> Algorithm:
 
     Updates are unbiased and without memory, with the budget max(64, d / (8 n)) for n participants. A client that was absent
     for any number of rounds gets one packet, with the budget max(64, d / 40). With d < 256, d / 4 replaces 64.
-    Gradients are clipped to the norm 5, which bounds the update of a client whose local steps diverge. The local rate starts
-    high and decays, and the average covers the last eighth of the rounds so far, so that neither depends on
-    the length of the run.
+    Gradients are clipped to the norm 5, which bounds the update of a client whose local steps diverge. A step is twice the
+    mean update, or shorter if it is noisy. Neither the decay of the local rate nor the average depends on the run's length.
     """
-    method = LocalSGD(local_lr=0.2, clip_norm=5.0, local_schedule=InverseSqrt(100))
+    method = LocalSGD(local_lr=0.1, clip_norm=5.0, local_schedule=InverseSqrt(100))
     uplink, downlink = Compressed(Stochastic(), memory="auto"), Mirrored(DeadZone())
-    return Algorithm(method, uplink, SGD(average=1 / 8), downlink, name="fed_laconic").replace(**parameters)
+    optimizer = SGD(average=1 / 8, noise_limit=0.2, stretch=2.0)
+    return Algorithm(method, uplink, optimizer, downlink, name="fed_laconic").replace(**parameters)
 
 
 @_recipe

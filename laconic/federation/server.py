@@ -228,7 +228,7 @@ class Server:
                 shapes = f"shape {list(step.shape)}, but the model has {list(self.model.shape)}"
                 raise ConfigError(f"optimizer '{algorithm.optimizer.name}': `step` returned a step of {shapes}")
             del update, stepped
-            step = algorithm.optimizer.scheduled(step, self.round)
+            step = algorithm.optimizer.scheduled(step, self.round, self._path())
             population = len(self.data)
             context = RoundContext(self.layout, self.randomness, self.round, invited=self.count, population=population)
             self.model, self.downlink_state = algorithm.downlink.advance(self.model, step, self.downlink_state, context)
@@ -246,6 +246,12 @@ class Server:
         self.averages = self.model, self.buffers
         if weight != 1:
             self.averages = model.lerp(self.model, weight), buffers.lerp(self.buffers, weight)
+
+    def _path(self) -> float | None:
+        """The sum of the local rates of a client of mean size in this round, if the optimizer needs it."""
+        if not self.algorithm.optimizer.needs_path:
+            return None
+        return self.algorithm.method.path(self.round, int(self.client_sizes().mean()))
 
     def _restart_shared_states(self) -> None:
         """Set the states that clients share to 0 on both sides if a client was blocked.

@@ -134,7 +134,7 @@ LANGUAGE_MODEL = Experiment(
     "--local-steps 10 --batch-size 8 --eval-every 5",
     {
         "SGD": "--algorithm fed_avg --local-lr 0.3 --server-lr 1",
-        "SGD, fed_laconic": "--algorithm fed_laconic --local-lr 0.3 --server-lr 1",
+        "SGD, fed_laconic": "--algorithm fed_laconic --local-lr 0.3 --server-lr 1 --set optimizer.noise_limit=none",
         "AdamW": f"--algorithm fed_avg {_ADAMW} --server-lr 1",
         "AdamW, fed_cams sign": f"--algorithm fed_cams --compressor sign {_ADAMW} --server-lr 0.03",
         "AdamW, top_k:1/16 with memory": f"--algorithm fed_ef_sgd --compressor top_k:1/16 {_ADAMW} --server-lr 1",

@@ -14,7 +14,7 @@ from laconic.algorithms.downlinks.mirrored import Mirrored
 from laconic.algorithms.recipes import make
 from laconic.core.errors import ConfigError
 from laconic.core.randomness import Randomness
-from tests.oracles import compressors, rounds
+from tests.oracles import compressors, optimizers, rounds
 from tests.oracles.compressors import Compress
 from tests.oracles.problem import History, Problem
 from tests.problems import CLASSES, FEATURES, SIZES, Setting
@@ -239,13 +239,26 @@ def test_fed_laconic_equals_its_oracle() -> None:
     """One direction at a time: w - v_i of sparse levels has ties, which a rounding error in the last bit decides."""
     up = compressors.drawn(lambda x, drawn: compressors.stochastic(x, 0.25, drawn), draws)
     down = compressors.fixed(partial(compressors.dead_zone, budget=0.25))
-    problem = SETTING.oracle(local_rate=0.2, rate_factors=[1 / math.sqrt(1 + t / 100) for t in range(SETTING.rounds)])
-    one, other = rounds.fed_com(problem, up), rounds.fed_com(problem, compressors.fixed(compressors.dense), 1.0, down)
+    factors = [1 / math.sqrt(1 + t / 100) for t in range(SETTING.rounds)]
+    problem = SETTING.oracle(local_rate=0.1, rate_factors=factors)
+
+    def limited() -> optimizers.LimitedSGD:
+        return optimizers.LimitedSGD(2.0, 0.2, [0.1 * SETTING.local_steps * factor for factor in factors])
+
+    one = rounds.fed_com(problem, up, limited())
+    other = rounds.fed_com(problem, compressors.fixed(compressors.dense), limited(), down)
     sent, received = {"compressor": "stochastic:1/4"}, {"compressor": "dead_zone:1/4"}
     assert difference(laconic.fed_laconic(uplink=sent, downlink="dense"), one) < 1e-8
     assert difference(laconic.fed_laconic(compressor="dense", downlink=received), other) < 1e-8
     # What makes the recipe must be seen by this test.
-    changes = ({"local_lr": 0.1}, {"memory": True}, {"granularity": "layer"}, {"server_lr": 0.9})
+    changes = (
+        {"local_lr": 0.2},
+        {"memory": True},
+        {"granularity": "layer"},
+        {"server_lr": 0.9},
+        {"noise_limit": 0.01},
+        {"stretch": 1.0},
+    )
     for change in (*changes, {"local_schedule": "constant"}):
         assert difference(laconic.fed_laconic(uplink=sent, downlink="dense").replace(**change), one) > 1e-4
     assert (

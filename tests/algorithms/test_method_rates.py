@@ -8,12 +8,13 @@ from itertools import count
 
 import numpy as np
 import pytest
+import torch
 
 import laconic
 from laconic.algorithms.recipes import make
 from tests.algorithms.test_link_recipes import difference
 from tests.algorithms.test_method_recipes import FIXED, FULL, SPELLING, anchors, coins, large, quantize
-from tests.oracles import compressors, methods, optimizers
+from tests.oracles import compressors, methods, optimizers, rounds
 from tests.oracles.problem import History, Problem, Vector
 from tests.problems import SIZES, Setting
 
@@ -73,6 +74,45 @@ def test_the_rate_of_the_server_follows_its_schedule(name: str, schedule: str) -
     oracle = expected(name, SETTING.oracle(), Scheduled(SCHEDULES[schedule], ROUNDS[name]()))
     assert difference(ours(name, server_schedule=schedule), oracle) < 1e-9
     assert difference(ours(name), oracle) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["local_sgd", "scaffold", "fed_gate"])
+def test_a_noisy_step_is_shortened(name: str) -> None:
+    factors = [SCHEDULES["inverse_sqrt:3"](t) for t in range(T)]
+    problem = SETTING.oracle(rate_factors=factors)
+    limited = optimizers.LimitedSGD(1.5, 0.02, [0.05 * 4 * each for each in factors])
+    if name == "local_sgd":
+        oracle = rounds.fed_com(problem, compressors.fixed(compressors.dense), limited)
+    else:
+        oracle = expected(name, problem, limited)
+    assert 3 < limited.shortened < T - 3, "a limit that always or never acts shows little"
+    parameters = {"local_schedule": "inverse_sqrt:3", "server_lr": 0.5, "stretch": 3.0}
+    algorithm = make("fed_avg" if name == "local_sgd" else name, **parameters, noise_limit=0.02)
+    assert difference(algorithm, oracle) < 1e-9
+    assert difference(algorithm.replace(noise_limit=None, server_lr=1.5), oracle) > 1e-4
+
+
+def test_the_path_of_epochs_and_of_schedules_within_a_round() -> None:
+    method = laconic.LocalSGD(local_lr=0.1, local_epochs=2, batch_size=10, local_schedule="step:5:0.5")
+    assert method.path(0, 25) == pytest.approx(0.1 * 6) and method.path(5, 25) == pytest.approx(0.05 * 6)
+    assert laconic.LocalSGD(local_lr=0.1, local_steps=4, step_schedule="warmup:4").path(0, 9) == pytest.approx(0.25)
+
+
+def test_a_limit_on_noise_excludes_momentum_and_other_optimizers() -> None:
+    with pytest.raises(laconic.ConfigError, match=r"noise_limit = 0\.5: not with momentum"):
+        laconic.SGD(momentum=0.9, noise_limit=0.5)
+    with pytest.raises(laconic.ConfigError, match="noise_limit"):
+        laconic.fed_ams(noise_limit=0.5)
+
+
+@pytest.mark.parametrize("parameters", [{"local_optimizer": "adam"}, {"method": "own"}, {"method": "ef21"}], ids=str)
+def test_other_local_steps_have_no_path_and_no_limit(parameters: dict[str, object]) -> None:
+    if parameters.get("method") == "own":
+        parameters = {"method": laconic.OwnTraining(lambda model, examples: None)}
+    assert laconic.fed_avg(**parameters).method.path(3, 10) is None
+    limited = laconic.SGD(server_lr=0.5, noise_limit=1e-6, stretch=3)
+    assert limited.scheduled(torch.ones(3), 0, None).tolist() == [1, 1, 1]
+    assert limited.scheduled(torch.zeros(3), 0, 1.0).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

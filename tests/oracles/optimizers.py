@@ -7,6 +7,7 @@ has no correction there (and no first moment: b1 = 0 here).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -34,6 +35,22 @@ class SGD(Optimizer):
     def increment(self, y: Vector) -> Vector:
         self.h = self.momentum * self.h + y
         return np.asarray(self.rate * self.h)
+
+
+class LimitedSGD(Optimizer):
+    """w += s b y, s <= 1 as large as |s b y|^2 / (4 b r_t) <= limit allows; r_t is the sum of the local rates in round t."""
+
+    def __init__(self, rate: float, limit: float, paths: Iterable[float]) -> None:
+        self.rate, self.limit, self.paths = rate, limit, iter(paths)
+        self.shortened = 0
+
+    def increment(self, y: Vector) -> Vector:
+        step = self.rate * y
+        excess = float(step @ step) / (4 * self.rate * next(self.paths))
+        if excess <= self.limit:
+            return np.asarray(step)
+        self.shortened += 1
+        return np.asarray(math.sqrt(self.limit / excess) * step)
 
 
 class _Adaptive(Optimizer):

@@ -109,11 +109,11 @@ def qsparse_local_sgd(problem: Problem, compress: Compress) -> History:
 
 
 def fed_com(
-    problem: Problem, compress: Compress, server_rate: float = 1.0, down_compress: Compress | None = None
+    problem: Problem, compress: Compress, optimizer: Optimizer | None = None, down_compress: Compress | None = None
 ) -> History:
-    """FedCOM (Haddadpour et al. 2021, Algorithm 1); with server_rate 1 it is FedPAQ, with mirrors it is fed_laconic."""
+    """FedCOM (Haddadpour et al. 2021, Algorithm 1); with rate 1 it is FedPAQ. With mirrors and short steps: fed_laconic."""
     downlink = None if down_compress is None else Mirrored(problem.initial, down_compress)
-    return train(problem, Plain(compress), SGD(server_rate), downlink)
+    return train(problem, Plain(compress), optimizer or SGD(), downlink)
 
 
 def fed_com_shifted(problem: Problem, compress: Compress, rate: float) -> History:

@@ -152,6 +152,11 @@ class Method(Part):
         """Per-example gradients that the papers count for a client with `size` examples; by default one epoch."""
         return size
 
+    def path(self, round: int, size: int) -> float | None:
+        """The sum of the local rates in a round of a client with `size` examples; its update divided by it estimates the
+        negative gradient. None if local steps are not plain gradient steps."""
+        return None
+
     def resolve(self, uplink: Uplink) -> Self:
         """The method with its open settings chosen for this uplink."""
         return self
@@ -227,6 +232,9 @@ class LocalMethod(Method):
         if self.local_steps is not None:
             return self.local_steps
         return (self.local_epochs or 0) * -(-size // self.batch_size)
+
+    def path(self, round: int, size: int) -> float | None:
+        return self.rate(round) * self.step_count(size)
 
     def nominal_gradients(self, size: int) -> int:
         """K times the batch size, even for a smaller client; or epochs times `size`."""

@@ -111,6 +111,11 @@ class LocalSGD(LocalMethod):
             count = torch.stack([known.get(COUNT, torch.zeros(1)) for known in cohort.states]).to(count)
         return state | {COUNT: count}
 
+    def path(self, round: int, size: int) -> float | None:
+        if not self.local_optimizer.plain:
+            return None
+        return self.rate(round) * sum(self.step_schedule.factor(step) for step in range(self.step_count(size)))
+
     def phases(self, uplink: Uplink) -> tuple[Phase, ...]:
         streams = tuple(map(Stream, self._averaged))
         return (Phase(TRAIN, self.local, self.nominal_gradients, (UPDATE, *streams), streams),)

@@ -51,6 +51,11 @@ class Optimizer(Part):
         """Whether steps are scaled entry by entry, as in Adam, so that the best `server_lr` must be searched for."""
         return False
 
+    @property
+    def needs_path(self) -> bool:
+        """Whether `scheduled` needs the path of the method's local steps."""
+        return False
+
     def init(self, model: Tensor) -> State:
         """The state before round 0, a dict of tensors; by default empty."""
         return {}
@@ -71,7 +76,10 @@ class Optimizer(Part):
             return 1 / (1 + self.average * (rounds - 1))
         return max(2 / (rounds + 1), 1 / self.average)
 
-    def scheduled(self, step: Tensor, round: int) -> Tensor:
-        """The step times the schedule's factor for the round. Every step is proportional to `server_lr`."""
+    def scheduled(self, step: Tensor, round: int, path: float | None = None) -> Tensor:
+        """The step times the schedule's factor for the round. Every step is proportional to `server_lr`.
+
+        `path` is the sum of a client's local rates in the round (`Method.path`), if the optimizer `needs_path`.
+        """
         factor = self.server_schedule.factor(round)
         return step if factor == 1 else factor * step
