@@ -89,11 +89,12 @@ class RunConfig(ConfigKeys):
     def _tables(self, algorithm: Algorithm) -> dict[str, Table]:
         """The parts of an algorithm as tables. TOML has no null: a parameter that only the recipe sets is "none"."""
         tables = {slot: part.table() for slot, part in algorithm.parts().items()}
-        if self.algorithm in RECIPES:
-            rebuilt = make(self.algorithm, **tables).parts()
-            for slot, part in algorithm.parts().items():
-                known = rebuilt[slot].parameters()
-                unset = [key for key, value in part.parameters().items() if value is None and known[key] is not None]
+        own = RECIPES[self.algorithm]().parts() if self.algorithm in RECIPES else {}
+        for slot, part in algorithm.parts().items():
+            if type(part) is type(own.get(slot)):
+                table = {key: value for key, value in tables[slot].items() if key != "name"}
+                loaded = own[slot].replace(**table).parameters()
+                unset = [key for key, value in part.parameters().items() if value is None and loaded[key] is not None]
                 tables[slot] |= dict.fromkeys(unset, "none")
         return tables
 

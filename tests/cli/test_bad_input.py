@@ -72,7 +72,7 @@ SETTINGS = {
     ),
     "a parameter that the part does not have": (
         ["--set", "optimizer.beta2=0.9"],
-        ["'beta2'", "optimizer 'sgd'", "momentum, nesterov, server_lr"],
+        ["'beta2'", "optimizer 'sgd'", "momentum, nesterov, noise_limit, server_lr"],
     ),
     "a misspelled key by --set": (["--set", "ruonds=3"], ["'ruonds'", "did you mean 'rounds'?"]),
     "a misspelled name of a part": (["--set", "optimizer.name=yogy"], ["'yogy'", "did you mean 'yogi'?"]),
