@@ -48,6 +48,7 @@ def trained(forked, small, tmp_path: Path):
         "top_k:0.1+qsgd:4",
         "random_k:0.1+sign@layer",
         "eden",
+        "eden:1/8",
         "natural",
     ],
 )

@@ -63,6 +63,8 @@ ALL = [
     "dead_zone:3",
     "eden",
     "eden:scale=nearest",
+    "eden:1/4",
+    "eden:0.7,scale=nearest",
     "natural",
     "top_k:0.1+natural",
 ]
@@ -129,20 +131,30 @@ def test_deterministic_ones_equal_the_oracle(
     np.testing.assert_allclose(compressed(f"{spelling}@{by}", vector, layout).numpy(), expected, rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.parametrize("share", [1.0, 0.25, 0.7])
 @pytest.mark.parametrize("nearest", [False, True])
 @pytest.mark.parametrize("by", ["model", "layer"])
-def test_eden_equals_the_oracle_with_the_same_signs(by: str, nearest: bool) -> None:
+def test_eden_equals_the_oracle_with_the_same_signs(by: str, nearest: bool, share: float) -> None:
     layout = layout_of(*SIZES)
     vector = normal(layout) ** 5
-    bits = np.random.Philox(key=int(draws().integers(2**32)))
+    generator = draws()
+    bits = np.random.Philox(key=int(generator.integers(2**32)))
 
     def signs(size: int) -> np.ndarray:
         words = bits.random_raw(-(-size // 64))
         return np.array([-1.0 if int(words[j // 64]) >> (j % 64) & 1 else 1.0 for j in range(size)])
 
     groups = SIZES if by == "layer" else (layout.size,)
-    expected = by_group(vector.numpy(), groups, lambda x, part: oracle.eden(x, signs(len(x)), signs(len(x)), nearest))
-    spelling = f"eden:scale=nearest@{by}" if nearest else f"eden@{by}"
+    sent = np.ones(layout.size, dtype=bool)
+    if share < 1:
+        # The positions are those of a random_k packet with the same draws.
+        ones = torch.ones(layout.size, dtype=torch.float64)
+        body = GroupedCompressor.parse(f"random_k:{share}@{by}").encode(ones, layout, generator)
+        sent = decode_body(body, layout).dense().numpy() != 0
+    expected = by_group(
+        vector.numpy(), groups, lambda x, part: oracle.eden(x, signs(len(x)), signs(len(x)), nearest, sent[part])
+    )
+    spelling = f"eden:{share}{',scale=nearest' if nearest else ''}@{by}"
     np.testing.assert_allclose(compressed(spelling, vector, layout).numpy(), expected, rtol=1e-9, atol=1e-11)
 
 

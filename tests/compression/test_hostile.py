@@ -154,6 +154,7 @@ def test_hostile_packets_with_a_right_checksum() -> None:
         "heavy_sign:0.3@chunk:64",
         "eden",
         "eden@chunk:64",
+        "eden:1/4",
         "natural",
     ],
 )

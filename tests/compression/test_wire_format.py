@@ -20,7 +20,7 @@ SPELLINGS = [
     *("top_k:1/64,coding=rice", "top_k:0.1,coding=rice", "heavy_sign:0.05", "heavy_sign:0.3", "random_k:1/64"),
     *("random_k:0.4", "random_k:0.8", "top_k:0.05+qsgd:4", "random_k:0.1+sign", "top_k:0.2+uniform:12"),
     *("top_k:0.02+cast:float16", "stochastic:1/80", "stochastic:0.5", "dead_zone:1/64", "dead_zone:0.5"),
-    *("eden", "eden:scale=nearest", "natural", "top_k:0.1+natural"),
+    *("eden", "eden:scale=nearest", "eden:1/4", "eden:0.7,scale=nearest", "natural", "top_k:0.1+natural"),
 ]
 
 

@@ -121,19 +121,23 @@ def transform(size: int) -> NDArray[np.float64]:
     return matrix
 
 
-def eden(x: Vector, first: Vector, second: Vector, nearest: bool = False) -> Vector:
+def eden(x: Vector, first: Vector, second: Vector, nearest: bool = False, sent: Vector | None = None) -> Vector:
     """R^T (S sign(R x)), R = H diag(second) J H diag(first), J the reversal; S = |x|^2 / <Rx, sign(Rx)>, or |Rx|_1 / d.
 
     DRIVE (Vargaftik et al. 2021) and EDEN (2022) at one bit, checked against the authors' code
     (github.com/amitport/DRIVE-One-bit-Distributed-Mean-Estimation, EDEN-Distributed-Mean-Estimation), which rotates with one
     transform of a padded vector. Two transforms and blocks are ours.
+
+    Below one bit (EDEN, "sparsification"), only the entries with `sent` are, as z = (d/k) R x there and 0 elsewhere, or
+    without d/k for the nearest: R^T (S sign(z)), S = |z|^2 / |z|_1, or |z|_1 / k.
     """
     H = transform(len(x))
     R = (H * second) @ H[::-1] * first
-    rotated = R @ x
-    signs = np.where(rotated < 0, -1.0, 1.0)
-    total = float(rotated @ signs)
-    scale = total / len(x) if nearest else float(x @ x) / (total or 1.0)
+    sent = np.ones(len(x), dtype=bool) if sent is None else sent
+    kept = np.where(sent, R @ x, 0.0) * (1.0 if nearest else len(x) / max(1, sent.sum()))
+    signs = np.where(kept < 0, -1.0, 1.0) * sent
+    total = float(kept @ signs)
+    scale = total / max(1, sent.sum()) if nearest else float(kept @ kept) / (total or 1.0)
     return R.T @ (scale * signs)
 
 

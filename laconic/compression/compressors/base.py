@@ -211,7 +211,7 @@ def spell(compressor: Compressor, overrides: Mapping[str, Any] = {}) -> str:
 
 
 def _number(value: float) -> str:
-    if value > 1 and value.is_integer():
+    if value >= 1 and value.is_integer():
         return str(int(value))
     whole = round(1 / value) if 0 < value < 1 else 0
     return f"1/{whole}" if whole > 1 and 1 / whole == value else repr(value)
