@@ -114,6 +114,8 @@ def test_eden_needs_no_luck_with_long_vectors() -> None:
         for spelling, share in shares.items():
             error = (compressed(spelling, vector, layout) - vector).square().sum() / vector.square().sum()
             assert float(error) == pytest.approx(share, rel=0.1)
+            omega = GroupedCompressor.parse(spelling).omega(layout)
+            assert omega == (0 if "nearest" in spelling else pytest.approx(share))
 
 
 @SHORT
@@ -293,7 +295,10 @@ LINKS: dict[str, Callable[[Compressor, torch.Tensor, Layout, int], list[float]]]
 }
 SHIFTED = {"shifted": shift_distances}
 """It has no memory to scale compressors for. Its rate does that."""
-FEW = ("top_k:0.05,coding=rice", "random_k:0.1", "sign", "heavy_sign:0.05", "qsgd:1", "qsgd:2,norm=max", "uniform:8")
+FEW = (
+    *("top_k:0.05,coding=rice", "random_k:0.1", "sign", "heavy_sign:0.05", "qsgd:1", "qsgd:2,norm=max", "uniform:8"),
+    "eden:1/4",
+)
 REFUSED = ("uniform:1",)
 BOUNDED = [spelling for spelling in ALL if spelling not in REFUSED] + [
     "top_k:0.05",

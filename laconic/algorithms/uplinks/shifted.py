@@ -31,7 +31,7 @@ class Shifted(CompressedLink, Uplink):
     """
 
     shift_rate: Annotated[float, Field(gt=0, le=1)] | None = None
-    """The rate of h_i. By default 1 / (1 + omega) of an unbiased compressor, and 1 of any other."""
+    """The rate of h_i. By default 1 / (1 + omega) of an unbiased compressor and of `eden`, and 1 of any other."""
     sensitivity = STATEFUL
     absent: ClassVar[Mapping[str, str]] = {"memory": "what was not sent stays in the difference from the shift"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import struct
 from typing import Literal
 
@@ -78,6 +79,10 @@ class Eden(Compressor):
     def scaled_for_feedback(self) -> Compressor:
         """With the scale `nearest`, which is contractive."""
         return self.replace(scale="nearest")
+
+    def omega(self, size: int) -> float:
+        """With `projection`, C is nearly unbiased, and this is about pi d / (2 k) - 1; with `nearest` it is 0."""
+        return 0.0 if self.contractive else math.pi / 2 * size / self.kept(size) - 1
 
     def kept(self, size: int) -> int:
         return kept(self.bits, size)
