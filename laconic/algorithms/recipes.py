@@ -216,7 +216,7 @@ def fed_aca(**parameters: Unpack[Changes]) -> Algorithm:
 
 @_recipe
 def fed_bnlaca(**parameters: Unpack[Changes]) -> Algorithm:
-    """Lazy and compressed both ways: the server sends C(w - v_i). FedBNLACA's paper, Algorithm 2 with NLA."""
+    """Lazy and compressed both ways: the server sends C(w - z_i). FedBNLACA's paper, Algorithm 2 with NLA."""
     uplink, downlink = Lazy(TopK(1 / 64), memory=True), Mirrored(TopK(1 / 64), threshold=0.0)
     return Algorithm(LocalSGD(), uplink, AMS(), downlink, name="fed_bnlaca").replace(**parameters)
 

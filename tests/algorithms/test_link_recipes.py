@@ -236,7 +236,7 @@ def test_the_weights_of_lag_are_a_setting() -> None:
 
 
 def test_fed_laconic_equals_its_oracle() -> None:
-    """One direction at a time: w - v_i of sparse levels has ties, which a rounding error in the last bit decides."""
+    """One direction at a time: w - z_i of sparse levels has ties, which a rounding error in the last bit decides."""
     up = compressors.drawn(lambda x, drawn: compressors.stochastic(x, 0.25, drawn), draws)
     down = compressors.fixed(partial(compressors.dead_zone, budget=0.25))
     factors = [1 / math.sqrt(1 + t / 100) for t in range(SETTING.rounds)]

@@ -235,12 +235,12 @@ class Broadcast(Downlink):
 
 
 class Mirrored(Downlink):
-    """FedBNLACA and FedBACA (Algorithm 2): the server knows the client's model v_i and sends C(w - v_i).
+    """FedBNLACA and FedBACA (Algorithm 2): the server knows the client's model z_i and sends C(w - z_i).
 
-    v_i starts at `initial`, the initial model or 0 (Algorithm 2, input). With a threshold, a ||C(w - v_i)|| <= threshold
-    ||v_i|| is not sent (Example 3); or, accelerated (Example 6), added together with the increment before it.
-    literal: as printed, theta_hat = C(w + E_i), judged by ||theta_hat - v_i||; E_i = w + E_i - v_i; accelerated as printed,
-    the client gets v_i + theta_hat.
+    z_i starts at `initial`, the initial model or 0 (Algorithm 2, input). With a threshold, a ||C(w - z_i)|| <= threshold
+    ||z_i|| is not sent (Example 3); or, accelerated (Example 6), added together with the increment before it.
+    literal: as printed, theta_hat = C(w + E_i), judged by ||theta_hat - z_i||; E_i = w + E_i - z_i; accelerated as printed,
+    the client gets z_i + theta_hat.
     """
 
     def __init__(

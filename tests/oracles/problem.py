@@ -67,7 +67,7 @@ class History:
     skips: list[list[int]] = field(default_factory=list)
     """Lazy: who skipped. Accelerated: whose update was accelerated."""
     mirrors: list[PerClient] = field(default_factory=list)
-    """Mirrored: v_i, the model that the client has."""
+    """Mirrored: z_i, the model that the client has."""
     server_memory: list[Vector] = field(default_factory=list)
     """Broadcast: phi."""
     trackers: list[PerClient] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """A compressed downlink with one mirror per client. [B] is the paper of FedBNLACA and FedBACA, Algorithm 2.
 
-The server keeps its exact model w and, for every client that has taken part, a copy v_i of that client's model (the mirror).
-It sends C(w - v_i), and both sides add the decoded difference. v_i starts at the initial model, which follows from the seed,
+The server keeps its exact model w and, for every client that has taken part, a copy z_i of that client's model (the mirror).
+It sends C(w - z_i), and both sides add the decoded difference. z_i starts at the initial model, which follows from the seed,
 and advances once the client's reply is used.
 """
 
@@ -27,24 +27,24 @@ from laconic.core.randomness import Draw
 
 @part("downlink", "mirrored")
 class Mirrored(RelativeThreshold, CompressedLink, Downlink):
-    """y = C(w - v_i), v_i += y. With a threshold, ||y|| <= threshold ||v_i|| makes the link lazy or accelerated.
+    """y = C(w - z_i), z_i += y. With a threshold, ||y|| <= threshold ||z_i|| makes the link lazy or accelerated.
 
-    - lazy, NLA [B, Example 3]: y is not sent, and the client keeps v_i.
-    - accelerated, AA [B, Example 6]: v_i += r + y, with r the last difference sent, 0 at first. [B] adds models, v_i +
-      (v_i + y), which doubles the weights; `literal=True` does that.
+    - lazy, NLA [B, Example 3]: y is not sent, and the client keeps z_i.
+    - accelerated, AA [B, Example 6]: z_i += r + y, with r the last difference sent, 0 at first. [B] adds models, z_i +
+      (z_i + y), which doubles the weights; `literal=True` does that.
 
     The threshold is a number, or `constant` / (alpha n) for n participants. Without a threshold, every y is sent and added
     once, whatever `aggregation` is.
 
-    `literal=True` compresses the model itself with error feedback, as [B] prints it: v_i = C(w + E_i), E_i += w - v_i; the
-    test is ||C(w + E_i) - v_i|| <= threshold ||v_i||. Only the average of v_i over time is then close to w, so training
+    `literal=True` compresses the model itself with error feedback, as [B] prints it: z_i = C(w + E_i), E_i += w - z_i; the
+    test is ||C(w + E_i) - z_i|| <= threshold ||z_i||. Only the average of z_i over time is then close to w, so training
     suffers.
     """
 
     aggregation: Literal["lazy", "accelerated"] = "lazy"
     """What happens below the threshold."""
     mirror_start: Literal["model", "zero"] = "model"
-    """The first v_i: the initial model, or 0 as [B, Algorithm 2] prints it."""
+    """The first z_i: the initial model, or 0 as [B, Algorithm 2] prints it."""
     literal: bool = False
     """Compress the model itself, as the paper prints it, instead of the difference from the mirror."""
     sensitivity = STATEFUL
@@ -64,7 +64,7 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
         return True
 
     def _first(self, initial: Tensor) -> Tensor:
-        """v_i before the first round of a client."""
+        """z_i before the first round of a client."""
         return initial if self.mirror_start == "model" else torch.zeros_like(initial)
 
     def send(self, broadcast: BroadcastModel, client: ClientModelVersion, context: RoundContext) -> Body:
@@ -74,7 +74,7 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
         target = model - mirror
         if self.literal:
             target = model + client.peer["error"] if "error" in client.peer else model
-        # w - v_i accumulates compression errors like an error memory, so C must be contractive.
+        # w - z_i accumulates compression errors like an error memory, so C must be contractive.
         draws = context.generator(Draw.DOWNLINK)
         body = self.compression.scaled_for_feedback().encode(target, context.layout, draws, context.invited)
         limit = self.limit(context)
@@ -83,7 +83,7 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
         return Body(Codec.SKIP) if self.aggregation == "lazy" else frame(0, 1, CatchUpForm.ACCELERATED, [body])
 
     def _is_small(self, body: Body, mirror: Tensor, limit: float, layout: Layout) -> bool:
-        """Whether ||y|| <= limit ||v_i||."""
+        """Whether ||y|| <= limit ||z_i||."""
         if not limit and not self.literal:
             return is_zero(body, layout)
         change = decode_body(body, layout).dense()
@@ -115,7 +115,7 @@ class Mirrored(RelativeThreshold, CompressedLink, Downlink):
         return moved["model"], moved
 
     def _move(self, body: Body, before: State, layout: Layout, *, keep: bool = False) -> State:
-        """v_i and the last difference sent, after `body`. v_i is a new tensor, or the one before.
+        """z_i and the last difference sent, after `body`. z_i is a new tensor, or the one before.
 
         `before` has those before it. With `keep`, the decoded body is kept: the other side moves its copy by the same.
         """
