@@ -175,7 +175,7 @@ def short(part: Part) -> str:
     table = part.table()
     if table.get("compressor", "dense") in PLAIN:
         return part.name
-    unknown = ", memory if the compressor is biased and does more than round"
+    unknown = ", memory if the compressor is biased, unless it only rounds entries"
     memory = {True: ", memory", "auto": unknown}.get(table.get("memory"), "")
     return f"{part.name}(`{table['compressor']}@{table['granularity']}`{memory})"
 

@@ -24,19 +24,19 @@ from laconic.core.randomness import Draw
 
 @checked
 class CompressedUplink(CompressedLink, Uplink):
-    """The base of uplinks that compress. Without memory they send C(u); with memory x = u + m as C(x), and m = x - C(x).
+    """The base of uplinks that compress. Without memory they send C(u); with memory x = u + e as C(x), and e = x - C(x).
 
-    With memory C must be contractive: an unbiased C is scaled by 1 / (1 + omega). Absent clients keep m.
+    With memory C must be contractive: an unbiased C is scaled by 1 / (1 + omega). Absent clients keep e.
     """
 
     memory: bool | Literal["auto"] = False
-    """Error feedback: add the compression error to the next update. `auto`: if C is biased and does more than round."""
+    """Error feedback: add the compression error to the next update. `auto`: if C is biased, unless it only rounds."""
     restart_after: Annotated[int, Field(ge=0)] | None = None
-    """Reset m to 0 if it is older than this number of rounds [E, section 5]."""
+    """Reset e to 0 if it is older than this number of rounds [E, section 5]."""
     restart_from: Annotated[int, Field(ge=0)] = 0
-    """The first round in which m may be reset."""
+    """The first round in which e may be reset."""
     memory_decay: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """x = u + decay m. Below 1 the memory forgets; with few kept entries it then acts like momentum (SparseLoCo)."""
+    """x = u + decay e. Below 1 the memory forgets; with few kept entries it then acts like momentum (SparseLoCo)."""
 
     def __post_init__(self) -> None:
         if self.has_memory:
@@ -52,7 +52,7 @@ class CompressedUplink(CompressedLink, Uplink):
         return self.memory
 
     def target(self, update: Tensor, state: State, context: RoundContext) -> Tensor:
-        """u without memory; with memory u + decay m, in a new tensor. An expired memory counts as 0."""
+        """u without memory; with memory u + decay e, in a new tensor. An expired memory counts as 0."""
         if not self.has_memory:
             return update
         if "memory" not in state:
@@ -68,7 +68,7 @@ class CompressedUplink(CompressedLink, Uplink):
         return self.effective.encode(target, context.layout, context.generator(Draw.UPLINK), context.invited)
 
     def remember(self, target: Tensor, decoded: Payload, context: RoundContext) -> State:
-        """m = x - C(x). Overwrites `target`."""
+        """e = x - C(x). Overwrites `target`."""
         if not self.has_memory:
             return {}
         decoded.add_to(target, -1.0)
@@ -77,7 +77,7 @@ class CompressedUplink(CompressedLink, Uplink):
 
 @part("uplink", "compressed")
 class Compressed(CompressedUplink):
-    """C(u), for unbiased compressors (FedCOM, FedPAQ [G, Algorithm 1]); with memory C(u + m), error feedback.
+    """C(u), for unbiased compressors (FedCOM, FedPAQ [G, Algorithm 1]); with memory C(u + e), error feedback.
 
     Error feedback follows [C, Algorithm 2; E, Algorithm 1, lines 11 and 12].
     """
